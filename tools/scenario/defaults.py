@@ -1,0 +1,53 @@
+"""What a plan or a cluster leaves open, filled from the framework's and the device's own defaults.
+
+`recompute` stays None when not stated: the cost model takes none where that fits, else selective, else full.
+"""
+
+from typing import Any
+
+from pydantic import Field
+
+from tools.scenario.fields import Integer, Record
+from tools.scenario.frameworks import get_framework
+from tools.scenario.spec import MAX_BATCH, MAX_DEVICES, MAX_LAYERS, Plan, Recompute, Schedule
+
+
+class StatedPlan(Record):
+    """A plan as written: null or absent where the source did not say."""
+
+    tp: Integer = Field(ge=1, le=MAX_DEVICES)
+    pp: Integer = Field(ge=1, le=MAX_DEVICES)
+    cp: Integer = Field(ge=1, le=MAX_DEVICES)
+    dp: Integer = Field(ge=1, le=MAX_DEVICES)
+    ep: Integer = Field(ge=1, le=MAX_DEVICES)
+    dp_shard: Integer = Field(ge=1, le=MAX_DEVICES)
+    zero_stage: Integer = Field(ge=0, le=3)
+    micro_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
+    vpp: Integer | None = Field(None, ge=1, le=MAX_LAYERS)
+    etp: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
+    sequence_parallel: bool | None = None
+    recompute: Recompute | None = None
+    schedule: Schedule | None = None
+    zero_stage_known: bool | None = None
+
+
+class StatedCluster(Record):
+    """A cluster as written; the node size may be left to the device."""
+
+    device: str = Field(min_length=1, max_length=100)
+    num_devices: Integer = Field(ge=1, le=MAX_DEVICES)
+    devices_per_node: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
+    overrides: dict[str, Any] | None = None
+    topology: dict[str, Any] | None = None
+
+
+def resolve_defaults(stated: StatedPlan, framework: str) -> Plan:
+    """The plan that would really run: nulls replaced by what the framework does by default."""
+    data = get_framework(framework)
+    vpp = stated.vpp or data.vpp
+    schedule = stated.schedule or (data.schedule_interleaved if vpp > 1 else data.schedule)
+    # Sequence parallelism splits over the tensor-parallel ranks: with one of them there is nothing to split.
+    wanted = data.sequence_parallel if stated.sequence_parallel is None else stated.sequence_parallel
+    kept = stated.model_dump(exclude={"zero_stage_known"})
+    filled = {"vpp": vpp, "etp": stated.etp or data.etp, "schedule": schedule, "sequence_parallel": wanted and stated.tp > 1}
+    return Plan.model_validate(kept | filled)

@@ -1,0 +1,126 @@
+"""The number types of a scenario, and how a wrong value is told to the user.
+
+Published rows write `3.0` for whole numbers, so integral floats are integers here; booleans and strings
+are not. Pydantic's own wording never reaches the user: `build` turns its first error into an InputError.
+"""
+
+import math
+import types
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from tools.errors import InputError
+from tools.scenario.names import did_you_mean
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)
+    return value
+
+
+def usable_count(value: object) -> int:
+    """A positive whole number, or 0 for anything else: what is wrong is reported by its typed field."""
+    whole = _whole(value)
+    return whole if isinstance(whole, int) and not isinstance(whole, bool) and 0 < whole < 10**12 else 0
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+
+
+class Record(BaseModel):
+    """Base of all parts of a scenario: immutable, strictly typed, finite, closed to unknown fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class _Described:
+    """Stands in a message for what is better described than printed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+NOTHING = _Described("nothing")
+
+
+def shown(value: object) -> object:
+    """What a message shows of a value: containers and very large integers by their kind only."""
+    if isinstance(value, dict):
+        return _Described(f"an object of {len(value)} fields")
+    if isinstance(value, list | tuple | set | frozenset):
+        return _Described(f"an array of {len(value)} values")
+    if isinstance(value, int) and abs(value) >= 10**100:
+        return _Described("an integer of over 100 digits")
+    return value
+
+
+def get_object(value: object, field: str) -> dict[str, Any]:
+    """The value as a JSON object, or an InputError."""
+    if not isinstance(value, dict):
+        raise InputError(field, NOTHING if value is None else shown(value), "allowed: a JSON object")
+    return value
+
+
+def refuse_unknown(given: dict[str, Any], known: set[str], prefix: str) -> None:
+    """Unknown keys are spelling mistakes: name the nearest known ones."""
+    for key in given:
+        if key not in known:
+            field = f"{prefix}{str(key)[:60]}"
+            raise InputError(field, shown(given[key]), f"unknown field, {did_you_mean(key, known)}")
+
+
+def build(cls: type[RecordT], given: dict[str, Any], prefix: str) -> RecordT:
+    """An instance of the class, or an InputError about the first wrong field."""
+    try:
+        return cls.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    missing = first["type"] == "missing" or (first["input"] is None and given.get(name) is None)
+    value = NOTHING if missing else shown(first["input"])
+    raise InputError(f"{prefix}{name}", value, allowed_text(cls.model_fields[name], first["input"]))
+
+
+def allowed_text(field: FieldInfo, given: object) -> str:
+    """What a field takes, from its type and bounds."""
+    parts = [part for part in _union_parts(field.annotation) if part is not type(None)]
+    if parts and get_origin(parts[0]) is Literal:
+        choices = [str(choice) for choice in get_args(parts[0])]
+        hint = f" ({did_you_mean(given, choices)})" if isinstance(given, str) else ""
+        return f"allowed: {', '.join(choices)}{hint}"
+    return f"allowed: {_kind_text(parts)}{_bounds_text(field)}"
+
+
+def _union_parts(annotation: object) -> list[object]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [_bare(part) for part in get_args(annotation)]
+    return [_bare(annotation)]
+
+
+def _bare(annotation: object) -> object:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+_KINDS: dict[object, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _kind_text(parts: list[object]) -> str:
+    return " or ".join(_KINDS.get(part, "a JSON object" if get_origin(part) is dict else "an array") for part in parts)
+
+
+def _bounds_text(field: FieldInfo) -> str:
+    bounds = {key: getattr(item, key) for item in field.metadata for key in ("ge", "gt", "le", "max_length") if hasattr(item, key)}
+    if "max_length" in bounds:
+        return f" of at most {bounds['max_length']} characters"
+    low = f" from {bounds['ge']}" if "ge" in bounds else f" above {bounds['gt']}" if "gt" in bounds else ""
+    high = f" to {bounds['le']:,}" if "le" in bounds else ""
+    return low + high

@@ -1,0 +1,72 @@
+"""What a training stack does by default and refuses, read from kb_seed/frameworks/NAME.toml.
+
+A rule's check is Python (`checks.py`); which framework applies it, the reason and the source are data.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kb_seed
+from tools.errors import DataError
+
+GENERAL = "general"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleData:
+    """One row of a framework's rules; `values` only where the check compares with a list."""
+
+    check: str
+    field: str
+    reason: str
+    source: str
+    values: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkData:
+    """Defaults for what a plan leaves open, and rules in the order they are checked."""
+
+    name: str
+    vpp: int
+    etp: int
+    sequence_parallel: bool
+    zero_stage: int
+    schedule: str
+    schedule_interleaved: str
+    rules: tuple[RuleData, ...]
+
+
+@cache
+def get_framework(name: str) -> FrameworkData:
+    """The facts of a framework; a name that passed `TrainingSpec` always has a file."""
+    data = _load(name)
+    rules = tuple(_rule(name, row) for row in data.get("rules", []))
+    try:
+        return FrameworkData(name=name, rules=rules, **data["defaults"])
+    except (KeyError, TypeError) as error:
+        raise DataError(f"kb_seed/frameworks/{name}.toml: bad defaults: {error}") from error
+
+
+@cache
+def get_general_rules() -> tuple[RuleData, ...]:
+    """Rules that follow from the meaning of the fields, whatever the framework."""
+    return tuple(_rule(GENERAL, row) for row in _load(GENERAL)["rules"])
+
+
+def _load(name: str) -> dict[str, Any]:
+    path = Path(kb_seed.__file__).parent / "frameworks" / f"{name}.toml"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"kb_seed/frameworks/{name}.toml: {error}") from error
+
+
+def _rule(name: str, row: dict[str, Any]) -> RuleData:
+    try:
+        return RuleData(**(row | {"values": tuple(row.get("values", ()))}))
+    except TypeError as error:
+        raise DataError(f"kb_seed/frameworks/{name}.toml: bad rule {row.get('check')}: {error}") from error

@@ -1,0 +1,88 @@
+"""From JSON to a Scenario, or one InputError that names the field: structure first, then types, then rules."""
+
+import math
+from typing import Any
+
+from tools.errors import InputError
+from tools.scenario.defaults import StatedCluster, StatedPlan, resolve_defaults
+from tools.scenario.fields import build, get_object, refuse_unknown, shown
+from tools.scenario.huggingface import canonical_model
+from tools.scenario.model_checks import check_model
+from tools.scenario.spec import ClusterSpec, ModelSpec, Scenario, TopologySpec, TrainingSpec
+from tools.scenario.vocabulary import TOPOLOGY_SYNONYMS
+
+_PARTS = ("model", "cluster", "training")
+
+
+def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
+    """A legal scenario with every default filled in; raises InputError for the first thing that is wrong."""
+    given = get_object(obj, "scenario")
+    refuse_unknown(given, set(Scenario.model_fields), "")
+    required = (*_PARTS, "plan") if need_plan or given.get("plan") is not None else _PARTS
+    parts = {name: get_object(given.get(name), name) for name in required}
+    for name, cls in (("cluster", StatedCluster), ("training", TrainingSpec), ("plan", StatedPlan)):
+        refuse_unknown(parts.get(name, {}), set(cls.model_fields), f"{name}.")
+    return _typed(given, parts)
+
+
+def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
+    model = build(ModelSpec, canonical_model(parts["model"]), "model.")
+    stated_cluster = build(StatedCluster, parts["cluster"], "cluster.")
+    training = build(TrainingSpec, parts["training"], "training.")
+    stated_plan = build(StatedPlan, parts["plan"], "plan.") if "plan" in parts else None
+    extras = _extras(given)
+    check_model(model)
+    cluster = _resolve_cluster(stated_cluster)
+    plan = resolve_defaults(stated_plan, training.framework) if stated_plan else None
+    return Scenario(model=model, cluster=cluster, training=training, plan=plan, **extras)
+
+
+def _extras(given: dict[str, Any]) -> dict[str, Any]:
+    """What only some commands read: checked for its type here, for its meaning by them."""
+    for name in ("traces", "notes"):
+        text = given.get(name)
+        if text is not None and not (isinstance(text, str) and len(text) <= 100_000):
+            raise InputError(name, shown(text), "allowed: a text of at most 100,000 characters")
+    constraints = given.get("constraints")
+    return {
+        "id": _identity(given.get("id")),
+        "traces": given.get("traces"),
+        "notes": given.get("notes"),
+        "constraints": {} if constraints is None else get_object(constraints, "constraints"),
+    }
+
+
+def _identity(value: object) -> str | int | float | None:
+    short = isinstance(value, str) and len(value) <= 200
+    number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    if value is None or short or number:
+        return value  # type: ignore[return-value]
+    raise InputError("id", shown(value), "allowed: a text of at most 200 characters, a number or null")
+
+
+def _resolve_cluster(stated: StatedCluster) -> ClusterSpec:
+    from tools.hardware import get_device
+
+    overrides = stated.overrides or {}
+    device = get_device(stated.device, overrides)
+    return ClusterSpec(
+        device=stated.device,
+        num_devices=stated.num_devices,
+        devices_per_node=stated.devices_per_node or device.devices_per_node,
+        overrides=overrides,
+        topology=None if stated.topology is None else _topology(stated.topology, stated.num_devices),
+    )
+
+
+def _topology(given: dict[str, Any], num_devices: int) -> TopologySpec:
+    renamed = {TOPOLOGY_SYNONYMS.get(key, key): value for key, value in given.items()}
+    refuse_unknown(renamed, set(TopologySpec.model_fields), "cluster.topology.")
+    dimensions = renamed.get("torus_dimensions")
+    if isinstance(dimensions, list):
+        renamed["torus_dimensions"] = tuple(dimensions)
+    topology = build(TopologySpec, renamed, "cluster.topology.")
+    sizes = topology.torus_dimensions
+    if sizes is not None and math.prod(sizes) != num_devices:
+        allowed = f"must multiply to cluster.num_devices ({num_devices}), not {math.prod(sizes)}"
+        raise InputError("cluster.topology.torus_dimensions", "x".join(map(str, sizes)), allowed)
+    return topology

@@ -1,0 +1,146 @@
+"""The words of a scenario: model, cluster, training, plan, with every default already filled in.
+
+The names are the contract's; zero stands for "does not have it" in a model's counts (no experts, no
+MLA, no sliding window), so that the cost model computes with numbers only. What is read here is already
+canonical: Hugging Face synonyms are translated in `huggingface.py`, nulls of a plan in `defaults.py`.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tools.scenario.fields import Integer, Record
+
+MAX_LAYERS = 10_000
+MAX_WIDTH = 1_000_000
+MAX_VOCABULARY = 100_000_000
+MAX_EXPERTS = 100_000
+MAX_SEQ_LEN = 100_000_000
+MAX_DEVICES = 1_000_000
+MAX_BATCH = 1_000_000_000
+
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+Framework = Literal[
+    "megatron-core", "torchtitan", "torch-fsdp", "torch-fsdp2", "maxtext", "deepspeed", "internevo", "nanotron", "other"
+]  # fmt: skip
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["1f1b", "interleaved", "zero_bubble", "gpipe"]
+Network = Literal["rail", "fat-tree", "torus"]
+
+
+class ModelSpec(Record):
+    """A transformer, by the names of a Hugging Face config.json."""
+
+    name: str = Field("", max_length=200)
+    num_hidden_layers: Integer = Field(ge=1, le=MAX_LAYERS)
+    hidden_size: Integer = Field(ge=1, le=MAX_WIDTH)
+    intermediate_size: Integer = Field(0, ge=0, le=10 * MAX_WIDTH)
+    num_attention_heads: Integer = Field(ge=1, le=MAX_WIDTH)
+    num_key_value_heads: Integer = Field(ge=1, le=MAX_WIDTH)
+    head_dim: Integer = Field(ge=1, le=MAX_WIDTH)
+    vocab_size: Integer = Field(ge=1, le=MAX_VOCABULARY)
+    gated_mlp: bool = True
+    tie_word_embeddings: bool = False
+
+    num_experts: Integer = Field(0, ge=0, le=MAX_EXPERTS)
+    num_experts_per_tok: Integer = Field(0, ge=0, le=MAX_EXPERTS)
+    moe_intermediate_size: Integer = Field(0, ge=0, le=10 * MAX_WIDTH)
+    num_shared_experts: float = Field(0.0, ge=0, le=MAX_EXPERTS)
+    shared_expert_intermediate_size: Integer = Field(0, ge=0, le=100 * MAX_WIDTH)
+    first_k_dense_replace: Integer = Field(0, ge=0, le=MAX_LAYERS)
+    moe_layer_freq: Integer = Field(1, ge=1, le=MAX_LAYERS)
+
+    q_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
+    kv_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
+    qk_nope_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
+    qk_rope_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
+    v_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
+
+    sliding_window: Integer = Field(0, ge=0, le=MAX_SEQ_LEN)
+    sliding_window_every: float = Field(1.0, ge=1, le=MAX_LAYERS)
+    num_nextn_predict_layers: Integer = Field(0, ge=0, le=100)
+
+    @property
+    def is_moe(self) -> bool:
+        return self.num_experts > 0
+
+    @property
+    def is_mla(self) -> bool:
+        return self.kv_lora_rank > 0
+
+    def is_moe_layer(self, layer: int) -> bool:
+        """Leading layers are dense, then every n-th layer holds experts (layers count from 0)."""
+        return self.is_moe and layer >= self.first_k_dense_replace and (layer + 1) % self.moe_layer_freq == 0
+
+    @property
+    def num_moe_layers(self) -> int:
+        return sum(self.is_moe_layer(layer) for layer in range(self.num_hidden_layers))
+
+    @property
+    def num_dense_layers(self) -> int:
+        return self.num_hidden_layers - self.num_moe_layers
+
+    @property
+    def num_sliding_layers(self) -> int:
+        """Layers whose attention sees only `sliding_window` tokens."""
+        return round(self.num_hidden_layers / self.sliding_window_every) if self.sliding_window else 0
+
+
+class TopologySpec(Record):
+    """What is above the node: the fast-link domain, the network, its oversubscription."""
+
+    nvlink_domain_size: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
+    network: Network | None = None
+    oversubscription: float = Field(1.0, ge=1, le=1000)
+    torus_dimensions: tuple[Integer, ...] | None = None
+
+
+class ClusterSpec(Record):
+    """The devices a job runs on; `overrides` replaces figures of the hardware catalogue."""
+
+    device: str = Field(max_length=100)
+    num_devices: Integer = Field(ge=1, le=MAX_DEVICES)
+    devices_per_node: Integer = Field(ge=1, le=MAX_DEVICES)
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    topology: TopologySpec | None = None
+
+
+class TrainingSpec(Record):
+    """The measurement contract: plans are comparable only where it is equal."""
+
+    seq_len: Integer = Field(ge=1, le=MAX_SEQ_LEN)
+    global_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
+    precision: Precision
+    framework: Framework
+    flash_attention: bool = True
+
+
+class Plan(Record):
+    """A sharding configuration; `recompute` None lets the cost model choose by memory."""
+
+    tp: Integer = Field(ge=1, le=MAX_DEVICES)
+    pp: Integer = Field(ge=1, le=MAX_DEVICES)
+    vpp: Integer = Field(ge=1, le=MAX_LAYERS)
+    cp: Integer = Field(ge=1, le=MAX_DEVICES)
+    ep: Integer = Field(ge=1, le=MAX_DEVICES)
+    etp: Integer = Field(ge=1, le=MAX_DEVICES)
+    dp: Integer = Field(ge=1, le=MAX_DEVICES)
+    dp_shard: Integer = Field(ge=1, le=MAX_DEVICES)
+    zero_stage: Integer = Field(ge=0, le=3)
+    micro_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
+    sequence_parallel: bool
+    recompute: Recompute | None
+    schedule: Schedule
+
+
+class Scenario(Record):
+    """One workload: what is trained, where, under which contract and, where known, by which plan."""
+
+    id: str | int | float | None = None
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    plan: Plan | None = None
+    constraints: dict[str, Any] = Field(default_factory=dict)
+    traces: str | None = Field(None, max_length=4096)
+    notes: str | None = Field(None, max_length=100_000)

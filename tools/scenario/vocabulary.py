@@ -1,0 +1,95 @@
+"""What Hugging Face configurations call the fields of a model, and what their model types imply.
+
+Names and defaults were read from the configuration classes of huggingface/transformers
+(src/transformers/models/*/configuration_*.py). Data only.
+"""
+
+NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "ffn_config", "attn_config")
+
+SYNONYMS = {
+    "n_layer": "num_hidden_layers",
+    "n_layers": "num_hidden_layers",
+    "num_layers": "num_hidden_layers",
+    "n_embd": "hidden_size",
+    "d_model": "hidden_size",
+    "n_inner": "intermediate_size",
+    "ffn_hidden_size": "intermediate_size",
+    "ffn_dim": "intermediate_size",
+    "d_ff": "intermediate_size",
+    "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
+    "num_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "n_head_kv": "num_key_value_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "kv_n_heads": "num_key_value_heads",
+    "num_query_groups": "num_key_value_heads",
+    "multi_query_group_num": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "padded_vocab_size": "vocab_size",
+    "num_local_experts": "num_experts",
+    "n_routed_experts": "num_experts",
+    "num_routed_experts": "num_experts",
+    "moe_num_experts": "num_experts",
+    "num_moe_experts": "num_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "num_experts_per_token": "num_experts_per_tok",
+    "num_experts_per_topk": "num_experts_per_tok",
+    "moe_top_k": "num_experts_per_tok",
+    "moe_topk": "num_experts_per_tok",
+    "moe_k": "num_experts_per_tok",
+    "moe_router_topk": "num_experts_per_tok",
+    "num_selected_experts": "num_experts_per_tok",
+    "expert_ffn_hidden_size": "moe_intermediate_size",
+    "moe_ffn_hidden_size": "moe_intermediate_size",
+    "n_shared_experts": "num_shared_experts",
+    "num_shared_expert": "num_shared_experts",
+    "moe_num_shared_experts": "num_shared_experts",
+    "shared_intermediate_size": "shared_expert_intermediate_size",
+    "moe_shared_expert_intermediate_size": "shared_expert_intermediate_size",
+    "moe_layer_start_index": "first_k_dense_replace",
+    "num_dense_layers": "first_k_dense_replace",
+    "decoder_sparse_step": "moe_layer_freq",
+    "interleave_moe_layer_step": "moe_layer_freq",
+    "moe_layer_interval": "moe_layer_freq",
+    "mtp_num_layers": "num_nextn_predict_layers",
+}
+
+# Read by the translation, though no field of a ModelSpec bears the name.
+INPUTS = {
+    "model_type", "hidden_act", "hidden_activation", "activation_function", "multi_query", "new_decoder_architecture",
+    "intermediate_size_mlp", "mlp_only_layers", "layer_types", "sliding_window_pattern", "use_sliding_window",
+    "max_window_layers", "attention_chunk_size", "expansion_ratio", "moe_layers",
+}  # fmt: skip
+
+# Real fields of configurations that look like one of the above but mean something else.
+IGNORED = {
+    "num_hidden_groups", "num_expert_group", "num_expert_groups", "hidden_sizes", "num_kv_shared_layers",
+    "qk_head_dim", "dense_intermediate_size", "num_nextn_predict_layer", "hidden_size_per_head", "attention_heads",
+}  # fmt: skip
+
+GATED_ACTIVATIONS = {"silu", "swish", "gelu_pytorch_tanh"}
+UNGATED_TYPES = {
+    "gpt2", "gptj", "gpt_neo", "gpt_neox", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "phi", "starcoder2",
+    "nemotron", "codegen", "persimmon", "xglm", "bert", "roberta",
+}  # fmt: skip
+GATED_TYPES = {"gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "gpt_oss"}
+TIED_TYPES = {
+    "gpt2", "gpt_neo", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text",
+    "cohere", "cohere2", "starcoder2",
+}  # fmt: skip
+FOUR_TIMES_WIDE_TYPES = {"gpt2", "gptj", "gpt_neo", "gpt_bigcode", "bloom", "mpt", "falcon", "codegen"}
+SHARED_EXPERT_TYPES = {"llama4", "llama4_text"}
+EVERY_SECOND_WINDOW_TYPES = {"gemma2", "gpt_oss"}
+NO_WINDOW_BY_DEFAULT_TYPES = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
+
+TOPOLOGY_SYNONYMS = {
+    "fast_domain_devices": "nvlink_domain_size",
+    "nvlink_domain": "nvlink_domain_size",
+    "nvlink_domain_devices": "nvlink_domain_size",
+    "kind": "network",
+    "type": "network",
+    "oversubscription_ratio": "oversubscription",
+    "torus": "torus_dimensions",
+    "torus_dims": "torus_dimensions",
+}
