@@ -1,0 +1,69 @@
+# Every target prepares what it needs: on a fresh machine `make demo` or `make test` is enough.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BENCH_VENV := .venv-bench
+RUN := $(VENV)/bin/python
+ASAP := $(VENV)/bin/asap
+CODE := service graph tools kb_seed tests
+EXAMPLE := examples/llama-3.1-70b-64xh100.json
+
+.PHONY: help setup demo test check fit validate bench-peers bench-predict bench-recommend bench-trace clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.installed ## make .venv with the pinned packages; does nothing when it is up to date
+
+$(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh $(VENV) constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup ## predict a 70B training step on 64 H100: no key, no server, no GPU
+	@echo; echo "\$$ asap hardware show h100-sxm-80gb"
+	@$(ASAP) hardware show h100-sxm-80gb
+	@echo; echo "\$$ asap predict $(EXAMPLE)"
+	@$(ASAP) predict $(EXAMPLE)
+	@echo; echo "Next:"
+	@echo "  source $(VENV)/bin/activate            then 'asap' is a command of this shell"
+	@echo "  asap --help                         what else there is"
+	@echo "  asap predict --json $(EXAMPLE)    the same as one line of JSON"
+	@echo "  edit \"plan\" in $(EXAMPLE) and predict again"
+
+test: setup ## run the tests
+	@$(RUN) -m pytest
+
+check: setup ## lint, format, types, import contracts
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy $(CODE)
+	@$(VENV)/bin/lint-imports --no-logo
+
+fit: setup ## fit the cost model's parameters to the measured runs
+	@$(RUN) -m tools.fit.main
+
+validate: setup ## compare predictions with the measured runs, groups left out in turn
+	@$(RUN) -m tools.validate.main
+
+# llm-analysis needs packages older than ours: ASAP and it meet in an environment apart.
+bench-peers: $(BENCH_VENV)/.installed ## make .venv-bench with llm-analysis, for bench-predict to compare with
+
+$(BENCH_VENV)/.installed: pyproject.toml benchmarks/constraints-peers.txt scripts/setup.sh
+	@scripts/setup.sh $(BENCH_VENV) benchmarks/constraints-peers.txt -e '.[bench]'
+	@touch $@
+
+bench-predict: setup ## predictions a second, beside calculon and llm-analysis where installed
+	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/predict.py
+
+bench-recommend: setup ## agreement of the search with the experts' plans
+	@$(RUN) benchmarks/recommend.py
+
+bench-trace: setup ## megabytes of trace read a second
+	@$(RUN) benchmarks/trace.py
+
+clean: ## remove what make made
+	@rm -rf $(VENV) $(BENCH_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

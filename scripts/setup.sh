@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Makes a virtual environment and installs pinned packages into it. Called by the Makefile:
+#   scripts/setup.sh FOLDER CONSTRAINTS REQUIREMENT...
+# A half-made environment from an interrupted run is completed, one whose Python is gone is made anew.
+set -euo pipefail
+
+venv=$1 constraints=$2
+shift 2
+
+supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3.11 python3.12 python3 python; do
+        if supported "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "setup: needs Python 3.11 or 3.12; install one, or name it: make setup PYTHON=/path/to/python3.11" >&2
+    return 1
+}
+
+make_venv() {
+    local python
+    python=$(find_python)
+    echo "setup: making $venv with $("$python" --version)"
+    if ! "$python" -m venv --clear "$venv"; then
+        echo "setup: $python cannot make virtual environments; on Debian and Ubuntu install python3-venv" >&2
+        return 1
+    fi
+}
+
+# Passes pip's output on as one line that counts, so that a long download does not look like a hang.
+show_progress() {
+    local line found=0
+    while IFS= read -r line; do
+        case $line in
+        *Collecting\ * | *Processing\ /*) found=$((found + 1)) ;;
+        Installing\ collected*) echo "setup: installing $found packages" ;;
+        esac
+        if [[ -t 1 ]]; then printf '\rsetup: %d packages found \r' "$found"; fi
+    done
+}
+
+install_packages() {
+    local log="$venv/install.log"
+    echo "setup: resolving pinned packages (log: $log)"
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -c "$constraints" "$@" 2>&1 |
+        tee "$log" | show_progress; then
+        grep -v '^WARNING' "$log" | tail -n 15 >&2
+        echo "setup: pip failed; the whole log is $log" >&2
+        return 1
+    fi
+}
+
+supported "$venv/bin/python" || make_venv
+install_packages "$@"
+echo "setup: done"

@@ -1,0 +1,47 @@
+"""The table of subcommands. A subcommand's module is imported only when it is called.
+
+Not here: what a subcommand does. Each module named in the table has `HELP` (the text of
+`asap NAME --help`), `add_arguments(parser)` and `run(args)`, which returns the exit status.
+"""
+
+from argparse import ArgumentParser, Namespace
+from importlib import import_module
+from typing import NamedTuple, Protocol, cast
+
+
+class CommandModule(Protocol):
+    """What a module in service/cli must offer to be a subcommand."""
+
+    HELP: str
+
+    def add_arguments(self, parser: ArgumentParser) -> None: ...
+
+    def run(self, args: Namespace) -> int: ...
+
+
+class Command(NamedTuple):
+    module: str
+    summary: str
+    example: str
+
+    def load(self) -> CommandModule:
+        return cast(CommandModule, import_module(self.module))
+
+
+COMMANDS = {
+    "predict": Command(
+        "service.cli.predict",
+        "step time, memory and bottleneck of a training plan",
+        "asap predict examples/llama-3.1-70b-64xh100.json",
+    ),
+    "hardware": Command(
+        "service.cli.hardware",
+        "the device catalogue: every figure with its source",
+        "asap hardware show h100-sxm-80gb",
+    ),
+    "diagnose": Command(
+        "service.cli.diagnose",
+        "where the time of profiled training steps goes, and why",
+        "asap diagnose traces/",
+    ),
+}

@@ -1,0 +1,103 @@
+"""Reads JSON and JSONL from a file or standard input, and writes JSON lines.
+
+Not here: what counts as good JSON (strict_json.py), and what the objects mean.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from service.cli.strict_json import JsonObject, is_complete, parse_object
+from tools.errors import InputError
+
+MAX_INPUT_BYTES = 512 * 2**20
+STANDARD_INPUT = "-"
+_LINES_LOOKED_AT = 20
+
+
+class JsonRecord(NamedTuple):
+    """One object of the input, or what is wrong with it, and the line where it starts (from 1)."""
+
+    line: int
+    content: JsonObject | InputError
+
+
+def read_records(source: str, max_bytes: int = MAX_INPUT_BYTES) -> Iterator[JsonRecord]:
+    """The objects of a JSONL text in order, or the single object of a JSON text, however it is laid out.
+
+    A bad line yields its error in its place; an unreadable or empty source raises InputError.
+    """
+    data, name = read_bytes(source, max_bytes), _name(source)
+    if not data.strip():
+        raise InputError(name, "no text", "must hold a JSON object, or one a line")
+    if not _is_json_lines(data):
+        yield _record(data.rstrip(), name, 1)
+        return
+    for number, line in enumerate(BytesIO(data), start=1):
+        if line.strip():
+            yield _record(line.rstrip(), name, number)
+
+
+def read_object(source: str, max_bytes: int = MAX_INPUT_BYTES) -> JsonObject:
+    """The one object of a source. A second one, or none, is an InputError."""
+    records = read_records(source, max_bytes)
+    first = next(records)
+    if isinstance(first.content, InputError):
+        raise first.content
+    second = next(records, None)
+    if second is not None:
+        raise InputError(f"{_name(source)} line {second.line}", "a second object", "must hold only one")
+    return first.content
+
+
+def read_bytes(source: str, max_bytes: int = MAX_INPUT_BYTES) -> bytes:
+    """All of a file, or of standard input for `-`, without a byte-order mark."""
+    data = _read_at_most(source, max_bytes + 1)
+    if len(data) > max_bytes:
+        raise InputError(_name(source), "a longer text", f"must be at most {max_bytes} bytes; split it")
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def write_json_line(value: object) -> None:
+    """One line of strict JSON on standard output."""
+    sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
+
+
+def _read_at_most(source: str, limit_bytes: int) -> bytes:
+    if source == STANDARD_INPUT:
+        if sys.stdin.isatty():
+            sys.stderr.write("asap: reading standard input, end it with Ctrl-D\n")
+        return sys.stdin.buffer.read(limit_bytes)
+    try:
+        with Path(source).open("rb") as file:
+            return file.read(limit_bytes)
+    except OSError as error:
+        reason = f"{error.strerror or error}; give a readable file, or - for standard input"
+        raise InputError("FILE", source, reason) from None
+
+
+def _is_json_lines(data: bytes) -> bool:
+    """JSONL is told from one object over several lines by lines that are objects by themselves."""
+    lines = list(islice((line for line in BytesIO(data) if line.strip()), _LINES_LOOKED_AT))
+    if len(lines) == 1:
+        return False
+    if is_complete(lines[0]):
+        return True
+    return not is_complete(data) and any(
+        line.lstrip()[:1] == b"{" and is_complete(line) for line in lines[1:]
+    )
+
+
+def _record(data: bytes, source: str, line: int) -> JsonRecord:
+    try:
+        return JsonRecord(line, parse_object(data, source, line))
+    except InputError as error:
+        return JsonRecord(line, error)
+
+
+def _name(source: str) -> str:
+    return "standard input" if source == STANDARD_INPUT else source
