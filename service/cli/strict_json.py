@@ -7,6 +7,7 @@ that is not UTF-8, and any value but an object. Not here: where the text comes f
 import json
 import math
 import re
+from functools import cache
 from typing import NoReturn
 
 from tools.errors import InputError
@@ -29,9 +30,7 @@ def parse_object(data: bytes, source: str, first_line: int = 1) -> JsonObject:
     """The object in `data`, from line `first_line` of `source` on; else an InputError with the line."""
     text = _decode(data, source, first_line)
     try:
-        value = json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_without_repeats
-        )
+        value = _decoder().decode(text)
     except json.JSONDecodeError as error:
         near = text[max(error.pos - 20, 0) : error.pos + 20].strip()
         where = _where(source, first_line + error.lineno - 1)
@@ -62,6 +61,14 @@ def is_complete(data: bytes) -> bool:
     except ValueError:
         return False
     return True
+
+
+@cache
+def _decoder() -> json.JSONDecoder:
+    """Built once: json.loads with hooks would build it anew for each line of a batch."""
+    return json.JSONDecoder(
+        parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_without_repeats
+    )
 
 
 def _decode(data: bytes, source: str, first_line: int) -> str:

@@ -1,0 +1,61 @@
+"""What people type is a promise: a change here is a change of the contract, made on purpose."""
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from service.cli.commands import COMMANDS
+from service.cli.parser import command_parser, top_level_parser
+
+REPO = Path(__file__).resolve().parents[2]
+HEAVY = {"numpy", "pydantic", "scipy", "rich", "plotly", "msgspec", "isal", "torch"}
+
+
+def test_the_subcommands_are_these() -> None:
+    assert list(COMMANDS) == ["predict", "hardware", "diagnose"]
+
+
+def test_the_options_before_a_subcommand_are_these() -> None:
+    assert all_options(top_level_parser()) == {"-h", "--help", "--version", "--debug"}
+
+
+def all_options(parser: ArgumentParser) -> set[str]:
+    """The options of a parser and of the parsers under it (`asap hardware list`, `asap hardware show`)."""
+    inner = [
+        item
+        for action in parser._actions
+        if isinstance(action.choices, dict)
+        for item in action.choices.values()
+    ]
+    own = {option for action in parser._actions for option in action.option_strings}
+    return own.union(*(all_options(item) for item in inner))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_subcommand_has_its_help_and_speaks_json(name: str) -> None:
+    module = COMMANDS[name].load()
+    parser = command_parser(name, module)
+    assert module.HELP.strip() in parser.format_help()
+    assert "--json" in all_options(parser)
+
+
+def modules_after(*words: str) -> set[str]:
+    """The top-level modules that are loaded once `asap` has answered these words."""
+    script = (
+        "import json, sys; from service.cli.main import main; main(sys.argv[1:]); "
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script, *words]
+    result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True)
+    return set(json.loads(result.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["unknown"]])
+def test_asap_answers_without_loading_anything_heavy(words: list[str]) -> None:
+    loaded = modules_after(*words)
+    assert "service" in loaded
+    assert loaded & HEAVY == set()

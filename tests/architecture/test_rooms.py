@@ -1,0 +1,73 @@
+"""The rooms of the house: each is this repo's own, and imports go downward only."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-c",
+        "from importlinter.cli import lint_imports_command as run; run()",
+        "--no-cache",
+    ]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("room", ["service", "graph", "tools", "kb_seed"])
+def test_each_room_is_imported_from_this_repo(room: str) -> None:
+    module = import_module(room)
+    assert module.__file__ is not None
+    assert Path(module.__file__).resolve() == REPO / room / "__init__.py"
+
+
+def test_the_import_contracts_hold() -> None:
+    result = lint_imports(REPO)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "0 broken" in result.stdout
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Path:
+    """Four empty rooms under this repo's contracts."""
+    (tmp_path / "pyproject.toml").write_text((REPO / "pyproject.toml").read_text())
+    for room in ("service", "graph", "tools", "kb_seed", "tools/cost", "tools/hardware"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").touch()
+    (tmp_path / "tools/errors.py").touch()
+    return tmp_path
+
+
+def test_rooms_that_keep_to_the_contracts_pass(house: Path) -> None:
+    (house / "tools/cost/step.py").write_text("import tools.hardware\nimport numpy\n")
+    result = lint_imports(house)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("tools/upward.py", "import graph"),
+        ("tools/upward.py", "import service"),
+        ("graph/upward.py", "import service"),
+        ("kb_seed/upward.py", "import tools"),
+        ("tools/hardware/upward.py", "import tools.cost"),
+        ("tools/errors.py", "import tools.hardware"),
+        ("tools/web.py", "import fastapi"),
+        ("tools/agent.py", "from langchain.agents import create_agent"),
+        ("tools/agent.py", "import langgraph.graph"),
+        ("tools/queue.py", "def late() -> None:\n    import dbos"),
+        ("graph/web.py", "import fastapi"),
+    ],
+)
+def test_an_import_against_the_contracts_is_found(house: Path, file: str, line: str) -> None:
+    (house / file).write_text(line + "\n")
+    result = lint_imports(house)
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "BROKEN" in result.stdout
