@@ -11,9 +11,8 @@ CODE = {".py", ".sh", ".js", ".css", ".html"}
 LONGEST_FILE_LINES = 400
 
 # Written in pieces, so that this file does not hold what it looks for.
-MACHINE_PATH = re.compile(
-    r"(?<![\w.~/*-])/(?:" + "|".join(["work", "tmp", "root", "opt", "home"]) + r")(?=/\w)"
-)
+FOLDERS = ["work", "tmp", "root", "opt", "home"]
+MACHINE_PATH = re.compile(r"(?<![\w.~/*-])/(?:" + "|".join(FOLDERS) + r")(?![\w-])")
 REGISTRY = re.compile(
     "|".join([r"\bindex" + "-url", r"python" + r"hosted\.org", r"/simple" + "/", "file:" + "///"])
 )
@@ -61,9 +60,9 @@ def test_no_file_names_a_package_registry() -> None:
     assert places(REGISTRY) == []
 
 
-@pytest.mark.parametrize("folder", ["work", "tmp", "root", "opt", "home"])
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_a_machine_path_would_be_found(folder: str) -> None:
-    for text in (f"cd /{folder}/x", f'open("/{folder}/x")', f"DIR=/{folder}/x", f"`/{folder}/x`"):
+    for text in (f"cd /{folder}/x", f'open("/{folder}/x")', f"DIR=/{folder}", f"`/{folder}/x`"):
         assert MACHINE_PATH.search(text)
 
 
