@@ -1,0 +1,106 @@
+"""What every file of the hardware catalogue must hold."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from tools.hardware import Device, device_names, get_device
+from tools.hardware.figures import FIGURES, peak_key
+
+WANTED = {
+    *("v100-sxm-32gb", "a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb", "h100-pcie-80gb"),
+    *("h100-96gb-hbm2e-500w", "h200-sxm-141gb", "b200", "b300", "gb200", "gb300"),
+    *("mi250x", "mi300x", "mi325x", "mi355x"),
+    *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x", "trainium1", "trainium2", "cpu"),
+}
+OWN_WORD = re.compile(r"(measured|assumption|by definition): \S")
+CITATION = re.compile(r"[^ ,].*\S, https://[\w.-]+\.[a-z]+/\S*$")
+
+every_device = pytest.mark.parametrize("name", device_names())
+
+
+def test_the_catalogue_has_the_devices_that_callers_name() -> None:
+    assert set(device_names()) >= WANTED
+
+
+@every_device
+def test_every_figure_names_a_public_document_or_admits_to_be_measured_or_assumed(name: str) -> None:
+    device = get_device(name)
+    keys = [figure.key for figure in FIGURES] + [peak_key(precision) for precision in device.peak_flops]
+    assert list(device.sources) == keys
+    for key, source in device.sources.items():
+        assert OWN_WORD.match(source) or CITATION.match(source), (key, source)
+
+
+@every_device
+def test_an_address_stands_at_the_end_of_its_source(name: str) -> None:
+    for source in get_device(name).sources.values():
+        assert source.count("https://") <= 1
+        assert " " not in source.partition("https://")[2]
+
+
+@every_device
+def test_a_narrower_format_is_never_slower_on_an_accelerator(name: str) -> None:
+    device = get_device(name)
+    if device.vendor == "cpu":
+        pytest.skip("a CPU without 16-bit units emulates them")
+    # fp16 and bf16 run on the same units, so do fp8 and mxfp8.
+    order = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+    peaks = [device.peak_flops[precision] for precision in order if precision in device.peak_flops]
+    assert peaks == sorted(peaks)
+
+
+@every_device
+def test_links_get_slower_with_distance(name: str) -> None:
+    device = get_device(name)
+    assert device.memory_bandwidth_bytes_per_s > device.intra_node_bytes_per_s > device.inter_node_bytes_per_s
+    assert device.launch_overhead_s < device.inter_node_latency_s
+    assert device.intra_node_latency_s < device.inter_node_latency_s
+
+
+@every_device
+def test_a_torus_is_larger_than_a_node_or_is_the_node(name: str) -> None:
+    device = get_device(name)
+    assert device.fast_domain_devices >= device.devices_per_node
+
+
+@every_device
+def test_every_field_is_filled(name: str) -> None:
+    device = get_device(name)
+    for field in fields(Device):
+        assert getattr(device, field.name) not in ("", None), field.name
+
+
+def test_devices_of_one_generation_share_the_tile() -> None:
+    tiles: dict[str, set[tuple[int, int]]] = {}
+    for device in map(get_device, device_names()):
+        tiles.setdefault(device.generation, set()).add((device.tile_m, device.tile_n))
+    assert all(len(shapes) == 1 for shapes in tiles.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16_tflops", "fp8_tflops", "memory_tbytes_per_s", "link_gbytes_per_s"),
+    [
+        ("a100-sxm-80gb", 312, None, 2.04, 300),
+        ("h100-sxm-80gb", 989, 1979, 3.35, 450),
+        ("h200-sxm-141gb", 989, 1979, 4.8, 450),
+        ("b200", 2250, 4500, 7.67, 900),
+        ("gb200", 2500, 5000, 8.0, 900),
+        ("mi300x", 1307, 2615, 5.3, 448),
+        ("tpu-v5p", 459, 459, 2.765, 600),
+        ("tpu7x", 2307, 4614, 7.38, 600),
+    ],
+)
+def test_well_known_figures_are_dense_and_one_direction(
+    name: str,
+    bf16_tflops: float,
+    fp8_tflops: float | None,
+    memory_tbytes_per_s: float,
+    link_gbytes_per_s: float,
+) -> None:
+    device = get_device(name)
+    assert device.peak_flops["bf16"] == pytest.approx(bf16_tflops * 1e12, rel=1e-3)
+    assert device.peak_flops.get("fp8") == (fp8_tflops and pytest.approx(fp8_tflops * 1e12, rel=1e-3))
+    assert device.memory_bandwidth_bytes_per_s == pytest.approx(memory_tbytes_per_s * 1e12, rel=1e-3)
+    assert device.intra_node_bytes_per_s == pytest.approx(link_gbytes_per_s * 1e9)

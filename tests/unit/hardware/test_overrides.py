@@ -1,0 +1,163 @@
+"""`cluster.overrides`: which figures may be replaced, and by what."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.errors import InputError
+from tools.hardware import describe, device_names, get_device
+from tools.hardware.figures import FIGURES, Figure, in_file_units
+from tools.hardware.overrides import LARGEST_FACTOR, SOURCE
+
+names = st.sampled_from(device_names())
+amounts = st.sampled_from([figure for figure in FIGURES if not figure.integral])
+counts = st.sampled_from([figure for figure in FIGURES if figure.integral and figure.lowest > 0])
+factors = st.floats(1 / LARGEST_FACTOR, LARGEST_FACTOR, exclude_min=True, exclude_max=True)
+
+
+def fault_of(overrides: object, name: str = "h100-sxm-80gb") -> InputError:
+    with pytest.raises(InputError) as caught:
+        get_device(name, overrides)  # type: ignore[arg-type]
+    return caught.value
+
+
+def test_a_figure_is_replaced_in_the_units_of_the_file() -> None:
+    device = get_device(
+        "h100", {"inter_node_gbps_per_device": 100, "memory_gib": 40.5, "devices_per_node": 4.0}
+    )
+    assert device.inter_node_bytes_per_s == 12.5e9
+    assert device.memory_bytes == 40.5 * 2**30
+    assert device.devices_per_node == 4
+    assert isinstance(device.devices_per_node, int)
+
+
+@pytest.mark.parametrize("overrides", [{"peak_tflops": {"bf16": 800}}, {"peak_tflops.bf16": 800}])
+def test_a_peak_is_replaced_alone(overrides: dict[str, Any]) -> None:
+    device, original = get_device("h100", overrides), get_device("h100")
+    assert device.peak_flops == {**original.peak_flops, "bf16": 800e12}
+
+
+def test_an_overridden_figure_says_so_and_the_others_keep_their_source() -> None:
+    device = get_device("h100", {"memory_gib": 70})
+    assert device.sources == {**get_device("h100").sources, "memory_gib": SOURCE}
+
+
+def test_the_catalogue_is_left_as_it_was() -> None:
+    before = describe(get_device("h100"))
+    get_device("h100", {"memory_gib": 70, "peak_tflops": {"bf16": 800}})
+    assert describe(get_device("h100")) == before
+
+
+def test_no_overrides_change_nothing() -> None:
+    assert get_device("h100", {}) == get_device("h100", None) == get_device("h100")
+
+
+def test_a_switched_device_can_be_given_a_torus_and_back() -> None:
+    assert get_device("h100", {"torus_dimensions": 3}).torus_dimensions == 3
+    assert get_device("tpu-v5p", {"torus_dimensions": 0}).torus_dimensions == 0
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest() -> None:
+    fault = fault_of({"inter_node_gbps_per_devices": 100})
+    assert fault.field == "cluster.overrides.inter_node_gbps_per_devices"
+    assert fault.allowed.startswith("did you mean inter_node_gbps_per_device? ")
+
+
+@pytest.mark.parametrize("key", ["name", "sources", "zzz", "", 3])
+def test_what_is_no_figure_cannot_be_overridden(key: object) -> None:
+    fault = fault_of({key: 1})
+    assert fault.field == f"cluster.overrides.{key}"
+    assert "a figure is one of memory_gib, " in fault.allowed
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 0.0, math.nan, math.inf, -math.inf, "80", None, True, [80], {}, 10**400, -(10**400)]
+)
+@pytest.mark.parametrize("key", ["memory_gib", "fast_domain_devices", "peak_tflops.bf16"])
+def test_a_value_that_is_no_sensible_number_is_refused(key: str, value: object) -> None:
+    fault = fault_of({key: value})
+    assert fault.field == f"cluster.overrides.{key}"
+    assert fault.given is value
+    assert fault.allowed.startswith("must ")
+
+
+@pytest.mark.parametrize("value", [1.5, -1, 4, math.nan, math.inf, "2", False, None])
+def test_torus_dimensions_are_a_whole_number_from_0_to_3(value: object) -> None:
+    assert "whole number of dimensions from 0 to 3" in fault_of({"torus_dimensions": value}).allowed
+
+
+def test_half_a_device_is_refused() -> None:
+    assert "must be a whole number of devices of at least 1" in fault_of({"devices_per_node": 7.5}).allowed
+
+
+@pytest.mark.parametrize("value", [989, None, [1], "bf16"])
+def test_peaks_need_a_precision_each(value: object) -> None:
+    assert fault_of({"peak_tflops": value}).field == "cluster.overrides.peak_tflops"
+
+
+@pytest.mark.parametrize("overrides", [{"peak_tflops": {"nvfp4": 1}}, {"peak_tflops.nvfp4": 1}])
+def test_a_precision_that_the_hardware_lacks_cannot_be_added(overrides: dict[str, Any]) -> None:
+    fault = fault_of(overrides)
+    assert fault.field == "cluster.overrides.peak_tflops.nvfp4"
+    assert fault.allowed == "h100-sxm-80gb has fp32, tf32, fp16, bf16, fp8"
+
+
+@pytest.mark.parametrize("overrides", [[], "memory_gib", 3, [("memory_gib", 3)]])
+def test_overrides_must_be_an_object(overrides: object) -> None:
+    assert fault_of(overrides).field == "cluster.overrides"
+
+
+def test_a_mistaken_unit_is_told_with_the_catalogues_figure() -> None:
+    fault = fault_of({"memory_gib": 80 * 2**30})
+    assert fault.allowed == "must lie from 0.07911 to 7.911e+04 GiB (the catalogue has 79.11)"
+
+
+@given(names, amounts, factors)
+def test_any_amount_within_the_factor_is_taken_exactly(name: str, figure: Figure, factor: float) -> None:
+    value = in_file_units(get_device(name), figure) * factor
+    device = get_device(name, {figure.key: value})
+    assert getattr(device, figure.field) == value * figure.base_per_unit
+    assert in_file_units(device, figure) == pytest.approx(value, rel=1e-11)
+
+
+@given(names, amounts, st.floats(1.001, 1e30), st.booleans())
+def test_any_amount_beyond_the_factor_is_refused(
+    name: str, figure: Figure, factor: float, upward: bool
+) -> None:
+    scale = LARGEST_FACTOR * factor if upward else 1 / (LARGEST_FACTOR * factor)
+    fault = fault_of({figure.key: in_file_units(get_device(name), figure) * scale}, name)
+    assert fault.field == f"cluster.overrides.{figure.key}"
+
+
+@given(names, counts, st.integers(1, LARGEST_FACTOR))
+def test_any_count_within_the_factor_stays_whole(name: str, figure: Figure, count: int) -> None:
+    device = get_device(name, {figure.key: count * int(in_file_units(get_device(name), figure))})
+    assert isinstance(getattr(device, figure.field), int)
+
+
+@given(
+    names,
+    st.dictionaries(
+        st.sampled_from([figure.key for figure in FIGURES] + ["peak_tflops", "peak_tflops.bf16"]) | st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text()
+        | st.dictionaries(st.text(), st.floats()),
+    ),
+)
+def test_overrides_of_any_kind_give_a_sound_device_or_one_line(name: str, overrides: dict[str, Any]) -> None:
+    try:
+        device = get_device(name, overrides)
+    except InputError as error:
+        device, field = get_device(name), error.field
+    else:
+        field = "cluster.overrides"
+    assert field.startswith("cluster.overrides")
+    for figure in FIGURES:
+        assert 0 <= getattr(device, figure.field) < math.inf
+    assert all(0 < peak < math.inf for peak in device.peak_flops.values())

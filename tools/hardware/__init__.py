@@ -1,0 +1,12 @@
+"""The hardware catalogue: which accelerators ASAP knows, and their figures in base units.
+
+Covers loading, aliases, overrides and the way back to the units of the data files. The figures
+themselves are data in `kb_seed/hardware/`; how fast a kernel or a collective runs on them is
+`tools.cost`'s business.
+"""
+
+from tools.hardware.catalogue import device_names, get_device
+from tools.hardware.device import Device
+from tools.hardware.figures import PRECISIONS, describe
+
+__all__ = ["PRECISIONS", "Device", "describe", "device_names", "get_device"]
