@@ -45,9 +45,13 @@ def resolve_defaults(stated: StatedPlan, framework: str) -> Plan:
     """The plan that would really run: nulls replaced by what the framework does by default."""
     data = get_framework(framework)
     vpp = stated.vpp or data.vpp
-    schedule = stated.schedule or (data.schedule_interleaved if vpp > 1 else data.schedule)
-    # Sequence parallelism splits over the tensor-parallel ranks: with one of them there is nothing to split.
+    usual = data.schedule_interleaved if vpp > 1 else data.schedule
     wanted = data.sequence_parallel if stated.sequence_parallel is None else stated.sequence_parallel
-    kept = stated.model_dump(exclude={"zero_stage_known"})
-    filled = {"vpp": vpp, "etp": stated.etp or data.etp, "schedule": schedule, "sequence_parallel": wanted and stated.tp > 1}
-    return Plan.model_validate(kept | filled)
+    filled = {
+        "vpp": vpp,
+        "etp": stated.etp or data.etp,
+        # One stage has no schedule, and one tensor rank nothing to split a sequence over.
+        "schedule": stated.schedule if stated.schedule and stated.pp > 1 else usual,
+        "sequence_parallel": wanted and stated.tp > 1,
+    }
+    return Plan.model_validate(stated.model_dump(exclude={"zero_stage_known"}) | filled)

@@ -114,11 +114,18 @@ _KINDS: dict[object, str] = {int: "an integer", float: "a number", bool: "true o
 
 
 def _kind_text(parts: list[object]) -> str:
-    return " or ".join(_KINDS.get(part, "a JSON object" if get_origin(part) is dict else "an array") for part in parts)
+    return " or ".join(
+        _KINDS.get(part, "a JSON object" if get_origin(part) is dict else "an array") for part in parts
+    )
 
 
 def _bounds_text(field: FieldInfo) -> str:
-    bounds = {key: getattr(item, key) for item in field.metadata for key in ("ge", "gt", "le", "max_length") if hasattr(item, key)}
+    bounds = {
+        key: getattr(item, key)
+        for item in field.metadata
+        for key in ("ge", "gt", "le", "max_length")
+        if hasattr(item, key)
+    }
     if "max_length" in bounds:
         return f" of at most {bounds['max_length']} characters"
     low = f" from {bounds['ge']}" if "ge" in bounds else f" above {bounds['gt']}" if "gt" in bounds else ""

@@ -23,7 +23,7 @@ class RuleData:
     field: str
     reason: str
     source: str
-    values: tuple[int, ...] = ()
+    values: tuple[int | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,9 @@ def _refuse_near_misses(config: dict[str, Any]) -> None:
     for key in config:
         close = [] if key in known | words.IGNORED else nearest(key, known, cutoff=NEAR_MISS, count=1)
         if close:
-            raise InputError(f"model.{key[:60]}", shown(config[key]), f"unknown field, did you mean {close[0]}?")
+            raise InputError(
+                f"model.{key[:60]}", shown(config[key]), f"unknown field, did you mean {close[0]}?"
+            )
 
 
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
@@ -51,12 +53,14 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
             continue
         stated = fields.get(canonical)
         if stated is not None and stated != value:
-            raise InputError(f"model.{synonym}", shown(value), f"must equal {canonical}, of which it is a synonym")
+            raise InputError(
+                f"model.{synonym}", shown(value), f"must equal {canonical}, of which it is a synonym"
+            )
         fields[canonical] = value
     return fields
 
 
-def _name(config: dict[str, Any]) -> Any:
+def _name(config: dict[str, Any]) -> object:
     stated = (config.get(key) for key in ("name", "_name_or_path", "model_type"))
     return next((value for value in stated if value is not None), "")
 
@@ -64,11 +68,16 @@ def _name(config: dict[str, Any]) -> Any:
 def _attention_fields(fields: dict[str, Any]) -> dict[str, Any]:
     heads, hidden = usable_count(fields.get("num_attention_heads")), usable_count(fields.get("hidden_size"))
     head_dim, kv_heads = fields.get("head_dim"), fields.get("num_key_value_heads")
-    if kv_heads is None:
-        kv_heads = 1 if fields.get("multi_query") is True else fields.get("num_attention_heads")
+    if fields.get("multi_query") is True and fields.get("new_decoder_architecture") is not True:
+        kv_heads = 1  # Falcon and GPT-BigCode: the flag wins over a stated number of heads
+    elif kv_heads is None:
+        kv_heads = fields.get("num_attention_heads")
     if usable_count(fields.get("kv_lora_rank")):
         head_dim = usable_count(fields.get("qk_nope_head_dim")) + usable_count(fields.get("qk_rope_head_dim"))
     elif head_dim is None and heads and hidden:
+        if hidden % heads:
+            allowed = f"must divide hidden_size ({hidden}) where head_dim is not given"
+            raise InputError("model.num_attention_heads", heads, allowed)
         head_dim = hidden // heads
     return {"num_key_value_heads": kv_heads, "head_dim": head_dim}
 
@@ -87,7 +96,7 @@ def _mlp_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_gated(fields: dict[str, Any]) -> bool:
-    """SwiGLU and its kin have a gate; plain GELU and ReLU blocks have none (GLU variants, arXiv 2002.05202)."""
+    """SwiGLU and its kin have a gate; plain GELU and ReLU blocks have none (arXiv 2002.05202)."""
     model_type = fields.get("model_type")
     if model_type in words.UNGATED_TYPES or model_type in words.GATED_TYPES:
         return model_type in words.GATED_TYPES

@@ -45,9 +45,13 @@ def _expert_layers(fields: dict[str, Any]) -> dict[str, Any]:
     count = usable_count(fields.get("num_hidden_layers"))
     stated, dense = fields.get("moe_layer_freq"), fields.get("mlp_only_layers")
     if isinstance(stated, list):
-        return _regular("moe_layer_freq", stated, {i for i, flag in enumerate(stated[:count]) if flag == 1}, count)
+        return _regular(
+            "moe_layer_freq", stated, {i for i, flag in enumerate(stated[:count]) if flag == 1}, count
+        )
     if isinstance(fields.get("moe_layers"), list):
-        return _regular("moe_layers", fields["moe_layers"], {i for i in fields["moe_layers"] if isinstance(i, int)}, count)
+        return _regular(
+            "moe_layers", fields["moe_layers"], {i for i in fields["moe_layers"] if isinstance(i, int)}, count
+        )
     if isinstance(dense, list) and dense and fields.get("first_k_dense_replace") is None:
         every = usable_count(stated) or 1
         experts = {i for i in range(count) if i not in dense and (i + 1) % every == 0}
@@ -66,7 +70,7 @@ def _regular(field: str, given: object, experts: set[int], count: int) -> dict[s
 
 
 def window_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """The window and how many layers share one windowed layer (1 = all, 2 = alternating, 1.2 = five of six)."""
+    """The window, and one windowed layer among how many (1 = all, 2 = alternating, 1.2 = five of six)."""
     kinds = fields.get("layer_types")
     if isinstance(kinds, list):
         _refuse_other_layers(kinds)
@@ -83,7 +87,7 @@ def _refuse_other_layers(kinds: list[Any]) -> None:
             raise InputError("model.layer_types", shown(kind), f"allowed: {', '.join(sorted(_ATTENTION))}")
 
 
-def _window_tokens(fields: dict[str, Any]) -> Any:
+def _window_tokens(fields: dict[str, Any]) -> object:
     """Chunked attention (Llama 4) counts as a window of one chunk: an upper bound of what a token sees."""
     window = fields.get("sliding_window")
     if window is None and fields.get("layer_types") is not None:

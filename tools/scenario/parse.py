@@ -1,13 +1,19 @@
-"""From JSON to a Scenario, or one InputError that names the field: structure first, then types, then rules."""
+"""From JSON to a Scenario, or to one InputError that names the field.
+
+Order of the checks: structure, then types and bounds, then the rules of model, cluster and framework.
+"""
 
 import math
 from typing import Any
 
 from tools.errors import InputError
+from tools.hardware import Device, get_device
 from tools.scenario.defaults import StatedCluster, StatedPlan, resolve_defaults
+from tools.scenario.facts import Facts, columns_of
 from tools.scenario.fields import build, get_object, refuse_unknown, shown
 from tools.scenario.huggingface import canonical_model
 from tools.scenario.model_checks import check_model
+from tools.scenario.rules import check_plan
 from tools.scenario.spec import ClusterSpec, ModelSpec, Scenario, TopologySpec, TrainingSpec
 from tools.scenario.vocabulary import TOPOLOGY_SYNONYMS
 
@@ -32,9 +38,19 @@ def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
     stated_plan = build(StatedPlan, parts["plan"], "plan.") if "plan" in parts else None
     extras = _extras(given)
     check_model(model)
-    cluster = _resolve_cluster(stated_cluster)
+    device = get_device(stated_cluster.device, stated_cluster.overrides or {})
+    cluster = _resolve_cluster(stated_cluster, device)
+    _check_precision(training, device)
     plan = resolve_defaults(stated_plan, training.framework) if stated_plan else None
+    if plan:
+        check_plan(Facts(model=model, cluster=cluster, training=training, plan=columns_of([plan])))
     return Scenario(model=model, cluster=cluster, training=training, plan=plan, **extras)
+
+
+def _check_precision(training: TrainingSpec, device: Device) -> None:
+    if training.precision not in device.peak_flops:
+        allowed = f"{device.name} has {', '.join(device.peak_flops)}"
+        raise InputError("training.precision", training.precision, allowed)
 
 
 def _extras(given: dict[str, Any]) -> dict[str, Any]:
@@ -60,16 +76,12 @@ def _identity(value: object) -> str | int | float | None:
     raise InputError("id", shown(value), "allowed: a text of at most 200 characters, a number or null")
 
 
-def _resolve_cluster(stated: StatedCluster) -> ClusterSpec:
-    from tools.hardware import get_device
-
-    overrides = stated.overrides or {}
-    device = get_device(stated.device, overrides)
+def _resolve_cluster(stated: StatedCluster, device: Device) -> ClusterSpec:
     return ClusterSpec(
-        device=stated.device,
+        device=device.name,
         num_devices=stated.num_devices,
         devices_per_node=stated.devices_per_node or device.devices_per_node,
-        overrides=overrides,
+        overrides=stated.overrides or {},
         topology=None if stated.topology is None else _topology(stated.topology, stated.num_devices),
     )
 

@@ -21,8 +21,16 @@ MAX_BATCH = 1_000_000_000
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 Framework = Literal[
-    "megatron-core", "torchtitan", "torch-fsdp", "torch-fsdp2", "maxtext", "deepspeed", "internevo", "nanotron", "other"
-]  # fmt: skip
+    "megatron-core",
+    "torchtitan",
+    "torch-fsdp",
+    "torch-fsdp2",
+    "maxtext",
+    "deepspeed",
+    "internevo",
+    "nanotron",
+    "other",
+]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved", "zero_bubble", "gpipe"]
 Network = Literal["rail", "fat-tree", "torus"]

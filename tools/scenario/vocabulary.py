@@ -57,26 +57,28 @@ SYNONYMS = {
 
 # Read by the translation, though no field of a ModelSpec bears the name.
 INPUTS = {
-    "model_type", "hidden_act", "hidden_activation", "activation_function", "multi_query", "new_decoder_architecture",
-    "intermediate_size_mlp", "mlp_only_layers", "layer_types", "sliding_window_pattern", "use_sliding_window",
-    "max_window_layers", "attention_chunk_size", "expansion_ratio", "moe_layers",
+    "model_type", "hidden_act", "hidden_activation", "activation_function", "multi_query",
+    "new_decoder_architecture", "intermediate_size_mlp", "mlp_only_layers", "layer_types",
+    "sliding_window_pattern", "use_sliding_window", "max_window_layers", "attention_chunk_size",
+    "expansion_ratio", "moe_layers",
 }  # fmt: skip
 
-# Real fields of configurations that look like one of the above but mean something else.
+# Real fields that look like a known one but mean something else, found by comparing all the names.
 IGNORED = {
-    "num_hidden_groups", "num_expert_group", "num_expert_groups", "hidden_sizes", "num_kv_shared_layers",
-    "qk_head_dim", "dense_intermediate_size", "num_nextn_predict_layer", "hidden_size_per_head", "attention_heads",
+    "conf_attention_chunk_size", "conf_num_attention_heads", "encoder_sparse_step", "layer_type",
+    "mlp_activation_function", "num_self_attention_heads", "o_lora_rank", "qk_channels", "v_channels",
+    "sliding_windows", "swa_num_attention_heads", "swa_num_key_value_heads", "unpadded_vocab_size",
 }  # fmt: skip
 
 GATED_ACTIVATIONS = {"silu", "swish", "gelu_pytorch_tanh"}
 UNGATED_TYPES = {
-    "gpt2", "gptj", "gpt_neo", "gpt_neox", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "phi", "starcoder2",
-    "nemotron", "codegen", "persimmon", "xglm", "bert", "roberta",
+    "gpt2", "gptj", "gpt_neo", "gpt_neox", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "phi",
+    "starcoder2", "nemotron", "codegen", "persimmon", "xglm", "bert", "roberta",
 }  # fmt: skip
 GATED_TYPES = {"gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "gpt_oss"}
 TIED_TYPES = {
-    "gpt2", "gpt_neo", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text",
-    "cohere", "cohere2", "starcoder2",
+    "gpt2", "gpt_neo", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "gemma", "gemma2", "gemma3",
+    "gemma3_text", "cohere", "cohere2", "starcoder2",
 }  # fmt: skip
 FOUR_TIMES_WIDE_TYPES = {"gpt2", "gptj", "gpt_neo", "gpt_bigcode", "bloom", "mpt", "falcon", "codegen"}
 SHARED_EXPERT_TYPES = {"llama4", "llama4_text"}
