@@ -1,0 +1,1 @@
+"""Pure, typed computation: scenario, hardware, cost model, and what later parts add."""

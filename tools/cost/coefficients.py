@@ -1,0 +1,136 @@
+"""The constants that no datasheet gives: few, named, bounded, the same for every model.
+
+Each has a prior from the literature and may be shifted, in log space, for all rows at once, for a device
+generation and for a framework: `value = prior * exp(everywhere + generation + framework)`, kept within its
+bounds. `kb_seed/calibration/coefficients.toml` defines them, `fitted.json` beside it holds the shifts that
+`make fit` learned. An unknown framework or generation has no shift of its own and falls back to the rest.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+
+import numpy as np
+
+import kb_seed
+from tools.cost.inputs import Array
+from tools.errors import DataError
+
+LEVELS = ("everywhere", "generation", "device", "framework", "stack")
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """The value of each constant for each row (or one value for all rows)."""
+
+    gemm_efficiency: Array
+    fp8_gain: Array
+    mxfp8_gain: Array
+    fp4_gain: Array
+    gemm_wave_weight: Array
+    gemm_depth_half: Array
+    grouped_gemm_ratio: Array
+    attention_efficiency: Array
+    attention_head_dim_half: Array
+    attention_score_passes: Array
+    elementwise_traffic: Array
+    loss_traffic: Array
+    cast_traffic: Array
+    routing_traffic: Array
+    selective_recompute: Array
+    fast_link_efficiency: Array
+    slow_link_efficiency: Array
+    rank_latency_s: Array
+    tp_exposed: Array
+    cp_exposed: Array
+    ep_exposed: Array
+    pp_exposed: Array
+    dp_exposed: Array
+    optimizer_traffic: Array
+    host_kernel_s: Array
+    host_moe_kernels: Array
+    host_expert_kernels: Array
+    micro_batch_overhead_s: Array
+    step_overhead_s: Array
+    scale_jitter: Array
+
+    def take(self, index: slice | np.ndarray) -> "Coefficients":
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Coefficients(**{name: value[index] if np.ndim(value) else value for name, value in parts.items()})
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Prior, bounds and how far each level may move the constant (standard deviations in log space)."""
+
+    name: str
+    prior: float
+    low: float
+    high: float
+    spread: Mapping[str, float]
+    meaning: str
+    source: str
+    at: Mapping[str, float]  # priors that differ by "level:key"
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """To which device, generation and framework each row belongs."""
+
+    generation: Sequence[str]
+    device: Sequence[str]
+    framework: Sequence[str]
+
+    def key(self, level: str, row: int) -> str:
+        if level == "everywhere":
+            return "all"
+        if level == "stack":
+            return f"{self.framework[row]}/{self.generation[row]}"
+        columns = {"generation": self.generation, "device": self.device, "framework": self.framework}
+        return columns[level][row]
+
+
+Shifts = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@cache
+def definitions() -> tuple[Definition, ...]:
+    table = tomllib.loads(kb_seed.folder("calibration").joinpath("coefficients.toml").read_text())
+    names = {f.name for f in fields(Coefficients)}
+    if set(table) != names:
+        raise DataError(f"coefficients.toml and the model differ in {sorted(set(table) ^ names)}")
+    return tuple(_definition(name, table[name]) for name in sorted(names))
+
+
+def _definition(name: str, entry: Mapping[str, object]) -> Definition:
+    known = {"prior", "low", "high", "spread", "meaning", "source", "at"}
+    if set(entry) - known:
+        raise DataError(f"coefficients.toml: {name} has unknown keys {sorted(set(entry) - known)}")
+    return Definition(name=name, **{"at": {}, **entry})  # type: ignore[arg-type]
+
+
+@cache
+def fitted_shifts() -> Shifts:
+    text = kb_seed.folder("calibration").joinpath("fitted.json").read_text()
+    shifts: Shifts = json.loads(text)["shifts"]
+    return shifts
+
+
+def resolve(keys: RowKeys, shifts: Shifts) -> Coefficients:
+    """The constants of each row. One row in `keys` gives scalars, which broadcast over any number of plans."""
+    rows = range(len(keys.generation))
+    columns = {}
+    for d in definitions():
+        values = np.array([_value(d, keys, row, shifts.get(d.name, {})) for row in rows])
+        columns[d.name] = values if len(values) > 1 else values[0]
+    return Coefficients(**columns)
+
+
+def _value(d: Definition, keys: RowKeys, row: int, shifts: Mapping[str, Mapping[str, float]]) -> float:
+    log_value = np.log(d.prior)
+    for level in LEVELS:
+        key = keys.key(level, row)
+        log_value += np.log(d.at.get(f"{level}:{key}", 1.0)) + shifts.get(level, {}).get(key, 0.0)
+    return float(np.clip(np.exp(log_value), d.low, d.high))

@@ -1,0 +1,90 @@
+"""What a collective costs, from where its ranks lie.
+
+Ranks are ordered tensor → context → data → pipeline (Megatron-Core's default; expert groups are
+consecutive ranks). A group of `size` ranks `stride` apart fills a scale-up domain (node, NVLink domain, TPU
+slice) with `inside` members and spans `outside` domains. Ring algorithms move (n-1)/n of the message over
+each rank's link; between domains the members of one domain use their network cards side by side.
+Source: NCCL's bus-bandwidth definitions (nccl-tests, PERFORMANCE.md); hierarchical rings as in NCCL.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tools.cost.coefficients import Coefficients
+from tools.cost.inputs import Array, Inputs
+
+
+@dataclass(frozen=True)
+class Group:
+    """A communication group and how it lies over the scale-up domains."""
+
+    size: Array
+    inside: Array
+    outside: Array
+    link_share: Array
+
+
+def place(x: Inputs, size: Array, stride: Array) -> Group:
+    domain = slice_devices(x)
+    inside = np.clip(np.floor(domain / stride), 1.0, size)
+    return Group(size, inside, size / inside, _torus_share(x, inside))
+
+
+def slice_devices(x: Inputs) -> Array:
+    """Devices that fast links join. On TPUs a hybrid-sharded job runs on several slices, one a replica
+    (MaxText's ici/dcn parallelism), joined by the data-centre network."""
+    hybrid = (x.torus_dimensions > 0) & (x.dp_shard > 1) & (x.dp_shard < x.dp * x.cp)
+    return np.where(hybrid, np.minimum(x.domain, x.tp * x.pp * x.dp_shard), x.domain)
+
+
+def _torus_share(x: Inputs, inside: Array) -> Array:
+    """Share of a chip's torus links that a group can use: a ring along one axis uses that axis' links only."""
+    side = np.maximum(np.minimum(slice_devices(x), x.devices), 2.0) ** (1.0 / np.maximum(x.torus_dimensions, 1.0))
+    axes = np.ceil(np.log(np.maximum(inside, 2.0)) / np.log(np.maximum(side, 2.0)) - 1e-9)
+    return np.where(x.torus_dimensions > 0, np.minimum(axes / np.maximum(x.torus_dimensions, 1.0), 1.0), 1.0)
+
+
+def gather_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
+    """All-gather (or reduce-scatter) whose full message has `message_bytes`."""
+    fast = message_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
+    slow = message_bytes * (group.outside - 1.0) / group.outside / (group.inside * _slow_rate(x, c))
+    return np.maximum(fast, slow) + _ring_latency_s(x, c, group)
+
+
+def all_reduce_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
+    """Reduce-scatter and all-gather of the same message."""
+    return 2.0 * gather_s(x, c, group, message_bytes)
+
+
+def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, copies: Array) -> Array:
+    """Each rank sends `sent_bytes`, `copies` routed copies a token. A token bound for several ranks of a
+    remote domain crosses the network once and is spread inside (DeepEP; Megatron's hierarchical dispatch)."""
+    outside = group.outside
+    fast = sent_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
+    domains_hit = outside * (1.0 - (1.0 - 1.0 / np.maximum(outside, 1.0)) ** copies)
+    crossing = sent_bytes / np.maximum(copies, 1.0) * domains_hit * (outside - 1.0) / outside
+    latency = x.fast_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(outside > 1, x.slow_latency, 0.0)
+    return np.where(group.size > 1, fast + crossing / _slow_rate(x, c) + latency, 0.0)
+
+
+def neighbour_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
+    """A message to the next rank of the group; the slowest hop counts."""
+    crosses = group.outside > 1
+    rate = np.where(crosses, _slow_rate(x, c), _fast_rate(x, c, group))
+    latency = np.where(crosses, x.slow_latency, x.fast_latency)
+    return np.where(group.size > 1, message_bytes / rate + latency, 0.0)
+
+
+def _fast_rate(x: Inputs, c: Coefficients, group: Group) -> Array:
+    return x.fast_bandwidth * c.fast_link_efficiency * group.link_share
+
+
+def _slow_rate(x: Inputs, c: Coefficients) -> Array:
+    return x.slow_bandwidth * c.slow_link_efficiency
+
+
+def _ring_latency_s(x: Inputs, c: Coefficients, group: Group) -> Array:
+    """Start-up and per-hop latency; very wide flat rings pay for every rank."""
+    hops = x.fast_latency * (group.inside - 1.0) + c.rank_latency_s * (group.size - group.inside)
+    return np.where(group.size > 1, hops, 0.0)

@@ -1,0 +1,130 @@
+"""From scenarios to arrays: the only place where the cost model meets the vocabulary of the contract."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from tools.cost.coefficients import RowKeys
+from tools.cost.inputs import RECOMPUTE_CODES, Inputs
+from tools.hardware import Device, get_device
+from tools.scenario.spec import ClusterSpec, ModelSpec, Plan, Scenario, TrainingSpec
+
+Facts = dict[str, float]
+
+GEMM_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+"""Bytes an operand takes with its scales: one for a tensor, for 32 values (OCP MX), for 16 values (NVFP4)."""
+
+
+def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
+    """One row a scenario; a single scenario gives scalars."""
+    devices = [scenario_device(s.cluster) for s in scenarios]
+    rows = [_row(s, device) for s, device in zip(scenarios, devices, strict=True)]
+    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
+    inputs = Inputs(**{name: column if len(rows) > 1 else column[0] for name, column in columns.items()})
+    stacks = [stack_name(s.training) for s in scenarios]
+    return inputs, RowKeys([d.generation for d in devices], [d.name for d in devices], stacks)
+
+
+def stack_name(t: TrainingSpec) -> str:
+    """A framework before and after fused attention is two programs: other kernels, other overlap."""
+    return t.framework if t.flash_attention else f"{t.framework} before flash"
+
+
+def scenario_device(cluster: ClusterSpec) -> Device:
+    return get_device(cluster.device, cluster.overrides)
+
+
+def _row(s: Scenario, device: Device) -> Facts:
+    if s.plan is None:
+        raise ValueError("a scenario without a plan cannot be predicted")
+    return {**model_facts(s.model), **cluster_facts(s, device), **training_facts(s.training), **plan_facts(s.plan)}
+
+
+@lru_cache(maxsize=256)
+def model_facts(m: ModelSpec) -> Mapping[str, float]:
+    latent = m.is_mla
+    sliding = m.sliding_window > 0
+    return {
+        "layers": m.num_hidden_layers,
+        "moe_layers": m.num_moe_layers,
+        "leading_dense": m.first_k_dense_replace if m.is_moe else 0,
+        "hidden": m.hidden_size,
+        "ffn": m.intermediate_size,
+        "moe_ffn": m.moe_intermediate_size,
+        "shared_ffn": m.shared_expert_intermediate_size or m.num_shared_experts * m.moe_intermediate_size,
+        "experts": m.num_experts,
+        "experts_per_token": m.num_experts_per_tok,
+        "heads": m.num_attention_heads,
+        "kv_heads": m.num_attention_heads if latent else m.num_key_value_heads,
+        "qk_dim": m.qk_nope_head_dim + m.qk_rope_head_dim if latent else m.head_dim,
+        "v_dim": m.v_head_dim if latent else m.head_dim,
+        "q_lora": m.q_lora_rank,
+        "kv_lora": m.kv_lora_rank,
+        "rope_dim": m.qk_rope_head_dim,
+        "vocab": m.vocab_size,
+        "up_matrices": 2.0 if m.gated_mlp else 1.0,
+        "tied": float(m.tie_word_embeddings),
+        "window": m.sliding_window if sliding else 1e12,
+        "window_share": m.num_sliding_layers / m.num_hidden_layers if sliding else 0.0,
+    }
+
+
+def cluster_facts(s: Scenario, device: Device) -> Facts:
+    precision = s.training.precision
+    half = device.peak_flops.get("bf16") or device.peak_flops["fp16"]
+    peak = device.peak_flops[precision]
+    topology = s.cluster.topology
+    return {
+        "devices": s.cluster.num_devices,
+        "gemm_peak": peak,
+        "half_peak": min(half, peak) if precision == "fp32" else half,
+        "memory_bytes": device.memory_bytes,
+        "memory_bandwidth": device.memory_bandwidth_bytes_per_s,
+        "compute_units": device.compute_units,
+        "tile_m": device.tile_m,
+        "tile_n": device.tile_n,
+        "fast_bandwidth": device.intra_node_bytes_per_s,
+        "fast_latency": device.intra_node_latency_s,
+        "slow_bandwidth": device.inter_node_bytes_per_s / (topology.oversubscription if topology else 1.0),
+        "slow_latency": device.inter_node_latency_s,
+        "domain": _domain(s.cluster, device),
+        "torus_dimensions": device.torus_dimensions,
+        "launch_s": device.launch_overhead_s,
+    }
+
+
+def _domain(cluster: ClusterSpec, device: Device) -> float:
+    """Devices that fast links join: the node, or a larger domain where the device has one."""
+    if cluster.topology and cluster.topology.nvlink_domain_size:
+        return cluster.topology.nvlink_domain_size
+    beyond_node = device.fast_domain_devices > device.devices_per_node
+    return device.fast_domain_devices if beyond_node else min(device.fast_domain_devices, cluster.devices_per_node)
+
+
+def training_facts(t: TrainingSpec) -> Facts:
+    return {
+        "seq": t.seq_len,
+        "batch": t.global_batch_size,
+        "gemm_bytes": GEMM_BYTES[t.precision],
+        "value_bytes": 4.0 if t.precision == "fp32" else 2.0,
+        "flash": float(t.flash_attention),
+    }
+
+
+def plan_facts(p: Plan) -> Facts:
+    return {
+        "tp": p.tp,
+        "pp": p.pp,
+        "vpp": p.vpp if p.pp > 1 else 1,
+        "cp": p.cp,
+        "ep": p.ep,
+        "etp": p.etp,
+        "dp": p.dp,
+        "dp_shard": p.dp_shard if p.zero_stage > 0 else 1,
+        "zero": p.zero_stage,
+        "micro_batch": p.micro_batch_size,
+        "sequence_parallel": float(p.sequence_parallel),
+        "recompute": RECOMPUTE_CODES[p.recompute],
+        "zero_bubble": float(p.schedule == "zero_bubble"),
+    }

@@ -1,0 +1,109 @@
+"""What the cost model reads: every fact of a scenario as a broadcastable float array.
+
+A batch of different scenarios has arrays everywhere; a million plans of one scenario have scalars for the
+model, the cluster and the training run, and arrays for the plan. The arithmetic is the same.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RECOMPUTE_CODES = {"none": 0.0, "selective": 1.0, "full": 2.0, None: -1.0}
+RECOMPUTE_NAMES = {0.0: "none", 1.0: "selective", 2.0: "full"}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One array (or scalar) a fact; widths are in elements, the rest in base units."""
+
+    # model
+    layers: Array
+    moe_layers: Array
+    hidden: Array
+    ffn: Array
+    moe_ffn: Array
+    shared_ffn: Array
+    leading_dense: Array
+    experts: Array
+    experts_per_token: Array
+    heads: Array
+    kv_heads: Array
+    qk_dim: Array
+    v_dim: Array
+    q_lora: Array
+    kv_lora: Array
+    rope_dim: Array
+    vocab: Array
+    up_matrices: Array
+    tied: Array
+    window: Array
+    window_share: Array
+    # cluster
+    devices: Array
+    gemm_peak: Array
+    half_peak: Array
+    memory_bytes: Array
+    memory_bandwidth: Array
+    compute_units: Array
+    tile_m: Array
+    tile_n: Array
+    fast_bandwidth: Array
+    fast_latency: Array
+    slow_bandwidth: Array
+    slow_latency: Array
+    domain: Array
+    torus_dimensions: Array
+    launch_s: Array
+    # training
+    seq: Array
+    batch: Array
+    gemm_bytes: Array
+    value_bytes: Array
+    flash: Array
+    # plan
+    tp: Array
+    pp: Array
+    vpp: Array
+    cp: Array
+    ep: Array
+    etp: Array
+    dp: Array
+    dp_shard: Array
+    zero: Array
+    micro_batch: Array
+    sequence_parallel: Array
+    recompute: Array
+    zero_bubble: Array
+
+    @property
+    def size(self) -> int:
+        return int(np.broadcast(*(getattr(self, f.name) for f in fields(self))).size)
+
+    @property
+    def tokens(self) -> Array:
+        """Tokens of one micro-batch on one rank, before tensor parallelism divides anything."""
+        return self.micro_batch * self.seq / self.cp
+
+    @property
+    def micro_batches(self) -> Array:
+        return self.batch / (self.dp * self.micro_batch)
+
+    @property
+    def norm_shards(self) -> Array:
+        """Over how many ranks the work between the GEMMs is divided."""
+        return np.where(self.sequence_parallel > 0, self.tp, 1.0)
+
+    @property
+    def is_moe(self) -> Array:
+        return np.asarray(self.moe_layers > 0, dtype=np.float64)
+
+    def take(self, index: slice | NDArray[np.int64]) -> "Inputs":
+        """The rows `index`; scalars stay scalars."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Inputs(**{name: value[index] if np.ndim(value) else value for name, value in parts.items()})
+
+    def with_recompute(self, code: Array) -> "Inputs":
+        return replace(self, recompute=code)

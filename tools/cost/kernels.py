@@ -1,0 +1,69 @@
+"""Time of one kernel on one device: matrix multiplication and attention from the roofline.
+
+Nothing here knows about parallelism: shapes are those that one rank sees.
+"""
+
+import numpy as np
+
+from tools.cost.coefficients import Coefficients
+from tools.cost.inputs import Array, Inputs
+
+BACKWARD_ATTENTION_FLOPS = 2.5
+"""FlashAttention-2 (arXiv 2307.08691, section 4): five matrix products backward against two forward."""
+BACKWARD_ATTENTION_EFFICIENCY = 0.85
+"""FlashAttention-2 and -3 (arXiv 2407.08608, figures 5 and 6): backward reaches about 85% of forward's rate."""
+
+
+def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True) -> Array:
+    """One product (m,k)x(k,n): arithmetic at the shape's efficiency plus the traffic of operands and result."""
+    rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency
+    element_bytes = x.gemm_bytes if low_precision else x.value_bytes
+    flops = 2.0 * m * n * k
+    padding = 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
+    depth = 1.0 + c.gemm_depth_half / np.maximum(k, 1.0)
+    traffic_bytes = (m * k + k * n) * element_bytes + m * n * x.value_bytes
+    return flops * padding * depth / rate + traffic_bytes / x.memory_bandwidth
+
+
+def _gemm_rate(x: Inputs, c: Coefficients) -> Array:
+    """Sustained FLOP/s of large products in the run's precision."""
+    gain = np.select([x.gemm_bytes >= 2.0, x.gemm_bytes == 1.0, x.gemm_bytes > 1.0], [1.0, c.fp8_gain, c.mxfp8_gain], c.fp4_gain)
+    return x.gemm_peak * c.gemm_efficiency * gain
+
+
+def _wave_ratio(x: Inputs, m: Array, n: Array) -> Array:
+    """Work after padding to tiles and to whole waves of tiles, over the work asked for (at most 4: small
+    products get smaller tiles and split k)."""
+    tiles = np.ceil(m / x.tile_m) * np.ceil(n / x.tile_n)
+    waves = np.ceil(tiles / x.compute_units)
+    padded = waves * x.compute_units * x.tile_m * x.tile_n
+    return np.clip(padded / np.maximum(m * n, 1.0), 1.0, 4.0)
+
+
+def linear_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True) -> tuple[Array, Array]:
+    """Forward and backward (input gradient, weight gradient) of a linear layer."""
+    forward = gemm_s(x, c, m, n, k, low_precision)
+    backward = gemm_s(x, c, m, k, n, low_precision) + gemm_s(x, c, n, k, m, low_precision)
+    return forward, backward
+
+
+def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
+    """Forward and backward of the attention core of one layer for one micro-batch on one rank."""
+    pairs = x.tokens * x.heads / x.tp * _attended(x)
+    flops = 2.0 * pairs * (x.qk_dim + x.v_dim)
+    width = (x.qk_dim + x.v_dim) / 2.0
+    rate = x.half_peak * c.attention_efficiency * width / (width + c.attention_head_dim_half)
+    forward = flops / rate
+    backward = forward * BACKWARD_ATTENTION_FLOPS / BACKWARD_ATTENTION_EFFICIENCY
+    scores_s = np.where(x.flash > 0, 0.0, pairs * x.value_bytes * c.attention_score_passes / x.memory_bandwidth)
+    return forward + scores_s, np.where(x.flash > 0, backward, 2.0 * forward) + scores_s
+
+
+def _attended(x: Inputs) -> Array:
+    """Keys that a query sees on average: half the sequence with a causal kernel, the whole without one,
+    and at most the window on sliding-window layers."""
+    causal = x.seq / 2.0
+    window = np.minimum(x.window, x.seq)
+    windowed = window - window * window / (2.0 * x.seq)
+    mixed = causal + x.window_share * (windowed - causal)
+    return np.where(x.flash > 0, mixed, x.seq)

@@ -1,0 +1,113 @@
+"""What one micro-batch costs one rank: a dense layer, a mixture-of-experts layer, the head with its loss.
+
+Each cost is split into arithmetic and memory-bound seconds, forward and backward.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tools.cost.coefficients import Coefficients
+from tools.cost.inputs import Array, Inputs
+from tools.cost.kernels import attention_s, linear_s
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds on one rank for one micro-batch."""
+
+    forward: Array
+    backward: Array
+    forward_elementwise: Array
+    backward_elementwise: Array
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            self.forward + other.forward,
+            self.backward + other.backward,
+            self.forward_elementwise + other.forward_elementwise,
+            self.backward_elementwise + other.backward_elementwise,
+        )
+
+    def scaled(self, factor: Array) -> "Work":
+        return Work(
+            self.forward * factor,
+            self.backward * factor,
+            self.forward_elementwise * factor,
+            self.backward_elementwise * factor,
+        )
+
+
+def attention_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
+    """Projections, attention core and the memory-bound work around them; and the core's forward alone."""
+    m, h = x.tokens, x.hidden
+    core_f, core_b = attention_s(x, c)
+    forward, backward = core_f, core_b
+    for n, k in _projections(x):
+        if np.any(n):
+            f, b = linear_s(x, c, m, n, k)
+            forward, backward = forward + np.where(n > 0, f, 0.0), backward + np.where(n > 0, b, 0.0)
+    qkv = (x.heads * (x.qk_dim + x.v_dim) + x.kv_heads * (x.qk_dim + x.v_dim)) / x.tp
+    # norm, residual and rotary embedding: read and write of the hidden state and of q, k
+    elements = m * (5.0 * h / x.norm_shards + 2.0 * qkv)
+    return _with_traffic(x, c, forward, backward, elements, m * (h + qkv)), core_f
+
+
+def _projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
+    """(n, k) of each projection on one rank; n = 0 where the model has no such projection."""
+    latent = x.kv_lora > 0
+    zero = np.zeros(())
+    q_width, o_width = x.heads * x.qk_dim, x.heads * x.v_dim
+    kv_width = x.kv_heads * (x.qk_dim + x.v_dim)
+    if not np.any(latent):
+        return ((q_width + kv_width) / x.tp, x.hidden), (x.hidden, o_width / x.tp)
+    nope = x.qk_dim - x.rope_dim
+    q_in = np.where(x.q_lora > 0, x.q_lora, x.hidden)
+    return (
+        (np.where(latent, x.q_lora, zero), x.hidden),
+        (np.where(latent, x.kv_lora + x.rope_dim, zero), x.hidden),
+        (np.where(latent, q_width, q_width + kv_width) / x.tp, np.where(latent, q_in, x.hidden)),
+        (np.where(latent, x.heads * (nope + x.v_dim), zero) / x.tp, np.maximum(x.kv_lora, 1.0)),
+        (x.hidden, o_width / x.tp),
+    )
+
+
+def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:
+    """A dense feed-forward part of `width` intermediate elements."""
+    m, local = x.tokens, width / x.tp
+    up_f, up_b = linear_s(x, c, m, local * x.up_matrices, x.hidden)
+    down_f, down_b = linear_s(x, c, m, x.hidden, local)
+    elements = m * (5.0 * x.hidden / x.norm_shards + (x.up_matrices + 1.0) * local)
+    return _with_traffic(x, c, up_f + down_f, up_b + down_b, elements, m * (x.hidden + local))
+
+
+def expert_block(x: Inputs, c: Coefficients) -> Work:
+    """Router, token permutation, routed experts (grouped GEMM) and shared experts of one layer."""
+    local_experts = np.maximum(x.experts / x.ep, 1.0)
+    rows = x.tokens * x.experts_per_token / x.tp * x.etp
+    width = x.moe_ffn / x.etp
+    per_expert = rows / local_experts
+    up_f, up_b = linear_s(x, c, per_expert, width * x.up_matrices, x.hidden)
+    down_f, down_b = linear_s(x, c, per_expert, x.hidden, width)
+    scale = local_experts / c.grouped_gemm_ratio
+    forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
+    permuted = rows * x.hidden * 4.0 * c.routing_traffic
+    elements = permuted + rows * (x.up_matrices + 1.0) * width + x.tokens * 5.0 * x.hidden / x.norm_shards
+    work = _with_traffic(x, c, forward, backward, elements, rows * (x.hidden + width))
+    return work + mlp_block(x, c, x.shared_ffn) if np.any(x.shared_ffn) else work
+
+
+def head_block(x: Inputs, c: Coefficients) -> Work:
+    """The output projection, kept in 16 bits under fp8 and fp4, and the cross-entropy over the vocabulary."""
+    forward, backward = linear_s(x, c, x.tokens, x.vocab / x.tp, x.hidden, low_precision=False)
+    logits_bytes = x.tokens * x.vocab / x.tp * 4.0
+    loss_s = logits_bytes * 3.0 * c.loss_traffic / x.memory_bandwidth
+    return Work(forward, backward, loss_s, loss_s)
+
+
+def _with_traffic(x: Inputs, c: Coefficients, forward: Array, backward: Array, elements: Array, cast: Array) -> Work:
+    """Adds the memory-bound seconds: `elements` moved forward and twice that backward, and the casts that
+    low-precision operands need."""
+    base_s = elements * x.value_bytes * c.elementwise_traffic / x.memory_bandwidth
+    casts_s = np.where(x.gemm_bytes < 2.0, cast * 4.0 * c.cast_traffic / x.memory_bandwidth, 0.0)
+    return Work(forward, backward, base_s + casts_s, 2.0 * base_s + casts_s)

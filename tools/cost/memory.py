@@ -1,0 +1,131 @@
+"""Peak memory of the fullest rank: weights, gradients, optimizer state, activations in flight, buffers.
+
+Activation bytes a token and layer follow Korthikanti et al. (arXiv 2205.05198, section 4.1), counted by what
+is kept for backward rather than by their closed form, so that gated, grouped-query and expert layers are
+covered; interleaved in-flight counts follow Narayanan et al. (arXiv 2104.04473, section 2.2).
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from tools.cost.inputs import Array, Inputs
+from tools.cost.memory_settings import MemorySettings
+from tools.cost.sizes import layer_parameters, stages, vocabulary_parameters
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on the fullest rank."""
+
+    parameters: Array
+    gradients: Array
+    optimizer: Array
+    activations: Array
+    buffers: Array
+    runtime: Array
+
+    @property
+    def total(self) -> Array:
+        return sum((getattr(self, f.name) for f in fields(self)), np.zeros(()))
+
+
+def memory_bytes(x: Inputs, s: MemorySettings) -> Memory:
+    """The worse of the first stage (most micro-batches in flight) and the last (logits)."""
+    first, last = _stage(x, s, first=True), _stage(x, s, first=False)
+    worse_first = first.total >= last.total
+    return Memory(*(np.where(worse_first, getattr(first, f.name), getattr(last, f.name)) for f in fields(Memory)))
+
+
+def fits(x: Inputs, memory: Memory) -> Array:
+    return np.asarray(memory.total <= x.memory_bytes, dtype=bool)
+
+
+def _stage(x: Inputs, s: MemorySettings, first: bool) -> Memory:
+    lay = stages(x)
+    layers = lay.inner if first else lay.last
+    dense, expert = layer_parameters(x, lay.moe_share)
+    matrices = np.where(x.pp > 1, 1.0, 2.0 - x.tied)
+    parameters, gradients, optimizer = _state(
+        x, s, dense * layers + vocabulary_parameters(x) * matrices, expert * layers
+    )
+    flight = _in_flight(x) if first else np.where(x.pp > 1, 1.0 + (x.vpp - 1.0) / x.vpp, 1.0)
+    activations = layers * _kept_bytes(x, s, lay.moe_share) * flight
+    on_last = np.where(x.pp > 1, 0.0 if first else 1.0, 1.0)
+    logits = on_last * x.tokens * x.vocab / x.tp * s.logits_bytes
+    working = np.where(x.recompute >= 1, _layer_bytes(x, s, lay.moe_share), 0.0)
+    gathered = np.where(x.zero >= 3, _gathered(x, s, lay.moe_share), 0.0)
+    buffers = np.maximum(logits, working) + gathered + _communication_buffers(x, s)
+    return Memory(
+        parameters,
+        gradients,
+        optimizer,
+        activations=activations * s.fragmentation_ratio,
+        buffers=buffers * s.fragmentation_ratio,
+        runtime=np.asarray(s.runtime_bytes),
+    )
+
+
+def _state(x: Inputs, s: MemorySettings, dense: Array, expert: Array) -> tuple[Array, Array, Array]:
+    """Parameters, gradients and optimizer state after ZeRO's sharding (Rajbhandari et al., arXiv 1910.02054)."""
+    ranks = x.dp * x.cp
+    shards = np.where(x.zero > 0, np.minimum(x.dp_shard, ranks), 1.0)
+    expert_ranks = np.maximum(ranks * x.tp / (x.ep * x.etp), 1.0)
+    expert_shards = np.where(x.zero > 0, np.clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks), 1.0)
+    sharded = dense / shards + expert / expert_shards
+    whole = dense + expert
+    parameters = np.where(x.zero >= 3, sharded, whole) * s.parameter_bytes
+    gradients = np.where(x.zero >= s.gradients_sharded_from, sharded, whole) * s.gradient_bytes
+    return parameters, gradients, sharded * s.optimizer_bytes
+
+
+def _in_flight(x: Inputs) -> Array:
+    """Micro-batches whose activations the first stage holds, as multiples of a whole stage."""
+    depth = np.where(x.vpp > 1, x.pp * (1.0 + (x.pp - 1.0) / (x.pp * x.vpp)), x.pp)
+    return np.where(x.pp > 1, np.minimum(depth, x.micro_batches * np.ones_like(depth)), 1.0)
+
+
+def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
+    """Kept for backward by one layer and micro-batch, by recomputation."""
+    inputs_only = x.tokens * x.hidden * x.value_bytes / _residual_shards(x, s)
+    everything = _layer_bytes(x, s, moe_share)
+    kept = inputs_only * s.input_kept + (everything - inputs_only) * s.selective_kept
+    selective = np.where(x.flash > 0, kept, everything - _score_bytes(x))
+    return np.select([x.recompute <= 0, x.recompute < 2], [everything, selective], inputs_only)
+
+
+def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
+    """Everything one layer keeps for one micro-batch. Inputs of products are kept in the products' precision."""
+    wide, narrow = x.value_bytes, np.minimum(x.value_bytes, x.gemm_bytes)
+    hidden = (s.hidden_kept * wide + s.hidden_cast_kept * narrow) * x.hidden / _residual_shards(x, s)
+    qkv = x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)
+    attention = (qkv * wide + x.heads * x.v_dim * (wide + narrow)) / x.tp
+    per_width = x.up_matrices * wide + narrow
+    dense_ffn = ((1.0 - moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
+    routed = moe_share * x.experts_per_token / x.tp * (per_width * x.moe_ffn + s.routed_kept * narrow * x.hidden)
+    return x.tokens * (hidden + attention + dense_ffn + routed) + _score_bytes(x)
+
+
+def _residual_shards(x: Inputs, s: MemorySettings) -> Array:
+    """Over how many ranks the hidden state between the products is divided."""
+    return np.where(s.residual_split > 0, x.tp, x.norm_shards)
+
+
+def _score_bytes(x: Inputs) -> Array:
+    """Softmax input, output and dropout mask without FlashAttention: 5 bytes a score."""
+    return np.where(x.flash > 0, 0.0, 5.0 * x.tokens * x.heads / x.tp * x.seq)
+
+
+def _gathered(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
+    """ZeRO-3: whole layers gathered ahead of use, and their gradients before they are scattered."""
+    dense, expert = layer_parameters(x, moe_share)
+    return (dense + expert) * s.gathered_layers * x.value_bytes + vocabulary_parameters(x) * x.value_bytes
+
+
+def _communication_buffers(x: Inputs, s: MemorySettings) -> Array:
+    """Receive buffers of tensor, context and expert exchanges: a few hidden states."""
+    hidden_state = x.tokens * x.hidden * x.value_bytes
+    routed = np.where(x.ep > 1, x.experts_per_token / x.tp, 0.0) * hidden_state
+    return s.buffer_copies * (hidden_state * np.where(x.tp > 1, 1.0, 0.0) + routed)

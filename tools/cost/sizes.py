@@ -1,0 +1,75 @@
+"""How many parameters a rank holds, and how the layers lie over the pipeline stages."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tools.cost.inputs import Array, Inputs
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Layers of an inner stage and of the last one, which also holds the head."""
+
+    inner: Array
+    last: Array
+    moe_share: Array
+
+
+def stages(x: Inputs) -> Stages:
+    """Even stages where the layers divide; else the last stage, which has the head, gets what remains."""
+    inner = np.ceil(x.layers / x.pp)
+    last = np.maximum(x.layers - inner * (x.pp - 1.0), 1.0)
+    # leading dense layers stand on the first stage, so the others hold a larger share of experts
+    staged = x.moe_layers / np.maximum(x.layers - x.leading_dense, 1.0)
+    return Stages(inner, last, np.where(x.pp > 1, staged, x.moe_layers / x.layers))
+
+
+def attention_parameters(x: Inputs) -> Array:
+    """Of one layer, all ranks together."""
+    h, q, o = x.hidden, x.heads * x.qk_dim, x.heads * x.v_dim
+    plain = h * (q + x.kv_heads * (x.qk_dim + x.v_dim)) + o * h
+    q_path = np.where(x.q_lora > 0, h * x.q_lora + x.q_lora * q, h * q)
+    kv_up = x.kv_lora * x.heads * (x.qk_dim - x.rope_dim + x.v_dim)
+    latent = q_path + h * (x.kv_lora + x.rope_dim) + kv_up + o * h
+    return np.where(x.kv_lora > 0, latent, plain)
+
+
+def mlp_parameters(x: Inputs, width: Array) -> Array:
+    return x.hidden * width * (x.up_matrices + 1.0)
+
+
+def layer_parameters(x: Inputs, moe_share: Array) -> tuple[Array, Array]:
+    """(dense, expert) parameters of an average layer on one rank before data-parallel sharding."""
+    feed_forward = (1.0 - moe_share) * mlp_parameters(x, x.ffn) + moe_share * mlp_parameters(x, x.shared_ffn)
+    router = moe_share * x.hidden * x.experts
+    dense = (attention_parameters(x) + feed_forward) / x.tp + router + 2.0 * x.hidden
+    expert = moe_share * x.experts * mlp_parameters(x, x.moe_ffn) / (x.ep * x.etp)
+    return dense, expert
+
+
+def vocabulary_parameters(x: Inputs) -> Array:
+    """One embedding or output matrix on one rank."""
+    return x.vocab * x.hidden / x.tp
+
+
+def total_parameters(x: Inputs) -> Array:
+    """Of the whole model."""
+    attention = x.layers * (attention_parameters(x) + 2.0 * x.hidden)
+    dense = (x.layers - x.moe_layers) * mlp_parameters(x, x.ffn)
+    moe = x.moe_layers * (
+        x.experts * mlp_parameters(x, x.moe_ffn) + mlp_parameters(x, x.shared_ffn) + x.hidden * x.experts
+    )
+    return attention + dense + moe + (2.0 - x.tied) * x.vocab * x.hidden
+
+
+def model_flops_per_token(x: Inputs) -> Array:
+    """Forward and backward, causal attention counted half, no recomputation (PaLM's convention, halved)."""
+    active = x.moe_layers * (
+        x.experts_per_token * mlp_parameters(x, x.moe_ffn) + mlp_parameters(x, x.shared_ffn) + x.hidden * x.experts
+    )
+    dense = x.layers * attention_parameters(x) + (x.layers - x.moe_layers) * mlp_parameters(x, x.ffn)
+    window = np.minimum(x.window, x.seq)
+    keys = x.seq / 2.0 + x.window_share * (window - window * window / (2.0 * x.seq) - x.seq / 2.0)
+    attention = 2.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * keys
+    return 6.0 * (dense + active + x.vocab * x.hidden) + 3.0 * attention

@@ -1,0 +1,78 @@
+"""What each kind of parallelism sends, in seconds on the wire before anything is hidden.
+
+Tensor, context and expert parallelism are counted for one layer and one micro-batch; pipeline for one
+micro-batch; data parallelism for the whole step.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tools.cost.coefficients import Coefficients
+from tools.cost.collectives import all_reduce_s, all_to_all_s, gather_s, neighbour_s, place
+from tools.cost.inputs import Array, Inputs
+
+
+def tensor_pair_s(x: Inputs, c: Coefficients) -> Array:
+    """One all-reduce of the hidden state, or the all-gather and reduce-scatter of sequence parallelism, which
+    move the same bytes (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""
+    group = place(x, x.tp, np.ones(()))
+    return all_reduce_s(x, c, group, x.tokens * x.hidden * x.value_bytes)
+
+
+def context_s(x: Inputs, c: Coefficients) -> Array:
+    """Ring exchange of keys and values: forward once, backward with their gradients (Liu, arXiv 2310.01889)."""
+    block_bytes = x.tokens * np.maximum(x.kv_heads / x.tp, 1.0) * (x.qk_dim + x.v_dim) * x.value_bytes
+    hop_s = neighbour_s(x, c, place(x, x.cp, x.tp), block_bytes)
+    return 3.0 * (x.cp - 1.0) * hop_s
+
+
+def expert_s(x: Inputs, c: Coefficients) -> Array:
+    """Dispatch and combine, forward and backward, of one layer; and the gathers inside a sharded expert."""
+    sent_bytes = x.tokens / x.tp * x.etp * x.experts_per_token * x.hidden * x.value_bytes
+    exchange_s = all_to_all_s(x, c, place(x, x.ep, x.etp), sent_bytes / x.etp, x.experts_per_token)
+    inner_s = gather_s(x, c, place(x, x.etp, np.ones(())), sent_bytes)
+    return 4.0 * (exchange_s + np.where(x.etp > 1, inner_s, 0.0))
+
+
+def pipeline_s(x: Inputs, c: Coefficients) -> Array:
+    """Activations to the next stage and gradients back, for every model chunk of a stage."""
+    message_bytes = x.tokens * x.hidden * x.value_bytes / x.norm_shards
+    group = place(x, x.pp, x.tp * x.cp * x.dp)
+    return 2.0 * x.vpp * neighbour_s(x, c, group, message_bytes)
+
+
+@dataclass(frozen=True)
+class DataTraffic:
+    """Seconds a step, split by when it can run."""
+
+    step_end: Array
+    """Gradients and updated parameters, once a step."""
+    every_micro_batch: Array
+    """ZeRO-3: parameters gathered twice and gradients scattered, in each micro-batch."""
+
+
+def data_s(x: Inputs, c: Coefficients, dense: Array, expert: Array, layers: Array) -> DataTraffic:
+    """Data parallelism of a stage with `dense` and `expert` parameters on a rank, `layers` messages each."""
+    ranks = x.dp * x.cp
+    d = _sharded_s(x, c, dense, ranks, x.tp, np.minimum(x.dp_shard, ranks), layers)
+    if not np.any(expert):
+        return d
+    expert_ranks = np.maximum(ranks * x.tp / (x.ep * x.etp), 1.0)
+    shards = np.clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks)
+    e = _sharded_s(x, c, expert, expert_ranks, x.ep * x.etp, shards, layers)
+    return DataTraffic(d.step_end + e.step_end, d.every_micro_batch + e.every_micro_batch)
+
+
+def _sharded_s(
+    x: Inputs, c: Coefficients, parameters: Array, ranks: Array, stride: Array, shards: Array, layers: Array
+) -> DataTraffic:
+    present = parameters > 0
+    shard_group = place(x, shards, stride)
+    replica_group = place(x, ranks / shards, stride * shards)
+    layer_bytes = parameters / layers * x.value_bytes
+    one_pass = np.where(present, layers * gather_s(x, c, shard_group, layer_bytes), 0.0)
+    replicas = np.where(present, layers * all_reduce_s(x, c, replica_group, layer_bytes / shards), 0.0)
+    full = x.zero >= 3
+    step_end = np.where(full, replicas, 2.0 * one_pass + replicas)
+    return DataTraffic(step_end, np.where(full, 3.0 * one_pass, 0.0))

@@ -1,0 +1,1 @@
+"""Learning the cost model's constants from published measurements: `make fit`."""
