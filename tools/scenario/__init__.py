@@ -3,18 +3,36 @@
 Covers reading and checking a scenario and the rules of each training framework. Does not predict anything.
 """
 
+from tools.scenario.defaults import StatedPlan, resolve_defaults
+from tools.scenario.facts import NOT_STATED, RECOMPUTES, SCHEDULES, Facts, PlanColumns, columns_of
+from tools.scenario.frameworks import FrameworkData, get_framework
 from tools.scenario.names import did_you_mean, nearest
 from tools.scenario.parse import parse_scenario
+from tools.scenario.rules import Rule, check_plan, legal_mask, rules_for
 from tools.scenario.spec import ClusterSpec, ModelSpec, Plan, Scenario, TopologySpec, TrainingSpec
 
 __all__ = [
+    "NOT_STATED",
+    "RECOMPUTES",
+    "SCHEDULES",
     "ClusterSpec",
+    "Facts",
+    "FrameworkData",
     "ModelSpec",
     "Plan",
+    "PlanColumns",
+    "Rule",
     "Scenario",
+    "StatedPlan",
     "TopologySpec",
     "TrainingSpec",
+    "check_plan",
+    "columns_of",
     "did_you_mean",
+    "get_framework",
+    "legal_mask",
     "nearest",
     "parse_scenario",
+    "resolve_defaults",
+    "rules_for",
 ]

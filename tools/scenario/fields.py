@@ -63,6 +63,11 @@ def shown(value: object) -> object:
     return value
 
 
+def field_name(prefix: str, key: object) -> str:
+    """The dotted name of a field that the user made up: short, and safe to print on one line."""
+    return prefix + "".join(letter if letter.isprintable() else "?" for letter in str(key)[:60])
+
+
 def get_object(value: object, field: str) -> dict[str, Any]:
     """The value as a JSON object, or an InputError."""
     if not isinstance(value, dict):
@@ -74,7 +79,7 @@ def refuse_unknown(given: dict[str, Any], known: set[str], prefix: str) -> None:
     """Unknown keys are spelling mistakes: name the nearest known ones."""
     for key in given:
         if key not in known:
-            field = f"{prefix}{str(key)[:60]}"
+            field = field_name(prefix, key)
             raise InputError(field, shown(given[key]), f"unknown field, {did_you_mean(key, known)}")
 
 

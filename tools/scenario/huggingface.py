@@ -4,11 +4,12 @@ Covers decoder-only transformers: dense, GQA, MLA, sliding window, MoE. Not cove
 that are not attention (Mamba, linear attention) and expert patterns that are not regular.
 """
 
+from functools import lru_cache
 from typing import Any
 
 from tools.errors import InputError
 from tools.scenario import vocabulary as words
-from tools.scenario.fields import get_object, shown, usable_count
+from tools.scenario.fields import field_name, get_object, shown, usable_count
 from tools.scenario.layers import expert_fields, window_fields
 from tools.scenario.names import NEAR_MISS, nearest
 from tools.scenario.spec import ModelSpec
@@ -35,18 +36,26 @@ def _flatten(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_near_misses(config: dict[str, Any]) -> None:
-    known = set(ModelSpec.model_fields) | set(words.SYNONYMS) | words.INPUTS
     for key in config:
-        close = [] if key in known | words.IGNORED else nearest(key, known, cutoff=NEAR_MISS, count=1)
-        if close:
-            raise InputError(
-                f"model.{key[:60]}", shown(config[key]), f"unknown field, did you mean {close[0]}?"
-            )
+        if close := _near_miss(str(key)):
+            hint = f"unknown field, did you mean {close}?"
+            raise InputError(field_name("model.", key), shown(config[key]), hint)
+
+
+@lru_cache(maxsize=10_000)  # a batch repeats the same few keys, and comparing names is slow
+def _near_miss(key: str) -> str | None:
+    """The known field that the key must have meant; None for a known one and for one unlike any."""
+    known = set(ModelSpec.model_fields) | set(words.SYNONYMS) | words.INPUTS
+    if key in known or key in words.IGNORED:
+        return None
+    return next(iter(nearest(key, known, cutoff=NEAR_MISS, count=1)), None)
 
 
 def _renamed(config: dict[str, Any]) -> dict[str, Any]:
     """Synonyms under their canonical names; two that contradict each other are an error."""
     fields = {key: value for key, value in config.items() if key not in words.SYNONYMS}
+    if not isinstance(fields.get("model_type"), str):
+        fields.pop("model_type", None)
     for synonym, canonical in words.SYNONYMS.items():
         value = config.get(synonym)
         if value is None:
@@ -66,20 +75,26 @@ def _name(config: dict[str, Any]) -> object:
 
 
 def _attention_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    heads, hidden = usable_count(fields.get("num_attention_heads")), usable_count(fields.get("hidden_size"))
-    head_dim, kv_heads = fields.get("head_dim"), fields.get("num_key_value_heads")
+    kv_heads = fields.get("num_key_value_heads")
     if fields.get("multi_query") is True and fields.get("new_decoder_architecture") is not True:
         kv_heads = 1  # Falcon and GPT-BigCode: the flag wins over a stated number of heads
     elif kv_heads is None:
         kv_heads = fields.get("num_attention_heads")
-    if usable_count(fields.get("kv_lora_rank")):
-        head_dim = usable_count(fields.get("qk_nope_head_dim")) + usable_count(fields.get("qk_rope_head_dim"))
-    elif head_dim is None and heads and hidden:
-        if hidden % heads:
-            allowed = f"must divide hidden_size ({hidden}) where head_dim is not given"
-            raise InputError("model.num_attention_heads", heads, allowed)
-        head_dim = hidden // heads
-    return {"num_key_value_heads": kv_heads, "head_dim": head_dim}
+    return {"num_key_value_heads": kv_heads, "head_dim": _head_dim(fields)}
+
+
+def _head_dim(fields: dict[str, Any]) -> object:
+    """Under MLA a query head is its two parts, whatever `head_dim` says (DeepSeek states the rotary part)."""
+    parts = usable_count(fields.get("qk_nope_head_dim")) + usable_count(fields.get("qk_rope_head_dim"))
+    if usable_count(fields.get("kv_lora_rank")) and parts:
+        return parts
+    heads, hidden = usable_count(fields.get("num_attention_heads")), usable_count(fields.get("hidden_size"))
+    if fields.get("head_dim") is not None or not heads or not hidden:
+        return fields.get("head_dim")
+    if hidden % heads:
+        allowed = f"must divide hidden_size ({hidden}) where head_dim is not given"
+        raise InputError("model.num_attention_heads", heads, allowed)
+    return hidden // heads
 
 
 def _mlp_fields(fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which layers of a model are mixture-of-experts or windowed, from a Hugging Face configuration.
+"""Which layers of a model hold experts or see only a window, from a Hugging Face configuration.
 
 A ModelSpec knows leading dense layers and then every n-th layer, so that is what patterns are reduced to;
 a list of layers that no such pair describes is refused rather than approximated.
@@ -9,6 +9,7 @@ from typing import Any
 from tools.errors import InputError
 from tools.scenario import vocabulary as words
 from tools.scenario.fields import shown, usable_count
+from tools.scenario.spec import MAX_LAYERS
 
 _WINDOWED = {"sliding_attention", "chunked_attention"}
 _ATTENTION = _WINDOWED | {"full_attention", "attention", "global_attention"}
@@ -18,16 +19,14 @@ def expert_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Widths of the experts and the layers that have them; empty for a dense model."""
     if fields.get("num_experts") is None or fields["num_experts"] == 0:
         return {"num_experts": 0}
-    dense_width = fields.get("intermediate_size_mlp")
-    width = fields.get("moe_intermediate_size")
+    width, shared = fields.get("moe_intermediate_size"), fields.get("num_shared_experts")
     if width is None:
         width = fields.get("intermediate_size")
-    shared = fields.get("num_shared_experts")
     if shared is None and fields.get("model_type") in words.SHARED_EXPERT_TYPES:
         shared = 1
+    dense = next((fields[key] for key in words.DENSE_WIDTHS if fields.get(key) is not None), None)
     found = {"moe_intermediate_size": width, "num_shared_experts": shared}
-    if dense_width is not None:
-        found["intermediate_size"] = dense_width
+    found |= {} if dense is None else {"intermediate_size": dense}
     return found | _shared_width(fields, width, shared) | _expert_layers(fields)
 
 
@@ -42,38 +41,42 @@ def _shared_width(fields: dict[str, Any], width: object, shared: object) -> dict
 
 
 def _expert_layers(fields: dict[str, Any]) -> dict[str, Any]:
-    count = usable_count(fields.get("num_hidden_layers"))
-    stated, dense = fields.get("moe_layer_freq"), fields.get("mlp_only_layers")
-    if isinstance(stated, list):
-        return _regular(
-            "moe_layer_freq", stated, {i for i, flag in enumerate(stated[:count]) if flag == 1}, count
-        )
-    if isinstance(fields.get("moe_layers"), list):
-        return _regular(
-            "moe_layers", fields["moe_layers"], {i for i in fields["moe_layers"] if isinstance(i, int)}, count
-        )
-    if isinstance(dense, list) and dense and fields.get("first_k_dense_replace") is None:
-        every = usable_count(stated) or 1
-        experts = {i for i in range(count) if i not in dense and (i + 1) % every == 0}
-        return _regular("mlp_only_layers", dense, experts, count)
+    count = min(usable_count(fields.get("num_hidden_layers")), MAX_LAYERS)
+    for name in ("moe_layer_freq", "mlp_layer_types", "moe_layers", "mlp_only_layers"):
+        stated = fields.get(name)
+        if isinstance(stated, list) and stated:
+            return _regular(name, stated, _layers_with_experts(name, stated, fields, count), count)
     return {}
 
 
-def _regular(field: str, given: object, experts: set[int], count: int) -> dict[str, Any]:
-    first = min(experts, default=0)
-    for every in range(1, first + 2):
-        if {i for i in range(first, count) if (i + 1) % every == 0} == experts:
-            leading = first if every == 1 or first >= every else 0
-            return {"first_k_dense_replace": leading, "moe_layer_freq": every}
+def _layers_with_experts(name: str, stated: list[Any], fields: dict[str, Any], count: int) -> set[int]:
+    if name in ("moe_layer_freq", "mlp_layer_types"):
+        return {layer for layer, flag in enumerate(stated[:count]) if flag in (1, "sparse", "moe")}
+    if name == "moe_layers":
+        return {layer for layer in stated if isinstance(layer, int)}
+    every = usable_count(fields.get("moe_layer_freq")) or 1
+    return {layer for layer in range(count) if layer not in stated and (layer + 1) % every == 0}
+
+
+def _regular(name: str, stated: list[Any], experts: set[int], count: int) -> dict[str, Any]:
+    """The pair (leading dense layers, every n-th) with the same number of expert layers, evenly spaced."""
+    ordered = sorted(experts)
+    every = ordered[1] - ordered[0] if len(ordered) > 1 else max(count, 1)
+    first = ordered[0] if ordered else 0
+    leading = first if first >= every else 0
+    spaced = ordered == list(range(first, count, every))
+    if ordered and spaced and len(ordered) == count // every - leading // every:
+        return {"first_k_dense_replace": leading, "moe_layer_freq": every}
     allowed = "allowed: leading dense layers, then every n-th layer with experts"
-    raise InputError(f"model.{field}", shown(given), allowed)
+    raise InputError(f"model.{name}", shown(stated), allowed)
 
 
 def window_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """The window, and one windowed layer among how many (1 = all, 2 = alternating, 1.2 = five of six)."""
     kinds = fields.get("layer_types")
-    if isinstance(kinds, list):
-        _refuse_other_layers(kinds)
+    for kind in kinds if isinstance(kinds, list) else []:
+        if not isinstance(kind, str) or kind not in _ATTENTION:
+            raise InputError("model.layer_types", shown(kind), f"allowed: {', '.join(sorted(_ATTENTION))}")
     window = _window_tokens(fields)
     if not window or fields.get("sliding_window_every") is not None:
         return {"sliding_window": window}
@@ -81,26 +84,23 @@ def window_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {"sliding_window": window if every else 0, "sliding_window_every": every or 1.0}
 
 
-def _refuse_other_layers(kinds: list[Any]) -> None:
-    for kind in kinds:
-        if kind not in _ATTENTION:
-            raise InputError("model.layer_types", shown(kind), f"allowed: {', '.join(sorted(_ATTENTION))}")
-
-
 def _window_tokens(fields: dict[str, Any]) -> object:
     """Chunked attention (Llama 4) counts as a window of one chunk: an upper bound of what a token sees."""
-    window = fields.get("sliding_window")
-    if window is None and fields.get("layer_types") is not None:
+    window, used = fields.get("sliding_window"), fields.get("use_sliding_window")
+    if window is None:
         window = fields.get("attention_chunk_size")
-    default_on = fields.get("model_type") not in words.NO_WINDOW_BY_DEFAULT_TYPES
-    return window if window is not None and fields.get("use_sliding_window", default_on) is True else 0
+    if used is None:
+        used = fields.get("model_type") not in words.NO_WINDOW_BY_DEFAULT_TYPES
+    return window if window is not None and used is True else 0
 
 
 def _every(fields: dict[str, Any], kinds: object) -> float:
     if isinstance(kinds, list):
         windowed = sum(kind in _WINDOWED for kind in kinds)
         return len(kinds) / windowed if windowed else 0.0
-    pattern = usable_count(fields.get("sliding_window_pattern"))
+    pattern, model_type = usable_count(fields.get("sliding_window_pattern")), fields.get("model_type")
+    if model_type in words.CHUNKED_TYPES:
+        pattern = words.CHUNKED_PATTERN
     if pattern:  # one full layer closes every `pattern` layers
         return pattern / (pattern - 1) if pattern > 1 else 0.0
-    return 2.0 if fields.get("model_type") in words.EVERY_SECOND_WINDOW_TYPES else 1.0
+    return 2.0 if model_type in words.EVERY_SECOND_WINDOW_TYPES else 1.0

@@ -2,7 +2,16 @@
 
 import numpy as np
 
-from tools.scenario.facts import RECOMPUTES, SCHEDULES, BoolArray, Facts, IntArray, divides, equals, has_schedule
+from tools.scenario.facts import (
+    RECOMPUTES,
+    SCHEDULES,
+    BoolArray,
+    Facts,
+    IntArray,
+    divides,
+    equals,
+    has_schedule,
+)
 
 Values = tuple[int | str, ...]
 

@@ -82,7 +82,9 @@ class ModelSpec(Record):
 
     @property
     def num_moe_layers(self) -> int:
-        return sum(self.is_moe_layer(layer) for layer in range(self.num_hidden_layers))
+        leading = min(self.first_k_dense_replace, self.num_hidden_layers)
+        counted = self.num_hidden_layers // self.moe_layer_freq - leading // self.moe_layer_freq
+        return counted if self.is_moe else 0
 
     @property
     def num_dense_layers(self) -> int:

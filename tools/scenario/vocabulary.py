@@ -53,13 +53,16 @@ SYNONYMS = {
     "interleave_moe_layer_step": "moe_layer_freq",
     "moe_layer_interval": "moe_layer_freq",
     "mtp_num_layers": "num_nextn_predict_layers",
+    "num_mtp_layers": "num_nextn_predict_layers",
+    "_sliding_window_pattern": "sliding_window_pattern",
 }
 
 # Read by the translation, though no field of a ModelSpec bears the name.
 INPUTS = {
     "model_type", "hidden_act", "hidden_activation", "activation_function", "multi_query",
-    "new_decoder_architecture", "intermediate_size_mlp", "mlp_only_layers", "layer_types",
-    "sliding_window_pattern", "use_sliding_window", "max_window_layers", "attention_chunk_size",
+    "new_decoder_architecture", "intermediate_size_mlp", "dense_intermediate_size", "mlp_only_layers",
+    "mlp_layer_types", "layer_types",
+    "sliding_window_pattern", "use_sliding_window", "attention_chunk_size",
     "expansion_ratio", "moe_layers",
 }  # fmt: skip
 
@@ -78,10 +81,13 @@ UNGATED_TYPES = {
 GATED_TYPES = {"gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "gpt_oss"}
 TIED_TYPES = {
     "gpt2", "gpt_neo", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "gemma", "gemma2", "gemma3",
-    "gemma3_text", "cohere", "cohere2", "starcoder2",
+    "gemma3_text", "cohere", "cohere2", "starcoder2", "ernie4_5", "ernie4_5_moe", "smollm3", "xglm",
 }  # fmt: skip
 FOUR_TIMES_WIDE_TYPES = {"gpt2", "gptj", "gpt_neo", "gpt_bigcode", "bloom", "mpt", "falcon", "codegen"}
 SHARED_EXPERT_TYPES = {"llama4", "llama4_text"}
+CHUNKED_TYPES = {"llama4", "llama4_text"}
+CHUNKED_PATTERN = 4
+DENSE_WIDTHS = ("intermediate_size_mlp", "dense_intermediate_size")
 EVERY_SECOND_WINDOW_TYPES = {"gemma2", "gpt_oss"}
 NO_WINDOW_BY_DEFAULT_TYPES = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
 

@@ -1,0 +1,232 @@
+"""Configurations of well-known models, as published, give the right canonical fields."""
+
+from typing import Any
+
+import pytest
+
+from tools.errors import InputError
+from tools.scenario import ModelSpec, parse_scenario
+
+CLUSTER = {"device": "h100-sxm-80gb", "num_devices": 8}
+TRAINING = {"seq_len": 4096, "global_batch_size": 8, "precision": "bf16", "framework": "other"}
+
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 8192,
+    "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8,
+    "rope_scaling": {"factor": 8.0, "rope_type": "llama3"}, "rope_theta": 500000.0, "vocab_size": 128256,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "max_position_embeddings": 131072,
+}  # fmt: skip
+MIXTRAL = {
+    "model_type": "mixtral", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+    "num_experts_per_tok": 2, "sliding_window": None, "vocab_size": 32000, "router_aux_loss_coef": 0.02,
+}  # fmt: skip
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3", "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432,
+    "moe_intermediate_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 128,
+    "vocab_size": 129280, "num_hidden_layers": 61, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3, "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "num_nextn_predict_layers": 1,
+    "n_group": 8, "topk_group": 4, "scoring_func": "sigmoid", "tie_word_embeddings": False, "ep_size": 1,
+}  # fmt: skip
+QWEN3_235B = {
+    "model_type": "qwen3_moe", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288,
+    "moe_intermediate_size": 1536, "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128,
+    "num_hidden_layers": 94, "num_experts": 128, "num_experts_per_tok": 8, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "sliding_window": None, "use_sliding_window": False, "max_window_layers": 94,
+    "vocab_size": 151936, "tie_word_embeddings": False, "norm_topk_prob": True,
+}  # fmt: skip
+GPT_OSS_120B = {
+    "model_type": "gpt_oss", "hidden_act": "silu", "hidden_size": 2880, "intermediate_size": 2880,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "num_hidden_layers": 36,
+    "num_local_experts": 128, "experts_per_token": 4, "num_experts_per_tok": 4, "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 18, "vocab_size": 201088, "swiglu_limit": 7.0,
+}  # fmt: skip
+GPT2 = {
+    "model_type": "gpt2", "activation_function": "gelu_new", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
+    "n_layer": 12, "n_positions": 1024, "n_inner": None, "vocab_size": 50257,
+}  # fmt: skip
+GEMMA2_9B = {
+    "model_type": "gemma2", "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 3584, "intermediate_size": 14336, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "head_dim": 256, "num_hidden_layers": 42, "sliding_window": 4096, "sliding_window_size": 4096,
+    "vocab_size": 256000, "query_pre_attn_scalar": 256,
+}  # fmt: skip
+LLAMA4_MAVERICK = {
+    "model_type": "llama4", "vision_config": {"hidden_size": 1408, "num_hidden_layers": 34},
+    "text_config": {
+        "model_type": "llama4_text", "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384, "interleave_moe_layer_step": 2, "num_attention_heads": 40,
+        "num_key_value_heads": 8, "head_dim": 128, "num_hidden_layers": 48, "num_local_experts": 128,
+        "num_experts_per_tok": 1, "vocab_size": 202048, "attention_chunk_size": 8192,
+    },
+}  # fmt: skip
+QWEN2_57B = {
+    "model_type": "qwen2_moe", "hidden_act": "silu", "hidden_size": 3584, "intermediate_size": 18944,
+    "moe_intermediate_size": 2560, "shared_expert_intermediate_size": 20480, "num_attention_heads": 28,
+    "num_key_value_heads": 4, "num_hidden_layers": 28, "num_experts": 64, "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1, "sliding_window": 65536, "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+FALCON_7B = {
+    "model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_kv_heads": 71,
+    "num_hidden_layers": 32, "multi_query": True, "new_decoder_architecture": False, "vocab_size": 65024,
+}  # fmt: skip
+GEMMA3_27B = {
+    "model_type": "gemma3",
+    "text_config": {
+        "model_type": "gemma3_text", "hidden_size": 5376, "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16, "head_dim": 128, "num_hidden_layers": 62, "sliding_window": 1024,
+        "sliding_window_pattern": 6, "vocab_size": 262208, "hidden_activation": "gelu_pytorch_tanh",
+    },
+}  # fmt: skip
+
+
+def read(model: dict[str, Any]) -> ModelSpec:
+    return parse_scenario({"model": model, "cluster": CLUSTER, "training": TRAINING}, need_plan=False).model
+
+
+def subset(spec: ModelSpec, expected: dict[str, Any]) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in expected}
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llama": (LLAMA_70B, {
+        "name": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672,
+        "head_dim": 128,
+        "num_key_value_heads": 8, "gated_mlp": True, "tie_word_embeddings": False, "is_moe": False,
+        "is_mla": False, "num_sliding_layers": 0, "num_dense_layers": 80,
+    }),
+    "mixtral": (MIXTRAL, {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 14336, "num_shared_experts": 0,
+        "num_moe_layers": 32, "sliding_window": 0, "head_dim": 128,
+    }),
+    "deepseek": (DEEPSEEK_V3, {
+        "num_experts": 256, "num_shared_experts": 1, "shared_expert_intermediate_size": 2048,
+        "moe_intermediate_size": 2048, "intermediate_size": 18432, "num_dense_layers": 3,
+        "num_moe_layers": 58,
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "head_dim": 192, "v_head_dim": 128, "is_mla": True,
+        "num_nextn_predict_layers": 1,
+    }),
+    "qwen3": (QWEN3_235B, {
+        "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1536, "num_moe_layers": 94,
+        "num_shared_experts": 0, "num_key_value_heads": 4, "head_dim": 128, "sliding_window": 0,
+    }),
+    "gpt-oss": (GPT_OSS_120B, {
+        "num_experts": 128, "num_experts_per_tok": 4, "moe_intermediate_size": 2880, "head_dim": 64,
+        "sliding_window": 128, "sliding_window_every": 2.0, "num_sliding_layers": 18, "gated_mlp": True,
+    }),
+    "gpt2": (GPT2, {
+        "num_hidden_layers": 12, "hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12,
+        "num_key_value_heads": 12, "head_dim": 64, "gated_mlp": False, "tie_word_embeddings": True,
+    }),
+    "gemma2": (GEMMA2_9B, {
+        "gated_mlp": True, "tie_word_embeddings": True, "head_dim": 256, "sliding_window": 4096,
+        "sliding_window_every": 2.0, "num_sliding_layers": 21,
+    }),
+    "llama4": (LLAMA4_MAVERICK, {
+        "hidden_size": 5120, "num_hidden_layers": 48, "intermediate_size": 16384,
+        "moe_intermediate_size": 8192,
+        "num_moe_layers": 24, "num_shared_experts": 1, "shared_expert_intermediate_size": 8192,
+        "sliding_window": 8192, "num_sliding_layers": 36,
+    }),
+    "qwen2": (QWEN2_57B, {
+        "num_shared_experts": 8.0, "shared_expert_intermediate_size": 20480, "sliding_window": 0,
+    }),
+    "falcon": (FALCON_7B, {"num_key_value_heads": 1, "intermediate_size": 4 * 4544, "gated_mlp": False}),
+    "gemma3": (GEMMA3_27B, {"sliding_window_every": 1.2, "num_sliding_layers": 52, "gated_mlp": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_published_configuration_is_read_as_it_is(name: str) -> None:
+    config, expected = CASES[name]
+    assert subset(read(config), expected) == expected
+
+
+BASE = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8,
+        "vocab_size": 1000}  # fmt: skip
+MOE = BASE | {"num_experts": 4, "num_experts_per_tok": 2}
+
+
+def test_defaults_are_the_contracts() -> None:
+    expected = {"num_key_value_heads": 8, "head_dim": 64, "gated_mlp": True, "tie_word_embeddings": False}
+    assert subset(read(BASE), expected) == expected
+
+
+@pytest.mark.parametrize(
+    ("activation", "gated"),
+    [("silu", True), ("swiglu", True), ("geglu", True), ("gelu_pytorch_tanh", True), ("gelu", False),
+     ("relu", False), ("gelu_new", False), ("relu2", False)],
+)  # fmt: skip
+def test_the_activation_says_whether_the_mlp_has_a_gate(activation: str, gated: bool) -> None:
+    assert read(BASE | {"hidden_act": activation}).gated_mlp is gated
+
+
+def test_a_stated_gate_wins_over_the_activation() -> None:
+    assert read(BASE | {"hidden_act": "gelu", "gated_mlp": True}).gated_mlp is True
+
+
+def test_the_model_type_wins_over_the_activation() -> None:
+    assert read(BASE | {"hidden_act": "gelu_pytorch_tanh", "model_type": "starcoder2"}).gated_mlp is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "leading", "every", "experts"),
+    [
+        ({"moe_layer_freq": [0, 0, 1, 1, 1, 1, 1, 1]}, 2, 1, 6),
+        ({"moe_layer_freq": [0, 1] * 4}, 0, 2, 4),
+        ({"moe_layer_freq": [1, 0] * 4}, 0, 2, 4),
+        ({"moe_layers": [1, 3, 5, 7]}, 0, 2, 4),
+        ({"mlp_only_layers": [0]}, 1, 1, 7),
+        ({"mlp_layer_types": ["dense"] * 3 + ["sparse"] * 5}, 3, 1, 5),
+        ({"decoder_sparse_step": 4}, 0, 4, 2),
+    ],
+)
+def test_regular_expert_layers_are_understood(
+    fields: dict[str, Any], leading: int, every: int, experts: int
+) -> None:
+    spec = read(MOE | fields)
+    assert (spec.first_k_dense_replace, spec.moe_layer_freq, spec.num_moe_layers) == (leading, every, experts)
+
+
+@pytest.mark.parametrize("pattern", [[0, 1, 1, 0, 1, 0, 0, 1], [0] * 8, [1, 1, 0, 0, 0, 0, 0, 0]])
+def test_irregular_expert_layers_are_refused(pattern: list[int]) -> None:
+    with pytest.raises(InputError) as caught:
+        read(MOE | {"moe_layer_freq": pattern})
+    assert caught.value.field == "model.moe_layer_freq"
+
+
+@pytest.mark.parametrize(
+    ("leading", "every"), [(0, 1), (3, 1), (0, 2), (3, 2), (5, 3), (1, 5), (8, 8), (7, 8)]
+)
+def test_the_number_of_expert_layers_is_the_number_of_layers_with_experts(leading: int, every: int) -> None:
+    spec = ModelSpec.model_validate(
+        MOE
+        | {
+            "num_key_value_heads": 8,
+            "head_dim": 64,
+            "first_k_dense_replace": leading,
+            "moe_layer_freq": every,
+        }
+    )
+    assert spec.num_moe_layers == sum(spec.is_moe_layer(layer) for layer in range(spec.num_hidden_layers))
+
+
+def test_equal_synonyms_are_accepted() -> None:
+    assert read(BASE | {"n_layer": 8, "num_layers": 8}).num_hidden_layers == 8
+
+
+def test_a_fraction_of_a_shared_expert_is_kept_as_its_width() -> None:
+    spec = read(MOE | {"moe_intermediate_size": 1024, "shared_expert_intermediate_size": 512})
+    assert (spec.num_shared_experts, spec.shared_expert_intermediate_size) == (0.5, 512)
+
+
+def test_a_window_without_a_pattern_is_on_every_layer() -> None:
+    assert read(BASE | {"model_type": "mistral", "sliding_window": 256}).num_sliding_layers == 8
+
+
+def test_the_contracts_window_fields_win() -> None:
+    spec = read(BASE | {"sliding_window": 256, "sliding_window_every": 4})
+    assert (spec.sliding_window, spec.num_sliding_layers) == (256, 2)
