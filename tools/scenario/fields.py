@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
 from tools.errors import InputError
-from tools.scenario.names import did_you_mean
+from tools.scenario.names import did_you_mean, nearest
 
 
 def _whole(value: object) -> object:
@@ -100,7 +100,8 @@ def allowed_text(field: FieldInfo, given: object) -> str:
     parts = [part for part in _union_parts(field.annotation) if part is not type(None)]
     if parts and get_origin(parts[0]) is Literal:
         choices = [str(choice) for choice in get_args(parts[0])]
-        hint = f" ({did_you_mean(given, choices)})" if isinstance(given, str) else ""
+        close = nearest(given, choices) if isinstance(given, str) else []
+        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
         return f"allowed: {', '.join(choices)}{hint}"
     return f"allowed: {_kind_text(parts)}{_bounds_text(field)}"
 
@@ -125,14 +126,8 @@ def _kind_text(parts: list[object]) -> str:
 
 
 def _bounds_text(field: FieldInfo) -> str:
-    bounds = {
-        key: getattr(item, key)
-        for item in field.metadata
-        for key in ("ge", "gt", "le", "max_length")
-        if hasattr(item, key)
-    }
+    names = ("ge", "le", "max_length")
+    bounds = {key: getattr(item, key) for item in field.metadata for key in names if hasattr(item, key)}
     if "max_length" in bounds:
         return f" of at most {bounds['max_length']} characters"
-    low = f" from {bounds['ge']}" if "ge" in bounds else f" above {bounds['gt']}" if "gt" in bounds else ""
-    high = f" to {bounds['le']:,}" if "le" in bounds else ""
-    return low + high
+    return f" from {bounds['ge']} to {bounds['le']:,}" if "ge" in bounds and "le" in bounds else ""

@@ -5,7 +5,7 @@ MLA, no sliding window), so that the cost model computes with numbers only. What
 canonical: Hugging Face synonyms are translated in `huggingface.py`, nulls of a plan in `defaults.py`.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -102,7 +102,7 @@ class TopologySpec(Record):
     nvlink_domain_size: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
     network: Network | None = None
     oversubscription: float = Field(1.0, ge=1, le=1000)
-    torus_dimensions: tuple[Integer, ...] | None = None
+    torus_dimensions: tuple[Annotated[Integer, Field(ge=1, le=MAX_DEVICES)], ...] | None = None
 
 
 class ClusterSpec(Record):

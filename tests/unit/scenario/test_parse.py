@@ -118,6 +118,7 @@ def test_topology_is_read_under_its_synonyms(example: dict[str, Any]) -> None:
         ({"network": "ring"}, "cluster.topology.network"),
         ({"oversubscription": 0.5}, "cluster.topology.oversubscription"),
         ({"torus_dimensions": [4, 4, 3]}, "cluster.topology.torus_dimensions"),
+        ({"torus_dimensions": [-8, -8]}, "cluster.topology.torus_dimensions"),
         ({"torus_dimensions": 64}, "cluster.topology.torus_dimensions"),
         ([], "cluster.topology"),
     ],
