@@ -32,7 +32,8 @@ def parse_object(data: bytes, source: str, first_line: int = 1) -> JsonObject:
     try:
         value = _decoder().decode(text)
     except json.JSONDecodeError as error:
-        near = text[max(error.pos - 20, 0) : error.pos + 20].strip()
+        line = text.split("\n", error.lineno)[error.lineno - 1]
+        near = line[max(error.colno - 31, 0) : error.colno + 30].strip()
         where = _where(source, first_line + error.lineno - 1)
         raise InputError(where, near, f"not JSON: {error.msg} at column {error.colno}") from None
     except _RefusedError as error:
