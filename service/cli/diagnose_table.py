@@ -1,0 +1,228 @@
+"""The terminal output of `asap diagnose`: a verdict, and tables with bars. Imported only to print."""
+
+from typing import Any
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+_BAR_WIDTH = 24
+_TERMS = (
+    ("compute_us", "compute", "green", "█"),
+    ("exposed_communication_us", "communication", "red", "▓"),
+    ("memory_us", "copies", "yellow", "▒"),
+    ("idle_host_us", "idle, host late", "blue", "░"),
+    ("idle_waiting_us", "idle, waiting", "bright_black", "·"),
+    ("idle_unknown_us", "idle, unknown", "bright_black", "·"),
+)
+"""Key, name, colour, and a sign that tells them apart without colour."""
+_MAX_ROWS = 24
+_COLLECTIVES = "Collectives: times are means over ranks, GB/s is on the bus"
+
+
+def print_report(console: Console, data: dict[str, Any]) -> None:
+    """Verdict first, then the evidence."""
+    console.print(_verdict(data["diagnosis"]))
+    console.print(_rank_table(data["ranks"]))
+    console.print(_legend())
+    if data["collectives"]:
+        console.print(_collective_table(data["collectives"]))
+    if data["stragglers"]:
+        console.print(_straggler_table(data["stragglers"]))
+    if points := _worst_points(data["ranks"]):
+        console.print(_roofline_table(points))
+    console.print(_host_table(data["ranks"]))
+    _print_notes(console, data)
+
+
+def _verdict(diagnosis: dict[str, Any]) -> Panel:
+    lines = [Text(diagnosis["summary"])]
+    lines += [Text(f"• {item['says']}", style="dim") for item in diagnosis["evidence"]]
+    lines += [Text(f"also {item['bottleneck']}: {item['why']}") for item in diagnosis["competing_causes"]]
+    lines += [Text(f"next: {item}", style="italic") for item in diagnosis["next_to_profile"]]
+    title = (
+        f"[bold]{diagnosis['bottleneck']}[/bold] costs {diagnosis['severity']:.0%} of the step"
+        f" (confidence {diagnosis['confidence']:.2f})"
+    )
+    return Panel(Group(*lines), title=title, title_align="left")
+
+
+def _rank_table(ranks: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for name in ("rank", "total ms", "compute", "comm.", "copies", "idle", "overlap"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("where the time goes", no_wrap=True)
+    for rank in ranks[:_MAX_ROWS]:
+        table.add_row(*_rank_row(rank), stacked_bar(rank))
+    if len(ranks) > _MAX_ROWS:
+        table.add_row("…", *[""] * 6, f"{len(ranks) - _MAX_ROWS} more ranks (see --json)")
+    return table
+
+
+def _rank_row(rank: dict[str, Any]) -> list[str]:
+    total = rank["total_us"] or 1.0
+    shares = (rank[key] / total for key in ("compute_us", "exposed_communication_us", "memory_us", "idle_us"))
+    overlap = rank["overlap_ratio"]
+    return [
+        str(rank["rank"]),
+        f"{rank['total_us'] / 1000:,.1f}",
+        *(f"{share:.1%}" for share in shares),
+        "-" if overlap is None else f"{overlap:.0%}",
+    ]
+
+
+def stacked_bar(rank: dict[str, Any]) -> Text:
+    """One coloured bar; rounding never changes its length."""
+    total = rank["total_us"] or 1.0
+    bar, drawn, reached = Text(), 0, 0.0
+    for key, _, colour, sign in _TERMS:
+        reached += rank[key] / total * _BAR_WIDTH
+        width = max(0, round(reached) - drawn)
+        bar.append(sign * width, style=colour)
+        drawn += width
+    return bar
+
+
+def _legend() -> Text:
+    legend = Text()
+    for _, name, colour, sign in _TERMS[:-1]:
+        legend.append(sign, style=colour).append(f" {name}  ")
+    return legend.append("\n")
+
+
+def _collective_table(entries: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title=_COLLECTIVES, title_justify="left")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("group", no_wrap=True)
+    for name in ("MB", "count", "ms", "transfer", "waiting", "GB/s", "link"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in entries[:8]:
+        size = entry["message_bytes"]
+        table.add_row(
+            entry["kind"],
+            _short_group(entry["group"]),
+            _number(None if size is None else size / 1e6, 2),
+            str(entry["count"]),
+            _number(entry["time_us"] / 1000, 1),
+            ("≤" if entry["transfer_is_upper_bound"] else "") + _number(entry["transfer_us"] / 1000, 1),
+            _number(None if entry["waiting_us"] is None else entry["waiting_us"] / 1000, 1),
+            _number(entry["bus_bandwidth_gbytes_per_s"], 1),
+            _number(entry["link_gbytes_per_s"], 0),
+        )
+    return table
+
+
+def _short_group(group: str) -> str:
+    return "-" if group == "group not recorded" else group.removeprefix("ranks ")[:16]
+
+
+def _straggler_table(stragglers: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title="\nStragglers", title_justify="left")
+    for name in ("rank", "arrives last", "late by ms", "in total ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("because")
+    for one in stragglers[:8]:
+        table.add_row(
+            str(one["rank"]),
+            f"{one['arrives_last_ratio']:.0%}",
+            f"{one['late_by_us'] / 1000:.2f}",
+            f"{one['late_total_us'] / 1000:.1f}",
+            one["cause"],
+        )
+    return table
+
+
+def _worst_points(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The five that lose most over all ranks, each op and shape once."""
+    best: dict[tuple[str, str], dict[str, Any]] = {}
+    for rank in ranks:
+        for point in rank["roofline"]:
+            key = (point["op"], point["shape"])
+            if key not in best or _loss(point) > _loss(best[key]):
+                best[key] = point
+    return sorted(best.values(), key=lambda point: -_loss(point))[:5]
+
+
+def _loss(point: dict[str, Any]) -> float:
+    return float(point["time_us"] if point["lost_us"] is None else point["lost_us"])
+
+
+def _roofline_table(points: list[dict[str, Any]]) -> Table:
+    table = Table(
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+        title="\nFurthest below the roofline",
+        title_justify="left",
+    )
+    for name in ("op", "shape"):
+        table.add_column(name, no_wrap=True)
+    for name in ("TFLOP/s", "roof", "bound", "ms", "lost ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for point in points:
+        table.add_row(
+            point["op"].removeprefix("aten::"),
+            f"{point['shape']} {point['precision']}",
+            _number(point["achieved_tflops"], 1),
+            _number(point["roof_tflops"], 1),
+            point["bound"] or "-",
+            _number(point["time_us"] / 1000, 2),
+            _number(None if point["lost_us"] is None else point["lost_us"] / 1000, 2),
+        )
+    return table
+
+
+def _host_table(ranks: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", title="\nHost", title_justify="left")
+    columns = ("rank", "launches", "µs each", "queue depth", "syncs", "sync ms", "loader ms", "small kernels")
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for rank in ranks[:_MAX_ROWS]:
+        host = rank["host"]
+        table.add_row(
+            str(rank["rank"]),
+            f"{host['launches']:,}",
+            _number(host["launch_mean_us"], 1),
+            _number(host["queue_depth_median"], 0),
+            str(host["synchronisations"]),
+            _number(host["synchronisation_us"] / 1000, 2),
+            _number(host["data_loading_us"] / 1000, 1),
+            f"{host['small_kernel_ratio']:.0%}",
+        )
+    return table
+
+
+def _print_notes(console: Console, data: dict[str, Any]) -> None:
+    for rank in data["ranks"]:
+        for note in rank["notes"]:
+            console.print(Text(f"rank {rank['rank']}: {note}", style="dim"))
+    by_order = [str(rank["rank"]) for rank in data["ranks"] if rank["rank_source"] == "order"]
+    if by_order:
+        console.print(Text(f"ranks numbered by the order of the files: {', '.join(by_order)}", style="dim"))
+    for one in data["unreadable"]:
+        console.print(Text(f"unreadable: {one['file']}: {one['reason']}", style="red"))
+
+
+def print_comparison(console: Console, comparison: dict[str, Any]) -> None:
+    """Each term before and after."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table.title = f"\nBefore and after, µs per {comparison['per']}"
+    for name in ("term", "before", "after", "change", "ratio"):
+        table.add_column(name, justify="left" if name == "term" else "right", no_wrap=True)
+    for term in comparison["terms"]:
+        worse = term["change_us"] > 0
+        table.add_row(
+            term["term"],
+            f"{term['before_us']:,.1f}",
+            f"{term['after_us']:,.1f}",
+            Text(f"{term['change_us']:+,.1f}", style="red" if worse else "green"),
+            _number(term["ratio"], 2),
+        )
+    console.print(table)
+    if comparison["speedup"] is not None:
+        console.print(f"speed-up {comparison['speedup']:.3f}")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,87 @@
+"""Which device events compute, which communicate, which copy.
+
+A kernel communicates when the trace gives it a process group or a collective, when its name is in the
+pattern list, or when it runs on a stream that carries almost only communication and is no known compute
+kernel. Where a trace has no device events (CPU training with gloo) the host's spans take their place, and
+`basis` says so.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.trace.patterns import CommunicationPatterns
+from tools.trace.record import Integers, RankTrace, Spans, join_spans
+
+COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
+
+_COMMUNICATION_STREAM_RATIO = 0.9
+"""Share of a stream's kernels that must be known communication before the others on it count too."""
+_WRAPPERS = (
+    "autograd::engine::",
+    "c10d::",
+    "record_param_comms",
+    "torch.distributed",
+    "DistributedDataParallel",
+)
+"""Host ops that contain or wait for others: their time is not computing."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The events that occupy a rank, each with its class."""
+
+    spans: Spans
+    work_class: Integers
+    origin: Integers
+    """Position in `RankTrace.device`, or for host communication in `RankTrace.annotations`; else -1."""
+    basis: str
+    """`device`, or `host` when the trace has no device events."""
+
+    def of_class(self, work_class: int) -> Spans:
+        return self.spans.take(self.work_class == work_class)
+
+
+def classify(trace: RankTrace, patterns: CommunicationPatterns) -> Work:
+    """The rank's work, sorted into computing, communicating and copying."""
+    if not len(trace.device):
+        return _classify_host(trace, patterns)
+    communicates = _matches(trace, trace.device, patterns.device_kernel.search) & ~trace.is_memory
+    positions = list(trace.device_collectives)
+    communicates[positions] = True
+    communicates |= _on_communication_stream(trace, communicates, patterns)
+    work_class = np.where(trace.is_memory, MEMORY, np.where(communicates, COMMUNICATION, COMPUTE))
+    return Work(trace.device, work_class, np.arange(len(trace.device)), "device")
+
+
+def _on_communication_stream(
+    trace: RankTrace, known: NDArray[np.bool_], patterns: CommunicationPatterns
+) -> NDArray[np.bool_]:
+    kernel = ~trace.is_memory
+    result = np.zeros(len(kernel), dtype=np.bool_)
+    for stream in np.unique(trace.device.lane[known]):
+        here = kernel & (trace.device.lane == stream)
+        if known[here].mean() >= _COMMUNICATION_STREAM_RATIO:
+            result |= here
+    if (result & ~known).any():
+        result &= ~_matches(trace, trace.device, patterns.compute_kernel.search)
+    return result
+
+
+def _classify_host(trace: RankTrace, patterns: CommunicationPatterns) -> Work:
+    talks = np.flatnonzero(_matches(trace, trace.annotations, patterns.host_span.search))
+    works = np.flatnonzero(~_matches(trace, trace.host_ops, lambda name: name.startswith(_WRAPPERS)))
+    spans = join_spans([trace.host_ops.take(works), trace.annotations.take(talks)])
+    work_class = np.repeat([COMPUTE, COMMUNICATION], [len(works), len(talks)])
+    origin = np.concatenate([np.full(len(works), -1), talks])
+    return Work(spans, work_class, origin, "host")
+
+
+def _matches(trace: RankTrace, spans: Spans, test: Callable[[str], object]) -> NDArray[np.bool_]:
+    """The test applied once per distinct name."""
+    verdict = np.zeros(len(trace.names), dtype=np.bool_)
+    for number in np.unique(spans.name):
+        verdict[number] = bool(test(trace.names[number]))
+    return verdict[spans.name]

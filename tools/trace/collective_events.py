@@ -1,0 +1,167 @@
+"""Every collective of one rank with kind, group, size and what the rank did before it.
+
+Kind, group and size come from the kernel's own arguments; where those are missing, from the host op
+(`record_param_comms`) or annotation (`nccl:all_reduce`) that launched it; at last from the kernel's name.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tools.trace.breakdown import Occupancy
+from tools.trace.classify import COMMUNICATION, Work
+from tools.trace.dtypes import find_element_bytes
+from tools.trace.intervals import Coverage
+from tools.trace.links import FoundLaunches, find_enclosing, find_launches
+from tools.trace.op_names import COLLECTIVE_OP, is_shaped_annotation
+from tools.trace.patterns import CommunicationPatterns
+from tools.trace.record import CollectiveArguments, Integers, OpArguments, RankTrace, Spans
+
+_MAX_ELEMENTS = 1 << 44
+_MAX_AXES = 16
+
+
+class CollectiveEvent(msgspec.Struct, array_like=True, frozen=True):
+    """One collective as one rank saw it; None where the trace does not tell."""
+
+    kind: str
+    group: str | None
+    ranks: tuple[int, ...] | None
+    group_size: int | None
+    message_bytes: int | None
+    start_ns: int
+    end_ns: int
+    before_compute_ns: int
+    """Compute time since the collective before it ended."""
+    before_host_ns: int
+    """Idle time in that span that the host caused."""
+    before_loader_ns: int
+    """Data loading in that span."""
+
+    @property
+    def duration_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+
+def list_collectives(
+    trace: RankTrace,
+    work: Work,
+    occupancy: Occupancy,
+    loading: Coverage,
+    patterns: CommunicationPatterns,
+) -> list[CollectiveEvent]:
+    """In order of their start."""
+    positions = np.flatnonzero(work.work_class == COMMUNICATION)
+    positions = positions[np.argsort(work.spans.start_ns[positions], kind="stable")]
+    starts_ns, ends_ns = work.spans.start_ns[positions], work.spans.end_ns[positions]
+    free_ns = _free_since(starts_ns, ends_ns)
+    before = [one.between(free_ns, starts_ns) for one in (occupancy.compute, occupancy.idle_host, loading)]
+    described = _describe(trace, work, positions, patterns)
+    columns = zip(
+        described, starts_ns.tolist(), ends_ns.tolist(), *(one.tolist() for one in before), strict=True
+    )
+    return [CollectiveEvent(*what, *times) for what, *times in columns]
+
+
+def _free_since(starts_ns: Integers, ends_ns: Integers) -> Integers:
+    """End of the collective before each; the first one's own start, as nothing is known before it."""
+    if not len(starts_ns):
+        return starts_ns
+    reached = np.maximum.accumulate(ends_ns)
+    return np.asarray(np.minimum(np.append(starts_ns[:1], reached[:-1]), starts_ns))
+
+
+def _describe(
+    trace: RankTrace, work: Work, positions: Integers, patterns: CommunicationPatterns
+) -> list[tuple[Any, ...]]:
+    """Kind, group, ranks, group size and bytes of each."""
+    names = [trace.names[number] for number in work.spans.name[positions]]
+    found = _find_arguments(trace, work, positions, names)
+    return [_summarise(trace, *one, name, patterns) for one, name in zip(found, names, strict=True)]
+
+
+def _find_arguments(
+    trace: RankTrace, work: Work, positions: Integers, names: list[str]
+) -> list[tuple[CollectiveArguments | None, OpArguments | None, str]]:
+    if work.basis == "host":
+        marked = (trace.annotation_arguments.get(origin) for origin in work.origin[positions].tolist())
+        return [(None, shapes, name) for shapes, name in zip(marked, names, strict=True)]
+    launched = find_launches(work.spans.link[positions], trace.launches)
+    ops = _enclosing(trace, trace.host_ops, lambda name: name == COLLECTIVE_OP, launched)
+    marks = _enclosing(trace, trace.annotations, is_shaped_annotation, launched)
+    result = []
+    for position, op, mark, name in zip(positions.tolist(), ops, marks, names, strict=True):
+        arguments = trace.device_collectives.get(position) or trace.host_op_collectives.get(op)
+        shapes = trace.host_op_arguments.get(op) or trace.annotation_arguments.get(mark)
+        told = trace.names[trace.annotations.name[mark]] if mark >= 0 else name
+        result.append((arguments, shapes, told))
+    return result
+
+
+def _enclosing(
+    trace: RankTrace, spans: Spans, is_wanted: Callable[[str], bool], launched: FoundLaunches
+) -> list[int]:
+    """Position in `spans` of the wanted one around each launch; -1 for none."""
+    wanted = np.array([is_wanted(name) for name in trace.names], dtype=np.bool_)
+    chosen = np.append(np.flatnonzero(wanted[spans.name]), -1)
+    found = find_enclosing(spans.take(chosen[:-1]), launched.lane, launched.start_ns)
+    return [int(one) for one in np.where(launched.found, chosen[found], -1)]
+
+
+def _summarise(
+    trace: RankTrace,
+    arguments: CollectiveArguments | None,
+    shapes: OpArguments | None,
+    told: str,
+    name: str,
+    patterns: CommunicationPatterns,
+) -> tuple[Any, ...]:
+    known = arguments or CollectiveArguments()
+    kind = patterns.find_kind(known.kind or told)
+    ranks = known.ranks or trace.distributed.groups.get(known.group or "")
+    group_size = known.group_size or (len(ranks) if ranks else None) or trace.distributed.world_size
+    message_bytes = _message_bytes(kind, known, name, group_size)
+    if message_bytes is None and shapes is not None:
+        message_bytes = _shape_bytes(kind, shapes, name, group_size)
+    return kind, known.group, ranks, group_size, message_bytes
+
+
+def _message_bytes(kind: str, known: CollectiveArguments, name: str, group_size: int | None) -> int | None:
+    """The size that bandwidth is reckoned with: the larger side of a gather or scatter (nccl-tests)."""
+    element_bytes = find_element_bytes(known.dtype or name)
+    if element_bytes is None or (known.in_elements is None and known.out_elements is None):
+        return None
+    given, gained = known.in_elements or 0, known.out_elements or 0
+    if kind == "all_gather":
+        gained = max(gained, given * (group_size or 1))
+    return max(given, gained) * element_bytes
+
+
+def _shape_bytes(kind: str, shapes: OpArguments, name: str, group_size: int | None) -> int | None:
+    element_bytes = next((size for one in shapes.types if (size := find_element_bytes(one))), None)
+    element_bytes = element_bytes or find_element_bytes(name)
+    elements = count_elements(shapes.dims[0])
+    if element_bytes is None or not elements:
+        return None
+    return elements * element_bytes * ((group_size or 1) if kind == "all_gather" else 1)
+
+
+def count_elements(dims: object) -> int | None:
+    """Of one tensor, or of all tensors of a list; None for anything else."""
+    if not isinstance(dims, list) or not dims:
+        return None
+    tensors = dims if isinstance(dims[0], list) else [dims]
+    total = sum(math.prod(one) for one in tensors if is_shape(one))
+    return total if 0 < total < _MAX_ELEMENTS else None
+
+
+def is_shape(dims: object) -> bool:
+    """A list of sizes small enough to multiply."""
+    return (
+        isinstance(dims, list)
+        and len(dims) <= _MAX_AXES
+        and all(type(one) is int and 0 <= one < _MAX_ELEMENTS for one in dims)
+    )

@@ -1,0 +1,177 @@
+"""One cause of lost time, with its weight, its evidence and how far to trust it.
+
+The cause is the term that takes the largest share of the step. Waiting at collectives is time in
+communication, but its root is what the late ranks did: it then stands as a competing cause with the share
+it explains. The confidence starts near one and falls with everything that is thin; each reason is also
+advice on what to profile.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tools.trace.rank_profile import RankProfile
+from tools.trace.shares import Shares
+
+_CLOSE_RATIO = 0.6
+"""A second cause with this much of the first one's share competes with it."""
+_CLEAR_MARGIN = 0.25
+_START = 0.95
+_LATE_HOST = ("data loader", "host late")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the other analyses found."""
+
+    profiles: list[RankProfile]
+    shares: Shares
+    collectives: list[dict[str, Any]]
+    stragglers: list[dict[str, Any]]
+    pipeline: dict[str, Any] | None
+    num_unreadable: int
+
+
+def diagnose(findings: Findings) -> dict[str, Any]:
+    """Plain data in the contract's shape, with competing causes beside."""
+    ranked = findings.shares.ranked()
+    cause, share = ranked[0]
+    rooted = dict(ranked)
+    root = _late_host_share(findings)
+    rooted["host"] += root
+    competing = [
+        {"bottleneck": name, "severity": round(one, 4), "why": _why(name, findings)}
+        for name, one in sorted(rooted.items(), key=lambda item: -item[1])
+        if name != cause and one >= _CLOSE_RATIO * share
+    ]
+    confidence, advice = _weigh_confidence(findings, cause, share - ranked[1][1])
+    return {
+        "bottleneck": cause,
+        "severity": round(share, 4),
+        "confidence": confidence,
+        "summary": _why(cause, findings),
+        "shares": {name: round(one, 4) for name, one in ranked},
+        "evidence": collect_evidence(findings),
+        "competing_causes": competing,
+        "next_to_profile": advice,
+    }
+
+
+def _late_host_share(findings: Findings) -> float:
+    """Share of the step that all ranks wait because a straggler's host was late."""
+    late = sum(one["share_of_lateness"] for one in findings.stragglers if one["cause"].startswith(_LATE_HOST))
+    return findings.shares.waiting * min(float(late), 1.0)
+
+
+def _why(cause: str, findings: Findings) -> str:
+    shares = findings.shares
+    if cause == "communication":
+        return f"exposed communication takes {shares.communication:.0%} of the step; {_waiting(findings)}"
+    if cause == "host":
+        root = _late_host_share(findings)
+        more = (
+            f"; late hosts of stragglers explain {root:.0%} more, spent waiting at collectives"
+            if root
+            else ""
+        )
+        return f"the devices are idle {shares.host:.0%} of the step, mostly before late launches{more}"
+    if cause == "pipeline":
+        return f"exposed send and receive (bubble and transfer) take {shares.pipeline:.0%} of the step"
+    if cause == "memory":
+        return f"copies and bandwidth-bound kernels take {shares.memory:.0%} of the step"
+    return f"matrix work takes {shares.compute:.0%} of the step"
+
+
+def _waiting(findings: Findings) -> str:
+    if all(one["waiting_us"] is None for one in findings.collectives):
+        return "waiting cannot be told from transfer without the other ranks"
+    late = ", ".join(str(rank) for rank in sorted(one["rank"] for one in findings.stragglers))
+    blame = f" (rank {late})" if late else ""
+    return f"{findings.shares.waiting:.0%} of the step is waiting for late ranks{blame}"
+
+
+def collect_evidence(findings: Findings) -> list[dict[str, Any]]:
+    """Numbers, each with the place it comes from."""
+    shares, steady = findings.shares, findings.shares.steady
+    total = max(steady.total_ns, 1)
+    evidence = [
+        _evidence("total.compute_us", steady.compute_ns / total, "of rank time computes"),
+        _evidence(
+            "total.exposed_communication_us", steady.exposed_communication_ns / total, "communicates, exposed"
+        ),
+        _evidence("total.idle_host_us", steady.idle_host_ns / total, "is idle because the launch came late"),
+        _evidence(
+            "total.idle_waiting_us", steady.idle_waiting_ns / total, "is idle although work was launched"
+        ),
+    ]
+    if any(one["waiting_us"] is not None for one in findings.collectives):
+        says = "waits in collectives for late ranks"
+        evidence.append(_evidence("collectives[].waiting_us", shares.waiting, says))
+    for one in findings.stragglers[:4]:
+        says = f"of collectives see rank {one['rank']} arrive last ({one['cause']})"
+        evidence.append(_evidence(f"stragglers[rank={one['rank']}]", one["arrives_last_ratio"], says))
+    return evidence + _bandwidth_evidence(findings) + _roofline_evidence(findings)
+
+
+def _evidence(ref: str, value: float, says: str) -> dict[str, Any]:
+    return {"kind": "profile", "ref": ref, "value": round(value, 4), "says": f"{value:.1%} {says}"}
+
+
+def _bandwidth_evidence(findings: Findings) -> list[dict[str, Any]]:
+    entry = next((one for one in findings.collectives if one["bus_bandwidth_gbytes_per_s"] is not None), None)
+    if entry is None:
+        return []
+    reached, link = entry["bus_bandwidth_gbytes_per_s"], entry["link_gbytes_per_s"]
+    beside = f" of the link's {link:.0f}" if link else ""
+    size = f"{entry['message_bytes'] / 1e6:.1f} MB"
+    says = f"{entry['kind']} of {size} reaches {reached:.1f} GB/s{beside} on the bus"
+    position = findings.collectives.index(entry)
+    ref = f"collectives[{position}].bus_bandwidth_gbytes_per_s"
+    return [{"kind": "profile", "ref": ref, "value": round(reached, 3), "says": says}]
+
+
+def _roofline_evidence(findings: Findings) -> list[dict[str, Any]]:
+    points = [point for one in findings.profiles for point in one.roofline if point.lost_ns is not None]
+    if not points:
+        return []
+    worst = max(points, key=lambda point: point.lost_ns or 0.0)
+    reached = worst.achieved_flops_per_s / (worst.roof_flops_per_s or 1.0)
+    says = f"{worst.op} {worst.shape} ({worst.precision}) reaches {reached:.0%} of its {worst.bound} roof"
+    return [{"kind": "roofline", "ref": "ranks[].roofline", "value": round(reached, 4), "says": says}]
+
+
+def _weigh_confidence(findings: Findings, cause: str, margin: float) -> tuple[float, list[str]]:
+    """The product of what each weakness leaves, and what would mend it."""
+    confidence, advice = _START * (0.75 + 0.25 * min(margin / _CLEAR_MARGIN, 1.0)), []
+    for factor, mend in _weaknesses(findings, cause):
+        confidence *= factor
+        advice.append(mend)
+    return round(confidence, 3), advice
+
+
+def _weaknesses(findings: Findings, cause: str) -> list[tuple[float, str]]:
+    profiles = findings.profiles
+    world_size = max((one.world_size or 1 for one in profiles), default=1)
+    steps = min((len(one.steady_steps) for one in profiles), default=0)
+    has_shapes = any(one.roofline for one in profiles)
+    found = []
+    if len(profiles) < world_size:
+        factor = 0.75 if len(profiles) == 1 else 0.9
+        found.append(
+            (factor, f"profile more ranks at the same steps: {len(profiles)} of {world_size} were given")
+        )
+    if findings.num_unreadable:
+        found.append((0.9, f"capture the {findings.num_unreadable} unreadable files again"))
+    if steps == 0:
+        found.append((0.8, "mark steps (profiler.step()), so that warm-up can be told from steady work"))
+    elif steps == 1:
+        found.append((0.85, "profile three or more steps: one does not show variation"))
+    if not has_shapes and cause in ("compute", "memory"):
+        found.append((0.8, "record shapes (record_shapes=True), so that kernels can be set on the roofline"))
+    unsized = findings.collectives and all(one["message_bytes"] is None for one in findings.collectives)
+    if unsized and any(".json" in one.file for one in profiles):
+        found.append((0.95, "use PyTorch 2.3 or newer: its traces carry sizes and groups of collectives"))
+    if any(one.basis == "host" for one in profiles):
+        found.append(
+            (0.9, "profile on accelerators: without device events the host's spans stand in for them")
+        )
+    return found

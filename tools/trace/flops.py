@@ -1,0 +1,91 @@
+"""Work of one matrix multiplication or attention op, from its input shapes.
+
+FLOPs count a multiply-add as two. Attention forward: 4 b h s_q s_k d (two matrix products), backward 2.5
+times that (five products), half of it when causal: Dao, FlashAttention-2 (arXiv 2307.08691), section 4.1.
+Bytes are the least that must move: every operand and the result once.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from tools.trace.collective_events import is_shape
+from tools.trace.dtypes import find_element_bytes, find_precision
+from tools.trace.op_names import ATTENTION_BACKWARD_OPS, ATTENTION_FORWARD_OPS, GEMM_OPS
+from tools.trace.record import OpArguments
+
+_BACKWARD_FACTOR = 2.5
+_FIRST_OPERAND = {"aten::addmm": 1, "aten::baddbmm": 1, "aten::_addmm_activation": 1}
+"""These take the bias before the two matrices."""
+
+
+@dataclass(frozen=True)
+class OpWork:
+    """What one call must do."""
+
+    shape: str
+    precision: str
+    flops: float
+    moved_bytes: float
+
+
+def find_work(name: str, arguments: OpArguments) -> OpWork | None:
+    """None when the shapes do not tell."""
+    if name in GEMM_OPS:
+        return _gemm_work(arguments, _FIRST_OPERAND.get(name, 0))
+    if name in ATTENTION_FORWARD_OPS:
+        return _attention_work(arguments, first=0, backward=False)
+    if name in ATTENTION_BACKWARD_OPS:
+        return _attention_work(arguments, first=1, backward=True)
+    return None
+
+
+def _gemm_work(arguments: OpArguments, first: int) -> OpWork | None:
+    left, right = _dims(arguments, first), _dims(arguments, first + 1)
+    kind = _type(arguments, first)
+    if left is None or right is None or len(left) not in (2, 3) or len(right) != len(left) or kind is None:
+        return None
+    batch = left[0] if len(left) == 3 else 1
+    m, k, n = left[-2], left[-1], right[-1]
+    if right[-2] != k or min(batch, m, k, n) < 1:
+        return None
+    element_bytes = find_element_bytes(kind) or 4
+    return OpWork(
+        shape=(f"{batch}×" if batch > 1 else "") + f"{m}×{n}×{k}",
+        precision=find_precision(kind) or "fp32",
+        flops=2.0 * batch * m * n * k,
+        moved_bytes=float(element_bytes * batch * (m * k + k * n + m * n)),
+    )
+
+
+def _attention_work(arguments: OpArguments, first: int, backward: bool) -> OpWork | None:
+    query, key = _dims(arguments, first), _dims(arguments, first + 1)
+    kind = _type(arguments, first)
+    if query is None or key is None or kind is None or len(query) != 4 or len(key) != 4:
+        return None
+    batch, heads, queries, width = query
+    _, key_heads, keys, _ = key
+    if heads > queries:
+        # The flash kernels take [batch, sequence, heads, width]; heads outnumber tokens in neither layout.
+        heads, queries, key_heads, keys = queries, heads, keys, key_heads
+    causal = any(one in ("True", "true") for one in arguments.concrete)
+    factor = (_BACKWARD_FACTOR if backward else 1.0) * (0.5 if causal else 1.0)
+    element_bytes = find_element_bytes(kind) or 2
+    operands = 2 * math.prod(query) + 2 * math.prod(key)
+    return OpWork(
+        shape=f"b{batch} h{heads} q{queries} k{keys} d{width}" + (" causal" if causal else ""),
+        precision=find_precision(kind) or "bf16",
+        flops=4.0 * batch * heads * queries * keys * width * factor,
+        moved_bytes=float(element_bytes * operands * (2 if backward else 1)),
+    )
+
+
+def _dims(arguments: OpArguments, position: int) -> list[int] | None:
+    dims: Any = arguments.dims[position] if position < len(arguments.dims) else None
+    return dims if is_shape(dims) and dims else None
+
+
+def _type(arguments: OpArguments, position: int) -> str | None:
+    """The dtype of one operand, when it is a floating one."""
+    kind = arguments.types[position] if position < len(arguments.types) else ""
+    return kind if find_precision(kind) else None

@@ -1,0 +1,130 @@
+"""A folder of traces, one a rank, as rank profiles; several files at once in processes of their own.
+
+A file that cannot be read is listed with the reason and the others are analysed. The rank comes from the
+file's `distributedInfo`, else from its name, else from the order of the files.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+from tools.errors import InputError
+from tools.hardware import Device
+from tools.trace.errors import UnreadableTraceError
+from tools.trace.formats import is_trace_name, profile_file
+from tools.trace.metadata import find_rank_in_name
+from tools.trace.patterns import CommunicationPatterns, load_patterns
+from tools.trace.rank_profile import RankProfile
+
+Progress = Callable[[int, int], None]
+"""Called with how many files are done and how many there are."""
+
+_PARALLEL_FROM_BYTES = 4 << 20
+"""A process takes longer to start than this much gzip takes to read."""
+
+
+@dataclass
+class FolderProfile:
+    """All ranks of a folder that could be read, in order of rank, and the files that could not."""
+
+    folder: str
+    ranks: list[RankProfile] = field(default_factory=list)
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+    """File and reason."""
+
+
+def find_trace_files(folder: Path) -> list[Path]:
+    """The folder's traces by name; those of its sub-folders when it has none itself."""
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise InputError("DIR", str(folder), "must be a folder of traces or one trace file")
+    for paths in (folder.iterdir(), folder.rglob("*")):
+        files = sorted(path for path in paths if path.is_file() and is_trace_name(path.name))
+        if files:
+            return files
+    raise InputError("DIR", str(folder), "has no *.json, *.json.gz, *.sqlite or *.xplane.pb file")
+
+
+def profile_folder(
+    folder: Path,
+    patterns: CommunicationPatterns | None = None,
+    device: Device | None = None,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> FolderProfile:
+    """Reads and analyses every rank of a folder; raises InputError when there is nothing to read."""
+    files = find_trace_files(folder)
+    result = FolderProfile(str(folder))
+    found: dict[Path, RankProfile] = {}
+    for done, (path, outcome) in enumerate(
+        _profile_all(files, patterns or load_patterns(), device, workers), 1
+    ):
+        if isinstance(outcome, RankProfile):
+            found[path] = outcome
+        else:
+            result.unreadable.append((path.name, outcome))
+        if progress is not None:
+            progress(done, len(files))
+    result.ranks = _number_ranks([found[path] for path in files if path in found])
+    result.unreadable.sort()
+    return result
+
+
+def _profile_all(
+    files: list[Path], patterns: CommunicationPatterns, device: Device | None, workers: int | None
+) -> Iterator[tuple[Path, RankProfile | str]]:
+    workers = min(workers or os.cpu_count() or 1, len(files))
+    if workers == 1 or sum(path.stat().st_size for path in files) < _PARALLEL_FROM_BYTES:
+        for path in files:
+            yield path, _profile_or_reason(path, patterns, device)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(_profile_or_reason, path, patterns, device): path for path in files}
+        for future in as_completed(futures):
+            yield futures[future], _outcome(future)
+
+
+def _profile_or_reason(
+    path: Path, patterns: CommunicationPatterns, device: Device | None
+) -> RankProfile | str:
+    try:
+        return profile_file(path, patterns, device)
+    except UnreadableTraceError as error:
+        return str(error)
+    except MemoryError:
+        return "there is not enough memory to read it"
+
+
+def _outcome(future: Future[RankProfile | str]) -> RankProfile | str:
+    try:
+        return future.result()
+    except BrokenExecutor:
+        return "the process that read it died (out of memory?)"
+
+
+def _number_ranks(profiles: list[RankProfile]) -> list[RankProfile]:
+    """Every profile gets a rank of its own; `rank_source` and a note say how."""
+    taken: set[int] = set()
+    unnumbered = []
+    for profile in profiles:
+        if profile.rank < 0 and (named := find_rank_in_name(profile.file)) is not None:
+            profile.rank, profile.rank_source = named, "file name"
+        if profile.rank < 0 or profile.rank in taken:
+            unnumbered.append(profile)
+        else:
+            taken.add(profile.rank)
+    for profile in unnumbered:
+        _number_by_order(profile, taken)
+    return sorted(profiles, key=lambda profile: profile.rank)
+
+
+def _number_by_order(profile: RankProfile, taken: set[int]) -> None:
+    if profile.rank >= 0:
+        profile.notes.append(f"another file is rank {profile.rank} too: numbered by order")
+    profile.rank = next(number for number in range(len(taken) + 1) if number not in taken)
+    profile.rank_source = "order"
+    taken.add(profile.rank)

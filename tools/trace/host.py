@@ -1,0 +1,108 @@
+"""How well the host keeps the device fed: launches, queue, synchronisations, data loading, small kernels."""
+
+import re
+
+import msgspec
+import numpy as np
+
+from tools.trace.breakdown import Occupancy
+from tools.trace.classify import COMPUTE, Work
+from tools.trace.intervals import Coverage, cover, join
+from tools.trace.links import find_launches
+from tools.trace.patterns import CommunicationPatterns
+from tools.trace.record import Integers, RankTrace
+
+SMALL_KERNEL_NS = 10_000
+"""About the time a launch takes: shorter kernels cannot keep ahead of the host."""
+STORM_KERNELS = 64
+"""So many small kernels in a row are a storm."""
+
+_SYNCHRONISES = re.compile("synchronize", re.IGNORECASE)
+
+
+class HostProfile(msgspec.Struct, frozen=True):
+    """Figures of one rank."""
+
+    launches: int = 0
+    launch_time_ns: int = 0
+    """Spent inside launch calls."""
+    queue_delay_median_ns: int = 0
+    """From the end of a launch to the start of its work."""
+    queue_depth_median: float = 0.0
+    """Launched and not started, when a piece of work starts; 1 means that the host is only just in time."""
+    synchronisations: int = 0
+    synchronisation_ns: int = 0
+    data_loading_ns: int = 0
+    data_loading_idle_ns: int = 0
+    """Data loading while the device had nothing to do."""
+    kernels: int = 0
+    small_kernels: int = 0
+    storms: int = 0
+    storm_kernels: int = 0
+    storm_span_ns: int = 0
+    storm_busy_ns: int = 0
+
+
+def profile_host(trace: RankTrace, work: Work, occupancy: Occupancy, loading: Coverage) -> HostProfile:
+    """All host figures of one rank."""
+    waits = _is_synchronisation(trace)
+    calls, pauses = trace.launches.take(~waits), trace.launches.take(waits)
+    launched = find_launches(work.spans.link, trace.launches)
+    started_ns = work.spans.start_ns[launched.found]
+    delay_ns = np.maximum(started_ns - launched.end_ns[launched.found], 0)
+    kernels = work.of_class(COMPUTE)
+    return HostProfile(
+        launches=len(calls),
+        launch_time_ns=int(calls.duration_ns.sum()),
+        queue_delay_median_ns=int(np.median(delay_ns)) if len(delay_ns) else 0,
+        queue_depth_median=_median_depth(launched.start_ns[launched.found], started_ns),
+        synchronisations=len(pauses),
+        synchronisation_ns=int(pauses.duration_ns.sum()),
+        data_loading_ns=loading.total_ns,
+        data_loading_idle_ns=_outside(loading, occupancy.busy),
+        kernels=len(kernels),
+        small_kernels=int((kernels.duration_ns < SMALL_KERNEL_NS).sum()),
+        **_find_storms(kernels.start_ns, kernels.end_ns),
+    )
+
+
+def find_loading(trace: RankTrace, patterns: CommunicationPatterns) -> Coverage:
+    """When the rank was loading data, by its annotations."""
+    is_loading = np.array([bool(patterns.data_loading.search(name)) for name in trace.names], dtype=np.bool_)
+    spans = trace.annotations.take(is_loading[trace.annotations.name])
+    return cover(spans.start_ns, spans.end_ns)
+
+
+def _is_synchronisation(trace: RankTrace) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    named = np.array([bool(_SYNCHRONISES.search(name)) for name in trace.names], dtype=np.bool_)
+    return named[trace.launches.name] if len(named) else np.zeros(0, dtype=np.bool_)
+
+
+def _median_depth(called_ns: Integers, started_ns: Integers) -> float:
+    if not len(started_ns):
+        return 0.0
+    called, started = np.sort(called_ns), np.sort(started_ns)
+    depth = np.searchsorted(called, started, side="right") - np.arange(len(started))
+    return float(np.median(depth))
+
+
+def _outside(inner: Coverage, outer: Coverage) -> int:
+    """Time of `inner` that `outer` does not cover."""
+    return join(inner, outer).total_ns - outer.total_ns
+
+
+def _find_storms(start_ns: Integers, end_ns: Integers) -> dict[str, int]:
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    small = np.concatenate([[False], end_ns - start_ns < SMALL_KERNEL_NS, [False]]).astype(np.int8)
+    edges = np.diff(small)
+    firsts, lasts = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+    long = lasts - firsts >= STORM_KERNELS
+    firsts, lasts = firsts[long], lasts[long]
+    busy = np.append(0, np.cumsum(end_ns - start_ns))
+    return {
+        "storms": len(firsts),
+        "storm_kernels": int((lasts - firsts).sum()),
+        "storm_span_ns": int((end_ns[lasts - 1] - start_ns[firsts]).sum()),
+        "storm_busy_ns": int((busy[lasts] - busy[firsts]).sum()),
+    }

@@ -1,0 +1,176 @@
+"""A kineto or chrome-trace JSON file (plain or gzip) as a `RankTrace`.
+
+Events are sorted by category, with the names of old and new writers. Python function events, flow arrows
+and track labels are skipped: launches are tied to device work by correlation instead.
+"""
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from tools.trace.batches import EventStream, TraceEvent
+from tools.trace.columns import NameTable, SpanColumns
+from tools.trace.decompress import ReadLimits, open_json
+from tools.trace.errors import UnreadableTraceError
+from tools.trace.event_arguments import (
+    DeviceArguments,
+    LaunchArguments,
+    ShapeArguments,
+    as_collective,
+    as_lanes,
+    as_links,
+    as_op_arguments,
+    decode_arguments,
+    is_collective,
+)
+from tools.trace.memory_columns import MemoryColumns
+from tools.trace.metadata import find_device_name, read_distributed_info
+from tools.trace.op_names import COLLECTIVE_OP, SHAPED_OPS, is_device_work, is_shaped_annotation
+from tools.trace.record import CollectiveArguments, Integers, OpArguments, RankTrace
+
+_SORT_OF_CATEGORY = {
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "gpu_memset": "copy",
+    "Memcpy": "copy",
+    "Memset": "copy",
+    "cuda_runtime": "launch",
+    "cuda_driver": "launch",
+    "Runtime": "launch",
+    "hip_runtime": "launch",
+    "xpu_runtime": "launch",
+    "mtia_runtime": "launch",
+    "privateuse1_runtime": "launch",
+    "Kernel": "kernel",
+    "cpu_op": "host_op",
+    "Operator": "host_op",
+    "operator": "host_op",
+    "user_annotation": "annotation",
+    "gpu_user_annotation": "device_annotation",
+    "cpu_instant_event": "instant",
+    "instant_event": "instant",
+}
+
+
+def read_kineto(path: Path, limits: ReadLimits | None = None) -> RankTrace:
+    """Reads one file; raises UnreadableTraceError with the reason."""
+    trace = _read(path, limits or ReadLimits(), keep_host_ops=False)
+    # Host ops are most of a file and matter only where there is no device; such files are short.
+    return trace if len(trace.device) else _read(path, limits or ReadLimits(), keep_host_ops=True)
+
+
+def _read(path: Path, limits: ReadLimits, keep_host_ops: bool) -> RankTrace:
+    builder = _Builder(keep_host_ops)
+    with open_json(path, limits) as source:
+        stream = EventStream(source)
+        try:
+            for events in stream:
+                builder.add(events)
+        except OverflowError as error:
+            raise UnreadableTraceError(f"a number is out of range: {error}") from error
+        except RecursionError as error:
+            raise UnreadableTraceError("the JSON is nested too deeply") from error
+    return builder.finish(path, stream, source.json_bytes)
+
+
+class _Builder:
+    """Takes batches of events; each `_add_` method takes the events of one sort."""
+
+    def __init__(self, keep_host_ops: bool) -> None:
+        self.keep_host_ops = keep_host_ops
+        self.names = NameTable()
+        self.num_events = 0
+        self.device, self.launches = SpanColumns(self.names), SpanColumns(self.names)
+        self.host_ops, self.annotations = SpanColumns(self.names), SpanColumns(self.names)
+        self.device_annotations = SpanColumns(self.names)
+        self.is_memory: list[bool] = []
+        self.device_collectives: dict[int, CollectiveArguments] = {}
+        self.op_arguments: dict[int, OpArguments] = {}
+        self.op_collectives: dict[int, CollectiveArguments] = {}
+        self.annotation_arguments: dict[int, OpArguments] = {}
+        self.memory = MemoryColumns()
+
+    def add(self, events: list[TraceEvent]) -> None:
+        self.num_events += len(events)
+        by_category: dict[str, list[TraceEvent]] = defaultdict(list)
+        for event in events:
+            by_category[event.cat].append(event)
+        for category, chosen in by_category.items():
+            sort = _SORT_OF_CATEGORY.get(category)
+            if sort == "instant":
+                self.memory.add([event for event in chosen if event.name == "[memory]"])
+            elif sort is not None:
+                getattr(self, f"_add_{sort}")(chosen)
+
+    def _add_kernel(self, events: list[TraceEvent], is_memory: bool = False) -> None:
+        decoded = decode_arguments([event.args for event in events], DeviceArguments)
+        for position, one in enumerate(decoded, self.device.length):
+            if is_collective(one):
+                self.device_collectives[position] = as_collective(one)
+        streams: list[object] = [one.stream for one in decoded]
+        if None in streams:
+            streams = [event.tid if one is None else one for one, event in zip(streams, events, strict=True)]
+        self.device.add(events, as_lanes(streams), as_links([one.correlation for one in decoded]))
+        self.is_memory += [is_memory] * len(events)
+
+    def _add_copy(self, events: list[TraceEvent]) -> None:
+        self._add_kernel(events, is_memory=True)
+
+    def _add_launch(self, events: list[TraceEvent]) -> None:
+        events = [event for event in events if is_device_work(event.name)]
+        decoded = decode_arguments([event.args for event in events], LaunchArguments)
+        self.launches.add(events, _threads(events), as_links([one.correlation for one in decoded]))
+
+    def _add_host_op(self, events: list[TraceEvent]) -> None:
+        if not self.keep_host_ops:
+            events = [event for event in events if event.name in SHAPED_OPS]
+        shaped = [i for i, event in enumerate(events) if event.name in SHAPED_OPS]
+        self.op_arguments.update(_shapes(events, shaped, self.host_ops.length))
+        collective = [i for i in shaped if events[i].name == COLLECTIVE_OP]
+        decoded = decode_arguments([events[i].args for i in collective], DeviceArguments)
+        for i, one in zip(collective, decoded, strict=True):
+            if is_collective(one):
+                self.op_collectives[self.host_ops.length + i] = as_collective(one)
+        self.host_ops.add(events, _threads(events))
+
+    def _add_annotation(self, events: list[TraceEvent]) -> None:
+        shaped = [i for i, event in enumerate(events) if is_shaped_annotation(event.name)]
+        self.annotation_arguments.update(_shapes(events, shaped, self.annotations.length))
+        self.annotations.add(events, _threads(events))
+
+    def _add_device_annotation(self, events: list[TraceEvent]) -> None:
+        self.device_annotations.add(events, _threads(events))
+
+    def finish(self, path: Path, stream: EventStream, json_bytes: int) -> RankTrace:
+        note = "numbers that JSON does not allow (inf, nan) were read as absent"
+        return RankTrace(
+            file=path.name,
+            names=list(self.names),
+            device=self.device.finish(),
+            is_memory=np.array(self.is_memory, dtype=np.bool_),
+            device_collectives=self.device_collectives,
+            launches=self.launches.finish(),
+            host_ops=self.host_ops.finish(),
+            host_op_arguments=self.op_arguments,
+            host_op_collectives=self.op_collectives,
+            annotations=self.annotations.finish(),
+            annotation_arguments=self.annotation_arguments,
+            device_annotations=self.device_annotations.finish(),
+            memory=self.memory.finish(),
+            distributed=read_distributed_info(stream.metadata),
+            device_name=find_device_name(stream.metadata),
+            json_bytes=json_bytes,
+            num_events=self.num_events,
+            notes=(note,) if stream.repaired else (),
+        )
+
+
+def _threads(events: list[TraceEvent]) -> Integers:
+    return as_lanes([event.tid for event in events])
+
+
+def _shapes(events: list[TraceEvent], chosen: list[int], offset: int) -> dict[int, OpArguments]:
+    decoded = decode_arguments([events[i].args for i in chosen], ShapeArguments)
+    shapes = ((offset + i, as_op_arguments(one)) for i, one in zip(chosen, decoded, strict=True))
+    return {position: one for position, one in shapes if one is not None}

@@ -1,0 +1,116 @@
+"""An Nsight Systems report exported to SQLite (`nsys export --type sqlite`) as a `RankTrace`.
+
+Table and column names: NVIDIA Nsight Systems, "SQLite Export Schema Reference". Tables are created only when
+there is something in them, so any may be missing. Times are integer nanoseconds already. A report of several
+devices gives the busiest one; a note names the others.
+"""
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+
+from tools.trace.columns import NameTable
+from tools.trace.errors import UnreadableTraceError
+from tools.trace.op_names import is_device_work
+from tools.trace.record import NO_LINK, DistributedInfo, RankTrace, Spans, empty_spans, join_spans
+
+_KERNEL, _RUNTIME, _RANGE = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
+_QUERIES = {
+    _KERNEL: "SELECT k.start, k.end, s.value, k.streamId, k.correlationId FROM {table} k"
+    " LEFT JOIN StringIds s ON s.id = k.demangledName WHERE k.deviceId = ?",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "SELECT start, end, 'Memcpy', streamId, correlationId FROM {table}"
+    " WHERE deviceId = ?",
+    "CUPTI_ACTIVITY_KIND_MEMSET": "SELECT start, end, 'Memset', streamId, correlationId FROM {table}"
+    " WHERE deviceId = ?",
+    _RUNTIME: "SELECT r.start, r.end, s.value, r.globalTid, r.correlationId FROM {table} r"
+    " LEFT JOIN StringIds s ON s.id = r.nameId",
+    # 59 and 60 are push/pop and start/end ranges.
+    _RANGE: "SELECT e.start, e.end, COALESCE(e.text, s.value), e.globalTid, NULL FROM {table} e"
+    " LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType IN (59, 60) AND e.end IS NOT NULL",
+}
+
+
+def read_nsight(path: Path) -> RankTrace:
+    """Reads one exported report; raises UnreadableTraceError with the reason."""
+    try:
+        # Immutable: the user's file is not touched and no journal appears beside it.
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            return _Report(connection).read(path)
+        finally:
+            connection.close()
+    except (sqlite3.Error, ValueError, OverflowError, TypeError) as error:
+        raise UnreadableTraceError(f"not an Nsight Systems SQLite export: {error}") from error
+
+
+class _Report:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self.names = NameTable()
+        listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+        self.tables = {name for (name,) in listed}
+
+    def read(self, path: Path) -> RankTrace:
+        if not self.tables & {_KERNEL, _RUNTIME, _RANGE}:
+            raise UnreadableTraceError("the SQLite file has no table of Nsight Systems events")
+        device, notes = self._choose_device()
+        kernels = self._spans(_KERNEL, device)
+        copies = [self._spans(f"CUPTI_ACTIVITY_KIND_{kind}", device) for kind in ("MEMCPY", "MEMSET")]
+        work = join_spans([kernels, *copies])
+        launches, ranges = self._spans(_RUNTIME), self._spans(_RANGE)
+        return RankTrace(
+            file=path.name,
+            names=list(self.names),
+            device=work,
+            is_memory=np.arange(len(work)) >= len(kernels),
+            device_collectives={},
+            launches=launches,
+            host_ops=empty_spans(),
+            host_op_arguments={},
+            host_op_collectives={},
+            annotations=ranges,
+            annotation_arguments={},
+            device_annotations=empty_spans(),
+            memory=(),
+            distributed=DistributedInfo(),
+            device_name=self._find_device_name(device),
+            num_events=len(work) + len(launches) + len(ranges),
+            notes=notes,
+        )
+
+    def _choose_device(self) -> tuple[int, tuple[str, ...]]:
+        if _KERNEL not in self.tables:
+            return 0, ()
+        counted = f"SELECT deviceId FROM {_KERNEL} GROUP BY deviceId ORDER BY COUNT(*) DESC, deviceId"
+        devices = [int(device) for (device,) in self.connection.execute(counted)]
+        if len(devices) < 2:
+            return (devices or [0])[0], ()
+        others = ", ".join(str(device) for device in devices[1:])
+        return devices[0], (f"the report has several devices: {devices[0]} is analysed, not {others}",)
+
+    def _spans(self, table: str, *parameters: int) -> Spans:
+        """The rows of one table; none when the table is missing."""
+        if table not in self.tables:
+            return empty_spans()
+        rows = self.connection.execute(_QUERIES[table].format(table=table), parameters).fetchall()
+        if table == _RUNTIME:
+            rows = [row for row in rows if row[2] is not None and is_device_work(row[2])]
+        if not rows:
+            return empty_spans()
+        starts, ends, names, lanes, links = zip(*rows, strict=True)
+        if min(end - start for start, end in zip(starts, ends, strict=True)) < 0:
+            raise UnreadableTraceError("an event ends before it starts")
+        return Spans(
+            np.array(starts, dtype=np.int64),
+            np.array(ends, dtype=np.int64),
+            self.names.number([str(name) for name in names]),
+            np.array([lane or 0 for lane in lanes], dtype=np.int64),
+            np.array([NO_LINK if link is None else link for link in links], dtype=np.int64),
+        )
+
+    def _find_device_name(self, device: int) -> str | None:
+        if "TARGET_INFO_GPU" not in self.tables:
+            return None
+        row = self.connection.execute("SELECT name FROM TARGET_INFO_GPU WHERE id = ?", (device,)).fetchone()
+        return str(row[0]) if row else None
