@@ -32,6 +32,7 @@ class Coefficients:
     gemm_wave_weight: Array
     gemm_depth_half: Array
     grouped_gemm_ratio: Array
+    grouped_low_precision_ratio: Array
     attention_efficiency: Array
     attention_head_dim_half: Array
     attention_score_passes: Array

@@ -47,9 +47,20 @@ def _torus_share(x: Inputs, inside: Array) -> Array:
 
 def gather_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
     """All-gather (or reduce-scatter) whose full message has `message_bytes`."""
+    return gather_transfer_s(x, c, group, message_bytes) + gather_latency_s(x, c, group)
+
+
+def gather_transfer_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
+    """The part of a gather that grows with its bytes."""
     fast = message_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
     slow = message_bytes * (group.outside - 1.0) / group.outside / (group.inside * _slow_rate(x, c))
-    return np.maximum(fast, slow) + _ring_latency_s(x, c, group)
+    return np.maximum(fast, slow)
+
+
+def gather_latency_s(x: Inputs, c: Coefficients, group: Group) -> Array:
+    """Start-up and per-hop latency of a gather; very wide flat rings pay for every rank."""
+    hops = x.fast_latency * (group.inside - 1.0) + c.rank_latency_s * (group.size - group.inside)
+    return np.where(group.size > 1, hops, 0.0)
 
 
 def all_reduce_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
@@ -82,9 +93,3 @@ def _fast_rate(x: Inputs, c: Coefficients, group: Group) -> Array:
 
 def _slow_rate(x: Inputs, c: Coefficients) -> Array:
     return x.slow_bandwidth * c.slow_link_efficiency
-
-
-def _ring_latency_s(x: Inputs, c: Coefficients, group: Group) -> Array:
-    """Start-up and per-hop latency; very wide flat rings pay for every rank."""
-    hops = x.fast_latency * (group.inside - 1.0) + c.rank_latency_s * (group.size - group.inside)
-    return np.where(group.size > 1, hops, 0.0)

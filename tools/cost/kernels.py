@@ -19,7 +19,7 @@ def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precisi
     rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency
     element_bytes = x.gemm_bytes if low_precision else x.value_bytes
     flops = 2.0 * m * n * k
-    padding = 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
+    padding = np.where(x.torus_dimensions > 0, _mxu_ratio(x, n, k), 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0))
     depth = 1.0 + c.gemm_depth_half / np.maximum(k, 1.0)
     traffic_bytes = (m * k + k * n) * element_bytes + m * n * x.value_bytes
     return flops * padding * depth / rate + traffic_bytes / x.memory_bandwidth
@@ -38,6 +38,12 @@ def _wave_ratio(x: Inputs, m: Array, n: Array) -> Array:
     waves = np.ceil(tiles / x.compute_units)
     padded = waves * x.compute_units * x.tile_m * x.tile_n
     return np.clip(padded / np.maximum(m * n, 1.0), 1.0, 4.0)
+
+
+def _mxu_ratio(x: Inputs, n: Array, k: Array) -> Array:
+    """A systolic array always computes whole tiles of weights."""
+    padded = np.ceil(n / x.tile_n) * x.tile_n * np.ceil(k / x.tile_n) * x.tile_n
+    return padded / np.maximum(n * k, 1.0)
 
 
 def linear_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True) -> tuple[Array, Array]:

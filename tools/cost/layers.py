@@ -50,7 +50,7 @@ def attention_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
     qkv = (x.heads * (x.qk_dim + x.v_dim) + x.kv_heads * (x.qk_dim + x.v_dim)) / x.tp
     # norm, residual and rotary embedding: read and write of the hidden state and of q, k
     elements = m * (5.0 * h / x.norm_shards + 2.0 * qkv)
-    return _with_traffic(x, c, forward, backward, elements, m * (h + qkv)), core_f
+    return _with_traffic(x, c, forward, backward, elements, m * (h / x.norm_shards + qkv)), core_f
 
 
 def _projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
@@ -78,7 +78,7 @@ def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:
     up_f, up_b = linear_s(x, c, m, local * x.up_matrices, x.hidden)
     down_f, down_b = linear_s(x, c, m, x.hidden, local)
     elements = m * (5.0 * x.hidden / x.norm_shards + (x.up_matrices + 1.0) * local)
-    return _with_traffic(x, c, up_f + down_f, up_b + down_b, elements, m * (x.hidden + local))
+    return _with_traffic(x, c, up_f + down_f, up_b + down_b, elements, m * (x.hidden / x.norm_shards + local))
 
 
 def expert_block(x: Inputs, c: Coefficients) -> Work:
@@ -89,7 +89,8 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     per_expert = rows / local_experts
     up_f, up_b = linear_s(x, c, per_expert, width * x.up_matrices, x.hidden)
     down_f, down_b = linear_s(x, c, per_expert, x.hidden, width)
-    scale = local_experts / c.grouped_gemm_ratio
+    ratio = c.grouped_gemm_ratio * np.where(x.gemm_bytes < 2.0, c.grouped_low_precision_ratio, 1.0)
+    scale = local_experts / ratio
     forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
     permuted = rows * x.hidden * 4.0 * c.routing_traffic
     elements = permuted + rows * (x.up_matrices + 1.0) * width + x.tokens * 5.0 * x.hidden / x.norm_shards

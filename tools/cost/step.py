@@ -138,7 +138,7 @@ def _data_exposed(x: Inputs, c: Coefficients, dense: Array, expert: Array, layer
     device = stage.compute + stage.elementwise
     m = x.micro_batches
     once = _beyond(sent.step_end, device, c.dp_exposed)
-    return once + m * _beyond(sent.every_micro_batch, device, c.dp_exposed)
+    return once + m * _beyond(sent.every_micro_batch, device, c.dp_exposed) + sent.latency
 
 
 def _optimizer_s(x: Inputs, c: Coefficients, dense: Array, expert: Array) -> Array:

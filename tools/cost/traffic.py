@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tools.cost.coefficients import Coefficients
-from tools.cost.collectives import all_reduce_s, all_to_all_s, gather_s, neighbour_s, place
+from tools.cost.collectives import (
+    all_reduce_s,
+    all_to_all_s,
+    gather_latency_s,
+    gather_s,
+    gather_transfer_s,
+    neighbour_s,
+    place,
+)
 from tools.cost.inputs import Array, Inputs
 
 
@@ -44,35 +52,47 @@ def pipeline_s(x: Inputs, c: Coefficients) -> Array:
 
 @dataclass(frozen=True)
 class DataTraffic:
-    """Seconds a step, split by when it can run."""
+    """Seconds a step, split by when it can run and by whether compute can hide it."""
 
     step_end: Array
     """Gradients and updated parameters, once a step."""
     every_micro_batch: Array
     """ZeRO-3: parameters gathered twice and gradients scattered, in each micro-batch."""
+    latency: Array
+    """Hops of wide rings, for the whole step: nothing hides them, since each message waits for the last."""
+
+    def __add__(self, other: "DataTraffic") -> "DataTraffic":
+        return DataTraffic(
+            self.step_end + other.step_end,
+            self.every_micro_batch + other.every_micro_batch,
+            self.latency + other.latency,
+        )
 
 
 def data_s(x: Inputs, c: Coefficients, dense: Array, expert: Array, layers: Array) -> DataTraffic:
-    """Data parallelism of a stage with `dense` and `expert` parameters on a rank, `layers` messages each."""
+    """Data parallelism of a stage with `dense` and `expert` parameters on a rank, a message for each layer."""
     ranks = x.dp * x.cp
-    d = _sharded_s(x, c, dense, ranks, x.tp, np.minimum(x.dp_shard, ranks), layers)
+    traffic = _sharded_s(x, c, dense, ranks, x.tp, np.minimum(x.dp_shard, ranks), layers)
     if not np.any(expert):
-        return d
+        return traffic
     expert_ranks = np.maximum(ranks * x.tp / (x.ep * x.etp), 1.0)
     shards = np.clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks)
-    e = _sharded_s(x, c, expert, expert_ranks, x.ep * x.etp, shards, layers)
-    return DataTraffic(d.step_end + e.step_end, d.every_micro_batch + e.every_micro_batch)
+    return traffic + _sharded_s(x, c, expert, expert_ranks, x.ep * x.etp, shards, layers)
 
 
 def _sharded_s(
     x: Inputs, c: Coefficients, parameters: Array, ranks: Array, stride: Array, shards: Array, layers: Array
 ) -> DataTraffic:
-    present = parameters > 0
+    messages = np.where(parameters > 0, layers, 0.0)
     shard_group = place(x, shards, stride)
     replica_group = place(x, ranks / shards, stride * shards)
     layer_bytes = parameters / layers * x.value_bytes
-    one_pass = np.where(present, layers * gather_s(x, c, shard_group, layer_bytes), 0.0)
-    replicas = np.where(present, layers * all_reduce_s(x, c, replica_group, layer_bytes / shards), 0.0)
+    one_pass = messages * gather_transfer_s(x, c, shard_group, layer_bytes)
+    replicas = 2.0 * messages * gather_transfer_s(x, c, replica_group, layer_bytes / shards)
     full = x.zero >= 3
+    passes = np.where(full, 3.0 * x.micro_batches, 2.0)
+    latency = messages * (
+        passes * gather_latency_s(x, c, shard_group) + 2.0 * gather_latency_s(x, c, replica_group)
+    )
     step_end = np.where(full, replicas, 2.0 * one_pass + replicas)
-    return DataTraffic(step_end, np.where(full, 3.0 * one_pass, 0.0))
+    return DataTraffic(step_end, np.where(full, 3.0 * one_pass, 0.0), latency)

@@ -1,0 +1,1 @@
+"""The order of the agents' work. Filled by the "Agents and knowledge" issue."""
