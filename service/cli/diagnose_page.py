@@ -92,7 +92,8 @@ def _verdict(diagnosis: dict[str, Any]) -> str:
     more = f"<p class=muted>To be surer:</p><ul class=muted>{advice}</ul>" if advice else ""
     return (
         f'<div class="verdict"><b>{escape(diagnosis["bottleneck"])}</b> costs'
-        f' {diagnosis["severity"]:.0%} of the step <span class="muted">(confidence {diagnosis["confidence"]:.2f})</span>'
+        f" {diagnosis['severity']:.0%} of the step"
+        f' <span class="muted">(confidence {diagnosis["confidence"]:.2f})</span>'
         f"<p>{escape(diagnosis['summary'])}.</p><ul>{items}</ul>{also}{more}</div>"
     )
 

@@ -65,7 +65,7 @@ class EventStream:
             yield from self._batches()
         except RecursionError as error:
             raise UnreadableTraceError("the JSON is nested too deeply") from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise UnreadableTraceError(f"not valid trace JSON: {error}") from error
 
     def _batches(self) -> Iterator[list[TraceEvent]]:

@@ -7,6 +7,7 @@ and track labels are skipped: launches are tied to device work by correlation in
 from collections import defaultdict
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tools.trace.batches import EventStream, TraceEvent
@@ -71,6 +72,8 @@ def _read(path: Path, limits: ReadLimits, keep_host_ops: bool) -> RankTrace:
             raise UnreadableTraceError(f"a number is out of range: {error}") from error
         except RecursionError as error:
             raise UnreadableTraceError("the JSON is nested too deeply") from error
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise UnreadableTraceError(f"the arguments of an event cannot be read: {error}") from error
     return builder.finish(path, stream, source.json_bytes)
 
 

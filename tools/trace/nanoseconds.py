@@ -28,7 +28,7 @@ def parse_nanoseconds(texts: Sequence[bytes]) -> Nanoseconds:
         return np.empty(0, dtype=np.int64)
     joined = b" ".join(texts)
     fast = _parse_plain(joined, len(texts))
-    return _parse_any(joined.split(b" ")) if fast is None else fast
+    return _parse_any(texts) if fast is None else fast
 
 
 def _parse_plain(joined: bytes, count: int) -> Nanoseconds | None:
@@ -58,7 +58,7 @@ def _count_decimals(dots: Nanoseconds, ends: Nanoseconds) -> Nanoseconds:
 
 
 def _parse_any(texts: Sequence[bytes]) -> Nanoseconds:
-    return np.array([_parse_one(text) for text in texts], dtype=np.int64)
+    return np.array([_parse_one(bytes(text)) for text in texts], dtype=np.int64)
 
 
 def _parse_one(text: bytes) -> int:

@@ -1,0 +1,115 @@
+"""The event array in batches: any writer's layout, any place of the cut, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tools.trace import batches
+from tools.trace.batches import EventStream
+from tools.trace.decompress import ReadLimits, open_json
+from tools.trace.errors import UnreadableTraceError
+
+
+def _read(path: Path) -> tuple[list[str], EventStream]:
+    with open_json(path, ReadLimits()) as source:
+        stream = EventStream(source)
+        return [event.name for batch in stream for event in batch], stream
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "trace.json"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _small_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So small that every trace here crosses it."""
+    monkeypatch.setattr(batches, "WINDOW_BYTES", 300)
+
+
+def _events(count: int, **more: object) -> list[dict[str, object]]:
+    return [{"ph": "X", "cat": "kernel", "name": f"k{i}", "ts": i, "dur": 1, **more} for i in range(count)]
+
+
+@pytest.mark.parametrize("indent", [None, 0, 2])
+@pytest.mark.parametrize("sort_keys", [False, True])
+def test_every_event_is_read_once_whatever_the_layout(
+    tmp_path: Path, indent: int | None, sort_keys: bool
+) -> None:
+    trace = {"schemaVersion": 1, "traceEvents": _events(50, args={"a": {"b": [1]}}), "traceName": "t"}
+    names, stream = _read(_write(tmp_path, json.dumps(trace, indent=indent, sort_keys=sort_keys)))
+    assert names == [f"k{i}" for i in range(50)]
+    assert stream.metadata == {"schemaVersion": 1, "traceName": "t"}
+
+
+def test_a_bare_array_is_a_trace(tmp_path: Path) -> None:
+    names, stream = _read(_write(tmp_path, json.dumps(_events(20))))
+    assert len(names) == 20
+    assert stream.metadata == {}
+
+
+def test_an_event_larger_than_the_window_is_read(tmp_path: Path) -> None:
+    events = [*_events(2), {"ph": "X", "name": "x" * 2000, "args": {"long": "y" * 3000}}, *_events(2)]
+    names, _ = _read(_write(tmp_path, json.dumps({"traceEvents": events})))
+    assert [len(name) for name in names] == [2, 2, 2000, 2, 2]
+
+
+def test_nested_events_in_arguments_do_not_cut_an_event(tmp_path: Path) -> None:
+    inner = [{"ph": "X", "name": "inner"}, {"ph": "X", "name": "inner"}]
+    names, _ = _read(_write(tmp_path, json.dumps({"traceEvents": _events(20, args={"list": inner})})))
+    assert names == [f"k{i}" for i in range(20)]
+
+
+def test_metadata_after_the_events_may_be_longer_than_the_window(tmp_path: Path) -> None:
+    trace = {"traceEvents": _events(5), "more": [{"ph": "X", "name": str(i)} for i in range(100)]}
+    names, stream = _read(_write(tmp_path, json.dumps(trace)))
+    assert len(names) == 5
+    assert len(stream.metadata["more"]) == 100
+
+
+def test_numbers_that_json_lacks_are_repaired_and_reported(tmp_path: Path) -> None:
+    text = json.dumps({"traceEvents": _events(10, args={"rate": 5})}).replace('"rate": 5', '"rate": inf')
+    names, stream = _read(_write(tmp_path, text))
+    assert len(names) == 10
+    assert stream.repaired
+
+
+@given(st.lists(st.text(max_size=30), max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_names_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    events = [{"name": name, "args": {"ph": name}} for name in names]
+    path = _write(tmp_path_factory.mktemp("traces"), json.dumps({"traceEvents": events}))
+    assert _read(path)[0] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"),
+        ("   ", "empty"),
+        ("hello", "not valid"),
+        ('{"schemaVersion": 1}', "no traceEvents"),
+        ('{"traceEvents": 5}', "no traceEvents"),
+        ('{"traceEvents": [{"name": "a"}', "truncated"),
+        ('{"traceEvents": [{"name": "a"}]', "truncated"),
+        ('{"traceEvents": [{"name": "a"},]}', "not valid"),
+        ('{"traceEvents": [{"name": 5}]}', "not valid"),
+        ('{"traceEvents": [1, 2]}', "not valid"),
+        ('{"traceEvents": [{"args": ' + "[" * 5000 + "]" * 5000 + "}]}", "too deep"),
+        ('{"traceEvents": [{"name": "\\ud800"}]}', "not valid"),
+    ],
+)
+def test_broken_json_is_refused_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(UnreadableTraceError, match=reason):
+        _read(_write(tmp_path, text))
+
+
+def test_an_endless_event_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_EVENT_BYTES", 5000)
+    text = '{"traceEvents": [{"name": "' + "x" * 50_000 + '"}]}'
+    with pytest.raises(UnreadableTraceError, match="larger than"):
+        _read(_write(tmp_path, text))

@@ -1,0 +1,100 @@
+"""Communication is recognised by name, process group, stream and the user's patterns."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.errors import InputError
+from tools.trace.classify import COMMUNICATION, COMPUTE, Work, classify
+from tools.trace.kineto import read_kineto
+from tools.trace.patterns import CommunicationPatterns, load_patterns, with_user_kernels
+
+Make = Callable[..., dict[str, Any]]
+
+
+def _classify(path: Path, patterns: CommunicationPatterns | None = None) -> Work:
+    return classify(read_kineto(path), patterns or load_patterns())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*)",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)",
+        "void deep_ep::internode_ll::dispatch<true, 9>(int)",
+        "nvshmemi_transfer_rma_nbi",
+        "rcclKernel_Broadcast",
+        "all-reduce.17",
+        "%all-gather-start.3",
+    ],
+)
+def test_libraries_of_collectives_are_known_by_name(
+    write_trace: Callable[..., Path], kernel: Make, name: str
+) -> None:
+    assert _classify(write_trace([kernel(name, 0, 1)])).work_class.tolist() == [COMMUNICATION]
+
+
+@pytest.mark.parametrize(
+    "name", ["void at::native::reduce_kernel<512>", "ampere_gemm", "fusion.12", "sendmail"]
+)
+def test_other_kernels_compute(write_trace: Callable[..., Path], kernel: Make, name: str) -> None:
+    assert _classify(write_trace([kernel(name, 0, 1)])).work_class.tolist() == [COMPUTE]
+
+
+def test_a_process_group_makes_a_kernel_communicate(write_trace: Callable[..., Path], kernel: Make) -> None:
+    mine = kernel("my_kernel", 0, 1, **{"Process Group Name": "tp", "Collective name": "allreduce"})
+    assert _classify(write_trace([mine])).work_class.tolist() == [COMMUNICATION]
+
+
+def test_an_unknown_kernel_on_a_stream_of_collectives_communicates(
+    write_trace: Callable[..., Path], kernel: Make
+) -> None:
+    known = [kernel("ncclDevKernel_AllGather", i * 10, 5, stream=20) for i in range(20)]
+    events = [*known, kernel("my_push", 300, 5, stream=20), kernel("my_push", 400, 5, stream=7)]
+    assert _classify(write_trace(events)).work_class.tolist() == [COMMUNICATION] * 21 + [COMPUTE]
+
+
+def test_a_compute_kernel_on_a_stream_of_collectives_still_computes(
+    write_trace: Callable[..., Path], kernel: Make
+) -> None:
+    known = [kernel("ncclDevKernel_AllGather", i * 10, 5, stream=20) for i in range(20)]
+    events = [*known, kernel("void at::native::vectorized_elementwise_kernel", 300, 5, stream=20)]
+    assert _classify(write_trace(events)).work_class.tolist()[-1] == COMPUTE
+
+
+def test_the_users_own_pattern_counts(write_trace: Callable[..., Path], kernel: Make) -> None:
+    patterns = with_user_kernels(load_patterns(), ["^my_push"])
+    assert _classify(write_trace([kernel("my_push", 0, 1)]), patterns).work_class.tolist() == [COMMUNICATION]
+
+
+def test_a_pattern_that_is_no_regular_expression_is_the_users_error() -> None:
+    with pytest.raises(InputError, match="regular expressions"):
+        with_user_kernels(load_patterns(), ["("])
+
+
+def test_gloo_spans_communicate_where_there_is_no_device(
+    write_trace: Callable[..., Path], host_event: Make
+) -> None:
+    events = [host_event("cpu_op", "aten::mm", 0, 5), host_event("user_annotation", "gloo:all_reduce", 5, 9)]
+    work = _classify(write_trace(events))
+    assert work.basis == "host"
+    assert work.work_class.tolist() == [COMPUTE, COMMUNICATION]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f16", "all_reduce"),
+        ("_allgather_base", "all_gather"),
+        ("_reduce_scatter_base", "reduce_scatter"),
+        ("nccl:all_to_all", "all_to_all"),
+        ("gloo:broadcast", "broadcast"),
+        ("ncclDevKernel_SendRecv", "send_recv"),
+        ("collective-permute.2", "send_recv"),
+        ("ncclDevKernel_Generic", "other"),
+    ],
+)
+def test_kinds_are_read_from_any_spelling(name: str, kind: str) -> None:
+    assert load_patterns().find_kind(name) == kind

@@ -1,0 +1,110 @@
+"""One cause with its weight, and a confidence that falls when data is thin."""
+
+from typing import Any
+
+import pytest
+
+from tools.trace.breakdown import Breakdown
+from tools.trace.collective_events import CollectiveEvent
+from tools.trace.folder import FolderProfile
+from tools.trace.rank_profile import RankProfile
+from tools.trace.report import build_report
+from tools.trace.roofline import RoofPoint
+from tools.trace.steps import StepProfile
+
+MS = 1_000_000
+
+
+def _terms(**times: int) -> Breakdown:
+    return Breakdown(total_ns=sum(times.values()), **{f"{name}_ns": time for name, time in times.items()})
+
+
+def _profile(rank: int = 0, steps: int = 3, terms: Breakdown | None = None, **more: object) -> RankProfile:
+    terms = terms or _terms(compute=100 * MS)
+    each = [StepProfile(number, 0, terms) for number in range(steps)]
+    settings: dict[str, Any] = {"matrix_kernel_ns": 100, "other_kernel_ns": 0, "world_size": 1, **more}
+    return RankProfile(file="rank.json", rank=rank, basis="device", breakdown=terms, steps=each, **settings)
+
+
+def _diagnose(*profiles: RankProfile, unreadable: int = 0) -> dict[str, Any]:
+    folder = FolderProfile("folder", list(profiles), [("file", "reason")] * unreadable)
+    diagnosis = build_report(folder)["diagnosis"]
+    assert isinstance(diagnosis, dict)
+    return diagnosis
+
+
+@pytest.mark.parametrize(
+    ("terms", "kernels", "cause"),
+    [
+        (_terms(compute=80, idle=20), (100, 0), "compute"),
+        (_terms(compute=80, idle=20), (10, 90), "memory"),
+        (_terms(compute=20, memory=70, idle=10), (100, 0), "memory"),
+        (_terms(compute=20, idle=80), (100, 0), "host"),
+    ],
+)
+def test_the_largest_term_is_the_cause(terms: Breakdown, kernels: tuple[int, int], cause: str) -> None:
+    matrix, other = kernels
+    diagnosis = _diagnose(_profile(terms=terms, matrix_kernel_ns=matrix, other_kernel_ns=other))
+    assert diagnosis["bottleneck"] == cause
+    assert sum(diagnosis["shares"].values()) == pytest.approx(1, abs=0.001)
+
+
+def test_exposed_communication_is_the_cause_when_it_is_largest() -> None:
+    terms = _terms(compute=30, exposed_communication=70)
+    diagnosis = _diagnose(_profile(terms=terms))
+    assert (diagnosis["bottleneck"], diagnosis["severity"]) == ("communication", 0.7)
+
+
+def test_send_and_receive_between_stages_is_the_pipelines() -> None:
+    terms = Breakdown(compute_ns=40, communication_ns=60, exposed_communication_ns=60, total_ns=100)
+    events = [CollectiveEvent("send_recv", None, None, 2, 10, 0, 60, 0, 0, 0)]
+    stages = [
+        _profile(rank, terms=terms, collectives=events, exposed_by_kind_ns={"send_recv": 60}, world_size=2)
+        for rank in range(2)
+    ]
+    assert _diagnose(*stages)["bottleneck"] == "pipeline"
+
+
+def test_warm_up_does_not_weigh() -> None:
+    cold, warm = _terms(compute=10, idle=990), _terms(compute=90, idle=10)
+    profile = _profile()
+    profile.steps = [StepProfile(0, 0, cold, True), StepProfile(1, 0, warm), StepProfile(2, 0, warm)]
+    assert _diagnose(profile)["shares"]["compute"] == 0.9
+
+
+def test_a_close_second_competes() -> None:
+    diagnosis = _diagnose(_profile(terms=_terms(compute=52, idle=48)))
+    assert [one["bottleneck"] for one in diagnosis["competing_causes"]] == ["host"]
+
+
+def test_a_clear_first_has_no_competitor() -> None:
+    assert _diagnose(_profile(terms=_terms(compute=90, idle=10)))["competing_causes"] == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "unreadable", "advice"),
+    [
+        (_profile(world_size=8), 0, "more ranks"),
+        (_profile(steps=1), 0, "three or more steps"),
+        (_profile(steps=0), 0, "mark steps"),
+        (_profile(), 1, "unreadable"),
+    ],
+)
+def test_thin_data_lowers_confidence_and_says_what_to_profile(
+    profile: RankProfile, unreadable: int, advice: str
+) -> None:
+    thin, full = _diagnose(profile, unreadable=unreadable), _diagnose(_profile())
+    assert thin["confidence"] < full["confidence"]
+    assert any(advice in one for one in thin["next_to_profile"])
+
+
+def test_shapes_raise_the_confidence_of_a_compute_verdict() -> None:
+    point = RoofPoint("aten::mm", "1×1×1", "fp16", 1, 1000, 2e6, 1e3)
+    assert _diagnose(_profile(roofline=[point]))["confidence"] > _diagnose(_profile())["confidence"]
+
+
+def test_every_piece_of_evidence_has_a_number_and_a_place() -> None:
+    for one in _diagnose(_profile())["evidence"]:
+        assert isinstance(one["value"], float)
+        assert one["ref"]
+        assert one["says"]

@@ -1,0 +1,124 @@
+"""Folders: which files, which rank each is, what is unreadable, and summaries."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.errors import InputError
+from tools.trace import folder as folder_module
+from tools.trace.folder import find_trace_files, profile_folder
+from tools.trace.formats import profile_file, write_summary
+from tools.trace.metadata import find_rank_in_name
+from tools.trace.patterns import load_patterns
+
+Make = Callable[..., dict[str, Any]]
+
+
+def test_an_unreadable_rank_is_listed_and_the_others_are_analysed(
+    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
+) -> None:
+    write_trace([kernel("gemm", 0, 5)], "rank0.json")
+    write_trace([kernel("gemm", 0, 7)], "rank1.json.gz")
+    (tmp_path / "rank2.json.gz").write_bytes(b"\x1f\x8bbroken")
+    result = profile_folder(tmp_path)
+    assert [rank.rank for rank in result.ranks] == [0, 1]
+    assert result.unreadable[0][0] == "rank2.json.gz"
+    assert "gzip" in result.unreadable[0][1]
+
+
+def test_the_rank_comes_from_the_metadata_before_the_name(
+    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
+) -> None:
+    write_trace([kernel("gemm", 0, 5)], "rank0.json", distributedInfo={"rank": 5})
+    (rank,) = profile_folder(tmp_path).ranks
+    assert (rank.rank, rank.rank_source) == (5, "distributedInfo")
+
+
+def test_files_without_a_rank_are_numbered_by_order(
+    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
+) -> None:
+    for name in ("a.json", "b.json"):
+        write_trace([kernel("gemm", 0, 5)], name)
+    ranks = profile_folder(tmp_path).ranks
+    assert [(rank.file, rank.rank, rank.rank_source) for rank in ranks] == [
+        ("a.json", 0, "order"),
+        ("b.json", 1, "order"),
+    ]
+
+
+def test_two_files_of_one_rank_do_not_hide_each_other(
+    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
+) -> None:
+    for name in ("a.json", "b.json"):
+        write_trace([kernel("gemm", 0, 5)], name, distributedInfo={"rank": 0})
+    ranks = profile_folder(tmp_path).ranks
+    assert [rank.rank for rank in ranks] == [0, 1]
+    assert "another file is rank 0" in ranks[1].notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank12.json.gz", 12),
+        ("trace_8_rank_1.json", 1),
+        ("worker.7.pt.trace.json", 7),
+        ("mi250_train.json", None),
+        ("trace_2024_11.json", None),
+        ("Rank-003.json", 3),
+    ],
+)
+def test_ranks_in_file_names(name: str, rank: int | None) -> None:
+    assert find_rank_in_name(name) == rank
+
+
+def test_sub_folders_are_searched_only_when_the_folder_has_no_trace(
+    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
+) -> None:
+    inner = tmp_path / "plugins"
+    inner.mkdir()
+    (inner / "rank0.json").write_text("{}")
+    assert [path.parent.name for path in find_trace_files(tmp_path)] == ["plugins"]
+    write_trace([], "rank9.json")
+    assert [path.name for path in find_trace_files(tmp_path)] == ["rank9.json"]
+
+
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_a_folder_without_traces_is_the_users_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="DIR"):
+        find_trace_files(tmp_path / name)
+
+
+def test_processes_give_the_same_profiles_as_one(
+    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(3):
+        write_trace([kernel("gemm", 0, 5 + rank)], f"rank{rank}.json")
+    alone = profile_folder(tmp_path)
+    monkeypatch.setattr(folder_module, "_PARALLEL_FROM_BYTES", 0)
+    seen: list[tuple[int, int]] = []
+    together = profile_folder(tmp_path, progress=lambda done, total: seen.append((done, total)), workers=2)
+    assert together.ranks == alone.ranks
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_summary_is_read_as_the_profile_it_was(
+    write_trace: Callable[..., Path], kernel: Make, host_event: Make, tmp_path: Path
+) -> None:
+    events = [
+        host_event("user_annotation", "ProfilerStep#1", 0, 50),
+        kernel("gemm", 0, 5),
+        kernel("ncclDevKernel_AllReduce_Sum_f32", 9, 5, stream=9),
+    ]
+    profile = profile_file(write_trace(events), load_patterns())
+    path = tmp_path / "rank0.summary.json"
+    write_summary(profile, path)
+    again = profile_file(path, load_patterns())
+    profile.file = path.name
+    assert again == profile
+
+
+def test_a_broken_summary_is_unreadable(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text('{"format": "asap-rank-profile-1", "file": 5}')
+    assert "rank summary" in profile_folder(tmp_path).unreadable[0][1]

@@ -1,0 +1,54 @@
+"""Decimal texts to integer nanoseconds."""
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.trace.errors import UnreadableTraceError
+from tools.trace.nanoseconds import parse_nanoseconds
+
+
+def test_a_nanosecond_survives_near_todays_epoch() -> None:
+    texts = [b"1712195495505582.988", b"1712195495505582.989"]
+    assert parse_nanoseconds(texts).tolist() == [1712195495505582988, 1712195495505582989]
+
+
+def test_whole_short_and_long_decimals_mix() -> None:
+    assert parse_nanoseconds([b"5", b"5.1", b"5.12", b"5.123"]).tolist() == [5000, 5100, 5120, 5123]
+
+
+def test_exponents_and_signs_are_numbers_too() -> None:
+    assert parse_nanoseconds([b"1.5e3", b"-2.25", b"0"]).tolist() == [1500000, -2250, 0]
+
+
+def test_a_fourth_decimal_is_rounded_to_the_nearest_nanosecond() -> None:
+    assert parse_nanoseconds([b"0.0016", b"0.0014", b"1e-300"]).tolist() == [2, 1, 0]
+
+
+def test_no_texts_give_no_times() -> None:
+    assert parse_nanoseconds([]).tolist() == []
+
+
+@pytest.mark.parametrize("text", [b"null", b'"5"', b"missing", b"true", b"", b"5 6", b"NaN", b"Infinity"])
+def test_what_is_no_number_is_refused(text: bytes) -> None:
+    with pytest.raises(UnreadableTraceError, match="a time is"):
+        parse_nanoseconds([b"1", text])
+
+
+@pytest.mark.parametrize("text", [b"1e999999999", b"9" * 30, b"9300000000000000", b"-9300000000000000.5"])
+def test_what_int64_cannot_hold_is_refused(text: bytes) -> None:
+    with pytest.raises(UnreadableTraceError, match="out of range"):
+        parse_nanoseconds([text])
+
+
+_TIMES = st.decimals(-(10**15), 9 * 10**15, places=3)
+
+
+@given(st.lists(_TIMES, min_size=1, max_size=20))
+def test_every_decimal_is_exact(values: list[Decimal]) -> None:
+    parsed = parse_nanoseconds([f"{value:f}".encode() for value in values])
+    assert parsed.dtype == np.int64
+    assert parsed.tolist() == [int(value * 1000) for value in values]

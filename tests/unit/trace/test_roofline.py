@@ -1,0 +1,126 @@
+"""Work of ops from their shapes, and their place under the roof."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.hardware import get_device
+from tools.trace.classify import classify
+from tools.trace.devices import find_device
+from tools.trace.flops import find_work
+from tools.trace.kineto import read_kineto
+from tools.trace.patterns import load_patterns
+from tools.trace.record import OpArguments
+from tools.trace.roofline import RoofPoint, place_on_roofline
+
+Make = Callable[..., dict[str, Any]]
+HALF = "c10::Half"
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "flops", "moved_bytes"),
+    [
+        ("aten::mm", [[64, 32], [32, 16]], 2 * 64 * 32 * 16, 2 * (64 * 32 + 32 * 16 + 64 * 16)),
+        ("aten::addmm", [[16], [64, 32], [32, 16]], 2 * 64 * 32 * 16, 2 * (64 * 32 + 32 * 16 + 64 * 16)),
+        ("aten::bmm", [[4, 64, 32], [4, 32, 16]], 8 * 64 * 32 * 16, 8 * (64 * 32 + 32 * 16 + 64 * 16)),
+    ],
+)
+def test_matrix_work_is_counted_from_shapes(
+    name: str, dims: list[list[int]], flops: int, moved_bytes: int
+) -> None:
+    work = find_work(name, OpArguments(tuple(dims), (HALF,) * len(dims), ()))
+    assert work is not None
+    assert (work.flops, work.moved_bytes, work.precision) == (flops, moved_bytes, "fp16")
+
+
+def test_attention_counts_two_products_forward_and_five_backward() -> None:
+    shape = [2, 8, 128, 64]
+    forward = find_work("aten::_flash_attention_forward", OpArguments((shape,) * 3, (HALF,) * 3, ()))
+    backward = find_work("aten::_flash_attention_backward", OpArguments((shape,) * 4, (HALF,) * 4, ()))
+    assert forward is not None
+    assert backward is not None
+    assert forward.flops == 4 * 2 * 8 * 128 * 128 * 64
+    assert backward.flops == 2.5 * forward.flops
+
+
+def test_causal_attention_does_half() -> None:
+    arguments = ([2, 8, 128, 64],) * 3
+    full = find_work("aten::_flash_attention_forward", OpArguments(arguments, (HALF,) * 3, ("False",)))
+    causal = find_work("aten::_flash_attention_forward", OpArguments(arguments, (HALF,) * 3, ("True",)))
+    assert full is not None
+    assert causal is not None
+    assert causal.flops * 2 == full.flops
+
+
+@pytest.mark.parametrize(
+    "dims", [[], [[64, 32]], [[64, 32], [31, 16]], [[64], [64]], [["a"], ["b"]], [[0, 4], [4, 4]]]
+)
+def test_shapes_that_do_not_fit_give_no_work(dims: list[object]) -> None:
+    assert find_work("aten::mm", OpArguments(tuple(dims), (HALF, HALF), ())) is None
+
+
+def test_integer_products_have_no_place_on_the_roofline() -> None:
+    assert find_work("aten::mm", OpArguments(([4, 4], [4, 4]), ("long int", "long int"), ())) is None
+
+
+def test_a_kernel_belongs_to_the_op_that_launched_it(
+    write_trace: Callable[..., Path], kernel: Make, host_event: Make
+) -> None:
+    shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": [HALF, HALF]}
+    events = [
+        host_event("cpu_op", "aten::mm", 0, 20, **shapes),
+        host_event("cuda_runtime", "cudaLaunchKernel", 5, 3, correlation=1),
+        host_event("cuda_runtime", "cudaLaunchKernel", 12, 3, correlation=2),
+        host_event("cuda_runtime", "cudaLaunchKernel", 30, 3, correlation=3),
+        kernel("gemm", 40, 600, correlation=1),
+        kernel("splitk", 640, 40, correlation=2),
+        kernel("relu", 700, 40, correlation=3),
+    ]
+    trace = read_kineto(write_trace(events))
+    device = get_device("a100-sxm-80gb")
+    (point,) = place_on_roofline(trace, classify(trace, load_patterns()), device)
+    assert point.time_ns == 640_000
+    assert point.bound == "compute"
+    assert point.achieved_flops_per_s == pytest.approx(2 * 4096**3 / 640e-6)
+    assert point.lost_ns == pytest.approx(640_000 - 2 * 4096**3 / device.peak_flops["fp16"] * 1e9)
+
+
+def test_float32_faster_than_its_peak_ran_in_tf32(
+    write_trace: Callable[..., Path], kernel: Make, host_event: Make
+) -> None:
+    shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["float", "float"]}
+    events = [
+        host_event("cpu_op", "aten::mm", 0, 20, **shapes),
+        host_event("cuda_runtime", "cudaLaunchKernel", 5, 3, correlation=1),
+        kernel("gemm", 40, 1300, correlation=1),
+    ]
+    trace = read_kineto(write_trace(events))
+    (point,) = place_on_roofline(trace, classify(trace, load_patterns()), get_device("a100-sxm-80gb"))
+    assert point.precision == "tf32"
+    assert point.lost_ns is not None
+
+
+def test_without_a_catalogue_entry_there_is_a_rate_but_no_roof() -> None:
+    point = RoofPoint("aten::mm", "1×1×1", "fp16", 1, 1000, 2e6, 1e3)
+    assert point.achieved_flops_per_s == pytest.approx(2e12)
+    assert (point.bound, point.lost_ns) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "ours"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"),
+        ("Tesla V100-SXM2-32GB", "v100-sxm-32gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
+        ("Quadro 4000", None),
+        (None, None),
+    ],
+)
+def test_devices_are_found_by_the_name_in_the_trace(told: str | None, ours: str | None) -> None:
+    device = find_device(told)
+    assert (device.name if device else None) == ours

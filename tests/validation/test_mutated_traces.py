@@ -1,0 +1,183 @@
+"""Broken traces must be refused or read, never crash, hang or grow.
+
+The default run takes a few hundred cases; the bar of 10,000 is the slow test. Mutations are seeded, so a
+failure names a case that can be run again.
+"""
+
+import gzip
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tools.trace.decompress import ReadLimits
+from tools.trace.errors import UnreadableTraceError
+from tools.trace.folder import FolderProfile
+from tools.trace.formats import profile_file
+from tools.trace.patterns import load_patterns
+from tools.trace.report import build_report
+
+_HOSTILE = (
+    b"NaN",
+    b"-Infinity",
+    b"1e999999999",
+    b"-1",
+    b"9" * 400,
+    b"null",
+    b'"text"',
+    b"[" * 3000,
+    b"{" * 500,
+    b'{"a":' * 2000,
+    b"\\",
+    b'"',
+    b"}",
+    b"]",
+    b",",
+    b"\x00",
+    b"\xff\xfe",
+    b"true",
+    b"0.0000000000000001",
+    b"-9223372036854775809",
+    b"\\ud800",
+)
+
+
+def _base_trace() -> bytes:
+    """A little of everything that the readers look at."""
+    events = []
+    for step in range(3):
+        zero = step * 1000
+        events += [
+            _event("user_annotation", f"ProfilerStep#{step}", zero, 900),
+            _event("cpu_op", "aten::mm", zero + 10, 50, args=_SHAPES),
+            _event("cuda_runtime", "cudaLaunchKernel", zero + 15, 5, args={"correlation": zero + 1}),
+            _event("kernel", "gemm", zero + 30.125, 100.5, args={"stream": 7, "correlation": zero + 1}),
+            _event("kernel", "ncclDevKernel_AllReduce", zero + 200, 300, args={"stream": 9, **_GROUP}),
+            _event("gpu_memcpy", "Memcpy HtoD", zero + 600, 20, args={"stream": 7, "bytes": 4096}),
+            _event("cpu_instant_event", "[memory]", zero, 0, args=_MEMORY),
+            _event("user_annotation", "enumerate(DataLoader)#next", zero + 700, 20),
+        ]
+    metadata = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2, "backend": "nccl"}}
+    return json.dumps({**metadata, "traceEvents": events, "traceName": "x"}, indent=1).encode()
+
+
+_SHAPES = {"Input Dims": [[64, 32], [32, 16]], "Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
+_GROUP = {
+    "Collective name": "allreduce",
+    "In msg nelems": 1024,
+    "Out msg nelems": 1024,
+    "Group size": 2,
+    "dtype": "Float",
+    "Process Group Name": "0",
+    "Process Group Ranks": "[0, 1]",
+}
+_MEMORY = {"Device Type": 1, "Device Id": 0, "Total Allocated": 10, "Total Reserved": 20, "Bytes": 1}
+
+
+def _event(category: str, name: str, start: float, length: float, args: object = None) -> dict[str, object]:
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": length,
+        "args": args or {},
+    }
+
+
+def _mutate(text: bytes, chance: random.Random) -> bytes:
+    """One to four changes of any sort."""
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(text) + 1)
+        until = min(len(text), at + chance.choice((1, 1, 3, 20, 400)))
+        kind = chance.randrange(7)
+        if kind == 0:
+            text = text[:at]
+        elif kind == 1:
+            text = text[:at] + text[until:]
+        elif kind == 2:
+            text = text[:at] + chance.choice(_HOSTILE) + text[until:]
+        elif kind == 3:
+            text = text[:at] + chance.choice(_HOSTILE) + text[at:]
+        elif kind == 4:
+            text = text[:at] + text[at:until] * chance.randint(2, 5) + text[until:]
+        elif kind == 5:
+            text = text[:at] + chance.randbytes(until - at) + text[until:]
+        else:
+            text = _replace_a_value(text, chance)
+    return text
+
+
+def _replace_a_value(text: bytes, chance: random.Random) -> bytes:
+    """Keeps the JSON around a number and changes only the number."""
+    colon = text.find(b": ", chance.randrange(len(text) + 1))
+    end = min((i for i in (text.find(c, colon) for c in (b",", b"}", b"\n")) if i >= 0), default=-1)
+    if colon < 0 or end < 0:
+        return text
+    return text[: colon + 2] + chance.choice(_HOSTILE) + text[end:]
+
+
+def _run_cases(folder: Path, seeds: range) -> Counter[str]:
+    base, counts = _base_trace(), Counter[str]()
+    plain, packed = folder / "rank0.json", folder / "rank0.json.gz"
+    for seed in seeds:
+        chance = random.Random(seed)
+        text = _mutate(base, chance) if seed % 4 else base
+        path = packed if seed % 4 in (0, 1) else plain
+        content = gzip.compress(text, 1) if path is packed else text
+        path.write_bytes(_mutate(content, chance) if seed % 4 == 0 else content)
+        try:
+            profile = profile_file(path, load_patterns())
+        except UnreadableTraceError as error:
+            counts["refused" if str(error) else "refused without a reason"] += 1
+        else:
+            terms = profile.breakdown
+            busy_ns = terms.compute_ns + terms.exposed_communication_ns + terms.memory_ns
+            assert busy_ns + terms.idle_ns == terms.total_ns, f"seed {seed}"
+            profile.rank = 0
+            json.dumps(build_report(FolderProfile("folder", [profile])), allow_nan=False)
+            counts["read"] += 1
+    return counts
+
+
+def test_mutated_traces_are_read_or_refused_with_a_reason(tmp_path: Path) -> None:
+    counts = _run_cases(tmp_path, range(400))
+    assert counts.keys() == {"read", "refused"}
+    assert counts["read"] > 20
+    assert counts["refused"] > 100
+
+
+@pytest.mark.slow
+def test_ten_thousand_mutated_traces_are_read_or_refused_with_a_reason(tmp_path: Path) -> None:
+    counts = _run_cases(tmp_path, range(400, 10_400))
+    assert counts.keys() == {"read", "refused"}
+    assert counts.total() == 10_000
+
+
+def test_every_truncation_of_a_trace_is_refused(tmp_path: Path) -> None:
+    text, path = _base_trace(), tmp_path / "rank0.json"
+    for length in range(0, len(text) - 1, 37):
+        path.write_bytes(text[:length])
+        with pytest.raises(UnreadableTraceError):
+            profile_file(path, load_patterns())
+
+
+def test_every_truncation_of_gzip_is_refused(tmp_path: Path) -> None:
+    content, path = gzip.compress(_base_trace()), tmp_path / "rank0.json.gz"
+    for length in range(0, len(content) - 1, 11):
+        path.write_bytes(content[:length])
+        with pytest.raises(UnreadableTraceError):
+            profile_file(path, load_patterns())
+
+
+@pytest.mark.parametrize("filling", [b" ", b"[", b'{"ph":"X"},', b"\x00"])
+def test_a_gzip_bomb_is_refused_at_the_limit(tmp_path: Path, filling: bytes) -> None:
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + filling * (40_000_000 // len(filling))))
+    limits = ReadLimits(max_expansion_ratio=50.0, expansion_free_bytes=1 << 20)
+    with pytest.raises(UnreadableTraceError):
+        profile_file(path, load_patterns(), limits=limits)
