@@ -6,7 +6,6 @@ bounds. `kb_seed/calibration/coefficients.toml` defines them, `fitted.json` besi
 `make fit` learned. An unknown framework or generation has no shift of its own and falls back to the rest.
 """
 
-import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -15,14 +14,14 @@ from functools import cache
 import numpy as np
 
 import kb_seed
-from tools.cost.inputs import Array
+from tools.cost.inputs import Array, Columns
 from tools.errors import DataError
 
 LEVELS = ("everywhere", "generation", "device", "framework", "stack")
 
 
 @dataclass(frozen=True)
-class Coefficients:
+class Coefficients(Columns):
     """The value of each constant for each row (or one value for all rows)."""
 
     gemm_efficiency: Array
@@ -56,10 +55,6 @@ class Coefficients:
     micro_batch_overhead_s: Array
     step_overhead_s: Array
     scale_jitter: Array
-
-    def take(self, index: slice | np.ndarray) -> "Coefficients":
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Coefficients(**{name: value[index] if np.ndim(value) else value for name, value in parts.items()})
 
 
 @dataclass(frozen=True)
@@ -112,15 +107,8 @@ def _definition(name: str, entry: Mapping[str, object]) -> Definition:
     return Definition(name=name, **{"at": {}, **entry})  # type: ignore[arg-type]
 
 
-@cache
-def fitted_shifts() -> Shifts:
-    text = kb_seed.folder("calibration").joinpath("fitted.json").read_text()
-    shifts: Shifts = json.loads(text)["shifts"]
-    return shifts
-
-
 def resolve(keys: RowKeys, shifts: Shifts) -> Coefficients:
-    """The constants of each row. One row in `keys` gives scalars, which broadcast over any number of plans."""
+    """The constants of each row; one row in `keys` gives scalars, which hold for any number of plans."""
     rows = range(len(keys.generation))
     columns = {}
     for d in definitions():

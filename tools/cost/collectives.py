@@ -39,8 +39,10 @@ def slice_devices(x: Inputs) -> Array:
 
 
 def _torus_share(x: Inputs, inside: Array) -> Array:
-    """Share of a chip's torus links that a group can use: a ring along one axis uses that axis' links only."""
-    side = np.maximum(np.minimum(slice_devices(x), x.devices), 2.0) ** (1.0 / np.maximum(x.torus_dimensions, 1.0))
+    """Share of a chip's torus links that a group can use: a ring along one axis has only that axis."""
+    side = np.maximum(np.minimum(slice_devices(x), x.devices), 2.0) ** (
+        1.0 / np.maximum(x.torus_dimensions, 1.0)
+    )
     axes = np.ceil(np.log(np.maximum(inside, 2.0)) / np.log(np.maximum(side, 2.0)) - 1e-9)
     return np.where(x.torus_dimensions > 0, np.minimum(axes / np.maximum(x.torus_dimensions, 1.0), 1.0), 1.0)
 
@@ -75,7 +77,9 @@ def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, co
     fast = sent_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
     domains_hit = outside * (1.0 - (1.0 - 1.0 / np.maximum(outside, 1.0)) ** copies)
     crossing = sent_bytes / np.maximum(copies, 1.0) * domains_hit * (outside - 1.0) / outside
-    latency = x.fast_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(outside > 1, x.slow_latency, 0.0)
+    latency = x.fast_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(
+        outside > 1, x.slow_latency, 0.0
+    )
     return np.where(group.size > 1, fast + crossing / _slow_rate(x, c) + latency, 0.0)
 
 

@@ -38,7 +38,12 @@ def scenario_device(cluster: ClusterSpec) -> Device:
 def _row(s: Scenario, device: Device) -> Facts:
     if s.plan is None:
         raise ValueError("a scenario without a plan cannot be predicted")
-    return {**model_facts(s.model), **cluster_facts(s, device), **training_facts(s.training), **plan_facts(s.plan)}
+    return {
+        **model_facts(s.model),
+        **cluster_facts(s, device),
+        **training_facts(s.training),
+        **plan_facts(s.plan),
+    }
 
 
 @lru_cache(maxsize=256)
@@ -72,13 +77,13 @@ def model_facts(m: ModelSpec) -> Mapping[str, float]:
 
 def cluster_facts(s: Scenario, device: Device) -> Facts:
     precision = s.training.precision
-    half = device.peak_flops.get("bf16") or device.peak_flops["fp16"]
+    half = next(device.peak_flops[name] for name in ("bf16", "fp16", "fp32") if name in device.peak_flops)
     peak = device.peak_flops[precision]
     topology = s.cluster.topology
     return {
         "devices": s.cluster.num_devices,
         "gemm_peak": peak,
-        "half_peak": min(half, peak) if precision == "fp32" else half,
+        "half_peak": peak if precision == "fp32" else half,
         "memory_bytes": device.memory_bytes,
         "memory_bandwidth": device.memory_bandwidth_bytes_per_s,
         "compute_units": device.compute_units,
@@ -99,7 +104,11 @@ def _domain(cluster: ClusterSpec, device: Device) -> float:
     if cluster.topology and cluster.topology.nvlink_domain_size:
         return cluster.topology.nvlink_domain_size
     beyond_node = device.fast_domain_devices > device.devices_per_node
-    return device.fast_domain_devices if beyond_node else min(device.fast_domain_devices, cluster.devices_per_node)
+    return (
+        device.fast_domain_devices
+        if beyond_node
+        else min(device.fast_domain_devices, cluster.devices_per_node)
+    )
 
 
 def training_facts(t: TrainingSpec) -> Facts:
@@ -127,4 +136,5 @@ def plan_facts(p: Plan) -> Facts:
         "sequence_parallel": float(p.sequence_parallel),
         "recompute": RECOMPUTE_CODES[p.recompute],
         "zero_bubble": float(p.schedule == "zero_bubble"),
+        "keeps_all": float(p.schedule == "gpipe"),
     }

@@ -5,18 +5,34 @@ model, the cluster and the training run, and arrays for the plan. The arithmetic
 """
 
 from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Rows = slice | NDArray[np.intp]
 
 RECOMPUTE_CODES = {"none": 0.0, "selective": 1.0, "full": 2.0, None: -1.0}
 RECOMPUTE_NAMES = {0.0: "none", 1.0: "selective", 2.0: "full"}
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Columns:
+    """A record whose fields are arrays of the same rows, or scalars that hold for every row."""
+
+    @property
+    def size(self) -> int:
+        return max((np.size(getattr(self, f.name)) for f in fields(self)), default=1)
+
+    def take(self, rows: Rows) -> Self:
+        """The given rows; scalars stay scalars."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        return type(self)(**{name: value[rows] if np.ndim(value) else value for name, value in parts.items()})
+
+
+@dataclass(frozen=True)
+class Inputs(Columns):
     """One array (or scalar) a fact; widths are in elements, the rest in base units."""
 
     # model
@@ -77,10 +93,7 @@ class Inputs:
     sequence_parallel: Array
     recompute: Array
     zero_bubble: Array
-
-    @property
-    def size(self) -> int:
-        return int(np.broadcast(*(getattr(self, f.name) for f in fields(self))).size)
+    keeps_all: Array
 
     @property
     def tokens(self) -> Array:
@@ -99,11 +112,6 @@ class Inputs:
     @property
     def is_moe(self) -> Array:
         return np.asarray(self.moe_layers > 0, dtype=np.float64)
-
-    def take(self, index: slice | NDArray[np.int64]) -> "Inputs":
-        """The rows `index`; scalars stay scalars."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Inputs(**{name: value[index] if np.ndim(value) else value for name, value in parts.items()})
 
     def with_recompute(self, code: Array) -> "Inputs":
         return replace(self, recompute=code)

@@ -11,15 +11,17 @@ from tools.cost.inputs import Array, Inputs
 BACKWARD_ATTENTION_FLOPS = 2.5
 """FlashAttention-2 (arXiv 2307.08691, section 4): five matrix products backward against two forward."""
 BACKWARD_ATTENTION_EFFICIENCY = 0.85
-"""FlashAttention-2 and -3 (arXiv 2407.08608, figures 5 and 6): backward reaches about 85% of forward's rate."""
+"""FlashAttention-2 and -3 (arXiv 2407.08608, figures 5 and 6): backward at about 85% of forward's rate."""
 
 
 def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True) -> Array:
-    """One product (m,k)x(k,n): arithmetic at the shape's efficiency plus the traffic of operands and result."""
+    """One product (m,k)x(k,n): arithmetic at the shape's efficiency, plus operands and result moved."""
     rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency
     element_bytes = x.gemm_bytes if low_precision else x.value_bytes
     flops = 2.0 * m * n * k
-    padding = np.where(x.torus_dimensions > 0, _mxu_ratio(x, n, k), 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0))
+    padding = np.where(
+        x.torus_dimensions > 0, _mxu_ratio(x, n, k), 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
+    )
     depth = 1.0 + c.gemm_depth_half / np.maximum(k, 1.0)
     traffic_bytes = (m * k + k * n) * element_bytes + m * n * x.value_bytes
     return flops * padding * depth / rate + traffic_bytes / x.memory_bandwidth
@@ -27,7 +29,11 @@ def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precisi
 
 def _gemm_rate(x: Inputs, c: Coefficients) -> Array:
     """Sustained FLOP/s of large products in the run's precision."""
-    gain = np.select([x.gemm_bytes >= 2.0, x.gemm_bytes == 1.0, x.gemm_bytes > 1.0], [1.0, c.fp8_gain, c.mxfp8_gain], c.fp4_gain)
+    gain: Array = np.select(
+        [x.gemm_bytes >= 2.0, x.gemm_bytes == 1.0, x.gemm_bytes > 1.0],
+        [1.0, c.fp8_gain, c.mxfp8_gain],
+        c.fp4_gain,
+    )
     return x.gemm_peak * c.gemm_efficiency * gain
 
 
@@ -46,7 +52,9 @@ def _mxu_ratio(x: Inputs, n: Array, k: Array) -> Array:
     return padded / np.maximum(n * k, 1.0)
 
 
-def linear_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True) -> tuple[Array, Array]:
+def linear_s(
+    x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True
+) -> tuple[Array, Array]:
     """Forward and backward (input gradient, weight gradient) of a linear layer."""
     forward = gemm_s(x, c, m, n, k, low_precision)
     backward = gemm_s(x, c, m, k, n, low_precision) + gemm_s(x, c, n, k, m, low_precision)
@@ -61,7 +69,9 @@ def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     rate = x.half_peak * c.attention_efficiency * width / (width + c.attention_head_dim_half)
     forward = flops / rate
     backward = forward * BACKWARD_ATTENTION_FLOPS / BACKWARD_ATTENTION_EFFICIENCY
-    scores_s = np.where(x.flash > 0, 0.0, pairs * x.value_bytes * c.attention_score_passes / x.memory_bandwidth)
+    scores_s = np.where(
+        x.flash > 0, 0.0, pairs * x.value_bytes * c.attention_score_passes / x.memory_bandwidth
+    )
     return forward + scores_s, np.where(x.flash > 0, backward, 2.0 * forward) + scores_s
 
 

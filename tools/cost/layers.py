@@ -106,7 +106,9 @@ def head_block(x: Inputs, c: Coefficients) -> Work:
     return Work(forward, backward, loss_s, loss_s)
 
 
-def _with_traffic(x: Inputs, c: Coefficients, forward: Array, backward: Array, elements: Array, cast: Array) -> Work:
+def _with_traffic(
+    x: Inputs, c: Coefficients, forward: Array, backward: Array, elements: Array, cast: Array
+) -> Work:
     """Adds the memory-bound seconds: `elements` moved forward and twice that backward, and the casts that
     low-precision operands need."""
     base_s = elements * x.value_bytes * c.elementwise_traffic / x.memory_bandwidth

@@ -9,15 +9,21 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from tools.cost.inputs import Array, Inputs
+from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.memory_settings import MemorySettings
-from tools.cost.sizes import layer_parameters, stages, vocabulary_parameters
+from tools.cost.sizes import (
+    dense_shards,
+    expert_shards,
+    layer_parameters,
+    stages,
+    vocabulary_parameters,
+)
 
 GIB = 2.0**30
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(Columns):
     """Bytes on the fullest rank."""
 
     parameters: Array
@@ -36,11 +42,9 @@ def memory_bytes(x: Inputs, s: MemorySettings) -> Memory:
     """The worse of the first stage (most micro-batches in flight) and the last (logits)."""
     first, last = _stage(x, s, first=True), _stage(x, s, first=False)
     worse_first = first.total >= last.total
-    return Memory(*(np.where(worse_first, getattr(first, f.name), getattr(last, f.name)) for f in fields(Memory)))
-
-
-def fits(x: Inputs, memory: Memory) -> Array:
-    return np.asarray(memory.total <= x.memory_bytes, dtype=bool)
+    return Memory(
+        *(np.where(worse_first, getattr(first, f.name), getattr(last, f.name)) for f in fields(Memory))
+    )
 
 
 def _stage(x: Inputs, s: MemorySettings, first: bool) -> Memory:
@@ -69,12 +73,8 @@ def _stage(x: Inputs, s: MemorySettings, first: bool) -> Memory:
 
 
 def _state(x: Inputs, s: MemorySettings, dense: Array, expert: Array) -> tuple[Array, Array, Array]:
-    """Parameters, gradients and optimizer state after ZeRO's sharding (Rajbhandari et al., arXiv 1910.02054)."""
-    ranks = x.dp * x.cp
-    shards = np.where(x.zero > 0, np.minimum(x.dp_shard, ranks), 1.0)
-    expert_ranks = np.maximum(ranks * x.tp / (x.ep * x.etp), 1.0)
-    expert_shards = np.where(x.zero > 0, np.clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks), 1.0)
-    sharded = dense / shards + expert / expert_shards
+    """Parameters, gradients and optimizer state under ZeRO (Rajbhandari et al., arXiv 1910.02054)."""
+    sharded = dense / dense_shards(x) + expert / expert_shards(x)
     whole = dense + expert
     parameters = np.where(x.zero >= 3, sharded, whole) * s.parameter_bytes
     gradients = np.where(x.zero >= s.gradients_sharded_from, sharded, whole) * s.gradient_bytes
@@ -84,7 +84,8 @@ def _state(x: Inputs, s: MemorySettings, dense: Array, expert: Array) -> tuple[A
 def _in_flight(x: Inputs) -> Array:
     """Micro-batches whose activations the first stage holds, as multiples of a whole stage."""
     depth = np.where(x.vpp > 1, x.pp * (1.0 + (x.pp - 1.0) / (x.pp * x.vpp)), x.pp)
-    return np.where(x.pp > 1, np.minimum(depth, x.micro_batches * np.ones_like(depth)), 1.0)
+    held = np.where(x.keeps_all > 0, x.micro_batches, np.minimum(depth, x.micro_batches))
+    return np.where(x.pp > 1, held, 1.0)
 
 
 def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
@@ -97,14 +98,16 @@ def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
 
 
 def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
-    """Everything one layer keeps for one micro-batch. Inputs of products are kept in the products' precision."""
+    """All that one layer keeps for one micro-batch; inputs of products in the products' precision."""
     wide, narrow = x.value_bytes, np.minimum(x.value_bytes, x.gemm_bytes)
     hidden = (s.hidden_kept * wide + s.hidden_cast_kept * narrow) * x.hidden / _residual_shards(x, s)
     qkv = x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)
     attention = (qkv * wide + x.heads * x.v_dim * (wide + narrow)) / x.tp
     per_width = x.up_matrices * wide + narrow
     dense_ffn = ((1.0 - moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
-    routed = moe_share * x.experts_per_token / x.tp * (per_width * x.moe_ffn + s.routed_kept * narrow * x.hidden)
+    routed = (
+        moe_share * x.experts_per_token / x.tp * (per_width * x.moe_ffn + s.routed_kept * narrow * x.hidden)
+    )
     return x.tokens * (hidden + attention + dense_ffn + routed) + _score_bytes(x)
 
 

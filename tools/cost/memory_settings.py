@@ -8,11 +8,11 @@ from functools import cache
 import numpy as np
 
 import kb_seed
-from tools.cost.inputs import Array
+from tools.cost.inputs import Array, Columns
 
 
 @dataclass(frozen=True)
-class MemorySettings:
+class MemorySettings(Columns):
     """Bytes a parameter, copies of an activation, and the fixed reserve; see calibration/memory.toml."""
 
     parameter_bytes: Array
@@ -43,7 +43,9 @@ def _table() -> dict[str, Entry]:
 def memory_settings(stacks: Sequence[str], precisions: Sequence[str]) -> MemorySettings:
     """One row a stack and precision; a single one gives scalars."""
     rows = [_row(stack, precision) for stack, precision in zip(stacks, precisions, strict=True)]
-    columns = {f.name: np.array([row[f.name] for row in rows], dtype=np.float64) for f in fields(MemorySettings)}
+    columns = {
+        f.name: np.array([row[f.name] for row in rows], dtype=np.float64) for f in fields(MemorySettings)
+    }
     return MemorySettings(**{k: v if len(rows) > 1 else v[0] for k, v in columns.items()})
 
 

@@ -53,6 +53,21 @@ def vocabulary_parameters(x: Inputs) -> Array:
     return x.vocab * x.hidden / x.tp
 
 
+def expert_ranks(x: Inputs) -> Array:
+    """Ranks that hold the same experts."""
+    return np.maximum(x.dp * x.cp * x.tp / (x.ep * x.etp), 1.0)
+
+
+def dense_shards(x: Inputs) -> Array:
+    """Over how many ranks ZeRO divides what is not an expert."""
+    return np.minimum(x.dp_shard, x.dp * x.cp)
+
+
+def expert_shards(x: Inputs) -> Array:
+    """Over how many ranks ZeRO divides an expert: the same share of its replicas."""
+    return np.clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks(x))
+
+
 def total_parameters(x: Inputs) -> Array:
     """Of the whole model."""
     attention = x.layers * (attention_parameters(x) + 2.0 * x.hidden)
@@ -66,7 +81,9 @@ def total_parameters(x: Inputs) -> Array:
 def model_flops_per_token(x: Inputs) -> Array:
     """Forward and backward, causal attention counted half, no recomputation (PaLM's convention, halved)."""
     active = x.moe_layers * (
-        x.experts_per_token * mlp_parameters(x, x.moe_ffn) + mlp_parameters(x, x.shared_ffn) + x.hidden * x.experts
+        x.experts_per_token * mlp_parameters(x, x.moe_ffn)
+        + mlp_parameters(x, x.shared_ffn)
+        + x.hidden * x.experts
     )
     dense = x.layers * attention_parameters(x) + (x.layers - x.moe_layers) * mlp_parameters(x, x.ffn)
     window = np.minimum(x.window, x.seq)

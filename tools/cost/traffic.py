@@ -19,6 +19,7 @@ from tools.cost.collectives import (
     place,
 )
 from tools.cost.inputs import Array, Inputs
+from tools.cost.sizes import dense_shards, expert_ranks, expert_shards
 
 
 def tensor_pair_s(x: Inputs, c: Coefficients) -> Array:
@@ -29,7 +30,7 @@ def tensor_pair_s(x: Inputs, c: Coefficients) -> Array:
 
 
 def context_s(x: Inputs, c: Coefficients) -> Array:
-    """Ring exchange of keys and values: forward once, backward with their gradients (Liu, arXiv 2310.01889)."""
+    """Ring exchange of keys and values, backward with their gradients too (Liu et al., arXiv 2310.01889)."""
     block_bytes = x.tokens * np.maximum(x.kv_heads / x.tp, 1.0) * (x.qk_dim + x.v_dim) * x.value_bytes
     hop_s = neighbour_s(x, c, place(x, x.cp, x.tp), block_bytes)
     return 3.0 * (x.cp - 1.0) * hop_s
@@ -70,14 +71,11 @@ class DataTraffic:
 
 
 def data_s(x: Inputs, c: Coefficients, dense: Array, expert: Array, layers: Array) -> DataTraffic:
-    """Data parallelism of a stage with `dense` and `expert` parameters on a rank, a message for each layer."""
-    ranks = x.dp * x.cp
-    traffic = _sharded_s(x, c, dense, ranks, x.tp, np.minimum(x.dp_shard, ranks), layers)
+    """Data parallelism of a stage with `dense` and `expert` parameters on a rank, a message a layer."""
+    traffic = _sharded_s(x, c, dense, x.dp * x.cp, x.tp, dense_shards(x), layers)
     if not np.any(expert):
         return traffic
-    expert_ranks = np.maximum(ranks * x.tp / (x.ep * x.etp), 1.0)
-    shards = np.clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks)
-    return traffic + _sharded_s(x, c, expert, expert_ranks, x.ep * x.etp, shards, layers)
+    return traffic + _sharded_s(x, c, expert, expert_ranks(x), x.ep * x.etp, expert_shards(x), layers)
 
 
 def _sharded_s(

@@ -1,4 +1,4 @@
-"""Maximum a posteriori fit of the coefficients' shifts: robust on log residuals, shrunk towards the priors."""
+"""Maximum a posteriori fit of the coefficients' shifts: robust log residuals, shrunk to the priors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,9 @@ class Design:
     def as_shifts(self, values: Array) -> Shifts:
         table: dict[str, dict[str, dict[str, float]]] = {}
         for lever, value in zip(self.levers, values, strict=True):
-            table.setdefault(lever.coefficient, {}).setdefault(lever.level, {})[lever.key] = round(float(value), 5)
+            table.setdefault(lever.coefficient, {}).setdefault(lever.level, {})[lever.key] = round(
+                float(value), 5
+            )
         return table
 
 
@@ -106,7 +108,9 @@ def fit(x: Inputs, keys: RowKeys, measured_s: Array, weights: Array) -> Shifts:
         top = _derivatives(plan, predict, shifts, centre) * slope[:, None] * spreads[None, :]
         return np.concatenate([top, np.eye(len(spreads))])
 
-    result = least_squares(residuals, np.zeros(len(spreads)), jac=jacobian, method="trf", max_nfev=20, ftol=1e-4, xtol=1e-4)
+    result = least_squares(
+        residuals, np.zeros(len(spreads)), jac=jacobian, method="trf", max_nfev=20, ftol=1e-4, xtol=1e-4
+    )
     return plan.as_shifts(result.x * spreads)
 
 

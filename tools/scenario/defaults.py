@@ -41,10 +41,11 @@ class StatedCluster(Record):
     topology: dict[str, Any] | None = None
 
 
-def resolve_defaults(stated: StatedPlan, framework: str) -> Plan:
+def resolve_defaults(stated: StatedPlan, framework: str, num_hidden_layers: int) -> Plan:
     """The plan that would really run: nulls replaced by what the framework does by default."""
     data = get_framework(framework)
-    vpp = stated.vpp or data.vpp
+    deepest = max(num_hidden_layers // stated.pp, 1) if stated.pp > 1 else 1
+    vpp = stated.vpp or data.vpp or deepest
     usual = data.schedule_interleaved if vpp > 1 else data.schedule
     wanted = data.sequence_parallel if stated.sequence_parallel is None else stated.sequence_parallel
     filled = {

@@ -28,7 +28,8 @@ class RuleData:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkData:
-    """Defaults for what a plan leaves open, and rules in the order they are checked."""
+    """Defaults for what a plan leaves open (`vpp` 0: as many chunks as the layers allow), and rules in the
+    order they are checked."""
 
     name: str
     vpp: int

@@ -41,7 +41,7 @@ def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
     device = get_device(stated_cluster.device, stated_cluster.overrides or {})
     cluster = _resolve_cluster(stated_cluster, device)
     _check_precision(training, device)
-    plan = resolve_defaults(stated_plan, training.framework) if stated_plan else None
+    plan = resolve_defaults(stated_plan, training.framework, model.num_hidden_layers) if stated_plan else None
     if plan:
         check_plan(Facts(model=model, cluster=cluster, training=training, plan=columns_of([plan])))
     return Scenario(model=model, cluster=cluster, training=training, plan=plan, **extras)

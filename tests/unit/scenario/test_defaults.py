@@ -13,13 +13,14 @@ STATED = {
 
 
 def resolved(framework: str, **stated: object) -> Plan:
-    return resolve_defaults(StatedPlan.model_validate(STATED | stated), framework)
+    return resolve_defaults(StatedPlan.model_validate(STATED | stated), framework, num_hidden_layers=80)
 
 
 @pytest.mark.parametrize("framework", get_args(Framework))
 def test_every_framework_has_defaults(framework: str) -> None:
     plan = resolved(framework)
-    assert (plan.vpp, plan.etp, plan.recompute) == (1, 1, None)
+    assert (plan.etp, plan.recompute) == (1, None)
+    assert plan.vpp == (40 if framework == "other" else 1)
     assert get_framework(framework).zero_stage in (0, 1, 2, 3)
 
 
@@ -32,6 +33,12 @@ SEQUENCE_PARALLEL = {
 @pytest.mark.parametrize(("framework", "expected"), SEQUENCE_PARALLEL.items())
 def test_sequence_parallelism_follows_the_framework(framework: str, expected: bool) -> None:
     assert resolved(framework).sequence_parallel is expected
+
+
+def test_an_unnamed_stack_interleaves_as_deep_as_the_layers_allow() -> None:
+    assert resolved("other", pp=16).vpp == 80 // 16
+    assert resolved("other", pp=1).vpp == 1
+    assert resolved("other", vpp=2).vpp == 2
 
 
 def test_sequence_parallelism_needs_tensor_ranks() -> None:

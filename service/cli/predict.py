@@ -1,0 +1,79 @@
+"""`asap predict`: step time, memory and bottleneck of each scenario of a file.
+
+Reads and prints only; the prediction is `tools.cost`'s. A bad line of a batch gets an object with `error`
+in its place and the rest is predicted; when nothing could be predicted the exit status is 2.
+"""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from service.cli.io import JsonRecord, read_records, write_json_line
+from tools.cost.predict import Prediction, predict
+from tools.errors import InputError
+from tools.scenario import Scenario, parse_scenario
+
+HELP = """Predict the step time of a training plan, with an 80% interval, its breakdown and its memory.
+
+FILE holds one scenario (a JSON object with model, cluster, training and plan) or one a line (JSONL).
+`model` may be a Hugging Face config.json as it is; `asap hardware list` names the devices.
+
+Examples:
+  asap predict examples/llama-3.1-70b-64xh100.json
+  asap predict --json plans.jsonl > predictions.jsonl
+  cat scenario.json | asap predict -"""
+
+Outcome = Scenario | InputError
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="scenarios as JSON or JSONL; - for standard input")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
+
+
+def run(args: Namespace) -> int:
+    records = list(read_records(args.file))
+    outcomes = [_parsed(record) for record in records]
+    scenarios = [outcome for outcome in outcomes if isinstance(outcome, Scenario)]
+    predictions = predict(scenarios)
+    if args.json:
+        _print_lines(records, outcomes, predictions)
+    else:
+        from service.cli.predict_tables import print_predictions
+
+        print_predictions(scenarios, predictions)
+    return _report_errors(records, outcomes)
+
+
+def _parsed(record: JsonRecord) -> Outcome:
+    if isinstance(record.content, InputError):
+        return record.content
+    try:
+        return parse_scenario(record.content)
+    except InputError as error:
+        return error
+
+
+def _print_lines(
+    records: Sequence[JsonRecord], outcomes: Sequence[Outcome], predictions: Sequence[Prediction]
+) -> None:
+    remaining = iter(predictions)
+    for record, outcome in zip(records, outcomes, strict=True):
+        if isinstance(outcome, InputError):
+            write_json_line({"id": _identity(record), "error": str(outcome), "field": outcome.field})
+        else:
+            write_json_line(next(remaining))
+
+
+def _identity(record: JsonRecord) -> object:
+    found = None if isinstance(record.content, InputError) else record.content.get("id")
+    return found if isinstance(found, str | int | float) else None
+
+
+def _report_errors(records: Sequence[JsonRecord], outcomes: Sequence[Outcome]) -> int:
+    wrong = [(r.line, o) for r, o in zip(records, outcomes, strict=True) if isinstance(o, InputError)]
+    if len(wrong) == len(records):
+        raise wrong[0][1]
+    for line, error in wrong:
+        print(f"asap: line {line}: {error}", file=sys.stderr)
+    return 0

@@ -1,0 +1,109 @@
+"""Predictions for people: one in detail, or many as a table."""
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tools.cost.predict import Prediction
+from tools.hardware import get_device
+from tools.scenario import Scenario
+
+BAR_WIDTH = 30
+GIB = 2**30
+
+
+def print_predictions(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> None:
+    console = Console(highlight=False)
+    if len(predictions) == 1:
+        _print_one(console, scenarios[0], predictions[0])
+    elif predictions:
+        console.print(_many(scenarios, predictions))
+
+
+def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
+    device = get_device(scenario.cluster.device, scenario.cluster.overrides)
+    capacity = device.memory_bytes / GIB
+    name = scenario.model.name or "model"
+    console.print(
+        f"[bold]{name}[/] on {scenario.cluster.num_devices} x {device.title}, "
+        f"{scenario.training.framework}, {scenario.training.precision}"
+    )
+    console.print(
+        f"  step time   [bold]{_seconds(p['step_time_s'])}[/]   "
+        f"(80% interval {_seconds(p['step_time_low_s'])} to {_seconds(p['step_time_high_s'])})"
+    )
+    console.print(
+        f"  throughput  {_number(p['tokens_per_s_per_device']):,.0f} tokens/s per device, "
+        f"{_number(p['model_tflops_per_device']):,.0f} TFLOP/s, MFU {_number(p['mfu']):.1%}"
+    )
+    verdict = "[green]fits[/]" if p["fits"] else "[red]does not fit[/]"
+    console.print(f"  memory      {_number(p['peak_memory_gib']):.1f} of {capacity:.1f} GiB: {verdict}")
+    console.print(f"  bottleneck  {p['bottleneck']}\n")
+    console.print(
+        _bars("step time", "s", cast("dict[str, float]", p["breakdown_s"]), _number(p["step_time_s"]))
+    )
+    console.print()
+    console.print(_bars("memory", "GiB", cast("dict[str, float]", p["memory_gib"]), capacity))
+
+
+def _bars(title: str, unit: str, parts: Mapping[str, float], whole: float) -> Table:
+    table = Table(box=None, pad_edge=False, title=None, padding=(0, 1))
+    table.add_column(f"  {title}", min_width=20)
+    table.add_column(unit, justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    for name, value in sorted(parts.items(), key=lambda item: -item[1]):
+        share = value / whole
+        table.add_row(
+            f"  {name}", f"{value:.3g}", f"{share:.1%}", Text("█" * round(min(share, 1.0) * BAR_WIDTH))
+        )
+    return table
+
+
+def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for column in ("id", "model", "devices", "plan"):
+        table.add_column(column)
+    for column in ("step", "80% interval", "MFU", "GiB"):
+        table.add_column(column, justify="right")
+    table.add_column("fits")
+    table.add_column("bottleneck")
+    for scenario, p in zip(scenarios, predictions, strict=True):
+        table.add_row(*_row(scenario, p))
+    return table
+
+
+def _row(scenario: Scenario, p: Prediction) -> list[str]:
+    interval = f"{_number(p['step_time_low_s']):.3g}-{_number(p['step_time_high_s']):.3g}"
+    return [
+        "" if p["id"] is None else str(p["id"]),
+        scenario.model.name,
+        f"{scenario.cluster.num_devices} {scenario.cluster.device}",
+        _plan(scenario),
+        _seconds(p["step_time_s"]),
+        interval,
+        f"{_number(p['mfu']):.1%}",
+        f"{_number(p['peak_memory_gib']):.1f}",
+        "yes" if p["fits"] else "no",
+        str(p["bottleneck"]),
+    ]
+
+
+def _plan(scenario: Scenario) -> str:
+    """The degrees above one, and the micro-batch."""
+    if scenario.plan is None:
+        return ""
+    degrees = {name: getattr(scenario.plan, name) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")}
+    shown = [f"{name}{value}" for name, value in degrees.items() if value > 1]
+    return " ".join([*shown, f"mbs{scenario.plan.micro_batch_size}"])
+
+
+def _seconds(value: object) -> str:
+    return f"{_number(value):.3g} s"
+
+
+def _number(value: object) -> float:
+    return float(cast("float", value))

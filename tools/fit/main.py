@@ -1,0 +1,82 @@
+"""`make fit`: learn the constants and the intervals from published measurements and write fitted.json.
+
+The measurements are not part of the repo; by default they are read from the folder that lies beside it.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tools.cost.inputs import Array
+from tools.cost.intervals import IntervalModel, learn
+from tools.errors import AsapError
+from tools.fit.calibrate import fit
+from tools.fit.crossvalidate import (
+    OutOfFold,
+    Table,
+    cross_validate,
+    group_folds,
+    source_folds,
+    tabulate,
+    take_keys,
+)
+from tools.fit.measurements import read_measurements
+
+REPO = Path(__file__).resolve().parents[2]
+MEASUREMENTS = REPO.parent / "shared" / "groundtruth" / "dev.jsonl"
+FITTED = REPO / "kb_seed" / "calibration" / "fitted.json"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make fit", description=__doc__)
+    parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, help="JSONL file of measured runs")
+    parser.add_argument("--output", type=Path, default=FITTED, help="where to write the fitted values")
+    given = parser.parse_args(arguments)
+    try:
+        write_fit(given.measurements, given.output)
+    except AsapError as error:
+        print(f"fit: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def write_fit(measurements: Path, output: Path) -> None:
+    table = tabulate(read_measurements(measurements))
+    by_group = cross_validate(table, group_folds(table.groups))
+    by_source = cross_validate(table, source_folds(table.sources))
+    shifts = fit(table.inputs, table.keys, table.measured_s, table.weights)
+    data = {
+        "fitted_on": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rows": len(table.sources),
+        "error": {"grouped": _error(table, by_group), "source_left_out": _error(table, by_source)},
+        "intervals": learn_intervals(table, [by_group, by_source]).to_data(),
+        "shifts": shifts,
+    }
+    output.write_text(json.dumps(data, indent=1) + "\n")
+    print(json.dumps(data["error"]))
+
+
+def learn_intervals(
+    table: Table, results: list[OutOfFold], rows: "np.ndarray | None" = None
+) -> IntervalModel:
+    """From several cross-validations of the same rows; `rows` restricts which of them teach."""
+    chosen = np.arange(len(table.sources)) if rows is None else rows
+    stacked = np.concatenate([chosen] * len(results))
+    residuals = np.concatenate([np.log(r.predicted_s[chosen] / table.measured_s[chosen]) for r in results])
+    novelties = np.concatenate([r.novelties[chosen] for r in results]).tolist()
+    keys, headline = take_keys(table.keys, stacked), table.headline[stacked].tolist()
+    return learn(table.inputs.take(stacked), keys, residuals, novelties, headline)
+
+
+def _error(table: Table, result: OutOfFold) -> dict[str, float]:
+    rows = table.headline
+    ratio: Array = np.abs(result.predicted_s[rows] / table.measured_s[rows] - 1.0)
+    return {"mape": round(float(ratio.mean()), 4), "median": round(float(np.median(ratio)), 4)}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
