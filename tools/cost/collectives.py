@@ -61,7 +61,8 @@ def gather_transfer_s(x: Inputs, c: Coefficients, group: Group, message_bytes: A
 
 def gather_latency_s(x: Inputs, c: Coefficients, group: Group) -> Array:
     """Start-up and per-hop latency of a gather; very wide flat rings pay for every rank."""
-    hops = x.fast_latency * (group.inside - 1.0) + c.rank_latency_s * (group.size - group.inside)
+    beyond = np.maximum(c.rank_latency_s, x.fast_latency)
+    hops = x.fast_latency * (group.inside - 1.0) + beyond * (group.size - group.inside)
     return np.where(group.size > 1, hops, 0.0)
 
 

@@ -22,7 +22,9 @@ def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precisi
     padding = np.where(
         x.torus_dimensions > 0, _mxu_ratio(x, n, k), 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
     )
-    depth = 1.0 + c.gemm_depth_half / np.maximum(k, 1.0)
+    inner = np.maximum(k, 1.0)
+    inner = np.where(x.torus_dimensions > 0, np.ceil(inner / x.tile_n) * x.tile_n, inner)
+    depth = 1.0 + c.gemm_depth_half / inner
     traffic_bytes = (m * k + k * n) * element_bytes + m * n * x.value_bytes
     return flops * padding * depth / rate + traffic_bytes / x.memory_bandwidth
 

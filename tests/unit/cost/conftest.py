@@ -1,0 +1,162 @@
+"""Scenarios by a few words: a model, a device, a framework and the degrees of a plan.
+
+Fixtures live for the session and only return functions, so that property tests may use them.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tools.cost.coefficients import Coefficients, RowKeys, resolve
+from tools.cost.encode import encode
+from tools.cost.evaluate import Costs, evaluate
+from tools.cost.inputs import Inputs
+from tools.cost.memory_settings import MemorySettings, memory_settings
+from tools.scenario import Scenario, parse_scenario
+
+LLAMA: dict[str, Any] = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 128256}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama-3.1-8b": LLAMA
+    | {
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+    },
+    "llama-3.1-70b": LLAMA
+    | {
+        "num_hidden_layers": 80,
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_attention_heads": 64,
+    },
+    "mixtral-8x7b": {
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 32000,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 14336,
+    },
+    "deepseek-v3": {
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "vocab_size": 129280,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "num_shared_experts": 1,
+        "first_k_dense_replace": 3,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    },
+    "gpt-oss-120b": {
+        "num_hidden_layers": 36,
+        "hidden_size": 2880,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 201088,
+        "num_experts": 128,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 2880,
+        "sliding_window": 128,
+        "sliding_window_every": 2,
+    },
+    "gpt-3-175b": {
+        "num_hidden_layers": 96,
+        "hidden_size": 12288,
+        "intermediate_size": 49152,
+        "num_attention_heads": 96,
+        "vocab_size": 51200,
+        "gated_mlp": False,
+        "tie_word_embeddings": True,
+    },
+}
+DEGREES = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "micro_batch_size": 1, "recompute": "none"}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One scenario as the cost model sees it, with nothing fitted: constants are the priors."""
+
+    scenario: Scenario
+    x: Inputs
+    keys: RowKeys
+    c: Coefficients
+    settings: MemorySettings
+
+    def costs(self) -> Costs:
+        return evaluate(self.x, self.c, self.settings)
+
+
+def raw_scenario(
+    model: str | dict[str, Any] = "llama-3.1-70b",
+    device: str = "h100-sxm-80gb",
+    devices: int = 64,
+    framework: str = "megatron-core",
+    precision: str = "bf16",
+    seq_len: int = 4096,
+    batch: int = 128,
+    flash: bool = True,
+    cluster: dict[str, Any] | None = None,
+    **plan: Any,
+) -> dict[str, Any]:
+    """dp follows from the devices; ZeRO covers all data ranks unless the plan says otherwise."""
+    degrees = DEGREES | plan
+    dp = plan.get("dp", devices // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
+    usual = {"dp": dp, "dp_shard": dp * degrees["cp"], "zero_stage": 1}
+    return {
+        "model": dict(MODELS[model]) if isinstance(model, str) else model,
+        "cluster": {"device": device, "num_devices": devices, **(cluster or {})},
+        "training": {
+            "seq_len": seq_len,
+            "global_batch_size": batch,
+            "precision": precision,
+            "framework": framework,
+            "flash_attention": flash,
+        },
+        "plan": usual | degrees,
+    }
+
+
+def build_scene(*args: Any, **words: Any) -> Scene:
+    return _built(json.dumps(raw_scenario(*args, **words)))
+
+
+@cache
+def _built(text: str) -> Scene:
+    """Property tests ask for the same scenario hundreds of times."""
+    scenario = parse_scenario(json.loads(text))
+    x, keys = encode([scenario])
+    settings = memory_settings(keys.framework, [scenario.training.precision])
+    return Scene(scenario, x, keys, resolve(keys, {}), settings)
+
+
+@pytest.fixture(scope="session")
+def raw() -> Callable[..., dict[str, Any]]:
+    return raw_scenario
+
+
+@pytest.fixture(scope="session")
+def scene() -> Callable[..., Scene]:
+    return build_scene
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, dict[str, Any]]:
+    return MODELS
