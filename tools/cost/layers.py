@@ -95,7 +95,9 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     permuted = rows * x.hidden * 4.0 * c.routing_traffic
     elements = permuted + rows * (x.up_matrices + 1.0) * width + x.tokens * 5.0 * x.hidden / x.norm_shards
     work = _with_traffic(x, c, forward, backward, elements, rows * (x.hidden + width))
-    return work + mlp_block(x, c, x.shared_ffn) if np.any(x.shared_ffn) else work
+    if not np.any(x.shared_ffn):
+        return work
+    return work + mlp_block(x, c, x.shared_ffn).scaled(np.where(x.shared_ffn > 0, 1.0, 0.0))
 
 
 def head_block(x: Inputs, c: Coefficients) -> Work:

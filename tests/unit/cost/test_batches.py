@@ -1,0 +1,141 @@
+"""A single scenario is the array of length one: batches and arrays of plans give the same figures."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tools.cost.coefficients import resolve
+from tools.cost.encode import encode, encode_plans
+from tools.cost.evaluate import BLOCK_ROWS, evaluate
+from tools.cost.inputs import Inputs
+from tools.cost.memory_settings import memory_settings
+from tools.cost.predict import predict, predict_rows
+from tools.scenario import Plan, Scenario, columns_of, parse_scenario
+
+Build = Callable[..., Any]
+DIFFERENT: list[dict[str, Any]] = [
+    {"tp": 4, "pp": 2, "vpp": 5, "batch": 128},
+    {"model": "deepseek-v3", "ep": 64, "precision": "fp8", "recompute": None},
+    {"model": "mixtral-8x7b", "tp": 2, "ep": 8, "zero_stage": 1},
+    {"model": "llama-3.1-8b", "device": "tpu-v5p", "framework": "maxtext", "zero_stage": 3},
+    {"model": "gpt-3-175b", "device": "a100-sxm-80gb", "tp": 8, "pp": 8, "flash": False},
+    {"model": "llama-3.1-8b", "device": "cpu", "devices": 2, "batch": 8, "precision": "fp32"},
+    {"model": "gpt-oss-120b", "device": "gb200", "ep": 16, "precision": "mxfp8"},
+    {"framework": "torchtitan", "zero_stage": 3, "tp": 8, "recompute": "selective"},
+]
+
+
+def numbers(prediction: dict[str, Any]) -> dict[str, object]:
+    nested = {
+        f"{name}.{part}": value
+        for name in ("breakdown_s", "memory_gib")
+        for part, value in prediction[name].items()
+    }
+    return {name: value for name, value in prediction.items() if not isinstance(value, dict)} | nested
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    left, right = numbers(one), numbers(other)
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        if isinstance(value, float):
+            assert value == pytest.approx(right[name], rel=1e-12, abs=1e-18), name
+        else:
+            assert value == right[name], name
+
+
+def test_a_batch_of_different_scenarios_gives_what_each_gives_alone(raw: Build) -> None:
+    scenarios = [parse_scenario(raw(**words) | {"id": n}) for n, words in enumerate(DIFFERENT)]
+    together = predict(scenarios)
+    assert [p["id"] for p in together] == list(range(len(scenarios)))
+    for scenario, prediction in zip(scenarios, together, strict=True):
+        assert_same(prediction, predict([scenario])[0])
+
+
+def test_the_order_of_a_batch_does_not_matter(raw: Build) -> None:
+    scenarios = [parse_scenario(raw(**words)) for words in DIFFERENT]
+    for one, other in zip(predict(scenarios), reversed(predict(scenarios[::-1])), strict=True):
+        assert_same(one, other)
+
+
+def test_an_empty_batch_is_empty() -> None:
+    assert predict([]) == []
+
+
+def random_plans(scenario: Scenario, count: int) -> list[Plan]:
+    """Degrees at random: arithmetic does not care whether they are legal."""
+    rng = np.random.default_rng(7)
+    assert scenario.plan is not None
+    degrees = {name: 2 ** rng.integers(0, 4, count) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")}
+    choices = {
+        "dp_shard": 2 ** rng.integers(0, 4, count),
+        "zero_stage": rng.integers(0, 4, count),
+        "micro_batch_size": rng.integers(1, 5, count),
+    }
+    named = {name: [int(v) for v in values] for name, values in (degrees | choices).items()}
+    recompute = rng.choice(["none", "selective", "full", ""], count)
+    schedule = rng.choice(["1f1b", "gpipe", "zero_bubble"], count)
+    return [
+        scenario.plan.model_copy(
+            update={name: values[row] for name, values in named.items()}
+            | {"recompute": str(recompute[row]) or None, "schedule": str(schedule[row])}
+        )
+        for row in range(count)
+    ]
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3"])
+def test_an_array_of_plans_gives_what_each_plan_gives_alone(scene: Build, model: str) -> None:
+    scenario = scene(model).scenario
+    plans = random_plans(scenario, 200)
+    x, keys = encode_plans(scenario, columns_of(plans))
+    batch = predict_rows(x, keys, [scenario.training.precision])
+    alone = predict([scenario.model_copy(update={"plan": plan}) for plan in plans])
+    for row, prediction in enumerate(alone):
+        assert batch.costs.step_time_s[row] == pytest.approx(prediction["step_time_s"], rel=1e-12)
+        assert batch.low_s[row] == pytest.approx(prediction["step_time_low_s"], rel=1e-12)
+        assert batch.costs.fits[row] == prediction["fits"]
+        for f in fields(batch.costs.breakdown):
+            nested: Any = prediction["breakdown_s"]
+            here = getattr(batch.costs.breakdown, f.name)[row]
+            assert here == pytest.approx(nested[f.name], rel=1e-12, abs=1e-18)
+
+
+def test_a_million_plans_give_what_any_of_them_gives_alone(scene: Build) -> None:
+    scenario = scene().scenario
+    few = random_plans(scenario, 997)
+    x, keys = encode_plans(scenario, columns_of(few))
+    order = np.random.default_rng(1).integers(0, len(few), 1_000_000)
+    c = resolve(keys, {})
+    settings = memory_settings(keys.framework, [scenario.training.precision])
+    small, large = evaluate(x, c, settings), evaluate(x.take(order), c, settings)
+    assert large.step_time_s.shape == (1_000_000,)
+    np.testing.assert_allclose(large.step_time_s, small.step_time_s[order], rtol=1e-12)
+    np.testing.assert_allclose(large.memory_bytes, small.memory_bytes[order], rtol=1e-12)
+    np.testing.assert_array_equal(large.fits, small.fits[order])
+    np.testing.assert_array_equal(large.recompute, small.recompute[order])
+
+
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_block_borders_leave_no_trace(scene: Build, extra: int) -> None:
+    s = scene()
+    rows = 2 * BLOCK_ROWS + extra
+    tp = 2.0 ** (np.arange(rows) % 4)
+    costs = evaluate(replace(s.x, tp=tp), s.c, s.settings)
+    expected = [float(evaluate(replace(s.x, tp=np.float64(t)), s.c, s.settings).step_time_s[0]) for t in tp[:4]]
+    np.testing.assert_allclose(costs.step_time_s, np.array(expected)[np.arange(rows) % 4], rtol=1e-12)
+
+
+def test_rows_of_different_stacks_keep_their_own_constants(raw: Build) -> None:
+    scenarios = [parse_scenario(raw(**words)) for words in DIFFERENT]
+    x, keys = encode(scenarios)
+    together = resolve(keys, {"gemm_efficiency": {"framework": {"maxtext": -0.3}}})
+    for row, scenario in enumerate(scenarios):
+        alone = resolve(encode([scenario])[1], {"gemm_efficiency": {"framework": {"maxtext": -0.3}}})
+        for f in fields(alone):
+            assert getattr(together, f.name)[row] == getattr(alone, f.name), f.name
+    assert isinstance(x, Inputs)
+    assert x.size == len(scenarios)
