@@ -17,7 +17,7 @@ from tools.trace.errors import UnreadableTraceError
 from tools.trace.structure import find_array_end, find_last_element_end
 from tools.trace.window import Window
 
-WINDOW_BYTES = 1 << 20
+WINDOW_BYTES = 1 << 19
 """Stays in the processor's cache; fresh memory for each batch would cost more than inflating it."""
 MAX_EVENT_BYTES = 16 << 20
 MAX_METADATA_BYTES = 32 << 20
@@ -29,7 +29,7 @@ _COMMA = re.compile(rb"\s*,")
 _NOT_JSON_NUMBER = re.compile(
     rb"([:\[,]\s*)[-+]?(?:inf(?:inity)?|nan(?:\(\w*\))?)(?=\s*[,}\]])", re.IGNORECASE
 )
-_CUT_SEARCH_BYTES = 64 << 10
+_CUT_SEARCH_BYTES = 8 << 10
 _OPEN, _CLOSE, _COMMA_BYTE = ord("["), ord("]"), ord(",")
 
 

@@ -6,12 +6,12 @@ kernel. Where a trace has no device events (CPU training with gloo) the host's s
 `basis` says so.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.trace.name_match import match_names
 from tools.trace.patterns import CommunicationPatterns
 from tools.trace.record import Integers, RankTrace, Spans, join_spans
 
@@ -48,7 +48,7 @@ def classify(trace: RankTrace, patterns: CommunicationPatterns) -> Work:
     """The rank's work, sorted into computing, communicating and copying."""
     if not len(trace.device):
         return _classify_host(trace, patterns)
-    communicates = _matches(trace, trace.device, patterns.device_kernel.search) & ~trace.is_memory
+    communicates = match_names(trace.names, trace.device, patterns.device_kernel.search) & ~trace.is_memory
     positions = list(trace.device_collectives)
     communicates[positions] = True
     communicates |= _on_communication_stream(trace, communicates, patterns)
@@ -66,22 +66,14 @@ def _on_communication_stream(
         if known[here].mean() >= _COMMUNICATION_STREAM_RATIO:
             result |= here
     if (result & ~known).any():
-        result &= ~_matches(trace, trace.device, patterns.compute_kernel.search)
+        result &= ~match_names(trace.names, trace.device, patterns.compute_kernel.search)
     return result
 
 
 def _classify_host(trace: RankTrace, patterns: CommunicationPatterns) -> Work:
-    talks = np.flatnonzero(_matches(trace, trace.annotations, patterns.host_span.search))
-    works = np.flatnonzero(~_matches(trace, trace.host_ops, lambda name: name.startswith(_WRAPPERS)))
+    talks = np.flatnonzero(match_names(trace.names, trace.annotations, patterns.host_span.search))
+    works = np.flatnonzero(~match_names(trace.names, trace.host_ops, lambda name: name.startswith(_WRAPPERS)))
     spans = join_spans([trace.host_ops.take(works), trace.annotations.take(talks)])
     work_class = np.repeat([COMPUTE, COMMUNICATION], [len(works), len(talks)])
     origin = np.concatenate([np.full(len(works), -1), talks])
     return Work(spans, work_class, origin, "host")
-
-
-def _matches(trace: RankTrace, spans: Spans, test: Callable[[str], object]) -> NDArray[np.bool_]:
-    """The test applied once per distinct name."""
-    verdict = np.zeros(len(trace.names), dtype=np.bool_)
-    for number in np.unique(spans.name):
-        verdict[number] = bool(test(trace.names[number]))
-    return verdict[spans.name]

@@ -16,6 +16,7 @@ from tools.trace.classify import COMMUNICATION, Work
 from tools.trace.dtypes import find_element_bytes
 from tools.trace.intervals import Coverage
 from tools.trace.links import FoundLaunches, find_enclosing, find_launches
+from tools.trace.name_match import match_names
 from tools.trace.op_names import COLLECTIVE_OP, is_shaped_annotation
 from tools.trace.patterns import CommunicationPatterns
 from tools.trace.record import CollectiveArguments, Integers, OpArguments, RankTrace, Spans
@@ -105,8 +106,7 @@ def _enclosing(
     trace: RankTrace, spans: Spans, is_wanted: Callable[[str], bool], launched: FoundLaunches
 ) -> list[int]:
     """Position in `spans` of the wanted one around each launch; -1 for none."""
-    wanted = np.array([is_wanted(name) for name in trace.names], dtype=np.bool_)
-    chosen = np.append(np.flatnonzero(wanted[spans.name]), -1)
+    chosen = np.append(np.flatnonzero(match_names(trace.names, spans, is_wanted)), -1)
     found = find_enclosing(spans.take(chosen[:-1]), launched.lane, launched.start_ns)
     return [int(one) for one in np.where(launched.found, chosen[found], -1)]
 

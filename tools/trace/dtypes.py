@@ -1,6 +1,7 @@
 """Element sizes and precisions by the names that profilers use."""
 
 import re
+from functools import cache
 
 _BYTES_BY_PATTERN = (
     (re.compile(r"float8|fp8|e4m3|e5m2|int8|uint8|char|byte|bool|\bu?i8\b|_[iu]8_", re.I), 1),
@@ -17,11 +18,13 @@ _PRECISION_BY_PATTERN = (
 )
 
 
+@cache
 def find_element_bytes(name: str) -> int | None:
     """Bytes of one element, from a dtype or from a kernel name that contains one."""
     return next((size for pattern, size in _BYTES_BY_PATTERN if pattern.search(name)), None)
 
 
+@cache
 def find_precision(name: str) -> str | None:
     """The contract's precision name of a floating dtype."""
     return next((precision for pattern, precision in _PRECISION_BY_PATTERN if pattern.search(name)), None)

@@ -17,11 +17,16 @@ _INT64_LIMIT = 1 << 62
 _MAX_RANKS = 1 << 20
 
 
-class DeviceArguments(msgspec.Struct, gc=False):
-    """Of kernels, copies, sets and of `record_param_comms`."""
+class StreamArguments(msgspec.Struct, gc=False):
+    """Of kernels, copies and sets."""
 
     stream: int | None = None
     correlation: int | None = None
+
+
+class CollectiveDescription(msgspec.Struct, gc=False):
+    """Of kernels that communicate and of `record_param_comms`."""
+
     collective: str | None = msgspec.field(default=None, name="Collective name")
     in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
     out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
@@ -105,12 +110,18 @@ def _bounded(value: int, otherwise: int) -> int:
     return value if abs(value) < _INT64_LIMIT else otherwise
 
 
-def is_collective(arguments: DeviceArguments) -> bool:
+def any_collective(texts: Sequence[bytes]) -> bool:
+    """Whether any of the texts may describe a collective."""
+    joined = b"".join(texts)
+    return b'"Collective name"' in joined or b'"Process Group Name"' in joined
+
+
+def is_collective(arguments: CollectiveDescription) -> bool:
     """Whether the event carries a collective's description."""
     return arguments.collective is not None or arguments.group is not None
 
 
-def as_collective(arguments: DeviceArguments) -> CollectiveArguments:
+def as_collective(arguments: CollectiveDescription) -> CollectiveArguments:
     """The description in our terms."""
     return CollectiveArguments(
         kind=arguments.collective,

@@ -9,6 +9,7 @@ from tools.trace.breakdown import Occupancy
 from tools.trace.classify import COMPUTE, Work
 from tools.trace.intervals import Coverage, cover, join
 from tools.trace.links import find_launches
+from tools.trace.name_match import match_names
 from tools.trace.patterns import CommunicationPatterns
 from tools.trace.record import Integers, RankTrace
 
@@ -45,7 +46,7 @@ class HostProfile(msgspec.Struct, frozen=True):
 
 def profile_host(trace: RankTrace, work: Work, occupancy: Occupancy, loading: Coverage) -> HostProfile:
     """All host figures of one rank."""
-    waits = _is_synchronisation(trace)
+    waits = match_names(trace.names, trace.launches, _SYNCHRONISES.search)
     calls, pauses = trace.launches.take(~waits), trace.launches.take(waits)
     launched = find_launches(work.spans.link, trace.launches)
     started_ns = work.spans.start_ns[launched.found]
@@ -68,14 +69,9 @@ def profile_host(trace: RankTrace, work: Work, occupancy: Occupancy, loading: Co
 
 def find_loading(trace: RankTrace, patterns: CommunicationPatterns) -> Coverage:
     """When the rank was loading data, by its annotations."""
-    is_loading = np.array([bool(patterns.data_loading.search(name)) for name in trace.names], dtype=np.bool_)
-    spans = trace.annotations.take(is_loading[trace.annotations.name])
+    is_loading = match_names(trace.names, trace.annotations, patterns.data_loading.search)
+    spans = trace.annotations.take(is_loading)
     return cover(spans.start_ns, spans.end_ns)
-
-
-def _is_synchronisation(trace: RankTrace) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    named = np.array([bool(_SYNCHRONISES.search(name)) for name in trace.names], dtype=np.bool_)
-    return named[trace.launches.name] if len(named) else np.zeros(0, dtype=np.bool_)
 
 
 def _median_depth(called_ns: Integers, started_ns: Integers) -> float:

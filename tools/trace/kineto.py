@@ -5,6 +5,7 @@ and track labels are skipped: launches are tied to device work by correlation in
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,9 +16,11 @@ from tools.trace.columns import NameTable, SpanColumns
 from tools.trace.decompress import ReadLimits, open_json
 from tools.trace.errors import UnreadableTraceError
 from tools.trace.event_arguments import (
-    DeviceArguments,
+    CollectiveDescription,
     LaunchArguments,
     ShapeArguments,
+    StreamArguments,
+    any_collective,
     as_collective,
     as_lanes,
     as_links,
@@ -107,15 +110,24 @@ class _Builder:
                 getattr(self, f"_add_{sort}")(chosen)
 
     def _add_kernel(self, events: list[TraceEvent], is_memory: bool = False) -> None:
-        decoded = decode_arguments([event.args for event in events], DeviceArguments)
-        for position, one in enumerate(decoded, self.device.length):
-            if is_collective(one):
-                self.device_collectives[position] = as_collective(one)
+        texts = [event.args for event in events]
+        decoded = decode_arguments(texts, StreamArguments)
+        self._add_collectives(self.device_collectives, self.device.length, texts)
         streams: list[object] = [one.stream for one in decoded]
         if None in streams:
             streams = [event.tid if one is None else one for one, event in zip(streams, events, strict=True)]
         self.device.add(events, as_lanes(streams), as_links([one.correlation for one in decoded]))
         self.is_memory += [is_memory] * len(events)
+
+    def _add_collectives(
+        self, collectives: dict[int, CollectiveArguments], first: int, texts: Sequence[bytes]
+    ) -> None:
+        """Keeps the descriptions of collectives; looks closer only where the texts mention any."""
+        if not any_collective(texts):
+            return
+        for position, one in enumerate(decode_arguments(texts, CollectiveDescription), first):
+            if is_collective(one):
+                collectives[position] = as_collective(one)
 
     def _add_copy(self, events: list[TraceEvent]) -> None:
         self._add_kernel(events, is_memory=True)
@@ -130,11 +142,9 @@ class _Builder:
             events = [event for event in events if event.name in SHAPED_OPS]
         shaped = [i for i, event in enumerate(events) if event.name in SHAPED_OPS]
         self.op_arguments.update(_shapes(events, shaped, self.host_ops.length))
-        collective = [i for i in shaped if events[i].name == COLLECTIVE_OP]
-        decoded = decode_arguments([events[i].args for i in collective], DeviceArguments)
-        for i, one in zip(collective, decoded, strict=True):
-            if is_collective(one):
-                self.op_collectives[self.host_ops.length + i] = as_collective(one)
+        for i in shaped:
+            if events[i].name == COLLECTIVE_OP:
+                self._add_collectives(self.op_collectives, self.host_ops.length + i, [events[i].args])
         self.host_ops.add(events, _threads(events))
 
     def _add_annotation(self, events: list[TraceEvent]) -> None:

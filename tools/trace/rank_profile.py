@@ -17,6 +17,7 @@ from tools.trace.devices import find_device
 from tools.trace.host import HostProfile, find_loading, profile_host
 from tools.trace.intervals import Coverage, cover, join
 from tools.trace.memory import MemoryProfile, profile_memory
+from tools.trace.name_match import match_names
 from tools.trace.patterns import CommunicationPatterns
 from tools.trace.record import RankTrace
 from tools.trace.roofline import RoofPoint, place_on_roofline
@@ -121,8 +122,8 @@ def _exposed_by_kind(collectives: list[CollectiveEvent], compute: Coverage) -> d
 
 def _split_kernels(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> tuple[int, int]:
     kernels = work.of_class(COMPUTE)
-    is_matrix = np.array([bool(patterns.matrix_kernel.search(name)) for name in trace.names], dtype=np.bool_)
-    matrix_ns = int(kernels.duration_ns[is_matrix[kernels.name]].sum())
+    is_matrix = match_names(trace.names, kernels, patterns.matrix_kernel.search)
+    matrix_ns = int(kernels.duration_ns[is_matrix].sum())
     return matrix_ns, int(kernels.duration_ns.sum()) - matrix_ns
 
 

@@ -1,0 +1,195 @@
+"""How many megabytes of trace JSON are read per CPU second, beside tools that load the whole file.
+
+Every contender goes from gzip JSON to the breakdown of one rank, in a process of its own, one file after the
+other; the rounds alternate between contenders and the best round of each counts. Imports are not timed.
+
+    python benchmarks/trace.py [--traces DIR] [--rounds N] [--peer-python PYTHON] [--peer-path DIR]
+
+`json.load` (every event a dictionary) and `full load` (and a call tree of them) are plain Python and always
+there. TraceLens (github.com/AMD-AGI/TraceLens; the PyPI
+package of that name is something else) and HolisticTraceAnalysis (PyPI: traceinsight) take part when the
+interpreter given with --peer-python can import them; --peer-path is put before its search path.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.trace_contenders import CONTENDERS, PEERS
+
+REPO = Path(__file__).resolve().parents[1]
+SHARED = REPO / ".." / "shared" / "traces"
+CHOSEN = (
+    "v100_df_index_resolver",
+    "v100_ns_resolution",
+    "a100_nccl_data",
+    "b200_eager",
+    "mi300_ddp_resnet18",
+)
+"""About 100 MB of JSON, old and new writers, micro- and nanoseconds; TraceLens does not read a100_control."""
+BAR_MB_PER_S = 150.0
+BAR_TIMES_FULL_LOAD = 5.0
+
+
+def run_contender(name: str, files: list[Path]) -> dict[str, Any]:
+    """CPU seconds and results of one contender, in this process."""
+    contender = CONTENDERS[name]
+    warm = _small_trace(Path(tempfile.mkdtemp(prefix="trace-bench-")))
+    # Some contenders refuse so small a trace; it only serves to import everything.
+    with suppress(KeyError, ValueError, IndexError, ZeroDivisionError, AssertionError):
+        contender(warm)
+    start = time.process_time()
+    results = [contender(path) for path in files]
+    return {"cpu_s": time.process_time() - start, "results": results}
+
+
+def _small_trace(folder: Path) -> Path:
+    import gzip
+
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "pid": 0,
+        "tid": 7,
+        "ts": 1,
+        "dur": 2,
+        "args": {"stream": 7},
+    }
+    path = folder / "rank0.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": [kernel]}).encode()))
+    return path
+
+
+def _measure(name: str, files: list[Path], args: argparse.Namespace) -> dict[str, Any]:
+    """One round in a fresh process; `failed` has the reason when the contender is not there."""
+    python = args.peer_python if name in PEERS else sys.executable
+    paths = [str(REPO), *([args.peer_path] if args.peer_path and name in PEERS else [])]
+    code = f"import sys; sys.path[:0] = {paths!r}; from benchmarks.trace import main; main()"
+    command = [python, "-c", code, "--contender", name, *map(str, files)]
+    result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    if result.returncode:
+        return {"failed": (result.stderr.strip().splitlines() or ["no reason given"])[-1]}
+    answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return answer
+
+
+def _compare(files: list[Path], args: argparse.Namespace) -> None:
+    from tools.trace.decompress import ReadLimits, open_json
+
+    megabytes = 0.0
+    for path in files:
+        with open_json(path, ReadLimits()) as source:
+            while source.fill(memoryview(bytearray(1 << 20))):
+                pass
+            megabytes += source.json_bytes / 1e6
+    print(f"{len(files)} traces, {megabytes:.1f} MB of JSON, best of {args.rounds} rounds")
+    best: dict[str, dict[str, Any]] = {}
+    for _ in range(args.rounds):
+        for name in CONTENDERS:
+            answer = _measure(name, files, args)
+            if name not in best or answer.get("cpu_s", 1e9) < best[name].get("cpu_s", 1e9):
+                best[name] = answer
+    _print(best, megabytes)
+
+
+def _print(best: dict[str, dict[str, Any]], megabytes: float) -> None:
+    ours = best["asap"]["cpu_s"]
+    print(f"{'':24}{'CPU s':>8}{'MB/CPU s':>10}{'asap is':>10}")
+    for name in CONTENDERS:
+        if "failed" in best[name]:
+            print(f"{name:24}did not run: {best[name]['failed'][:90]}")
+            continue
+        cpu_s = best[name]["cpu_s"]
+        times = "" if name == "asap" else f"{cpu_s / ours:9.1f}×"
+        print(f"{name:24}{cpu_s:8.2f}{megabytes / cpu_s:10.1f}{times:>10}")
+    peer = "TraceLens" if "cpu_s" in best["TraceLens"] else "full load"
+    speed, ratio = megabytes / ours, best[peer]["cpu_s"] / ours
+    print(
+        f"bar: {BAR_MB_PER_S:.0f} MB/CPU s: {'met' if speed >= BAR_MB_PER_S else 'missed'} ({speed:.0f});",
+        end=" ",
+    )
+    met = "met" if ratio >= BAR_TIMES_FULL_LOAD else "missed"
+    print(f"{BAR_TIMES_FULL_LOAD:.0f} times {peer}: {met} ({ratio:.1f})")
+
+
+def _find_files(folder: str | None) -> list[Path]:
+    if folder:
+        return sorted(Path(folder).resolve().glob("*.json.gz"))
+    shared = [(SHARED / "single" / f"{name}.json.gz").resolve() for name in CHOSEN]
+    return [path for path in shared if path.is_file()] or [_made_up_trace()]
+
+
+def _made_up_trace() -> Path:
+    """Where no real traces are at hand: 200,000 events of the usual sorts and lengths."""
+    import gzip
+
+    events = []
+    for number in range(50_000):
+        ids = {"External id": number, "correlation": number}
+        long = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>" * 2
+        common = {"pid": 1, "ts": 1712195495500000 + number * 10}
+        dims = {"Input Dims": [[4, 2048, 4096]], "Input type": ["float"], "Ev Idx": number}
+        shape = {"grid": [64, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "stream": 7}
+        events += [
+            {
+                "ph": "X",
+                "cat": "cpu_op",
+                "name": "aten::add_",
+                "tid": 1,
+                "dur": 8,
+                **common,
+                "args": {**ids, **dims},
+            },
+            {
+                "ph": "X",
+                "cat": "cuda_runtime",
+                "name": "cudaLaunchKernel",
+                "tid": 1,
+                "dur": 5,
+                **common,
+                "args": ids,
+            },
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": long,
+                "tid": 7,
+                "dur": 6.5,
+                **common,
+                "args": {**ids, **shape},
+            },
+            {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": number, "tid": 1, **common},
+        ]
+    path = Path(tempfile.mkdtemp(prefix="trace-bench-")) / "rank0.json.gz"
+    path.write_bytes(
+        gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}, indent=1).encode(), 6)
+    )
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="trace reading: megabytes of JSON per CPU second")
+    parser.add_argument("--traces", metavar="DIR", help="folder of *.json.gz (default: the shared traces)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--peer-python", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--peer-path", default="", metavar="DIR")
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("files", nargs="*", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.contender:
+        print(json.dumps(run_contender(args.contender, args.files)))
+        return
+    _compare(_find_files(args.traces), args)
+
+
+if __name__ == "__main__":
+    main()

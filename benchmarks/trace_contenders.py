@@ -1,0 +1,144 @@
+"""What `trace.py` compares: each contender goes from one gzip trace to compute and exposed communication.
+
+Imports stand inside the functions: a contender is only looked for when its turn comes.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+Breakdown = tuple[float, float]
+"""Microseconds of compute, and of communication that no compute hides."""
+
+
+def asap(path: Path) -> Breakdown:
+    from tools.trace.breakdown import measure
+    from tools.trace.classify import classify
+    from tools.trace.kineto import read_kineto
+    from tools.trace.patterns import load_patterns
+
+    trace = read_kineto(path)
+    terms = measure(classify(trace, load_patterns()), trace.launches)
+    return terms.compute_ns / 1000, terms.exposed_communication_ns / 1000
+
+
+def asap_all(path: Path) -> Breakdown:
+    """With every analysis of one rank: steps, collectives, roofline, host, memory, timeline."""
+    from tools.trace.formats import profile_file
+    from tools.trace.patterns import load_patterns
+
+    terms = profile_file(path, load_patterns()).breakdown
+    return terms.compute_ns / 1000, terms.exposed_communication_ns / 1000
+
+
+def json_load(path: Path) -> Breakdown:
+    """The least that a tool does which loads every event as a dictionary."""
+    return _break_down(_load(path))
+
+
+def full_load(path: Path) -> Breakdown:
+    """What full-loading tools do: events numbered and ended, a call tree a thread, kernels tied to calls."""
+    events = _load(path)
+    by_thread: dict[Any, list[dict[str, Any]]] = {}
+    calls: dict[Any, dict[str, Any]] = {}
+    for number, one in enumerate(events):
+        one["UID"] = number
+        if "dur" in one:
+            one["t_end"] = one["ts"] + one["dur"]
+            one["children"] = []
+            by_thread.setdefault((one.get("pid"), one.get("tid")), []).append(one)
+            if one.get("cat") in ("cuda_runtime", "cuda_driver"):
+                calls[one.get("args", {}).get("correlation")] = one
+    for thread in by_thread.values():
+        _build_tree(thread)
+    for one in events:
+        if one.get("cat") in _DEVICE:
+            one["launch"] = calls.get(one.get("args", {}).get("correlation"))
+    return _break_down(events)
+
+
+def _build_tree(thread: list[dict[str, Any]]) -> None:
+    thread.sort(key=lambda one: (one["ts"], -one["dur"]))
+    open_calls: list[dict[str, Any]] = []
+    for one in thread:
+        while open_calls and open_calls[-1]["t_end"] < one["t_end"]:
+            open_calls.pop()
+        if open_calls:
+            one["parent"] = open_calls[-1]["UID"]
+            open_calls[-1]["children"].append(one["UID"])
+        open_calls.append(one)
+
+
+def _load(path: Path) -> list[dict[str, Any]]:
+    import gzip
+
+    with gzip.open(path) as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return events
+
+
+def _break_down(events: list[dict[str, Any]]) -> Breakdown:
+    compute: list[tuple[float, float]] = []
+    talking: list[tuple[float, float]] = []
+    for one in events:
+        if one.get("cat") == "kernel":
+            talks = "nccl" in one["name"].lower()
+            (talking if talks else compute).append((one["ts"], one["ts"] + one["dur"]))
+    busy = _union(compute)
+    return busy, _union(compute + talking) - busy
+
+
+def _union(intervals: list[tuple[float, float]]) -> float:
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def tracelens(path: Path) -> Breakdown:
+    """As its documentation says: load the file into a tree of events, then ask for the timeline."""
+    from TraceLens import TreePerfAnalyzer  # type: ignore[import-not-found]
+
+    table = TreePerfAnalyzer.from_file(str(path)).get_df_gpu_timeline()
+    times = dict(zip(table["type"], table["time ms"], strict=True))
+    return times["computation_time"] * 1000, times["exposed_comm_time"] * 1000
+
+
+def tracelens_bare(path: Path) -> Breakdown:
+    """Only its loader and its analyser of device events, without the tree."""
+    from TraceLens.TreePerf.gpu_event_analyser import (  # type: ignore[import-not-found]
+        PytorchGPUEventAnalyser,
+    )
+    from TraceLens.util import DataLoader  # type: ignore[import-not-found]
+
+    events = DataLoader.load_data(str(path))["traceEvents"]
+    for number, event in enumerate(events):
+        event["UID"] = number
+        if "ts" in event and "dur" in event:
+            event["t_end"] = event["ts"] + event["dur"]
+    times = PytorchGPUEventAnalyser(events).compute_metrics()
+    return times["computation_time"], times["exposed_comm_time"]
+
+
+def hta(path: Path) -> Breakdown:
+    from hta.trace_analysis import TraceAnalysis  # type: ignore[import-not-found]
+
+    analysis = TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))
+    row = analysis.get_temporal_breakdown(visualize=False).iloc[0]
+    return float(row["compute_time(us)"]), float(row["non_compute_time(us)"])
+
+
+CONTENDERS: dict[str, Callable[[Path], Breakdown]] = {
+    "asap": asap,
+    "asap, all analyses": asap_all,
+    "json.load": json_load,
+    "full load": full_load,
+    "TraceLens": tracelens,
+    "TraceLens, no tree": tracelens_bare,
+    "HolisticTraceAnalysis": hta,
+}
+PEERS = ("TraceLens", "TraceLens, no tree", "HolisticTraceAnalysis")
