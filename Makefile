@@ -6,12 +6,13 @@ SHELL := bash
 
 VENV := .venv
 BENCH_VENV := .venv-bench
+FRAMEWORKS_VENV := .venv-frameworks
 RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 EXAMPLE := examples/llama-3.1-70b-64xh100.json
 
-.PHONY: help setup demo test check fit validate bench-peers bench-predict bench-recommend bench-trace clean
+.PHONY: help setup demo test test-frameworks check fit validate bench-peers bench-predict bench-recommend bench-trace clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +36,14 @@ demo: setup ## predict a 70B training step on 64 H100: no key, no server, no GPU
 
 test: setup ## run the tests
 	@$(RUN) -m pytest
+
+# torchtitan needs an fsspec older than ours: the frameworks meet in an environment apart, of 3 GB.
+test-frameworks: $(FRAMEWORKS_VENV)/.installed ## let torchtitan, megatron-core, DeepSpeed and Accelerate judge the exports
+	@$(FRAMEWORKS_VENV)/bin/python -m pytest -m real tests/integration/export
+
+$(FRAMEWORKS_VENV)/.installed: pyproject.toml tests/integration/export/constraints-frameworks.txt scripts/setup.sh
+	@scripts/setup.sh $(FRAMEWORKS_VENV) tests/integration/export/constraints-frameworks.txt -e '.[dev,frameworks]'
+	@touch $@
 
 check: setup ## lint, format, types, import contracts
 	@$(VENV)/bin/ruff check .
@@ -65,5 +74,5 @@ bench-trace: setup ## megabytes of trace read a second
 	@$(RUN) benchmarks/trace.py
 
 clean: ## remove what make made
-	@rm -rf $(VENV) $(BENCH_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH_VENV) $(FRAMEWORKS_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -44,4 +44,14 @@ COMMANDS = {
         "where the time of profiled training steps goes, and why",
         "asap diagnose traces/",
     ),
+    "export": Command(
+        "service.cli.export",
+        "a plan as the configuration of a training framework",
+        "asap export examples/llama-3.1-70b-64xh100.json --format megatron",
+    ),
+    "import": Command(
+        "service.cli.import_plan",
+        "a scenario from the configuration of today's job",
+        "asap import train.toml --format torchtitan --model config.json --device h100",
+    ),
 }

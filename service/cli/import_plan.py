@@ -1,0 +1,129 @@
+"""`asap import`: a framework's configuration as a scenario that the other commands take.
+
+Prints only; what the settings mean is `tools.imports`' to know.
+"""
+
+import json
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import Any
+
+from service.cli.io import read_bytes, read_object, write_json_line
+from tools.errors import InputError
+from tools.imports import IMPORT_FORMATS, Given, import_plan
+
+MAX_FILE_BYTES = 2**20
+UNUSED = "not used: "
+UNUSED_SHOWN = 40
+
+HELP = """\
+Make a scenario from the configuration of today's training job.
+
+Such files name neither the devices nor, mostly, the model: give them as options. What
+the file says and a scenario has no place for is listed on standard error. The scenario
+is checked and printed as JSON, ready for 'asap predict' and 'asap optimize'.
+
+formats:
+  torchtitan   TOML                     needs --model, --device
+  megatron     a launch script's text, or YAML of arguments
+                                        needs --device, --num-devices, often --model
+  deepspeed    ds_config JSON           needs --model, --device, --seq-len
+  maxtext      YAML on top of base.yml  needs --device, mostly --model, --num-devices
+
+examples:
+  asap import train.toml --format torchtitan --model config.json --device h100 > today.json
+  asap import pretrain.sh --format megatron --device h100 --num-devices 64 | asap predict -
+  asap import ds_config.json --format deepspeed --model config.json --device a100-sxm-80gb \\
+      --num-devices 16 --seq-len 4096 --set plan.recompute=full
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the configuration, or - for standard input")
+    parser.add_argument("--format", required=True, metavar="NAME", help=f"one of {', '.join(IMPORT_FORMATS)}")
+    parser.add_argument("--model", metavar="FILE", help="a Hugging Face config.json")
+    parser.add_argument("--device", metavar="NAME", help="an accelerator of 'asap hardware list'")
+    for name, what in (
+        ("num-devices", "how many of them the job runs on"),
+        ("devices-per-node", "how many share a node; by default what is usual for the device"),
+        ("num-slices", "TPU slices (or GPU nodes) a MaxText job spans, where its file leaves it open"),
+        ("seq-len", "tokens in a sequence"),
+        ("global-batch-size", "sequences in a step"),
+        ("micro-batch-size", "sequences a device runs at once"),
+    ):
+        parser.add_argument(f"--{name}", type=_positive, metavar="N", help=what)
+    parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8, mxfp8 or nvfp4")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="put any other field of the scenario, e.g. plan.recompute=none; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="print the scenario on one line")
+
+
+def run(args: Namespace) -> int:
+    imported = import_plan(_read_text(args.file), args.format, _given(args))
+    if args.json:
+        write_json_line(imported.scenario)
+    else:
+        sys.stdout.write(json.dumps(imported.scenario, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+    _print_notes(imported.notes)
+    return 0
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
+        raise ArgumentTypeError(f"must be a whole number of 1 or more, not {text[:20]!r}")
+    return int(text)
+
+
+def _read_text(source: str) -> str:
+    data = read_bytes(source, MAX_FILE_BYTES)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError("FILE", data[error.start : error.start + 8], "must be UTF-8 text") from None
+
+
+def _given(args: Namespace) -> Given:
+    return Given(
+        model=read_object(args.model, MAX_FILE_BYTES) if args.model else None,
+        device=args.device,
+        num_devices=args.num_devices,
+        devices_per_node=args.devices_per_node,
+        num_slices=args.num_slices or 1,
+        seq_len=args.seq_len,
+        global_batch_size=args.global_batch_size,
+        micro_batch_size=args.micro_batch_size,
+        precision=args.precision,
+        replaced=tuple(_assignment(text) for text in args.set),
+    )
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """FIELD=VALUE, where VALUE is JSON or, where it is not, a plain word."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError("--set", text, "must be FIELD=VALUE, for instance plan.recompute=none")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def _print_notes(notes: tuple[str, ...]) -> None:
+    unused = [note.removeprefix(UNUSED) for note in notes if note.startswith(UNUSED)]
+    for note in notes:
+        if not note.startswith(UNUSED):
+            _print_note(note)
+    if unused:
+        more = f" and {len(unused) - UNUSED_SHOWN} more" if len(unused) > UNUSED_SHOWN else ""
+        _print_note(f"settings without a place in a scenario: {', '.join(unused[:UNUSED_SHOWN])}{more}")
+
+
+def _print_note(note: str) -> None:
+    line = "".join(letter if letter.isprintable() else "?" for letter in note)
+    sys.stderr.write(f"asap: note: {line}\n")

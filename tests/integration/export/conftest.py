@@ -1,0 +1,51 @@
+"""Plans that the real packages judge: dense and MoE, with every axis that a format has."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tools.export import Export, export_plan
+from tools.scenario import Scenario, parse_scenario
+
+DENSE: dict[str, Any] = {
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+EXPERTS = {"num_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 2048}
+PLAN: dict[str, Any] = {
+    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 64, "dp_shard": 64, "zero_stage": 3,
+    "micro_batch_size": 1, "sequence_parallel": None, "recompute": "full",
+}  # fmt: skip
+
+Build = Callable[..., Scenario]
+
+
+@pytest.fixture
+def build() -> Build:
+    def call(
+        framework: str, *, moe: bool = False, training: dict[str, Any] | None = None, **plan: object
+    ) -> Scenario:
+        stated = {"seq_len": 8192, "global_batch_size": 256, "precision": "bf16", "framework": framework}
+        return parse_scenario(
+            {
+                "model": DENSE | (EXPERTS if moe else {}),
+                "cluster": {"device": "b200", "num_devices": 64, "devices_per_node": 8},
+                "training": stated | (training or {}),
+                "plan": PLAN | plan,
+            }
+        )
+
+    return call
+
+
+@pytest.fixture
+def exported(build: Build) -> Callable[..., Export]:
+    def call(name: str, framework: str, **words: Any) -> Export:  # noqa: ANN401 - passed on as they are
+        return export_plan(build(framework, **words), name)
+
+    return call

@@ -1,0 +1,125 @@
+"""From what a file says and what is given beside it to a scenario, or to the option that is missing."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.errors import InputError
+from tools.scenario import parse_scenario
+from tools.scenario.fields import NOTHING
+from tools.scenario.huggingface import canonical_model
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user states beside the file; it wins over the file."""
+
+    model: dict[str, Any] | None = None
+    device: str | None = None
+    num_devices: int | None = None
+    devices_per_node: int | None = None
+    num_slices: int = 1
+    seq_len: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    precision: str | None = None
+    replaced: tuple[tuple[str, Any], ...] = ()
+    """Dotted scenario fields and the values to put there, last of all."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a file says, in the words of a scenario. `model` holds Hugging Face names."""
+
+    plan: dict[str, Any]
+    training: dict[str, Any]
+    model: dict[str, Any] = field(default_factory=dict)
+    num_devices: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A scenario that `asap predict` accepts, as JSON values, and what the user should know about it."""
+
+    scenario: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def missing(option: str, why: str) -> InputError:
+    return InputError(option, NOTHING, f"the file does not say it, so give it here: {why}")
+
+
+def get_num_devices(given: Given, why: str) -> int:
+    if given.num_devices is None:
+        raise missing("--num-devices", why)
+    return given.num_devices
+
+
+def get_num_layers(given: Given, in_file: int | None = None) -> int:
+    """Layers of the model, from the file or from --model; vpp is told by them in most formats."""
+    layers = in_file
+    if given.model is not None:
+        stated = canonical_model(given.model).get("num_hidden_layers")
+        layers = stated if isinstance(stated, int) and stated > 0 else layers
+    if layers is None:
+        raise missing("--model", "a Hugging Face config.json (its layers tell how many chunks a stage has)")
+    return layers
+
+
+def is_moe(given: Given, draft_model: dict[str, Any]) -> bool:
+    model = canonical_model(given.model) if given.model is not None else draft_model
+    return bool(model.get("num_experts"))
+
+
+def assemble(draft: Draft, given: Given, framework: str) -> Imported:
+    """Checks the result as `asap predict` would."""
+    scenario = {
+        "model": given.model if given.model is not None else _model_of(draft),
+        "cluster": _cluster(draft, given),
+        "training": _training(draft, given) | {"framework": framework},
+        "plan": dict(draft.plan),
+    }
+    if given.micro_batch_size is not None:
+        scenario["plan"]["micro_batch_size"] = given.micro_batch_size
+    for name, value in given.replaced:
+        part, _, key = name.partition(".")
+        if part not in scenario or not key:
+            allowed = "FIELD is model.NAME, cluster.NAME, training.NAME or plan.NAME"
+            raise InputError("--set", name, allowed)
+        scenario[part] = scenario[part] | {key: value}
+    if scenario["plan"].get("micro_batch_size") is None:
+        raise missing("--micro-batch-size", "sequences that a device runs at once")
+    parse_scenario(scenario)
+    return Imported(scenario, tuple(draft.notes))
+
+
+def _model_of(draft: Draft) -> dict[str, Any]:
+    needed = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+    if any(draft.model.get(name) is None for name in needed):
+        raise missing("--model", "a Hugging Face config.json")
+    return {name: value for name, value in draft.model.items() if value is not None}
+
+
+def _cluster(draft: Draft, given: Given) -> dict[str, Any]:
+    if given.device is None:
+        raise missing("--device", "a name of 'asap hardware list'")
+    num_devices = given.num_devices or draft.num_devices
+    if num_devices is None:
+        raise missing("--num-devices", "how many devices the job runs on")
+    if draft.num_devices not in (None, num_devices):
+        allowed = f"the degrees in the file multiply to {draft.num_devices}"
+        raise InputError("--num-devices", num_devices, allowed)
+    cluster: dict[str, Any] = {"device": given.device, "num_devices": num_devices}
+    return cluster | ({"devices_per_node": given.devices_per_node} if given.devices_per_node else {})
+
+
+def _training(draft: Draft, given: Given) -> dict[str, Any]:
+    training = dict(draft.training)
+    for name in ("seq_len", "global_batch_size", "precision"):
+        stated = getattr(given, name)
+        if stated is not None:
+            training[name] = stated
+    for name, why in (("seq_len", "tokens in a sequence"), ("global_batch_size", "sequences in a step")):
+        if training.get(name) is None:
+            raise missing("--" + name.replace("_", "-"), why)
+    return training

@@ -1,0 +1,46 @@
+"""Text of a foreign file as a mapping. The text is data: nothing in it is executed or looked up outside."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from tools.errors import InputError
+from tools.scenario.fields import shown
+
+MAX_TEXT_CHARACTERS = 1_000_000
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    return _mapping(text, "TOML", tomllib.loads)
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    return _mapping(text, "JSON", json.loads)
+
+
+def parse_yaml(text: str) -> dict[str, Any]:
+    return _mapping(text, "YAML", yaml.safe_load)
+
+
+def _mapping(text: str, kind: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise InputError("FILE", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
+    try:
+        value = parse(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError("FILE", text.strip()[:40], f"not {kind}: {_first_line(error)}") from None
+    if not isinstance(value, dict):
+        raise InputError("FILE", shown(value), f"must be {kind} with named settings")
+    return {str(key): item for key, item in value.items()}
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    mark = getattr(error, "problem_mark", None)
+    place = f" at line {mark.line + 1}" if mark else ""
+    problem = getattr(error, "problem", None) or str(error)
+    return " ".join(problem.split())[:120] + place
