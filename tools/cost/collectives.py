@@ -25,24 +25,24 @@ class Group:
     link_share: Array
 
 
-def place(x: Inputs, size: Array, stride: Array) -> Group:
-    domain = slice_devices(x)
-    inside = np.clip(np.floor(domain / stride), 1.0, size)
+def place(x: Inputs, size: Array, stride: Array, domain: Array | None = None) -> Group:
+    """Where a group lies; `domain` replaces the devices that fast links join."""
+    inside = np.clip(np.floor((x.domain if domain is None else domain) / stride), 1.0, size)
     return Group(size, inside, size / inside, _torus_share(x, inside))
 
 
 def slice_devices(x: Inputs) -> Array:
-    """Devices that fast links join. On TPUs a hybrid-sharded job runs on several slices, one a replica
-    (MaxText's ici/dcn parallelism), joined by the data-centre network."""
+    """Devices that fast links join for data parallelism. On TPUs a hybrid-sharded job runs on several slices,
+    one a replica (MaxText's ici/dcn parallelism), joined by the data-centre network."""
     hybrid = (x.torus_dimensions > 0) & (x.dp_shard > 1) & (x.dp_shard < x.dp * x.cp)
     return np.where(hybrid, np.minimum(x.domain, x.tp * x.pp * x.dp_shard), x.domain)
 
 
 def _torus_share(x: Inputs, inside: Array) -> Array:
     """Share of a chip's torus links that a group can use: a ring along one axis has only that axis."""
-    side = np.maximum(np.minimum(slice_devices(x), x.devices), 2.0) ** (
-        1.0 / np.maximum(x.torus_dimensions, 1.0)
-    )
+    if not np.any(x.torus_dimensions):
+        return np.ones(())
+    side = np.maximum(np.minimum(x.domain, x.devices), 2.0) ** (1.0 / np.maximum(x.torus_dimensions, 1.0))
     axes = np.ceil(np.log(np.maximum(inside, 2.0)) / np.log(np.maximum(side, 2.0)) - 1e-9)
     return np.where(x.torus_dimensions > 0, np.minimum(axes / np.maximum(x.torus_dimensions, 1.0), 1.0), 1.0)
 

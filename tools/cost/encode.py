@@ -6,9 +6,18 @@ from functools import lru_cache
 import numpy as np
 
 from tools.cost.coefficients import RowKeys
-from tools.cost.inputs import RECOMPUTE_CODES, Inputs
+from tools.cost.inputs import Array, Inputs
 from tools.hardware import Device, get_device
-from tools.scenario.spec import ClusterSpec, ModelSpec, Plan, Scenario, TrainingSpec
+from tools.scenario import (
+    SCHEDULES,
+    ClusterSpec,
+    ModelSpec,
+    Plan,
+    PlanColumns,
+    Scenario,
+    TrainingSpec,
+    columns_of,
+)
 
 Facts = dict[str, float]
 
@@ -19,11 +28,41 @@ GEMM_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 
 def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
     """One row a scenario; a single scenario gives scalars."""
     devices = [scenario_device(s.cluster) for s in scenarios]
-    rows = [_row(s, device) for s, device in zip(scenarios, devices, strict=True)]
-    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
+    rows = [workload_facts(s, device) for s, device in zip(scenarios, devices, strict=True)]
+    workload = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
+    plans = _plan_columns(columns_of([_planned(s) for s in scenarios]))
+    columns = {**workload, **plans}
     inputs = Inputs(**{name: column if len(rows) > 1 else column[0] for name, column in columns.items()})
     stacks = [stack_name(s.training) for s in scenarios]
     return inputs, RowKeys([d.generation for d in devices], [d.name for d in devices], stacks)
+
+
+def encode_plans(scenario: Scenario, plans: PlanColumns) -> tuple[Inputs, RowKeys]:
+    """Many plans of one scenario: scalars for the workload, arrays for the plans."""
+    device = scenario_device(scenario.cluster)
+    scalars = {name: np.asarray(float(value)) for name, value in workload_facts(scenario, device).items()}
+    keys = RowKeys([device.generation], [device.name], [stack_name(scenario.training)])
+    return Inputs(**scalars, **_plan_columns(plans)), keys
+
+
+def _plan_columns(p: PlanColumns) -> dict[str, Array]:
+    columns = {
+        "tp": p.tp,
+        "pp": p.pp,
+        "vpp": np.where(p.pp > 1, p.vpp, 1),
+        "cp": p.cp,
+        "ep": p.ep,
+        "etp": p.etp,
+        "dp": p.dp,
+        "dp_shard": np.where(p.zero_stage > 0, p.dp_shard, 1),
+        "zero": p.zero_stage,
+        "micro_batch": p.micro_batch_size,
+        "sequence_parallel": p.sequence_parallel,
+        "recompute": p.recompute,
+        "zero_bubble": p.schedule == SCHEDULES.index("zero_bubble"),
+        "keeps_all": p.schedule == SCHEDULES.index("gpipe"),
+    }
+    return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
 
 
 def stack_name(t: TrainingSpec) -> str:
@@ -35,15 +74,15 @@ def scenario_device(cluster: ClusterSpec) -> Device:
     return get_device(cluster.device, cluster.overrides)
 
 
-def _row(s: Scenario, device: Device) -> Facts:
-    if s.plan is None:
+def _planned(scenario: Scenario) -> Plan:
+    if scenario.plan is None:
         raise ValueError("a scenario without a plan cannot be predicted")
-    return {
-        **model_facts(s.model),
-        **cluster_facts(s, device),
-        **training_facts(s.training),
-        **plan_facts(s.plan),
-    }
+    return scenario.plan
+
+
+def workload_facts(s: Scenario, device: Device) -> Facts:
+    """Everything but the plan."""
+    return {**model_facts(s.model), **cluster_facts(s, device), **training_facts(s.training)}
 
 
 @lru_cache(maxsize=256)
@@ -118,23 +157,4 @@ def training_facts(t: TrainingSpec) -> Facts:
         "gemm_bytes": GEMM_BYTES[t.precision],
         "value_bytes": 4.0 if t.precision == "fp32" else 2.0,
         "flash": float(t.flash_attention),
-    }
-
-
-def plan_facts(p: Plan) -> Facts:
-    return {
-        "tp": p.tp,
-        "pp": p.pp,
-        "vpp": p.vpp if p.pp > 1 else 1,
-        "cp": p.cp,
-        "ep": p.ep,
-        "etp": p.etp,
-        "dp": p.dp,
-        "dp_shard": p.dp_shard if p.zero_stage > 0 else 1,
-        "zero": p.zero_stage,
-        "micro_batch": p.micro_batch_size,
-        "sequence_parallel": float(p.sequence_parallel),
-        "recompute": RECOMPUTE_CODES[p.recompute],
-        "zero_bubble": float(p.schedule == "zero_bubble"),
-        "keeps_all": float(p.schedule == "gpipe"),
     }

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Rows = slice | NDArray[np.intp]
 
-RECOMPUTE_CODES = {"none": 0.0, "selective": 1.0, "full": 2.0, None: -1.0}
-RECOMPUTE_NAMES = {0.0: "none", 1.0: "selective", 2.0: "full"}
-
 
 @dataclass(frozen=True)
 class Columns:
@@ -23,7 +20,8 @@ class Columns:
 
     @property
     def size(self) -> int:
-        return max((np.size(getattr(self, f.name)) for f in fields(self)), default=1)
+        arrays = [value for f in fields(self) if np.ndim(value := getattr(self, f.name))]
+        return len(arrays[0]) if arrays else 1
 
     def take(self, rows: Rows) -> Self:
         """The given rows; scalars stay scalars."""

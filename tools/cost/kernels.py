@@ -18,25 +18,27 @@ def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precisi
     """One product (m,k)x(k,n): arithmetic at the shape's efficiency, plus operands and result moved."""
     rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency
     element_bytes = x.gemm_bytes if low_precision else x.value_bytes
-    flops = 2.0 * m * n * k
-    padding = np.where(
-        x.torus_dimensions > 0, _mxu_ratio(x, n, k), 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
-    )
-    inner = np.maximum(k, 1.0)
-    inner = np.where(x.torus_dimensions > 0, np.ceil(inner / x.tile_n) * x.tile_n, inner)
-    depth = 1.0 + c.gemm_depth_half / inner
+    padding, inner = _padding(x, c, m, n, k)
+    depth = 1.0 + c.gemm_depth_half / np.maximum(inner, 1.0)
     traffic_bytes = (m * k + k * n) * element_bytes + m * n * x.value_bytes
-    return flops * padding * depth / rate + traffic_bytes / x.memory_bandwidth
+    return 2.0 * m * n * k * padding * depth / rate + traffic_bytes / x.memory_bandwidth
 
 
 def _gemm_rate(x: Inputs, c: Coefficients) -> Array:
     """Sustained FLOP/s of large products in the run's precision."""
-    gain: Array = np.select(
-        [x.gemm_bytes >= 2.0, x.gemm_bytes == 1.0, x.gemm_bytes > 1.0],
-        [1.0, c.fp8_gain, c.mxfp8_gain],
-        c.fp4_gain,
-    )
-    return x.gemm_peak * c.gemm_efficiency * gain
+    low = np.where(x.gemm_bytes < 1.0, c.fp4_gain, np.where(x.gemm_bytes > 1.0, c.mxfp8_gain, c.fp8_gain))
+    return x.gemm_peak * c.gemm_efficiency * np.where(x.gemm_bytes >= 2.0, 1.0, low)
+
+
+def _padding(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array) -> tuple[Array, Array]:
+    """Work done over work asked for, and the inner dimension as computed: a systolic array runs whole tiles
+    of weights, other devices waves of tiles."""
+    systolic = x.torus_dimensions > 0
+    if not np.any(systolic):
+        return 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0), k
+    waves = 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
+    inner = np.ceil(k / x.tile_n) * x.tile_n
+    return np.where(systolic, _mxu_ratio(x, n, k), waves), np.where(systolic, inner, k)
 
 
 def _wave_ratio(x: Inputs, m: Array, n: Array) -> Array:

@@ -38,36 +38,58 @@ class Memory(Columns):
         return sum((getattr(self, f.name) for f in fields(self)), np.zeros(()))
 
 
+@dataclass(frozen=True)
+class Activity(Columns):
+    """What does not depend on how data parallelism is sharded, on the first stage and on the last."""
+
+    first_activations: Array
+    first_buffers: Array
+    last_activations: Array
+    last_buffers: Array
+
+
 def memory_bytes(x: Inputs, s: MemorySettings) -> Memory:
-    """The worse of the first stage (most micro-batches in flight) and the last (logits)."""
-    first, last = _stage(x, s, first=True), _stage(x, s, first=False)
-    worse_first = first.total >= last.total
-    return Memory(
-        *(np.where(worse_first, getattr(first, f.name), getattr(last, f.name)) for f in fields(Memory))
-    )
+    return with_state(x, s, activity_bytes(x, s))
 
 
-def _stage(x: Inputs, s: MemorySettings, first: bool) -> Memory:
+def activity_bytes(x: Inputs, s: MemorySettings) -> Activity:
+    """Activations in flight, most on the first stage, and working buffers, with the logits on the last."""
     lay = stages(x)
-    layers = lay.inner if first else lay.last
-    dense, expert = layer_parameters(x, lay.moe_share)
-    matrices = np.where(x.pp > 1, 1.0, 2.0 - x.tied)
-    parameters, gradients, optimizer = _state(
-        x, s, dense * layers + vocabulary_parameters(x) * matrices, expert * layers
-    )
-    flight = _in_flight(x) if first else np.where(x.pp > 1, 1.0 + (x.vpp - 1.0) / x.vpp, 1.0)
-    activations = layers * _kept_bytes(x, s, lay.moe_share) * flight
-    on_last = np.where(x.pp > 1, 0.0 if first else 1.0, 1.0)
-    logits = on_last * x.tokens * x.vocab / x.tp * s.logits_bytes
+    kept = _kept_bytes(x, s, lay.moe_share) * s.fragmentation_ratio
+    # Megatron-LM, get_pp_rank_microbatches: the last stage warms up (vpp - 1) * pp chunks and works on one
+    last_flight = np.minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
     working = np.where(x.recompute >= 1, _layer_bytes(x, s, lay.moe_share), 0.0)
-    gathered = np.where(x.zero >= 3, _gathered(x, s, lay.moe_share), 0.0)
-    buffers = np.maximum(logits, working) + gathered + _communication_buffers(x, s)
+    logits = x.tokens * x.vocab / x.tp * s.logits_bytes
+    exchanged = _communication_buffers(x, s)
+    return Activity(
+        first_activations=lay.inner * kept * _in_flight(x),
+        first_buffers=(np.maximum(np.where(x.pp > 1, 0.0, logits), working) + exchanged)
+        * s.fragmentation_ratio,
+        last_activations=lay.last * kept * last_flight,
+        last_buffers=(np.maximum(logits, working) + exchanged) * s.fragmentation_ratio,
+    )
+
+
+def with_state(x: Inputs, s: MemorySettings, a: Activity) -> Memory:
+    """The worse of the first stage and the last, with what ZeRO leaves of weights and optimizer on a rank."""
+    lay = stages(x)
+    dense, expert = layer_parameters(x, lay.moe_share)
+    gathered = np.where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
+    matrices = vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
+    first = _state(x, s, dense * lay.inner + matrices, expert * lay.inner)
+    last = _state(x, s, dense * lay.last + matrices, expert * lay.last)
+    on_first = sum(first, a.first_activations + a.first_buffers)
+    on_last = sum(last, a.last_activations + a.last_buffers)
+    worse_first = on_first >= on_last
+    parameters, gradients, optimizer = (
+        np.where(worse_first, one, other) for one, other in zip(first, last, strict=True)
+    )
     return Memory(
-        parameters,
-        gradients,
-        optimizer,
-        activations=activations * s.fragmentation_ratio,
-        buffers=buffers * s.fragmentation_ratio,
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=np.where(worse_first, a.first_activations, a.last_activations),
+        buffers=np.where(worse_first, a.first_buffers, a.last_buffers) + gathered,
         runtime=np.asarray(s.runtime_bytes),
     )
 
@@ -121,10 +143,9 @@ def _score_bytes(x: Inputs) -> Array:
     return np.where(x.flash > 0, 0.0, 5.0 * x.tokens * x.heads / x.tp * x.seq)
 
 
-def _gathered(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
-    """ZeRO-3: whole layers gathered ahead of use, and their gradients before they are scattered."""
-    dense, expert = layer_parameters(x, moe_share)
-    return (dense + expert) * s.gathered_layers * x.value_bytes + vocabulary_parameters(x) * x.value_bytes
+def _gathered(x: Inputs, s: MemorySettings, layer: Array) -> Array:
+    """ZeRO-3: whole layers gathered ahead of use, and the embedding or output matrix."""
+    return (layer * s.gathered_layers + vocabulary_parameters(x)) * x.value_bytes
 
 
 def _communication_buffers(x: Inputs, s: MemorySettings) -> Array:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from tools.cost.coefficients import Coefficients
-from tools.cost.inputs import Array, Columns, Inputs
+from tools.cost.inputs import Array, Columns, Inputs, Rows
 from tools.cost.sizes import (
     Stages,
     dense_shards,
@@ -43,31 +43,58 @@ class Breakdown(Columns):
         return sum((getattr(self, f.name) for f in fields(self)), np.zeros(()))
 
 
+@dataclass(frozen=True)
+class Core(Columns):
+    """What does not depend on how data parallelism is sharded."""
+
+    stage: StageTime
+    bubble: Array
+    dense: Array
+    expert: Array
+    layers: Array
+
+    def take(self, rows: Rows) -> "Core":
+        parts = [getattr(self, f.name) for f in fields(self)[1:]]
+        return Core(self.stage.take(rows), *(part[rows] if np.ndim(part) else part for part in parts))
+
+
 def step_breakdown(x: Inputs, c: Coefficients) -> Breakdown:
+    return with_data_parallelism(x, c, step_core(x, c))
+
+
+def step_core(x: Inputs, c: Coefficients) -> Core:
+    """The slowest stage, the bubble, and the parameters that data parallelism will have to move."""
     lay = stages(x)
     slowest, mean_s = _slowest_stage(x, c, lay)
     dense, expert = layer_parameters(x, lay.moe_share)
-    dense = dense * lay.inner + vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
-    expert = expert * lay.inner
     rest = np.where(x.zero_bubble > 0, ZERO_BUBBLE_REST, 1.0)
-    bubble = (x.pp - 1.0) * mean_s / x.vpp * rest
-    dp = _data_exposed_s(x, c, dense, expert, lay.inner, slowest)
-    optimizer = _optimizer_s(x, c, dense, expert)
-    m = x.micro_batches
+    return Core(
+        stage=slowest,
+        bubble=(x.pp - 1.0) * mean_s / x.vpp * rest,
+        dense=dense * lay.inner + vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied),
+        expert=expert * lay.inner,
+        layers=lay.inner,
+    )
+
+
+def with_data_parallelism(x: Inputs, c: Coefficients, core: Core) -> Breakdown:
+    """The step: `core` over all micro-batches, and what ZeRO's sharding adds."""
+    stage, m = core.stage, x.micro_batches
+    dp = _data_exposed_s(x, c, core)
+    optimizer = _optimizer_s(x, c, core)
     waiting = c.scale_jitter * np.log2(np.maximum(x.devices, 1.0))
+    busy = stage.device * m + core.bubble + dp + optimizer
     return Breakdown(
-        compute=slowest.compute * m,
-        memory_bound_ops=slowest.elementwise * m,
-        tp_comm_exposed=slowest.tp * m,
-        cp_comm_exposed=slowest.cp * m,
-        ep_comm_exposed=slowest.ep * m,
+        compute=stage.compute * m,
+        memory_bound_ops=stage.elementwise * m,
+        tp_comm_exposed=stage.tp * m,
+        cp_comm_exposed=stage.cp * m,
+        ep_comm_exposed=stage.ep * m,
         dp_comm_exposed=dp,
-        pp_comm_exposed=slowest.pp * m,
-        pipeline_bubble=bubble,
+        pp_comm_exposed=stage.pp * m,
+        pipeline_bubble=core.bubble,
         optimizer=optimizer,
-        host_and_other=slowest.host * m
-        + c.step_overhead_s
-        + waiting * (slowest.device * m + bubble + dp + optimizer),
+        host_and_other=stage.host * m + c.step_overhead_s + waiting * busy,
     )
 
 
@@ -84,17 +111,15 @@ def _slowest_stage(x: Inputs, c: Coefficients, lay: Stages) -> tuple[StageTime, 
     return slowest, (inner.total * (x.pp - 1.0) + last.total) / x.pp
 
 
-def _data_exposed_s(
-    x: Inputs, c: Coefficients, dense: Array, expert: Array, layers: Array, stage: StageTime
-) -> Array:
-    """Step-end traffic hides under one micro-batch, ZeRO-3's under each; latency under nothing."""
-    sent = data_s(x, c, dense, expert, layers)
-    window = stage.compute + stage.elementwise
+def _data_exposed_s(x: Inputs, c: Coefficients, core: Core) -> Array:
+    """Step-end traffic hides under one micro-batch, ZeRO-2's and -3's under each; latency under nothing."""
+    sent = data_s(x, c, core.dense, core.expert, core.layers)
+    window = core.stage.compute + core.stage.elementwise
     once = not_hidden(sent.step_end, window, c.dp_exposed)
     each = not_hidden(sent.every_micro_batch, window, c.dp_exposed)
     return once + x.micro_batches * each + sent.latency
 
 
-def _optimizer_s(x: Inputs, c: Coefficients, dense: Array, expert: Array) -> Array:
-    local = dense / dense_shards(x) + expert / expert_shards(x)
+def _optimizer_s(x: Inputs, c: Coefficients, core: Core) -> Array:
+    local = core.dense / dense_shards(x) + core.expert / expert_shards(x)
     return local * OPTIMIZER_BYTES * c.optimizer_traffic / x.memory_bandwidth

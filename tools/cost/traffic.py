@@ -17,6 +17,7 @@ from tools.cost.collectives import (
     gather_transfer_s,
     neighbour_s,
     place,
+    slice_devices,
 )
 from tools.cost.inputs import Array, Inputs
 from tools.cost.sizes import dense_shards, expert_ranks, expert_shards
@@ -58,7 +59,7 @@ class DataTraffic:
     step_end: Array
     """Gradients and updated parameters, once a step."""
     every_micro_batch: Array
-    """ZeRO-3: parameters gathered twice and gradients scattered, in each micro-batch."""
+    """ZeRO-3: parameters gathered twice and gradients scattered; ZeRO-2: gradients scattered."""
     latency: Array
     """Hops of wide rings, for the whole step: nothing hides them, since each message waits for the last."""
 
@@ -82,15 +83,17 @@ def _sharded_s(
     x: Inputs, c: Coefficients, parameters: Array, ranks: Array, stride: Array, shards: Array, layers: Array
 ) -> DataTraffic:
     messages = np.where(parameters > 0, layers, 0.0)
-    shard_group = place(x, shards, stride)
-    replica_group = place(x, ranks / shards, stride * shards)
+    domain = slice_devices(x)
+    shard_group = place(x, shards, stride, domain)
+    replica_group = place(x, ranks / shards, stride * shards, domain)
     layer_bytes = parameters / layers * x.value_bytes
     one_pass = messages * gather_transfer_s(x, c, shard_group, layer_bytes)
     replicas = 2.0 * messages * gather_transfer_s(x, c, replica_group, layer_bytes / shards)
-    full = x.zero >= 3
-    passes = np.where(full, 3.0 * x.micro_batches, 2.0)
+    # each micro-batch: ZeRO-3 gathers twice and scatters, ZeRO-2 scatters; the rest waits for the step's end
+    each = np.select([x.zero >= 3, x.zero >= 2], [3.0, 1.0], 0.0)
+    at_end = np.select([x.zero >= 3, x.zero >= 2], [0.0, 1.0], 2.0)
+    passes = each * x.micro_batches + at_end
     latency = messages * (
         passes * gather_latency_s(x, c, shard_group) + 2.0 * gather_latency_s(x, c, replica_group)
     )
-    step_end = np.where(full, replicas, 2.0 * one_pass + replicas)
-    return DataTraffic(step_end, np.where(full, 3.0 * one_pass, 0.0), latency)
+    return DataTraffic(at_end * one_pass + replicas, each * one_pass, latency)

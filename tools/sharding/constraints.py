@@ -1,0 +1,79 @@
+"""What the user fixes or restricts: allowed values of plan fields, a memory cap, how much may change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tools.errors import InputError
+from tools.scenario import Plan, did_you_mean
+
+FIELDS = tuple(Plan.model_fields)
+CHECKPOINT_FIELDS = ("tp", "pp")
+"""Degrees that the layout of a saved checkpoint depends on, where it is not resharded on load."""
+DEFAULT_MEMORY_FRACTION = 0.97
+"""Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
+_OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes")
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """`allowed` maps a plan field to the values it may take; a field that is absent may take any."""
+
+    allowed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    max_memory_fraction: float = DEFAULT_MEMORY_FRACTION
+    max_changes: int | None = None
+
+
+def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constraints:
+    """From the scenario's `constraints`: `{"tp": [4, 8], "pp": 2, "max_memory_fraction": 0.9, ...}`."""
+    known = (*FIELDS, *_OTHER_KEYS)
+    for key in given:
+        if key not in known:
+            raise InputError(f"constraints.{key}", given[key], did_you_mean(key, known))
+    allowed = {name: _values(name, given[name]) for name in FIELDS if given.get(name) is not None}
+    if _flag(given, "keep_checkpoint_layout"):
+        allowed |= _kept(today)
+    changes = given.get("max_changes")
+    if changes is not None and (today is None or not _is_count(changes)):
+        raise InputError(
+            "constraints.max_changes", changes, "allowed: 0 or more, where the scenario has a plan"
+        )
+    return Constraints(allowed, _fraction(given), changes)
+
+
+def _values(name: str, given: object) -> tuple[object, ...]:
+    values = tuple(given) if isinstance(given, list | tuple) else (given,)
+    wanted = Plan.model_fields[name].annotation
+    for value in values:
+        textual = isinstance(value, str) and name in ("recompute", "schedule")
+        boolean = isinstance(value, bool) and wanted is bool
+        number = _is_count(value) and wanted is not bool and name not in ("recompute", "schedule")
+        if not (textual or boolean or number):
+            raise InputError(
+                f"constraints.{name}", given, "allowed: a value of that field, or a list of them"
+            )
+    return values
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"constraints.{name}", value, "allowed: true or false")
+    return value
+
+
+def _kept(today: Plan | None) -> dict[str, tuple[object, ...]]:
+    if today is None:
+        raise InputError("constraints.keep_checkpoint_layout", True, "needs a plan in the scenario")
+    return {name: (getattr(today, name),) for name in CHECKPOINT_FIELDS}
+
+
+def _fraction(given: Mapping[str, Any]) -> float:
+    value = given.get("max_memory_fraction", DEFAULT_MEMORY_FRACTION)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
+        raise InputError("constraints.max_memory_fraction", value, "allowed: above 0 and at most 1")
+    return float(value)
