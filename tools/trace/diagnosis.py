@@ -112,6 +112,18 @@ def collect_evidence(findings: Findings) -> list[dict[str, Any]]:
     return evidence + _bandwidth_evidence(findings) + _roofline_evidence(findings)
 
 
+def _idle_evidence(findings: Findings, total_ns: int) -> list[dict[str, Any]]:
+    steady = findings.shares.steady
+    if all(one.basis == "host" for one in findings.profiles):
+        return [_evidence("total.idle_us", steady.idle_ns / total_ns, "runs neither an op nor a collective")]
+    return [
+        _evidence(
+            "total.idle_host_us", steady.idle_host_ns / total_ns, "is idle because the launch came late"
+        ),
+        _evidence("total.idle_waiting_us", steady.idle_waiting_ns / total_ns, "is idle with work launched"),
+    ]
+
+
 def _evidence(ref: str, value: float, says: str) -> dict[str, Any]:
     return {"kind": "profile", "ref": ref, "value": round(value, 4), "says": f"{value:.1%} {says}"}
 

@@ -14,6 +14,8 @@ from tools.trace.rank_profile import FORMAT, RankProfile, profile_rank
 _JSON_SUFFIXES = (".json", ".json.gz")
 _SQLITE_SUFFIXES = (".sqlite", ".sqlite3")
 _XPLANE_SUFFIX = ".xplane.pb"
+_OVERHEAD_SUFFIX = ".overhead.json"
+"""Written beside summaries by `tools.profile`; no trace."""
 _SUMMARY_MARK = FORMAT.encode()
 _PEEK_BYTES = 256
 _MAX_SUMMARY_BYTES = 256 << 20
@@ -21,7 +23,9 @@ _MAX_SUMMARY_BYTES = 256 << 20
 
 def is_trace_name(name: str) -> bool:
     """Whether a file of this name is taken for a trace."""
-    return name.endswith((*_JSON_SUFFIXES, *_SQLITE_SUFFIXES, _XPLANE_SUFFIX)) and not name.startswith(".")
+    if name.startswith(".") or name.endswith(_OVERHEAD_SUFFIX):
+        return False
+    return name.endswith((*_JSON_SUFFIXES, *_SQLITE_SUFFIXES, _XPLANE_SUFFIX))
 
 
 def profile_file(

@@ -50,7 +50,7 @@ class RankProfile(msgspec.Struct, kw_only=True):
     exposed_by_kind_ns: dict[str, int] = {}
     matrix_kernel_ns: int = 0
     other_kernel_ns: int = 0
-    """Summed times of compute kernels: matrix products and the like, and the rest."""
+    """Time with a matrix product or the like running, and with other compute kernels only."""
     roofline: list[RoofPoint] = []
     host: HostProfile = msgspec.field(default_factory=HostProfile)
     memory: MemoryProfile | None = None
@@ -123,8 +123,10 @@ def _exposed_by_kind(collectives: list[CollectiveEvent], compute: Coverage) -> d
 def _split_kernels(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> tuple[int, int]:
     kernels = work.of_class(COMPUTE)
     is_matrix = match_names(trace.names, kernels, patterns.matrix_kernel.search)
-    matrix_ns = int(kernels.duration_ns[is_matrix].sum())
-    return matrix_ns, int(kernels.duration_ns.sum()) - matrix_ns
+    matrix = kernels.take(is_matrix)
+    # Unions, because host ops contain one another.
+    matrix_ns = cover(matrix.start_ns, matrix.end_ns).total_ns
+    return matrix_ns, cover(kernels.start_ns, kernels.end_ns).total_ns - matrix_ns
 
 
 def _notes(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> list[str]:

@@ -1,4 +1,4 @@
-"""The kernels that take most of a rank's time, by name."""
+"""The kernels that take most of a rank's time, by name; host ops (on CPU) with what they contain."""
 
 import msgspec
 import numpy as np

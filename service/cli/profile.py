@@ -1,0 +1,91 @@
+"""`asap profile -- COMMAND`: runs a training command with the capture in it, and reports what that cost."""
+
+import subprocess
+import sys
+from argparse import REMAINDER, ArgumentParser, Namespace
+from pathlib import Path
+
+from service.cli.io import write_json_line
+from tools.errors import AsapError, InputError
+from tools.profile.capture import SUMMARY_FOLDER, CaptureSchedule
+from tools.profile.command import insert_capture
+from tools.profile.overhead import Overhead, read_overhead
+
+HELP = """\
+Run a training command under the profiler, without a change to its script.
+
+  asap profile --out traces -- torchrun --nproc-per-node 8 train.py --lr 1e-4
+
+A step ends when the optimizer has stepped. Every rank writes DIR/rank<N>.json.gz and a summary of a few
+kilobytes under DIR/summaries. 'asap diagnose DIR' reads both. The environment must have torch and ASAP.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Where to write, which steps, and the command."""
+    parser.add_argument(
+        "--out", metavar="DIR", default="traces", help="folder for the traces (default: traces)"
+    )
+    default = CaptureSchedule()
+    parser.add_argument("--wait", type=int, default=default.wait, metavar="N", help="plain steps before")
+    parser.add_argument("--warmup", type=int, default=default.warmup, metavar="N", help="steps of warm-up")
+    parser.add_argument("--active", type=int, default=default.active, metavar="N", help="steps to profile")
+    parser.add_argument("--summaries-only", action="store_true", help="do not keep the raw traces")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("command", nargs=REMAINDER, metavar="-- COMMAND", help="torchrun or python command")
+
+
+def run(args: Namespace) -> int:
+    """Runs the command; its failure is ours, with its exit status in the message."""
+    schedule = CaptureSchedule(args.wait, args.warmup, args.active)
+    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    folder = Path(args.out)
+    command = insert_capture(words, folder, schedule, keep_traces=not args.summaries_only)
+    _run(command)
+    found = _read_overheads(folder)
+    if not found:
+        least = schedule.wait + schedule.warmup + schedule.active
+        raise AsapError(f"no trace was written to {folder}: did the script step its optimizer {least} times?")
+    _report(found, folder, as_json=args.json)
+    return 0
+
+
+def _run(command: list[str]) -> None:
+    try:
+        # What the training prints goes to standard error: standard output is for the report.
+        finished = subprocess.run(command, stdout=sys.stderr.fileno(), check=False)
+    except OSError as error:
+        raise InputError("COMMAND", command[0], f"cannot be run: {error.strerror or error}") from None
+    if finished.returncode:
+        raise AsapError(f"the command ended with status {finished.returncode}: {' '.join(command)}")
+
+
+def _read_overheads(folder: Path) -> dict[str, Overhead]:
+    paths = sorted((folder / SUMMARY_FOLDER).glob("rank*.overhead.json"))
+    return {path.name.removesuffix(".overhead.json"): read_overhead(path) for path in paths}
+
+
+def _report(found: dict[str, Overhead], folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        ranks = [
+            {
+                "rank": int(name.removeprefix("rank")),
+                "plain_step_s": one.plain_step_s,
+                "profiled_step_s": one.profiled_step_s,
+                "overhead_ratio": one.overhead_ratio,
+            }
+            for name, one in found.items()
+        ]
+        write_json_line({"folder": str(folder), "ranks": ranks})
+        return
+    for name, one in found.items():
+        sys.stdout.write(f"{name}: {_describe(one)}\n")
+    sys.stdout.write(f"next: asap diagnose {folder}\n")
+
+
+def _describe(one: Overhead) -> str:
+    profiled = f"{(one.profiled_step_s or 0) * 1000:.1f} ms a profiled step ({one.profiled_steps})"
+    if one.overhead_ratio is None or one.plain_step_s is None:
+        return f"{profiled}; no plain step to compare with"
+    plain = f"{one.plain_step_s * 1000:.1f} ms a plain step ({one.plain_steps})"
+    return f"{profiled}, {plain}: overhead {one.overhead_ratio:+.1%}"

@@ -1,0 +1,36 @@
+"""The capture put between launcher and script."""
+
+from pathlib import Path
+
+import pytest
+
+from tools.errors import InputError
+from tools.profile.capture import CaptureSchedule
+from tools.profile.command import insert_capture
+
+INSERTED = ["-m", "tools.profile.run_script", "--out", "out", "--wait", "3", "--warmup", "1", "--active", "3"]
+
+
+@pytest.mark.parametrize(
+    ("before", "script"),
+    [
+        (["torchrun", "--nproc-per-node", "8"], ["train.py", "--lr", "1", "other.py"]),
+        (["python", "-m", "torch.distributed.run", "--nnodes=2"], ["src/train.py"]),
+        (["python", "-u"], ["train.py"]),
+    ],
+)
+def test_the_script_keeps_its_launcher_and_its_arguments(before: list[str], script: list[str]) -> None:
+    assert insert_capture([*before, *script], Path("out"), CaptureSchedule()) == [*before, *INSERTED, *script]
+
+
+def test_raw_traces_can_be_left_out() -> None:
+    command = insert_capture(["python", "t.py"], Path("out"), CaptureSchedule(), keep_traces=False)
+    assert command[-2:] == ["--summaries-only", "t.py"]
+
+
+@pytest.mark.parametrize(
+    "command", [[], ["train.py"], ["torchrun", "--nproc-per-node", "2"], ["bash", "run.sh"]]
+)
+def test_a_command_without_a_python_script_is_the_users_error(command: list[str]) -> None:
+    with pytest.raises(InputError, match="COMMAND"):
+        insert_capture(command, Path("out"), CaptureSchedule())

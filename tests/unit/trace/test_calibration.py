@@ -1,0 +1,62 @@
+"""Figures of the cluster, taken from a trace."""
+
+import pytest
+
+from tools.hardware import get_device
+from tools.trace.breakdown import Breakdown
+from tools.trace.calibration import ClusterMeasurements, measure_cluster
+from tools.trace.collective_events import CollectiveEvent
+from tools.trace.rank_profile import RankProfile
+from tools.trace.roofline import RoofPoint
+
+DEVICE = get_device("a100-sxm-80gb")
+PEAK = DEVICE.peak_flops["bf16"]
+
+
+def _product(share_of_peak: float, flops: float = 1e12) -> RoofPoint:
+    time_ns = round(flops / (PEAK * share_of_peak) * 1e9)
+    return RoofPoint("aten::mm", "m×n×k", "bf16", 1, time_ns, flops, flops / 1000, PEAK, PEAK)
+
+
+def _rank(rank: int, events: list[CollectiveEvent], points: list[RoofPoint] | None = None) -> RankProfile:
+    terms = Breakdown(communication_ns=100, exposed_communication_ns=25, total_ns=1000)
+    return RankProfile(
+        file="f", rank=rank, basis="device", breakdown=terms, collectives=events, roofline=points or []
+    )
+
+
+def _collective(ranks: tuple[int, ...], size: int, start_ns: int, end_ns: int) -> CollectiveEvent:
+    return CollectiveEvent("all_reduce", "g", ranks, len(ranks), size, start_ns, end_ns, 0, 0, 0)
+
+
+def test_efficiency_is_weighted_by_time() -> None:
+    measured = measure_cluster([_rank(0, [], [_product(0.8), _product(0.4)])], DEVICE)
+    assert measured.gemm_efficiency["bf16"] == pytest.approx(2 / (1 / 0.8 + 1 / 0.4), rel=1e-6)
+
+
+def test_small_products_say_nothing() -> None:
+    assert measure_cluster([_rank(0, [], [_product(0.01, flops=1e6)])], DEVICE).gemm_efficiency == {}
+
+
+@pytest.mark.parametrize(("ranks", "inside"), [((0, 1), True), ((0, 8), False)])
+def test_links_inside_and_across_nodes_are_told_apart(ranks: tuple[int, int], inside: bool) -> None:
+    early = _rank(ranks[0], [_collective(ranks, 10**8, 0, 20_000_000)])
+    late = _rank(ranks[1], [_collective(ranks, 10**8, 19_000_000, 20_000_000)])
+    measured = measure_cluster([early, late], DEVICE)
+    found = measured.intra_node_bytes_per_s if inside else measured.inter_node_bytes_per_s
+    assert found == pytest.approx(10**8 / 1e-3)
+    assert (measured.inter_node_bytes_per_s if inside else measured.intra_node_bytes_per_s) is None
+
+
+def test_small_messages_say_nothing_of_the_link() -> None:
+    ranks = [_rank(rank, [_collective((0, 1), 1000, 0, 5000)]) for rank in (0, 1)]
+    assert measure_cluster(ranks, DEVICE).intra_node_bytes_per_s is None
+
+
+def test_overlap_is_that_of_all_ranks() -> None:
+    assert measure_cluster([_rank(0, []), _rank(1, [])], DEVICE).overlap_ratio == pytest.approx(0.75)
+
+
+def test_nothing_measured_is_nothing_claimed() -> None:
+    profile = RankProfile(file="f", basis="device", breakdown=Breakdown())
+    assert measure_cluster([profile], DEVICE) == ClusterMeasurements()
