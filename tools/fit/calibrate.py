@@ -117,9 +117,8 @@ def fit(x: Inputs, keys: RowKeys, measured_s: Array, weights: Array) -> Shifts:
 def _robust(raw: Array) -> tuple[Array, Array]:
     """Soft-L1 of the residuals as signed roots, and its derivative."""
     z = np.sqrt(1.0 + (raw / ROBUST_FROM) ** 2)
-    root = np.sqrt(2.0 * (z - 1.0)) * ROBUST_FROM
-    slope = np.where(np.abs(raw) < 1e-9, 1.0, np.abs(raw) / np.maximum(root * z, 1e-12))
-    return np.sign(raw) * root, slope
+    shrink = np.sqrt(2.0 / (z + 1.0))  # not by z - 1, which is lost in rounding where a row fits exactly
+    return raw * shrink, 1.0 / (z * shrink)
 
 
 def _derivatives(plan: Design, predict: Callable[[Array], Array], shifts: Array, centre: Array) -> Array:
