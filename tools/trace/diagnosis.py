@@ -98,10 +98,7 @@ def collect_evidence(findings: Findings) -> list[dict[str, Any]]:
         _evidence(
             "total.exposed_communication_us", steady.exposed_communication_ns / total, "communicates, exposed"
         ),
-        _evidence("total.idle_host_us", steady.idle_host_ns / total, "is idle because the launch came late"),
-        _evidence(
-            "total.idle_waiting_us", steady.idle_waiting_ns / total, "is idle although work was launched"
-        ),
+        *_idle_evidence(findings, total),
     ]
     if any(one["waiting_us"] is not None for one in findings.collectives):
         says = "waits in collectives for late ranks"
