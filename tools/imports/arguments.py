@@ -11,7 +11,9 @@ from typing import Any
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 _ASSIGNMENT = re.compile(r"(?m)^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([\w.+-]+)[\"']?\s*;?\s*$")
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([\w.+-]*))?\}|(\w+))")
-_NOISE = re.compile(r"\\\r?\n|[\"'();]")
+_NOISE = re.compile(r"\\\r?\n|[\"';]")
+_ARRAY = re.compile(r"(?<=\w)\+?=\(")
+_ASSIGNED = re.compile(r"\w+\+?=")
 _OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?$", re.DOTALL)
 
 
@@ -24,17 +26,24 @@ def parse_arguments(text: str) -> dict[str, Any]:
     """Options by name with underscores: the value, True for a flag; the last of a repeated one holds."""
     plain = _COMMENT.sub("", text)
     variables = dict(_ASSIGNMENT.findall(plain))
-    words = _NOISE.sub(" ", _substituted(plain, variables)).split()
+    words = _NOISE.sub(" ", _ARRAY.sub("= ", _substituted(plain, variables))).split()
     found: dict[str, Any] = {}
     name = None
-    for word in words:
+    for word in map(_without_bracket, words):
         option = _OPTION.match(word) if word.startswith("--") else None
         if option:
             name = option[1].replace("-", "_")
             found[name] = True if option[2] is None else option[2]
-        elif name is not None:
+        elif _ASSIGNED.match(word):
+            name = None  # the next line of the script, not a value
+        elif name is not None and word:
             found[name], name = word, None
     return found
+
+
+def _without_bracket(word: str) -> str:
+    """The bracket that ends a bash array may be glued to its last word; one that a word opens is its own."""
+    return word if "(" in word else word.rstrip(")")
 
 
 def _substituted(text: str, variables: dict[str, str]) -> str:

@@ -18,7 +18,8 @@ MAX_STAGES = 10_000
 
 
 def read_megatron(text: str, given: Given) -> Draft:
-    settings = Settings(_values(text), "megatron")
+    values, is_arguments = _values(text)
+    settings = Settings(values, "megatron", bare_flags=is_arguments)
     model = read_model(settings)
     sizes = _degrees(settings, given)
     plan = sizes | _zero(settings, sizes) | _experts(settings, sizes["tp"], given, model)
@@ -37,12 +38,13 @@ def read_megatron(text: str, given: Given) -> Draft:
     return Draft(plan, training, model, num_devices=devices, notes=notes)
 
 
-def _values(text: str) -> dict[str, Any]:
+def _values(text: str) -> tuple[dict[str, Any], bool]:
+    """The settings by name, and whether they come from arguments (else from YAML)."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise InputError("FILE", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
     if has_options(text):
-        return parse_arguments(text)
-    return _leaves(parse_yaml(text), depth=4)
+        return parse_arguments(text), True
+    return _leaves(parse_yaml(text), depth=4), False
 
 
 def _leaves(values: dict[str, Any], depth: int) -> dict[str, Any]:

@@ -15,10 +15,12 @@ class Settings:
     A value that is null or "auto" (Hugging Face's word in DeepSpeed files) counts as absent.
     """
 
-    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+    def __init__(self, values: Mapping[str, Any], source: str, *, bare_flags: bool = False) -> None:
         self._values = dict(_flattened(values, "", MAX_DEPTH))
         self._source = source
         self._asked: set[str] = set()
+        # In argument text a flag has no value, and the word behind it is something else.
+        self._bare_flags = bare_flags
 
     def integer(self, name: str, least: int = 1) -> int | None:
         """The whole number under the name; -1 and the like only where `least` allows them."""
@@ -43,8 +45,8 @@ class Settings:
         value = self._get(name)
         if value is None or isinstance(value, bool):
             return value
-        if str(value).lower() in ("true", "false"):
-            return str(value).lower() == "true"
+        if self._bare_flags or str(value).lower() in ("true", "false"):
+            return str(value).lower() != "false"
         raise self._wrong(name, value, "allowed: true or false")
 
     def word(self, name: str, allowed: Mapping[str, Any] | tuple[str, ...] | None = None) -> str | None:

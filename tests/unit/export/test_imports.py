@@ -1,0 +1,265 @@
+"""Files as people have them, and what is said about them."""
+
+import contextlib
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.errors import InputError
+from tools.imports import IMPORT_FORMATS, Given, import_plan
+from tools.imports.arguments import parse_arguments
+
+MODEL: dict[str, Any] = {
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+BESIDE = Given(model=MODEL, device="h100", num_devices=64, devices_per_node=8, seq_len=8192)
+
+LAUNCH_SCRIPT = """
+#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+TP=4   # inside a node
+PP=2
+GPUS_PER_NODE=8
+NNODES="16"
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes ${NNODES} pretrain_gpt.py \\
+    --tensor-model-parallel-size ${TP:-1} --pipeline-model-parallel-size=$PP \\
+    --num-layers-per-virtual-pipeline-stage 4
+MODEL_ARGS=(
+    --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu
+    --num-attention-heads 32 --group-query-attention --num-query-groups 8
+    --vocab-size 128256 --untie-embeddings-and-output-weights
+)
+TRAINING_ARGS="
+    --seq-length 4096 --micro-batch-size 1 --global-batch-size 256
+    --bf16 --use-distributed-optimizer --sequence-parallel --recompute-activations
+    --lr 3e-4 --lr-decay-style cosine"
+"""
+
+
+def plan_of(text: str, name: str, beside: Given = BESIDE) -> dict[str, Any]:
+    plan: dict[str, Any] = import_plan(text, name, beside).scenario["plan"]
+    return plan
+
+
+def test_a_megatron_launch_script_tells_nearly_everything() -> None:
+    imported = import_plan(LAUNCH_SCRIPT, "megatron", Given(device="h100"))
+    scenario = imported.scenario
+    assert scenario["cluster"] == {"device": "h100", "num_devices": 128}
+    assert scenario["model"]["num_hidden_layers"] == 32
+    assert scenario["model"]["tie_word_embeddings"] is False
+    assert scenario["training"]["global_batch_size"] == 256
+    wanted = {"tp": 4, "pp": 2, "vpp": 4, "dp": 16, "dp_shard": 16, "zero_stage": 1, "recompute": "selective"}
+    assert {key: scenario["plan"][key] for key in wanted} == wanted
+    assert set(imported.notes) == {"not used: lr", "not used: lr_decay_style"}
+
+
+def test_megatron_arguments_in_yaml_may_be_grouped() -> None:
+    text = (
+        "model_parallel:\n  tensor_model_parallel_size: 2\nlanguage_model:\n  num_layers: 32\n"
+        "micro_batch_size: 1\nglobal_batch_size: 64\nseq_length: 4096\nbf16: true\n"
+    )
+    plan = plan_of(text, "megatron")
+    assert (plan["tp"], plan["dp"], plan["zero_stage"]) == (2, 32, 0)
+
+
+def test_megatron_s_experts_are_split_like_the_rest_unless_stated() -> None:
+    moe = MODEL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 2048}
+    text = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --seq-length 4096"
+    beside = Given(model=moe, device="h100", num_devices=8)
+    assert plan_of(text, "megatron", beside)["etp"] == 2
+    assert plan_of(f"{text} --expert-tensor-parallel-size 1", "megatron", beside)["etp"] == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "vpp"), [("Et*16|t*16L", 1), ("Ettt|(tt|)*14tL", 8), ("Et*8|(t*8|)*2t*8L", 2)]
+)
+@pytest.mark.parametrize("quote", ["", '"', "'"])
+def test_a_megatron_layout_tells_the_chunks_by_its_bars(layout: str, vpp: int, quote: str) -> None:
+    text = (
+        f"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout {quote}{layout}{quote} "
+        "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096"
+    )
+    assert plan_of(text, "megatron")["vpp"] == vpp
+
+
+def test_torchtitan_fills_the_devices_that_are_left() -> None:
+    text = "[parallelism]\ntensor_parallel_degree = 8\n[training]\nlocal_batch_size = 2\n"
+    imported = import_plan(text, "torchtitan", BESIDE)
+    plan = imported.scenario["plan"]
+    assert (plan["dp"], plan["dp_shard"], plan["zero_stage"], plan["micro_batch_size"]) == (8, 8, 3, 2)
+    assert imported.scenario["training"]["global_batch_size"] == 16
+
+
+def test_torchtitan_keeps_weights_gathered_under_a_pipeline_by_default() -> None:
+    text = "[parallelism]\npipeline_parallel_degree = 4\n[training]\nglobal_batch_size = 256\n"
+    assert plan_of(text, "torchtitan")["zero_stage"] == 2
+
+
+def test_torchtitan_runs_two_chunks_a_stage_where_a_looped_schedule_says_nothing() -> None:
+    text = (
+        '[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = "Interleaved1F1B"\n'
+        "[training]\nglobal_batch_size = 256\n"
+    )
+    assert plan_of(text, "torchtitan")["vpp"] == 2
+
+
+def test_deepspeed_s_auto_counts_as_not_said() -> None:
+    text = (
+        '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",'
+        ' "zero_optimization": {"stage": 3}}'
+    )
+    with pytest.raises(InputError, match="--micro-batch-size"):
+        import_plan(text, "deepspeed", BESIDE)
+    beside = Given(model=MODEL, device="h100", num_devices=16, seq_len=4096, micro_batch_size=2)
+    imported = import_plan(text, "deepspeed", beside)
+    assert imported.scenario["training"]["global_batch_size"] == 32
+    assert imported.scenario["plan"]["recompute"] is None
+    assert any("recompute" in note for note in imported.notes)
+
+
+def test_deepspeed_s_batch_sizes_tell_the_devices() -> None:
+    text = (
+        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,'
+        ' "bf16": {"enabled": true}, "zero_optimization": {"stage": 2},'
+        ' "tensor_parallel": {"autotp_size": 2}}'
+    )
+    imported = import_plan(text, "deepspeed", Given(model=MODEL, device="h100", seq_len=4096))
+    assert imported.scenario["cluster"]["num_devices"] == 16
+    assert imported.scenario["plan"]["dp"] == 8
+
+
+def test_maxtext_takes_what_base_yml_says_where_a_file_does_not() -> None:
+    imported = import_plan("per_device_batch_size: 1\n", "maxtext", BESIDE)
+    plan, training = imported.scenario["plan"], imported.scenario["training"]
+    assert (plan["dp"], plan["dp_shard"], plan["zero_stage"], plan["recompute"]) == (64, 64, 3, "full")
+    assert training["global_batch_size"] == 64
+    assert training["precision"] == "bf16"
+
+
+def test_maxtext_spreads_data_over_slices() -> None:
+    beside = Given(model=MODEL, device="tpu-v5e", num_devices=512, num_slices=2)
+    plan = plan_of("ici_tensor_parallelism: 4\nper_device_batch_size: 1\n", "maxtext", beside)
+    assert (plan["tp"], plan["dp"], plan["dp_shard"], plan["micro_batch_size"]) == (4, 128, 64, 4)
+
+
+def test_what_is_given_wins_over_the_file_and_set_wins_over_all() -> None:
+    text = "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --bf16"
+    beside = Given(
+        model=MODEL, device="h100", num_devices=8, seq_len=4096, precision="fp8",
+        replaced=(("plan.recompute", "full"), ("cluster.devices_per_node", 4)),
+    )  # fmt: skip
+    scenario = import_plan(text, "megatron", beside).scenario
+    assert (scenario["training"]["seq_len"], scenario["training"]["precision"]) == (4096, "fp8")
+    assert scenario["plan"]["recompute"] == "full"
+    assert scenario["cluster"]["devices_per_node"] == 4
+
+
+MISSING = [
+    # format, text, given beside it, the option that the error names
+    ("torchtitan", "", Given(model=MODEL, device="h100"), "--num-devices"),
+    ("torchtitan", "", Given(model=MODEL, num_devices=8), "--device"),
+    ("torchtitan", "", Given(device="h100", num_devices=8), "--model"),
+    ("megatron", "--seq-length 4096", Given(model=MODEL, device="h100"), "--num-devices"),
+    ("megatron", "--micro-batch-size 1", Given(model=MODEL, device="h100", num_devices=8), "--seq-len"),
+    ("megatron", "--seq-length 4096 --global-batch-size 8", Given(model=MODEL, device="h100", num_devices=8),
+     "--micro-batch-size"),
+    ("deepspeed", '{"train_micro_batch_size_per_gpu": 1}', Given(model=MODEL, device="h100"),
+     "--num-devices"),
+    ("deepspeed", '{"train_micro_batch_size_per_gpu": 1}', Given(model=MODEL, device="h100", num_devices=8),
+     "--seq-len"),
+    ("maxtext", "steps: 1", Given(model=MODEL, device="h100"), "--num-devices"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "beside", "option"), MISSING)
+def test_what_is_missing_is_named_by_its_option(name: str, text: str, beside: Given, option: str) -> None:
+    with pytest.raises(InputError) as caught:
+        import_plan(text, name, beside)
+    assert caught.value.field == option
+    assert "got nothing" in str(caught.value)
+
+
+WRONG = [
+    ("torchtitan", "[parallelism\n", "FILE", "not TOML"),
+    ("torchtitan", "[parallelism]\ntensor_parallel_degree = 0\n",
+     "torchtitan: parallelism.tensor_parallel_degree", "from 1"),
+    ("torchtitan", "[parallelism]\ntensor_parallel_degree = 3\n", "--num-devices", "multiple of"),
+    ("torchtitan", '[activation_checkpoint]\nmode = "most"\n',
+     "torchtitan: activation_checkpoint.mode", "selective"),
+    ("megatron", "--tensor-model-parallel-size $TP", "megatron: tensor_model_parallel_size", "an integer"),
+    ("megatron", "--seq-length 1e99 --micro-batch-size 1", "megatron: seq_length", "an integer"),
+    ("megatron", "[1, 2]", "FILE", "named settings"),
+    ("deepspeed", "{", "FILE", "not JSON"),
+    ("deepspeed", "[]", "FILE", "named settings"),
+    ("deepspeed", '{"train_batch_size": true}', "deepspeed: train_batch_size", "an integer"),
+    ("maxtext", "a: [1", "FILE", "not YAML"),
+    ("maxtext", "!!python/object/apply:os.system [echo]", "FILE", "not YAML"),
+    ("maxtext", "per_device_batch_size: .inf", "maxtext: per_device_batch_size", "a number"),
+    ("maxtext", "ici_data_parallelism: -1\nper_device_batch_size: 1",
+     "maxtext: ici_data_parallelism", "one axis"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "field", "reason"), WRONG)
+def test_a_wrong_file_is_one_line_that_names_the_setting(
+    name: str, text: str, field: str, reason: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        import_plan(text, name, BESIDE)
+    assert caught.value.field == field
+    assert reason in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_format_gets_the_nearest_name() -> None:
+    with pytest.raises(InputError, match="did you mean maxtext"):
+        import_plan("", "maxtxt", BESIDE)
+
+
+@pytest.mark.parametrize("name", IMPORT_FORMATS)
+@given(
+    text=st.text(st.sampled_from("{}[]:,=-\"'#&*!|>%@ \n\tab1.$()\\é"), max_size=60) | st.text(max_size=60)
+)
+def test_no_text_does_worse_than_an_input_error(name: str, text: str) -> None:
+    with contextlib.suppress(InputError):
+        import_plan(text, name, BESIDE)
+
+
+NESTED = {
+    "torchtitan": "a=" + "[" * 5000,
+    "deepspeed": "[" * 100_000,
+    "maxtext": "[" * 5000,
+    "megatron": "{" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", IMPORT_FORMATS)
+def test_deep_nesting_and_long_texts_are_refused(name: str) -> None:
+    for text in (NESTED[name], "a" * 1_000_001):
+        with pytest.raises(InputError) as caught:
+            import_plan(text, name, BESIDE)
+        assert caught.value.field == "FILE"
+
+
+names = st.from_regex(r"[a-z][a-z0-9-]{0,15}[a-z]", fullmatch=True)
+
+
+@given(
+    st.dictionaries(names, st.integers(0, 10**6) | st.none(), max_size=6),
+    st.sampled_from([" ", " \\\n  ", "\n"]),
+)
+def test_arguments_are_read_however_they_are_laid_out(options: dict[str, int | None], gap: str) -> None:
+    words = [f"--{name}" if value is None else f"--{name}{gap}{value}" for name, value in options.items()]
+    found = parse_arguments(gap.join(words))
+    expected = {
+        re.sub("-", "_", name): True if value is None else str(value) for name, value in options.items()
+    }
+    assert found == expected
