@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tools.cost.coefficients import RowKeys
 from tools.cost.inputs import Array, Inputs
@@ -21,6 +22,8 @@ SHRINKAGE_ROWS = 8.0
 """A stack's own error counts as much as all stacks' error when it has this many rows."""
 WIDENING_PER_DOUBLING = 0.15
 """Wider by this share for each factor of two outside a measured range: an assumption, not a fit."""
+UNMEASURED = 1.25
+"""An unmeasured stack's interval is wider than a measured one's of the same error by at least this factor."""
 RANGED = ("devices", "seq", "hidden", "layers", "experts", "tp", "pp", "cp", "ep", "micro_batch")
 
 
@@ -31,6 +34,7 @@ class IntervalModel:
     usual_error: Mapping[str, float]
     stack_error: Mapping[str, float]
     quantiles: Mapping[str, Sequence[float]]
+    pair_error: float
     stacks: Sequence[str]
     frameworks: Sequence[str]
     generations: Sequence[str]
@@ -76,37 +80,62 @@ def kind_names(x: Inputs) -> list[str]:
     return ["moe" if moe else "dense" for moe in np.atleast_1d(x.is_moe)]
 
 
-def learn(
-    x: Inputs, keys: RowKeys, residuals: Array, novelties: Sequence[int], headline: Sequence[bool]
-) -> IntervalModel:
-    """From out-of-fold residuals (rows may repeat). Rows that are not `headline` do not count in the
-    usual error, which unmeasured stacks fall back to."""
-    kinds = kind_names(x)
-    labels = [f"{keys.key('stack', row)}|{kind}" for row, kind in enumerate(kinds)]
-    use = np.asarray(headline)
-    usual = {kind: _mean_error(residuals[use & (np.array(kinds) == kind)]) for kind in ("dense", "moe")}
+@dataclass(frozen=True)
+class Residuals:
+    """Out-of-fold log errors; rows may repeat. Rows that are not `headline` do not count in the usual error,
+    which unmeasured stacks fall back to."""
+
+    values: Array
+    novelties: NDArray[np.int64]
+    headline: NDArray[np.bool_]
+    groups: Sequence[str]
+
+
+def learn(x: Inputs, keys: RowKeys, residuals: Residuals) -> IntervalModel:
+    kinds = np.array(kind_names(x))
+    labels = np.array([f"{keys.key('stack', row)}|{kind}" for row, kind in enumerate(kinds)])
+    values, seen = residuals.values, residuals.novelties == 0
+    usual = {kind: _mean_error(values[residuals.headline & (kinds == kind)]) for kind in ("dense", "moe")}
     stack = {
-        label: _shrunk(residuals[np.array(labels) == label], usual[label.rsplit("|", 1)[1]])
-        for label in sorted(set(labels))
+        str(label): _shrunk(values[seen & (labels == label)], usual[label.rsplit("|", 1)[1]])
+        for label in np.unique(labels)
     }
     scales = np.array(
-        [stack[la] if n == 0 else usual[k] for la, n, k in zip(labels, novelties, kinds, strict=True)]
+        [stack[label] if s else usual[k] for label, s, k in zip(labels, seen, kinds, strict=True)]
     )
-    scores, levels = residuals / scales, np.asarray(novelties)
     known = known_of(keys)
     return IntervalModel(
         usual_error=usual,
         stack_error=stack,
-        quantiles={
-            str(level): _quantiles(scores[levels >= level] if level else scores[levels == 0])
-            for level in (0, 1, 2)
-        },
+        quantiles=_quantiles_by_novelty(values / scales, residuals.novelties),
+        pair_error=_pair_error(values, residuals.groups),
         stacks=sorted(known.stacks),
         frameworks=sorted(known.frameworks),
         generations=sorted(known.generations),
         devices=sorted(known.devices),
         ranges={name: [float(np.min(getattr(x, name))), float(np.max(getattr(x, name)))] for name in RANGED},
     )
+
+
+def _quantiles_by_novelty(scores: Array, novelties: NDArray[np.int64]) -> dict[str, list[float]]:
+    """The newer, the wider: a level is never narrower than the one before it."""
+    low, high = _quantiles(scores[novelties == 0])
+    table = {"0": [low, high]}
+    for level in (1, 2):
+        own_low, own_high = _quantiles(scores[novelties >= level])
+        low, high = min(own_low, low * UNMEASURED), max(own_high, high * UNMEASURED)
+        table[str(level)] = [low, high]
+    return table
+
+
+def _pair_error(values: Array, groups: Sequence[str]) -> float:
+    """Log error of the ratio of two predictions of one group: much of what is wrong is wrong for both."""
+    names = np.asarray(groups)
+    differences = [
+        np.abs(np.subtract.outer(values[names == g], values[names == g])) for g in np.unique(names)
+    ]
+    pairs = np.concatenate([d[np.triu_indices_from(d, k=1)] for d in differences])
+    return float(np.quantile(pairs, COVERAGE)) if len(pairs) >= 10 else 0.1
 
 
 def _mean_error(residuals: Array) -> float:

@@ -116,7 +116,7 @@ def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     everything = _layer_bytes(x, s, moe_share)
     kept = inputs_only * s.input_kept + (everything - inputs_only) * s.selective_kept
     selective = np.where(x.flash > 0, kept, everything - _score_bytes(x))
-    return np.select([x.recompute <= 0, x.recompute < 2], [everything, selective], inputs_only)
+    return np.select([x.recompute <= 0, x.recompute < 2], [everything * s.none_kept, selective], inputs_only)
 
 
 def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:

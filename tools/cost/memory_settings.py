@@ -23,6 +23,7 @@ class MemorySettings(Columns):
     hidden_cast_kept: Array
     routed_kept: Array
     logits_bytes: Array
+    none_kept: Array
     selective_kept: Array
     input_kept: Array
     residual_split: Array

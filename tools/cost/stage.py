@@ -8,7 +8,7 @@ from tools.cost.coefficients import Coefficients
 from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.kernels import BACKWARD_ATTENTION_FLOPS
 from tools.cost.layers import Work, attention_block, expert_block, head_block, mlp_block
-from tools.cost.traffic import context_s, expert_s, pipeline_s, tensor_pair_s
+from tools.cost.traffic import context_s, expert_s, pipeline_s, ring_merge_s, tensor_pair_s
 
 KERNELS_PER_LAYER = 60.0
 """Launches of one layer, forward and backward together, counted in eager profiles of Megatron and FSDP."""
@@ -58,7 +58,7 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
         compute=work.forward * (1.0 + again) + work.backward,
         elementwise=work.forward_elementwise * (1.0 + again) + work.backward_elementwise,
         tp=np.where(x.tp > 1, tensor_pair_s(x, c) * pairs * c.tp_exposed, 0.0),
-        cp=not_hidden(context_s(x, c), attention_s, c.cp_exposed),
+        cp=not_hidden(context_s(x, c), attention_s, c.cp_exposed) + ring_merge_s(x),
         ep=ep,
         pp=np.zeros(()),
         host=kernels * c.host_kernel_s,

@@ -37,6 +37,15 @@ def context_s(x: Inputs, c: Coefficients) -> Array:
     return 3.0 * (x.cp - 1.0) * hop_s
 
 
+def ring_merge_s(x: Inputs) -> Array:
+    """Each step of the ring rescales the fp32 partial output (read and written), forward, and adds fp32 partial
+    gradients of q, k and v, backward (Transformer Engine, attention with context parallelism)."""
+    outputs = x.heads * x.v_dim / x.tp
+    gradients = (x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)) / x.tp
+    merged_bytes = 8.0 * x.tokens * (outputs + gradients)
+    return np.where(x.cp > 1, x.cp * merged_bytes / x.memory_bandwidth, 0.0)
+
+
 def expert_s(x: Inputs, c: Coefficients) -> Array:
     """Dispatch and combine, forward and backward, of one layer; and the gathers inside a sharded expert."""
     sent_bytes = x.tokens / x.tp * x.etp * x.experts_per_token * x.hidden * x.value_bytes

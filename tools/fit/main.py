@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tools.cost.inputs import Array
-from tools.cost.intervals import IntervalModel, learn
+from tools.cost.intervals import IntervalModel, Residuals, learn
 from tools.errors import AsapError
 from tools.fit.calibrate import fit
 from tools.fit.crossvalidate import (
@@ -66,10 +66,15 @@ def learn_intervals(
     """From several cross-validations of the same rows; `rows` restricts which of them teach."""
     chosen = np.arange(len(table.sources)) if rows is None else rows
     stacked = np.concatenate([chosen] * len(results))
-    residuals = np.concatenate([np.log(r.predicted_s[chosen] / table.measured_s[chosen]) for r in results])
-    novelties = np.concatenate([r.novelties[chosen] for r in results]).tolist()
-    keys, headline = take_keys(table.keys, stacked), table.headline[stacked].tolist()
-    return learn(table.inputs.take(stacked), keys, residuals, novelties, headline)
+    # a pair of rows is compared under one and the same fit
+    labels = [f"{number}|{table.groups[row]}" for number in range(len(results)) for row in chosen]
+    residuals = Residuals(
+        values=np.concatenate([np.log(r.predicted_s[chosen] / table.measured_s[chosen]) for r in results]),
+        novelties=np.concatenate([r.novelties[chosen] for r in results]),
+        headline=table.headline[stacked],
+        groups=labels,
+    )
+    return learn(table.inputs.take(stacked), take_keys(table.keys, stacked), residuals)
 
 
 def _error(table: Table, result: OutOfFold) -> dict[str, float]:

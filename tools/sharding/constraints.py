@@ -10,7 +10,7 @@ from tools.scenario import Plan, did_you_mean
 FIELDS = tuple(Plan.model_fields)
 CHECKPOINT_FIELDS = ("tp", "pp")
 """Degrees that the layout of a saved checkpoint depends on, where it is not resharded on load."""
-DEFAULT_MEMORY_FRACTION = 0.97
+DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
 _OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes")
 

@@ -1,0 +1,1 @@
+"""Recommendations: the best plans that really differ, each with reasons, and why not the others."""
