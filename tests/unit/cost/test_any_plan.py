@@ -1,18 +1,17 @@
 """Whatever legal plan, model and device: finite, not negative, adding up, in the contract's shape."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.cost.scenes import raw_scenario
 from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.scenario import Scenario, parse_scenario
 
-Build = Callable[..., Any]
 PARTS = {
     "compute",
     "memory_bound_ops",
@@ -55,9 +54,9 @@ def words(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def legal(raw: Build, chosen: dict[str, Any]) -> Scenario:
+def legal(chosen: dict[str, Any]) -> Scenario:
     try:
-        return parse_scenario(raw(**chosen))
+        return parse_scenario(raw_scenario(**chosen))
     except InputError:
         assume(False)
         raise
@@ -65,8 +64,8 @@ def legal(raw: Build, chosen: dict[str, Any]) -> Scenario:
 
 @settings(max_examples=300)
 @given(chosen=words())
-def test_every_legal_plan_gets_a_sound_prediction(raw: Build, chosen: dict[str, Any]) -> None:
-    prediction: Any = predict([legal(raw, chosen)])[0]
+def test_every_legal_plan_gets_a_sound_prediction(chosen: dict[str, Any]) -> None:
+    prediction: Any = predict([legal(chosen)])[0]
     assert set(prediction["breakdown_s"]) == PARTS
     assert set(prediction["memory_gib"]) == MEMORY
     figures = [v for v in prediction.values() if isinstance(v, float)]
@@ -82,8 +81,8 @@ def test_every_legal_plan_gets_a_sound_prediction(raw: Build, chosen: dict[str, 
 
 @settings(max_examples=100)
 @given(chosen=words())
-def test_throughput_is_tokens_over_time_and_devices(raw: Build, chosen: dict[str, Any]) -> None:
-    scenario = legal(raw, chosen)
+def test_throughput_is_tokens_over_time_and_devices(chosen: dict[str, Any]) -> None:
+    scenario = legal(chosen)
     prediction: Any = predict([scenario])[0]
     tokens = scenario.training.global_batch_size * scenario.training.seq_len
     rate = tokens / prediction["step_time_s"] / scenario.cluster.num_devices
@@ -92,9 +91,9 @@ def test_throughput_is_tokens_over_time_and_devices(raw: Build, chosen: dict[str
 
 @settings(max_examples=100)
 @given(chosen=words(), factor=st.sampled_from([2, 4]))
-def test_more_global_batch_never_takes_less_time(raw: Build, chosen: dict[str, Any], factor: int) -> None:
-    small = legal(raw, chosen)
-    large = legal(raw, chosen | {"batch": chosen["batch"] * factor})
+def test_more_global_batch_never_takes_less_time(chosen: dict[str, Any], factor: int) -> None:
+    small = legal(chosen)
+    large = legal(chosen | {"batch": chosen["batch"] * factor})
     one, other = predict([small, large])
     first, second = one["step_time_s"], other["step_time_s"]
     assert isinstance(first, float)

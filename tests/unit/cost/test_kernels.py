@@ -1,43 +1,38 @@
 """Matrix products and attention: hand-computed times, bounds of the roofline, and what may never happen."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.unit.cost.scenes import MODELS, Scene, number, scene
 from tools.cost.kernels import attention_s, gemm_s, linear_s
 
-Build = Callable[..., Any]
 WIDTH = st.integers(1, 30_000)
 DEVICES = ["h100-sxm-80gb", "a100-sxm-80gb", "mi300x", "tpu-v5p", "trainium2", "cpu"]
 
 
-def seconds(scene: Any, m: float, n: float, k: float) -> float:
-    return float(gemm_s(scene.x, scene.c, np.float64(m), np.float64(n), np.float64(k)))
+def seconds(s: Scene, m: float, n: float, k: float) -> float:
+    return float(gemm_s(s.x, s.c, number(m), number(n), number(k)))
 
 
-def test_a_product_that_fills_whole_waves_takes_flops_over_rate_plus_bytes_over_bandwidth(
-    scene: Build,
-) -> None:
+def test_a_product_that_fills_whole_waves_takes_flops_over_rate_plus_bytes_over_bandwidth() -> None:
     s = scene()
-    c = replace(s.c, gemm_efficiency=np.float64(0.5), gemm_depth_half=np.float64(0.0))
+    c = replace(s.c, gemm_efficiency=number(0.5), gemm_depth_half=number(0.0))
     m, n, k = 128 * 132, 256 * 4, 4096  # 132 x 4 tiles on 132 multiprocessors
     arithmetic = 2 * m * n * k / (0.5 * 989.4e12)
     moved = (m * k + k * n + m * n) * 2 / 3.35e12
-    given_s = gemm_s(s.x, c, np.float64(m), np.float64(n), np.float64(k))
+    given_s = gemm_s(s.x, c, number(m), number(n), number(k))
     assert float(given_s) == pytest.approx(arithmetic + moved, rel=1e-12)
 
 
-def test_one_tile_more_than_a_wave_costs_part_of_another_wave(scene: Build) -> None:
+def test_one_tile_more_than_a_wave_costs_part_of_another_wave() -> None:
     s = scene()
-    x = replace(s.x, memory_bandwidth=np.float64(1e30))
-    k, n, m = np.float64(4096.0), np.float64(256.0), np.float64(128.0 * 132)
+    x = replace(s.x, memory_bandwidth=number(1e30))
+    k, n, m = number(4096.0), number(256.0), number(128.0 * 132)
     for weight in (0.0, 0.35, 1.0):
-        c = replace(s.c, gemm_wave_weight=np.float64(weight))
+        c = replace(s.c, gemm_wave_weight=number(weight))
         ratio = float(gemm_s(x, c, m + 1, n, k)) / float(gemm_s(x, c, m, n, k))
         assert ratio == pytest.approx(1.0 + weight, rel=1e-3)
 
@@ -46,7 +41,7 @@ def test_one_tile_more_than_a_wave_costs_part_of_another_wave(scene: Build) -> N
 @given(m=WIDTH, n=WIDTH, k=WIDTH, more=st.integers(1, 5000), side=st.integers(0, 2))
 @example(m=8192, n=8192, k=129, more=100, side=2)
 def test_a_larger_product_never_takes_less_time(
-    scene: Build, device: str, m: int, n: int, k: int, more: int, side: int
+    device: str, m: int, n: int, k: int, more: int, side: int
 ) -> None:
     s, shape = scene("llama-3.1-8b", device=device, devices=1), [m, n, k]
     larger = list(shape)
@@ -56,14 +51,14 @@ def test_a_larger_product_never_takes_less_time(
 
 @pytest.mark.parametrize("device", DEVICES)
 @given(m=WIDTH, n=WIDTH, k=WIDTH)
-def test_no_product_beats_the_peak_or_the_memory(scene: Build, device: str, m: int, n: int, k: int) -> None:
+def test_no_product_beats_the_peak_or_the_memory(device: str, m: int, n: int, k: int) -> None:
     s = scene("llama-3.1-8b", device=device, devices=1)
     assert seconds(s, m, n, k) >= 2.0 * m * n * k / float(s.x.gemm_peak)
     assert seconds(s, m, n, k) >= 2.0 * (m * k + k * n + m * n) / float(s.x.memory_bandwidth)
 
 
 @given(m=WIDTH, n=WIDTH, k=WIDTH)
-def test_small_products_are_less_efficient_than_large_ones(scene: Build, m: int, n: int, k: int) -> None:
+def test_small_products_are_less_efficient_than_large_ones(m: int, n: int, k: int) -> None:
     s = scene()
     rate = m * n * k / seconds(s, m, n, k)
     large = 30_000.0**3 / seconds(s, 30_000, 30_000, 30_000)
@@ -73,37 +68,37 @@ def test_small_products_are_less_efficient_than_large_ones(scene: Build, m: int,
 @pytest.mark.parametrize(
     ("faster", "slower"), [("fp8", "bf16"), ("mxfp8", "bf16"), ("nvfp4", "mxfp8"), ("bf16", "fp32")]
 )
-def test_fewer_bits_are_faster(scene: Build, faster: str, slower: str) -> None:
+def test_fewer_bits_are_faster(faster: str, slower: str) -> None:
     quick, slow = (scene(device="b200", precision=p) for p in (faster, slower))
     assert seconds(quick, 16384, 8192, 8192) < seconds(slow, 16384, 8192, 8192)
 
 
-def test_the_head_stays_in_16_bits_under_fp8(scene: Build) -> None:
-    size = np.float64(8192.0)
+def test_the_head_stays_in_16_bits_under_fp8() -> None:
+    size = number(8192.0)
     times = [
         gemm_s(s.x, s.c, size, size, size, low_precision=False) for s in (scene(precision="fp8"), scene())
     ]
     assert times[0] == times[1]
 
 
-def test_backward_of_a_linear_layer_is_two_products(scene: Build) -> None:
+def test_backward_of_a_linear_layer_is_two_products() -> None:
     s = scene()
-    forward, backward = linear_s(s.x, s.c, np.float64(16896), np.float64(16896), np.float64(16896))
+    forward, backward = linear_s(s.x, s.c, number(16896), number(16896), number(16896))
     assert float(backward) == pytest.approx(2 * float(forward), rel=1e-9)
 
 
-def test_a_systolic_array_pays_for_whole_tiles_of_weights(scene: Build) -> None:
+def test_a_systolic_array_pays_for_whole_tiles_of_weights() -> None:
     s = scene("llama-3.1-8b", device="tpu-v5p", devices=4, framework="maxtext", zero_stage=3)
-    c = replace(s.c, gemm_depth_half=np.float64(0.0))
-    m, k = np.float64(1e6), np.float64(8192)
-    times = [float(gemm_s(s.x, c, m, np.float64(n), k)) for n in (129, 256)]
+    c = replace(s.c, gemm_depth_half=number(0.0))
+    m, k = number(1e6), number(8192)
+    times = [float(gemm_s(s.x, c, m, number(n), k)) for n in (129, 256)]
     moved = [(1e6 * 8192 + 8192 * n + 1e6 * n) * 2 / 2.765e12 for n in (129, 256)]
     assert times[0] - moved[0] == pytest.approx(times[1] - moved[1], rel=1e-9)
 
 
-def test_causal_attention_takes_half_the_square_at_its_rate(scene: Build) -> None:
+def test_causal_attention_takes_half_the_square_at_its_rate() -> None:
     s = scene(tp=4, cp=2, seq_len=8192, micro_batch_size=2)
-    c = replace(s.c, attention_efficiency=np.float64(0.5), attention_head_dim_half=np.float64(0.0))
+    c = replace(s.c, attention_efficiency=number(0.5), attention_head_dim_half=number(0.0))
     pairs = 2 * 8192 / 2 * (64 / 4) * 8192 / 2  # queries x heads of the rank x keys seen on average
     forward, backward = attention_s(s.x, c)
     assert float(forward) == pytest.approx(4 * pairs * 128 / (0.5 * 989.4e12), rel=1e-12)
@@ -111,11 +106,9 @@ def test_causal_attention_takes_half_the_square_at_its_rate(scene: Build) -> Non
 
 
 @given(window=st.integers(1, 100_000), every=st.sampled_from([1, 2, 4, 8]))
-def test_a_sliding_window_never_costs_more_and_costs_the_less_the_smaller(
-    scene: Build, models: dict[str, dict[str, Any]], window: int, every: int
-) -> None:
+def test_a_sliding_window_never_costs_more_and_costs_the_less_the_smaller(window: int, every: int) -> None:
     def core_s(**fields: object) -> float:
-        s = scene(models["llama-3.1-70b"] | fields, seq_len=32768, batch=64)
+        s = scene(MODELS["llama-3.1-70b"] | fields, seq_len=32768, batch=64)
         return float(attention_s(s.x, s.c)[0])
 
     here = core_s(sliding_window=window, sliding_window_every=every)
@@ -125,11 +118,9 @@ def test_a_sliding_window_never_costs_more_and_costs_the_less_the_smaller(
         assert here < core_s()
 
 
-def test_a_window_on_every_second_layer_saves_half_of_what_it_saves_on_all(
-    scene: Build, models: dict[str, dict[str, Any]]
-) -> None:
+def test_a_window_on_every_second_layer_saves_half_of_what_it_saves_on_all() -> None:
     def core_s(**fields: object) -> float:
-        s = scene(models["llama-3.1-70b"] | fields, seq_len=32768, batch=64)
+        s = scene(MODELS["llama-3.1-70b"] | fields, seq_len=32768, batch=64)
         return float(attention_s(s.x, s.c)[0])
 
     whole, half, none = (
@@ -140,17 +131,17 @@ def test_a_window_on_every_second_layer_saves_half_of_what_it_saves_on_all(
     assert none - half == pytest.approx((none - whole) / 2, rel=1e-9)
 
 
-def test_attention_without_flash_computes_the_square_and_moves_the_scores(scene: Build) -> None:
+def test_attention_without_flash_computes_the_square_and_moves_the_scores() -> None:
     fused, unfused = scene("gpt-3-175b", tp=8), scene("gpt-3-175b", tp=8, flash=False)
-    c = replace(fused.c, attention_score_passes=np.float64(0.0))
+    c = replace(fused.c, attention_score_passes=number(0.0))
     square = float(attention_s(unfused.x, c)[0])
     assert square == pytest.approx(2 * float(attention_s(fused.x, c)[0]), rel=1e-12)
     scores = 4096 * (96 / 8) * 4096
-    passes = replace(c, attention_score_passes=np.float64(5.0))
+    passes = replace(c, attention_score_passes=number(5.0))
     moved = float(attention_s(unfused.x, passes)[0]) - square
     assert moved == pytest.approx(5 * scores * 2 / 3.35e12, rel=1e-9)
 
 
-def test_attention_runs_at_the_16_bit_rate_under_fp8(scene: Build) -> None:
+def test_attention_runs_at_the_16_bit_rate_under_fp8() -> None:
     low, half = scene(precision="fp8"), scene()
     assert attention_s(low.x, half.c) == attention_s(half.x, half.c)

@@ -1,20 +1,16 @@
-"""Scenarios by a few words: a model, a device, a framework and the degrees of a plan.
-
-Fixtures live for the session and only return functions, so that property tests may use them.
-"""
+"""Scenarios by a few words, for the tests of the cost model: a model, a device and the degrees of a plan."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import pytest
+import numpy as np
 
 from tools.cost.coefficients import Coefficients, RowKeys, resolve
 from tools.cost.encode import encode
 from tools.cost.evaluate import Costs, evaluate
-from tools.cost.inputs import Inputs
+from tools.cost.inputs import Array, Inputs
 from tools.cost.memory_settings import MemorySettings, memory_settings
 from tools.scenario import Scenario, parse_scenario
 
@@ -87,7 +83,6 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
 }
-DEGREES = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "micro_batch_size": 1, "recompute": "none"}
 
 
 @dataclass(frozen=True)
@@ -104,38 +99,56 @@ class Scene:
         return evaluate(self.x, self.c, self.settings)
 
 
-def raw_scenario(
-    model: str | dict[str, Any] = "llama-3.1-70b",
-    device: str = "h100-sxm-80gb",
-    devices: int = 64,
-    framework: str = "megatron-core",
-    precision: str = "bf16",
-    seq_len: int = 4096,
-    batch: int = 128,
-    flash: bool = True,
-    cluster: dict[str, Any] | None = None,
-    **plan: Any,
-) -> dict[str, Any]:
+USUAL: dict[str, Any] = {
+    "model": "llama-3.1-70b",
+    "device": "h100-sxm-80gb",
+    "devices": 64,
+    "framework": "megatron-core",
+    "precision": "bf16",
+    "seq_len": 4096,
+    "batch": 128,
+    "flash": True,
+    "cluster": {},
+    "tp": 1,
+    "pp": 1,
+    "cp": 1,
+    "ep": 1,
+    "zero_stage": 1,
+    "micro_batch_size": 1,
+    "recompute": "none",
+}
+PLAN = {
+    "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "zero_stage", "micro_batch_size",
+    "sequence_parallel", "recompute", "schedule",
+}  # fmt: skip
+
+
+def number(value: float) -> Array:
+    return np.asarray(value, dtype=np.float64)
+
+
+def raw_scenario(**words: object) -> dict[str, Any]:
     """dp follows from the devices; ZeRO covers all data ranks unless the plan says otherwise."""
-    degrees = DEGREES | plan
-    dp = plan.get("dp", devices // (degrees["tp"] * degrees["pp"] * degrees["cp"]))
-    usual = {"dp": dp, "dp_shard": dp * degrees["cp"], "zero_stage": 1}
+    said: dict[str, Any] = {**USUAL, **words}
+    said.setdefault("dp", said["devices"] // (said["tp"] * said["pp"] * said["cp"]))
+    said.setdefault("dp_shard", said["dp"] * said["cp"])
+    model = said["model"]
     return {
         "model": dict(MODELS[model]) if isinstance(model, str) else model,
-        "cluster": {"device": device, "num_devices": devices, **(cluster or {})},
+        "cluster": {"device": said["device"], "num_devices": said["devices"], **said["cluster"]},
         "training": {
-            "seq_len": seq_len,
-            "global_batch_size": batch,
-            "precision": precision,
-            "framework": framework,
-            "flash_attention": flash,
+            "seq_len": said["seq_len"],
+            "global_batch_size": said["batch"],
+            "precision": said["precision"],
+            "framework": said["framework"],
+            "flash_attention": said["flash"],
         },
-        "plan": usual | degrees,
+        "plan": {name: value for name, value in said.items() if name in PLAN},
     }
 
 
-def build_scene(*args: Any, **words: Any) -> Scene:
-    return _built(json.dumps(raw_scenario(*args, **words)))
+def scene(model: object = "llama-3.1-70b", **words: object) -> Scene:
+    return _built(json.dumps(raw_scenario(model=model, **words)))
 
 
 @cache
@@ -145,18 +158,3 @@ def _built(text: str) -> Scene:
     x, keys = encode([scenario])
     settings = memory_settings(keys.framework, [scenario.training.precision])
     return Scene(scenario, x, keys, resolve(keys, {}), settings)
-
-
-@pytest.fixture(scope="session")
-def raw() -> Callable[..., dict[str, Any]]:
-    return raw_scenario
-
-
-@pytest.fixture(scope="session")
-def scene() -> Callable[..., Scene]:
-    return build_scene
-
-
-@pytest.fixture(scope="session")
-def models() -> dict[str, dict[str, Any]]:
-    return MODELS

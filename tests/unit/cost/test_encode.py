@@ -1,0 +1,98 @@
+"""From the contract's words to the model's arrays."""
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.cost.scenes import raw_scenario, scene
+from tools.cost.encode import encode, encode_plans
+from tools.cost.inputs import Inputs
+from tools.scenario import columns_of, parse_scenario
+
+
+@pytest.mark.parametrize(
+    ("cluster", "domain"),
+    [
+        ({}, 8),
+        ({"devices_per_node": 4}, 4),
+        ({"topology": {"nvlink_domain_size": 32}}, 32),
+        ({"overrides": {"fast_domain_devices": 4}}, 4),
+    ],
+)
+def test_the_fast_domain_is_the_node_unless_the_cluster_says_otherwise(
+    cluster: dict[str, Any], domain: int
+) -> None:
+    assert float(scene(cluster=cluster).x.domain) == domain
+
+
+def test_a_rack_wide_domain_outlasts_its_small_nodes() -> None:
+    assert float(scene(device="gb200", cluster={"devices_per_node": 4}).x.domain) == 72
+
+
+def test_oversubscription_divides_the_network() -> None:
+    plain, shared = scene(), scene(cluster={"topology": {"oversubscription": 4}})
+    assert float(shared.x.slow_bandwidth) == pytest.approx(float(plain.x.slow_bandwidth) / 4)
+
+
+def test_overrides_replace_the_catalogue_s_figures() -> None:
+    s = scene(cluster={"overrides": {"memory_gib": 40, "peak_tflops": {"bf16": 500}}})
+    assert float(s.x.memory_bytes) == 40 * 2**30
+    assert float(s.x.gemm_peak) == 500e12
+
+
+def test_zero_stage_0_shards_nothing_whatever_dp_shard_says() -> None:
+    assert float(scene(zero_stage=0).x.dp_shard) == 1.0
+    assert float(scene(zero_stage=1).x.dp_shard) == 64.0
+
+
+def test_chunks_need_a_pipeline() -> None:
+    assert float(scene(framework="other").x.vpp) == 1.0
+    assert float(scene(framework="other", pp=4, vpp=None).x.vpp) == 20.0
+
+
+def test_mla_has_as_many_key_heads_as_heads_and_its_own_widths() -> None:
+    x = scene("deepseek-v3").x
+    assert (float(x.kv_heads), float(x.qk_dim), float(x.v_dim)) == (128.0, 192.0, 128.0)
+
+
+def test_a_window_counts_on_the_layers_that_have_it() -> None:
+    x = scene("gpt-oss-120b").x
+    assert (float(x.window), float(x.window_share)) == (128.0, 0.5)
+    assert float(scene().x.window_share) == 0.0
+
+
+def test_fp32_computes_and_keeps_in_four_bytes_at_its_own_peak() -> None:
+    x = scene(precision="fp32").x
+    assert float(x.gemm_bytes) == float(x.value_bytes) == 4.0
+    assert float(x.half_peak) == float(x.gemm_peak) == pytest.approx(66.9e12)
+
+
+def test_low_precisions_count_their_scales() -> None:
+    widths = [
+        float(scene(device="b200", precision=p).x.gemm_bytes) for p in ("bf16", "mxfp8", "fp8", "nvfp4")
+    ]
+    assert widths == [2.0, 1 + 1 / 32, 1.0, 0.5 + 1 / 16]
+
+
+def test_a_scenario_without_a_plan_is_no_row() -> None:
+    given = raw_scenario()
+    del given["plan"]
+    with pytest.raises(ValueError, match="without a plan"):
+        encode([parse_scenario(given, need_plan=False)])
+
+
+def test_plans_of_one_scenario_are_encoded_as_the_scenarios_would_be() -> None:
+    scenes = [scene(tp=tp, pp=2, recompute=r) for tp, r in ((1, None), (2, "none"), (4, "full"))]
+    together, _ = encode([s.scenario for s in scenes])
+    plans, _ = encode_plans(
+        scenes[0].scenario, columns_of([s.scenario.plan for s in scenes if s.scenario.plan])
+    )
+    for f in fields(Inputs):
+        expected, given = getattr(together, f.name), getattr(plans, f.name)
+        np.testing.assert_array_equal(np.broadcast_to(given, expected.shape), expected, err_msg=f.name)
+
+
+def test_a_framework_before_flash_attention_is_a_stack_of_its_own() -> None:
+    assert scene("gpt-3-175b", tp=8, flash=False).keys.framework == ["megatron-core before flash"]

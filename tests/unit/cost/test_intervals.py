@@ -1,0 +1,168 @@
+"""80% intervals: they hold four of five, follow each stack's own error, and widen where little is known."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.cost.scenes import Scene, number, scene
+from tools.cost.calibration import shipped_calibration
+from tools.cost.coefficients import RowKeys
+from tools.cost.inputs import Array, Inputs
+from tools.cost.intervals import IntervalModel, Residuals, interval, known_of, learn, novelty
+
+ROWS = 2000
+
+
+def stacks(framework: str, generation: str, count: int) -> RowKeys:
+    return RowKeys([generation] * count, [f"{generation}-1"] * count, [framework] * count)
+
+
+def joined(*keys: RowKeys) -> RowKeys:
+    columns = ("generation", "device", "framework")
+    return RowKeys(*([name for k in keys for name in getattr(k, column)] for column in columns))
+
+
+def width(model: IntervalModel, s: Scene, keys: RowKeys | None = None) -> float:
+    low, high = interval(model, s.x, keys or s.keys, np.array([1.0]))
+    return float(np.log(high / low)[0])
+
+
+def rows_of(s: Scene, count: int) -> Inputs:
+    return replace(s.x, moe_layers=np.zeros(count))
+
+
+def learn_from(keys: RowKeys, values: Array, novelties: Sequence[int]) -> IntervalModel:
+    count = len(values)
+    groups = [f"group-{n // 4}" for n in range(count)]
+    residuals = Residuals(values, np.asarray(novelties), np.ones(count, dtype=np.bool_), groups)
+    return learn(rows_of(scene(), count), keys, residuals)
+
+
+@pytest.fixture(scope="module")
+def learned() -> IntervalModel:
+    """An exact stack (2% off) and a rough one (20% off), known; and rows whose framework was left out."""
+    rng = np.random.default_rng(0)
+    keys = joined(*(stacks(name, "hopper", ROWS) for name in ("exact", "rough", "left-out")))
+    spreads = np.repeat([0.02, 0.2, 0.5], ROWS)
+    novelties = np.repeat([0, 0, 2], ROWS).tolist()
+    residuals = rng.normal(0.0, 1.0, 3 * ROWS) * spreads
+    return learn_from(keys, residuals, novelties)
+
+
+@pytest.mark.parametrize(("framework", "spread"), [("exact", 0.02), ("rough", 0.2)])
+def test_the_interval_holds_four_of_five_fresh_runs_of_each_measured_stack(
+    learned: IntervalModel, framework: str, spread: float
+) -> None:
+    rng = np.random.default_rng(1)
+    measured = np.exp(-rng.normal(0.0, spread, ROWS))
+    x, keys = rows_of(scene(), ROWS), stacks(framework, "hopper", ROWS)
+    low, high = interval(learned, x, keys, np.ones(ROWS))
+    assert 0.7 < ((low <= measured) & (measured <= high)).mean() < 0.97
+
+
+def test_an_exact_stack_gets_a_narrow_interval_and_a_rough_one_a_wide_one(learned: IntervalModel) -> None:
+    exact, rough = (width(learned, scene(), stacks(name, "hopper", 1)) for name in ("exact", "rough"))
+    assert rough > 2 * exact
+
+
+def test_a_framework_never_measured_gets_the_error_of_those_left_out(learned: IntervalModel) -> None:
+    known, unknown = (width(learned, scene(), stacks(name, "hopper", 1)) for name in ("exact", "new"))
+    assert unknown > 2 * known
+
+
+def test_errors_made_before_a_stack_was_measured_do_not_count_against_it() -> None:
+    rng = np.random.default_rng(3)
+    residuals = rng.normal(0.0, 1.0, 2 * ROWS) * np.repeat([0.02, 0.5], ROWS)
+    keys = stacks("exact", "hopper", 2 * ROWS)
+    novelties = np.repeat([0, 2], ROWS).tolist()
+    model = learn_from(keys, residuals, novelties)
+    assert model.stack_error["exact/hopper|dense"] == pytest.approx(
+        np.mean(np.abs(residuals[:ROWS])), rel=0.1
+    )
+
+
+def test_a_biased_model_gets_an_interval_that_leans_the_other_way() -> None:
+    """Predictions that were 10% to 30% too high: the measurement is expected below the prediction."""
+    rng = np.random.default_rng(2)
+    keys = stacks("slow", "hopper", ROWS)
+    model = learn_from(keys, rng.uniform(0.1, 0.3, ROWS), [0] * ROWS)
+    low, high = interval(model, scene().x, stacks("slow", "hopper", 1), np.array([1.0]))
+    assert np.log(1.0 / low[0]) > 2 * np.log(high[0] / 1.0)
+    assert low[0] < 1.0 < high[0]
+
+
+def test_few_residuals_give_a_wide_interval_rather_than_none() -> None:
+    keys = stacks("rare", "hopper", 3)
+    model = learn_from(keys, np.array([0.1, -0.1, 0.1]), [0, 0, 0])
+    assert width(model, scene(), stacks("rare", "hopper", 1)) > 0.4
+
+
+@pytest.mark.parametrize(
+    ("keys", "level"),
+    [
+        (RowKeys(["hopper"], ["h100"], ["titan"]), 0),
+        (RowKeys(["hopper"], ["h200"], ["titan"]), 1),
+        (RowKeys(["ampere"], ["a100"], ["titan"]), 1),
+        (RowKeys(["hopper"], ["h100"], ["new"]), 2),
+        (RowKeys(["nova"], ["n1"], ["titan"]), 2),
+    ],
+)
+def test_novelty_counts_what_was_never_measured(keys: RowKeys, level: int) -> None:
+    known = known_of(RowKeys(["hopper", "ampere"], ["h100", "a100"], ["titan", "mega"]))
+    assert novelty(keys, 0, known) == level
+
+
+def test_an_unmeasured_framework_is_less_certain_than_the_measured_ones_of_the_example() -> None:
+    model = shipped_calibration().intervals
+    measured = [width(model, scene(tp=8, framework=f, zero_stage=3)) for f in ("megatron-core", "torchtitan")]
+    unmeasured = width(model, scene(tp=8, framework="nanotron", zero_stage=1))
+    assert unmeasured > max(measured)
+
+
+def test_mixtures_of_experts_are_less_certain_than_dense_models() -> None:
+    model = shipped_calibration().intervals
+    assert width(model, scene("mixtral-8x7b", ep=8)) > width(model, scene("llama-3.1-8b"))
+
+
+@given(factor=st.floats(1.0, 1000.0))
+def test_the_farther_from_anything_measured_the_wider(factor: float) -> None:
+    model, s = shipped_calibration().intervals, scene()
+    beyond = model.ranges["seq"][1] * factor
+    here, far, farther = (
+        width(model, replace(s, x=replace(s.x, seq=number(seq)))) for seq in (4096, beyond, beyond * 2)
+    )
+    assert here <= far < farther
+
+
+def test_below_the_measured_range_is_far_too() -> None:
+    model, s = shipped_calibration().intervals, scene()
+    tiny = replace(s, x=replace(s.x, hidden=number(64.0)))
+    assert width(model, tiny) > width(model, s)
+
+
+def test_the_intervals_survive_being_written_and_read(
+    learned: IntervalModel,
+) -> None:
+    again = IntervalModel.from_data(learned.to_data())
+    assert again == learned
+    assert width(again, scene()) == width(learned, scene())
+
+
+def test_the_ratio_of_two_plans_of_one_group_is_surer_than_either() -> None:
+    """All of a group is off by the same factor, and a little by itself."""
+    rng = np.random.default_rng(4)
+    values = np.repeat(rng.normal(0.0, 0.3, ROWS // 4), 4) + rng.normal(0.0, 0.01, ROWS)
+    model = learn_from(stacks("exact", "hopper", ROWS), values, [0] * ROWS)
+    assert model.usual_error["dense"] > 0.2
+    assert model.pair_error == pytest.approx(1.2816 * 0.01 * 2**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_the_newer_the_wider_in_the_shipped_intervals(kind: int) -> None:
+    levels = [abs(shipped_calibration().intervals.quantiles[str(level)][kind]) for level in range(3)]
+    assert levels == sorted(levels)
+    assert levels[0] < levels[2]
