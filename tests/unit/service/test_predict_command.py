@@ -277,13 +277,6 @@ def test_people_get_a_table_of_many_with_the_errors_below(run: Run, example: dic
     assert result.err.count("\n") == 1
 
 
-def test_json_is_strict_and_ends_each_line(run: Run, example: dict[str, Any]) -> None:
-    result = run(example, example)
-    assert result.out.endswith("\n")
-    assert "NaN" not in result.out
-    assert "Infinity" not in result.out
-
-
 def test_a_hugging_face_config_is_a_model_as_it_is(run: Run, example: dict[str, Any]) -> None:
     config = {
         "architectures": ["LlamaForCausalLM"],

@@ -1,0 +1,293 @@
+"""Predictions per CPU second in one process, beside calculon and llm-analysis on the same plans.
+
+    python benchmarks/predict.py [--plans N] [--seconds S] [--rounds N] [--calculon DIR]
+
+Two scenarios: GPT-3 175B on 1,024 A100, which all three can represent, and Mixtral 8x7B on 64 H100, which
+calculon cannot. Plans are drawn with replacement from all legal ones of a scenario. ASAP predicts the whole
+array: step time with its interval, breakdown, memory. The peers take a plan a call, those of the first 200
+that they accept, again and again for --seconds. Contenders alternate; the best round of each counts.
+llm-analysis is taken from where Python finds it (`make bench-peers`), calculon, which is not on PyPI
+(github.com/calculon-ai/calculon; it imports pandas and psutil), from --calculon, a checkout of it.
+What is compared is speed; for accuracy see docs/validation.md.
+"""
+
+import argparse
+import itertools
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+from tools.cost.encode import encode_plans  # noqa: E402
+from tools.cost.predict import predict, predict_rows  # noqa: E402
+from tools.scenario import (  # noqa: E402
+    RECOMPUTES,
+    SCHEDULES,
+    Facts,
+    PlanColumns,
+    Scenario,
+    legal_mask,
+    parse_scenario,
+)  # fmt: skip
+from tools.scenario import Plan as PlanSpec  # noqa: E402
+
+BAR_PER_S = 200_000
+PLANS_FOR_PEERS = 200
+GPT3 = {
+    "model": {
+        "name": "GPT-3 175B", "num_hidden_layers": 96, "hidden_size": 12288, "intermediate_size": 49152,
+        "num_attention_heads": 96, "vocab_size": 51200, "gated_mlp": False, "tie_word_embeddings": True,
+    },
+    "cluster": {"device": "a100-sxm-80gb", "num_devices": 1024},
+    "training": {
+        "seq_len": 2048, "global_batch_size": 1536, "precision": "fp16", "framework": "megatron-core",
+    },
+}  # fmt: skip
+MIXTRAL = {
+    "model": {
+        "name": "Mixtral 8x7B", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_experts": 8,
+        "num_experts_per_tok": 2, "moe_intermediate_size": 14336,
+    },
+    "cluster": {"device": "h100-sxm-80gb", "num_devices": 64},
+    "training": {
+        "seq_len": 4096, "global_batch_size": 512, "precision": "bf16", "framework": "megatron-core",
+    },
+}  # fmt: skip
+
+Plan = dict[str, int]
+PredictOne = Callable[[Plan], float]
+
+
+def legal_plans(scenario: Scenario) -> PlanColumns:
+    """Every legal combination of powers of two and three, of the choices that all contenders know."""
+    degrees = [d for d in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96) if d <= scenario.cluster.num_devices]
+    expert = [1, 2, 4, 8] if scenario.model.is_moe else [1]
+    grid = itertools.product(
+        degrees, degrees, (1, 2, 4, 8), expert, (0, 1), (1, 2, 4, 8), range(len(RECOMPUTES))
+    )
+    tp, pp, vpp, ep, zero, micro, recompute = np.array(list(grid)).T
+    dp = scenario.cluster.num_devices // (tp * pp)
+    ones = np.ones_like(tp)
+    columns = PlanColumns(
+        tp=tp, pp=pp, vpp=vpp, cp=ones, ep=ep, etp=ones, dp=np.maximum(dp, 1), dp_shard=np.maximum(dp, 1),
+        zero_stage=zero, micro_batch_size=micro, sequence_parallel=tp > 1, recompute=recompute,
+        schedule=(vpp > 1).astype(np.int64),
+    )  # fmt: skip
+    facts = Facts(model=scenario.model, cluster=scenario.cluster, training=scenario.training, plan=columns)
+    return take(columns, np.flatnonzero(legal_mask(facts)))
+
+
+def take(plans: PlanColumns, rows: NDArray[np.intp]) -> PlanColumns:
+    return PlanColumns(**{f.name: getattr(plans, f.name)[rows] for f in fields(plans)})
+
+
+def listed(plans: PlanColumns, count: int) -> list[Plan]:
+    columns = {f.name: getattr(plans, f.name)[:count].tolist() for f in fields(plans)}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def asap_array_per_s(scenario: Scenario, plans: PlanColumns) -> float:
+    start = time.process_time()
+    x, keys = encode_plans(scenario, plans)
+    batch = predict_rows(x, keys, [scenario.training.precision])
+    rate = len(plans.tp) / (time.process_time() - start)
+    assert np.isfinite(batch.high_s).all()
+    return rate
+
+
+def one_by_one_per_s(predict_one: PredictOne, plans: list[Plan], seconds: float) -> float:
+    start = time.process_time()
+    for done, plan in enumerate(itertools.cycle(plans), start=1):
+        predict_one(plan)
+        if (spent := time.process_time() - start) > seconds:
+            return done / spent
+    raise ValueError("no plans")
+
+
+def accepted(predict_one: PredictOne, plans: list[Plan]) -> list[Plan]:
+    """Those that the contender takes: each has rules of its own."""
+    found = []
+    for plan in plans:
+        try:
+            if predict_one(plan) > 0:
+                found.append(plan)
+        except RefusedError:
+            continue
+    return found
+
+
+class RefusedError(Exception):
+    """The contender does not take this plan."""
+
+
+def asap_one(scenario: Scenario) -> PredictOne:
+    """One call a plan, as someone who does not know of arrays would."""
+
+    def predict_one(plan: Plan) -> float:
+        named = {"recompute": RECOMPUTES[plan["recompute"]], "schedule": SCHEDULES[plan["schedule"]]}
+        spec = PlanSpec.model_validate(plan | named)
+        return float(str(predict([scenario.model_copy(update={"plan": spec})])[0]["step_time_s"]))
+
+    return predict_one
+
+
+def llm_analysis_one(scenario: Scenario) -> PredictOne:
+    from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis  # type: ignore[import-not-found]
+    from llm_analysis.config import (  # type: ignore[import-not-found]
+        ModelConfig,
+        ParallelismConfig,
+        get_dtype_config_by_name,
+        get_gpu_config_by_name,
+    )  # fmt: skip
+
+    logging.disable(logging.CRITICAL)
+    m, t = scenario.model, scenario.training
+    model = ModelConfig(
+        name=m.name, num_layers=m.num_hidden_layers, n_head=m.num_attention_heads, hidden_dim=m.hidden_size,
+        vocab_size=m.vocab_size, max_seq_len=t.seq_len, num_key_value_heads=m.num_key_value_heads,
+        ffn_embed_dim=m.intermediate_size, expansion_ratio=m.intermediate_size / m.hidden_size,
+        moe_num_experts=max(m.num_experts, 1), moe_top_k=max(m.num_experts_per_tok, 1),
+    )  # fmt: skip
+    gpu = get_gpu_config_by_name("a100-sxm-80gb" if "a100" in scenario.cluster.device else "h100-sxm-80gb")
+    dtype = get_dtype_config_by_name("w16a16e16")
+    recomputes = (
+        ActivationRecomputation.NONE,
+        ActivationRecomputation.SELECTIVE,
+        ActivationRecomputation.FULL,
+    )
+
+    def predict_one(plan: Plan) -> float:
+        parallel = ParallelismConfig(
+            tp_size=plan["tp"], pp_size=plan["pp"], dp_size=plan["dp"], ep_size=plan["ep"], sp_size=plan["tp"]
+        )
+        try:
+            analysis = LLMAnalysis(model, gpu, dtype, parallel, flops_efficiency=0.5)
+            summary = analysis.training(
+                batch_size_per_gpu=plan["micro_batch_size"], global_batch_size=t.global_batch_size,
+                seq_len=t.seq_len, total_num_tokens=10**12,
+                activation_recomputation=recomputes[plan["recompute"]], ds_zero=DSZeRO(plan["zero_stage"]),
+                mlp_gated_linear_units=m.gated_mlp,
+            )  # fmt: skip
+        except AssertionError as error:
+            raise RefusedError from error
+        return float(summary["latency_per_iter"])
+
+    return predict_one
+
+
+def calculon_one(scenario: Scenario, checkout: Path) -> PredictOne:
+    if scenario.model.is_moe:
+        raise RefusedError
+    sys.path.insert(0, str(checkout))
+    from calculon import System  # type: ignore[import-not-found]
+    from calculon.llm import Llm  # type: ignore[import-not-found]
+
+    m, t = scenario.model, scenario.training
+    application = Llm.Application({
+        "hidden": m.hidden_size, "feedforward": m.intermediate_size, "seq_size": t.seq_len,
+        "attn_heads": m.num_attention_heads, "attn_size": m.head_dim, "num_blocks": m.num_hidden_layers,
+    })  # fmt: skip
+    description = json.loads((checkout / "systems" / "a100_80g.json").read_text())
+    quiet = logging.getLogger("calculon")
+
+    def predict_one(plan: Plan) -> float:
+        try:
+            execution = Llm.Execution(*_calculon_values(plan, scenario))
+            model = Llm(application, quiet)
+            system = System(description)
+            model.compile(system, execution)
+            model.run(system)
+        except (AssertionError, Llm.Error) as error:
+            raise RefusedError from error
+        return float(model.get_total_time())
+
+    return predict_one
+
+
+def _calculon_values(plan: Plan, scenario: Scenario) -> tuple[object, ...]:
+    """In the order of its constructor: degrees and networks, batch and type, recomputation and the rest."""
+    recompute = ("none", "attn_only", "full")[plan["recompute"]]
+    degrees = (scenario.cluster.num_devices, plan["tp"], plan["pp"], plan["dp"], 0, 1, 1)
+    batch = (scenario.training.global_batch_size, plan["micro_batch_size"], "float16", True, "multihead")
+    sharded = plan["zero_stage"] > 0 and plan["dp"] > 1
+    communication = ("rs_ag" if plan["tp"] > 1 else "ar", "none", False, plan["dp"] > 1)
+    return (*degrees, *batch, recompute, plan["vpp"], sharded, *communication, False, False, False, True)
+
+
+def contenders(
+    scenario: Scenario, plans: PlanColumns, args: argparse.Namespace
+) -> Iterator[tuple[str, Callable[[], float] | str]]:
+    """Name and a round's measurement, or why there is none."""
+    few = listed(plans, PLANS_FOR_PEERS)
+    makers: dict[str, Callable[[], PredictOne]] = {
+        "asap, a plan a call": lambda: asap_one(scenario),
+        "llm-analysis": lambda: llm_analysis_one(scenario),
+        "calculon": lambda: calculon_one(scenario, args.calculon),
+    }
+    yield "asap", lambda: asap_array_per_s(scenario, plans)
+    for name, make in makers.items():
+        try:
+            one = make()
+        except ImportError as error:
+            yield name, f"not installed ({error})"
+        except RefusedError:
+            yield name, "cannot represent this model"
+        else:
+            taken = accepted(one, few)
+            yield (
+                name,
+                partial(one_by_one_per_s, one, taken, args.seconds) if taken else "took none of the plans",
+            )
+
+
+def compare(given: dict[str, Any], args: argparse.Namespace) -> bool:
+    scenario = parse_scenario(given, need_plan=False)
+    legal = legal_plans(scenario)
+    plans = take(legal, np.random.default_rng(0).integers(0, len(legal.tp), args.plans))
+    cluster = f"{scenario.cluster.num_devices} {scenario.cluster.device}"
+    print(
+        f"\n{scenario.model.name} on {cluster}: {args.plans:,} plans, drawn from {len(legal.tp):,} legal ones"
+    )
+    measured = dict(contenders(scenario, plans, args))
+    best: dict[str, float] = {}
+    for _ in range(args.rounds):
+        for name, measure in measured.items():
+            if not isinstance(measure, str):
+                best[name] = max(best.get(name, 0.0), measure())
+    print(f"{'':24}{'predictions/CPU s':>18}{'asap is':>14}")
+    for name, measure in measured.items():
+        if isinstance(measure, str):
+            print(f"{name:24}{measure}")
+            continue
+        ratio = "" if name == "asap" else f"{best['asap'] / best[name]:,.0f}×"
+        print(f"{name:24}{best[name]:18,.0f}{ratio:>14}")
+    return best["asap"] >= BAR_PER_S
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--plans", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=2.0, help="CPU time for a peer's round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--calculon", type=Path, default=Path("calculon"), metavar="DIR", help="its checkout")
+    args = parser.parse_args()
+    met = [compare(given, args) for given in (GPT3, MIXTRAL)]
+    print(f"\nbar: {BAR_PER_S:,} predictions a second in one process: {'met' if all(met) else 'missed'}")
+
+
+if __name__ == "__main__":
+    main()
