@@ -43,8 +43,7 @@ def arguments(job: Job) -> dict[str, Any]:
     training, plan = job.scenario.training, job.plan
     return {
         **degrees(job),
-        **({"num_virtual_stages_per_pipeline_rank": plan.vpp} if plan.vpp > 1 else {}),
-        **_uneven_stages(job, "decoder_last_pipeline_num_layers"),
+        **_stages(job),
         **_sharding(job),
         "micro_batch_size": plan.micro_batch_size,
         "global_batch_size": training.global_batch_size,
@@ -67,25 +66,43 @@ def degrees(job: Job) -> dict[str, Any]:
     return sizes | ({"sequence_parallel": True} if plan.sequence_parallel else {})
 
 
-def uneven_stages(job: Job) -> dict[str, Any]:
-    """The same by the names of TransformerConfig."""
-    return _uneven_stages(job, "num_layers_in_last_pipeline_stage")
+def _stages(job: Job) -> dict[str, Any]:
+    uneven = uneven_stages(job, "decoder_last_pipeline_num_layers")
+    if job.plan.vpp == 1 or "pipeline_model_parallel_layout" in uneven:
+        return uneven  # a layout tells the chunks too, and Megatron-LM takes one of the two only
+    return {"num_virtual_stages_per_pipeline_rank": job.plan.vpp} | uneven
 
 
-def _uneven_stages(job: Job, last_stage_name: str) -> dict[str, Any]:
-    """Layers that do not divide: embedding and loss count as layers, or the last stage takes fewer."""
+def uneven_stages(job: Job, last_stage_name: str) -> dict[str, Any]:
+    """Layers that do not divide: embedding and loss count as layers, or the last stage takes fewer.
+
+    TransformerConfig and the command line call the layers of the last stage differently.
+    """
     plan, layers = job.plan, job.scenario.model.num_hidden_layers
     missing = -layers % (plan.pp * plan.vpp)
     if missing <= 2:
         flags = ("account_for_loss_in_pipeline_split", "account_for_embedding_in_pipeline_split")
         return dict.fromkeys(flags[:missing], True)
+    if plan.vpp > 1:
+        return {"pipeline_model_parallel_layout": _layout(job, (layers + missing) // (plan.pp * plan.vpp))}
     per_stage = -(-layers // plan.pp)
     last = layers - per_stage * (plan.pp - 1)
-    if plan.vpp > 1 or last < 1:
-        chunks = plan.pp * plan.vpp
-        reason = f"{layers} layers in {chunks} chunks need a hand-made --pipeline-model-parallel-layout"
-        raise job.refuse("pp" if plan.vpp == 1 else "vpp", reason)
+    if last < 1:
+        reason = f"{layers} layers in {plan.pp} stages leave the last one empty"
+        raise job.refuse("pp", reason)
     return {last_stage_name: last}
+
+
+def _layout(job: Job, places: int) -> str:
+    """Three places are missing: embedding and loss take one each, and MTP (or nothing) the third.
+
+    Letters as in megatron/core/transformer/pipeline_parallel_layer_layout.py.
+    """
+    if places < 2:
+        raise job.refuse("vpp", "leaves no layer for the chunks of embedding and loss")
+    middle = f"({'t' * places}|)*{job.plan.pp * job.plan.vpp - 2}"
+    predictions = "m" * job.scenario.model.num_nextn_predict_layers
+    return f"E{'t' * (places - 1)}|{middle}{'t' * (places - 2)}{predictions}L"
 
 
 def _sharding(job: Job) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def _model(job: Job) -> dict[str, Any]:
         **degrees(job),
         "virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else None,
         "sequence_parallel": plan.sequence_parallel,
-        **uneven_stages(job),
+        **uneven_stages(job, "num_layers_in_last_pipeline_stage"),
         "seq_length": job.scenario.training.seq_len,
         **recompute,
     }

@@ -1,6 +1,7 @@
 """Text of a foreign file as a mapping. The text is data: nothing in it is executed or looked up outside."""
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,8 @@ from tools.errors import InputError
 from tools.scenario.fields import shown
 
 MAX_TEXT_CHARACTERS = 1_000_000
+# YAML 1.1 reads 1:30:00 as a number to the base 60; one of thousands of places takes minutes to compute.
+_LONG_BASE_60 = re.compile(r"(?::[0-5]?[0-9]){20}")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -22,6 +25,8 @@ def parse_json(text: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> dict[str, Any]:
+    if found := _LONG_BASE_60.search(text):
+        raise InputError("FILE", found[0], "not a value that a setting can have")
     return _mapping(text, "YAML", yaml.safe_load)
 
 

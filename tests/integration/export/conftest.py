@@ -28,12 +28,17 @@ Build = Callable[..., Scenario]
 @pytest.fixture
 def build() -> Build:
     def call(
-        framework: str, *, moe: bool = False, training: dict[str, Any] | None = None, **plan: object
+        framework: str,
+        *,
+        moe: bool = False,
+        layers: int = 80,
+        training: dict[str, Any] | None = None,
+        **plan: object,
     ) -> Scenario:
         stated = {"seq_len": 8192, "global_batch_size": 256, "precision": "bf16", "framework": framework}
         return parse_scenario(
             {
-                "model": DENSE | (EXPERTS if moe else {}),
+                "model": DENSE | {"num_hidden_layers": layers} | (EXPERTS if moe else {}),
                 "cluster": {"device": "b200", "num_devices": 64, "devices_per_node": 8},
                 "training": stated | (training or {}),
                 "plan": PLAN | plan,

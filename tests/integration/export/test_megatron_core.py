@@ -23,6 +23,9 @@ PLANS: list[dict[str, Any]] = [
     {"moe": True, "zero_stage": 1, "ep": 8, "tp": 2, "dp": 32, "dp_shard": 32},
     {"moe": True, "zero_stage": 1, "ep": 4, "etp": 2, "tp": 2, "pp": 4, "dp": 8, "dp_shard": 8},
     {"training": {"precision": "mxfp8"}, "zero_stage": 1},
+    {"layers": 79, "zero_stage": 1, "pp": 4, "vpp": 5, "dp": 16, "dp_shard": 16},
+    {"layers": 77, "zero_stage": 1, "pp": 4, "vpp": 5, "dp": 16, "dp_shard": 16},
+    {"layers": 77, "zero_stage": 1, "pp": 8, "dp": 8, "dp_shard": 8},
 ]
 RENAMED = {
     "fp8_format": "fp8",
@@ -55,6 +58,9 @@ def transformer_config(scenario: Scenario, values: dict[str, Any]) -> Any:  # no
     known = {field.name for field in fields(module.TransformerConfig)}
     chosen = {RENAMED.get(key, key): value for key, value in values.items()}
     moe = {"num_moe_experts": model.num_experts, "moe_router_topk": 4, "add_bias_linear": False}
+    if "pipeline_model_parallel_layout" in chosen and scenario.plan is not None:
+        # As megatron/training/arguments.py does: the chunks follow from the layout.
+        chosen["virtual_pipeline_model_parallel_size"] = scenario.plan.vpp
     piped = {"pipeline_dtype": torch.bfloat16} if values.get("pipeline_model_parallel_size", 1) > 1 else {}
     return module.TransformerConfig(
         num_layers=model.num_hidden_layers,
@@ -98,7 +104,7 @@ def test_parallel_state_makes_the_plan_s_groups(
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=values["tensor_model_parallel_size"],
         pipeline_model_parallel_size=values["pipeline_model_parallel_size"],
-        virtual_pipeline_model_parallel_size=values.get("num_virtual_stages_per_pipeline_rank"),
+        virtual_pipeline_model_parallel_size=plan.vpp if plan.vpp > 1 else None,
         context_parallel_size=values["context_parallel_size"],
         expert_model_parallel_size=values.get("expert_model_parallel_size", 1),
         expert_tensor_parallel_size=values.get("expert_tensor_parallel_size"),

@@ -202,6 +202,7 @@ WRONG = [
     ("deepspeed", '{"train_batch_size": true}', "deepspeed: train_batch_size", "an integer"),
     ("maxtext", "a: [1", "FILE", "not YAML"),
     ("maxtext", "!!python/object/apply:os.system [echo]", "FILE", "not YAML"),
+    ("maxtext", "steps: 1" + ":1" * 400_000, "FILE", "not a value"),
     ("maxtext", "per_device_batch_size: .inf", "maxtext: per_device_batch_size", "a number"),
     ("maxtext", "ici_data_parallelism: -1\nper_device_batch_size: 1",
      "maxtext: ici_data_parallelism", "one axis"),

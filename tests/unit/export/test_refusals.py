@@ -21,7 +21,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str, st
     ("torchtitan", {"cp": 2, "dp": 16, "dp_shard": 2, "zero_stage": 0}, {}, {}, "plan.zero_stage", "cp 2"),
     ("torchtitan", {"pp": 16, "vpp": 3, "dp": 2, "dp_shard": 2}, {}, {}, "plan.vpp", "48 chunks"),
     ("megatron", {"schedule": "gpipe", "pp": 2, "dp": 16, "dp_shard": 16}, {}, {}, "plan.schedule", "1f1b"),
-    ("megatron", {"pp": 32, "dp": 1, "dp_shard": 1}, {"num_hidden_layers": 37}, {}, "plan.pp", "layout"),
+    ("megatron", {"pp": 32, "dp": 1, "dp_shard": 1}, {"num_hidden_layers": 37}, {}, "plan.pp", "empty"),
     ("megatron", {"ep": 16, "dp_shard": 2, "sequence_parallel": True}, MOE, {}, "plan.dp_shard", "16 repl"),
     ("nemo", {"ep": 16, "dp_shard": 2, "sequence_parallel": True}, MOE, {}, "plan.dp_shard", "16 replicas"),
     ("deepspeed", PIPED | {"vpp": 2}, {}, {}, "plan.vpp", "one chunk a stage"),

@@ -59,7 +59,7 @@ def scenarios(draw: st.DrawFn, name: str) -> Scenario:
 
 
 def _legal(draw: st.DrawFn, name: str, plan: dict[str, Any], experts: bool) -> Scenario:
-    layers = plan["pp"] * plan["vpp"] * draw(st.integers(3, 6)) - draw(st.integers(0, 2))
+    layers = plan["pp"] * plan["vpp"] * draw(st.integers(3, 6)) - draw(st.integers(0, 3))
     model = {
         "num_hidden_layers": layers,
         "hidden_size": 1024,

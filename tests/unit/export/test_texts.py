@@ -95,6 +95,14 @@ def test_megatron_counts_embedding_and_loss_where_layers_do_not_divide(
     assert {name for name in arguments_of(export) if name.startswith("--account")} == flags
 
 
+def test_megatron_lays_out_by_hand_what_leaves_three_places(write: Write) -> None:
+    model = {"num_hidden_layers": 61}
+    export = write("megatron", model, pp=4, vpp=4, dp=8, dp_shard=8, zero_stage=1)
+    arguments = arguments_of(export)
+    assert arguments["--pipeline-model-parallel-layout"] == "'Ettt|(tttt|)*14ttL'"
+    assert "--num-virtual-stages-per-pipeline-rank" not in arguments
+
+
 def test_megatron_gives_the_last_stage_fewer_layers(write: Write) -> None:
     export = write("megatron", {"num_hidden_layers": 77}, pp=8, dp=4, dp_shard=4, zero_stage=1)
     assert arguments_of(export)["--decoder-last-pipeline-num-layers"] == "7"
