@@ -68,7 +68,7 @@ bench-predict: setup ## predictions a second, beside calculon and llm-analysis w
 	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/predict.py
 
 bench-recommend: setup ## agreement of the search with the experts' plans
-	@$(RUN) benchmarks/recommend.py
+	@$(RUN) -m tools.validate.recommend
 
 bench-trace: setup ## megabytes of trace read a second
 	@$(RUN) benchmarks/trace.py

@@ -34,6 +34,16 @@ COMMANDS = {
         "step time, memory and bottleneck of a training plan",
         "asap predict examples/llama-3.1-70b-64xh100.json",
     ),
+    "optimize": Command(
+        "service.cli.optimize",
+        "search every legal plan and propose the three best, with reasons",
+        "asap optimize examples/llama-3.1-70b-64xh100.json",
+    ),
+    "explain": Command(
+        "service.cli.explain",
+        "why a plan is not proposed: rule, memory or time",
+        "asap explain examples/llama-3.1-70b-64xh100.json --plan tp=2",
+    ),
     "hardware": Command(
         "service.cli.hardware",
         "the device catalogue: every figure with its source",

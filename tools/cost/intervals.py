@@ -34,7 +34,7 @@ class IntervalModel:
     usual_error: Mapping[str, float]
     stack_error: Mapping[str, float]
     quantiles: Mapping[str, Sequence[float]]
-    pair_error: float
+    pair_error: Mapping[str, float]
     stacks: Sequence[str]
     frameworks: Sequence[str]
     generations: Sequence[str]
@@ -104,11 +104,13 @@ def learn(x: Inputs, keys: RowKeys, residuals: Residuals) -> IntervalModel:
         [stack[label] if s else usual[k] for label, s, k in zip(labels, seen, kinds, strict=True)]
     )
     known = known_of(keys)
+    names = np.asarray(residuals.groups)
+    by_kind = {kind: residuals.headline & (kinds == kind) for kind in ("dense", "moe")}
     return IntervalModel(
         usual_error=usual,
         stack_error=stack,
         quantiles=_quantiles_by_novelty(values / scales, residuals.novelties),
-        pair_error=_pair_error(values, residuals.groups),
+        pair_error={kind: _pair_error(values[rows], names[rows]) for kind, rows in by_kind.items()},
         stacks=sorted(known.stacks),
         frameworks=sorted(known.frameworks),
         generations=sorted(known.generations),
@@ -128,14 +130,15 @@ def _quantiles_by_novelty(scores: Array, novelties: NDArray[np.int64]) -> dict[s
     return table
 
 
-def _pair_error(values: Array, groups: Sequence[str]) -> float:
-    """Log error of the ratio of two predictions of one group: much of what is wrong is wrong for both."""
-    names = np.asarray(groups)
-    differences = [
-        np.abs(np.subtract.outer(values[names == g], values[names == g])) for g in np.unique(names)
-    ]
-    pairs = np.concatenate([d[np.triu_indices_from(d, k=1)] for d in differences])
-    return float(np.quantile(pairs, COVERAGE)) if len(pairs) >= 10 else 0.1
+def _pair_error(values: Array, groups: NDArray[np.str_]) -> float:
+    """Log error of the ratio of two predictions of one group, every group counting the same: much of what is
+    wrong is wrong for both."""
+    widest: list[float] = []
+    for group in np.unique(groups):
+        inside = values[groups == group]
+        pairs = np.abs(np.subtract.outer(inside, inside))[np.triu_indices(len(inside), k=1)]
+        widest.extend(np.quantile(pairs, (0.1, 0.3, 0.5, 0.7, 0.9)).tolist() if len(pairs) else [])
+    return float(np.quantile(widest, COVERAGE)) if widest else 0.15
 
 
 def _mean_error(residuals: Array) -> float:

@@ -38,8 +38,8 @@ def context_s(x: Inputs, c: Coefficients) -> Array:
 
 
 def ring_merge_s(x: Inputs) -> Array:
-    """Each step of the ring rescales the fp32 partial output (read and written), forward, and adds fp32 partial
-    gradients of q, k and v, backward (Transformer Engine, attention with context parallelism)."""
+    """Each step of the ring rescales the fp32 partial output forward and adds fp32 partial gradients of q, k
+    and v backward (Transformer Engine, attention with context parallelism)."""
     outputs = x.heads * x.v_dim / x.tp
     gradients = (x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)) / x.tp
     merged_bytes = 8.0 * x.tokens * (outputs + gradients)

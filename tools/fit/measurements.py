@@ -21,6 +21,8 @@ class Measurement:
     source: str
     group: str
     scenario: Scenario
+    stated: frozenset[str]
+    """Plan fields that the source gave; the others were filled with defaults."""
     step_time_s: float
     peak_memory_gib: float | None
 
@@ -41,9 +43,16 @@ def _measurement(row: dict[str, object]) -> Measurement:
         source=str(source["key"]),
         group=str(row["group"]),
         scenario=parse_scenario(row["scenario"]),
+        stated=_stated(row["scenario"]),
         step_time_s=float(measured["step_time_s"]),
         peak_memory_gib=measured.get("peak_memory_gib"),
     )
+
+
+def _stated(scenario: object) -> frozenset[str]:
+    plan = scenario.get("plan") if isinstance(scenario, dict) else None
+    fields = {name for name, value in (plan or {}).items() if value is not None}
+    return frozenset(fields if (plan or {}).get("zero_stage_known", True) else fields - {"zero_stage"})
 
 
 def step_times(rows: Sequence[Measurement]) -> NDArray[np.float64]:

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tools.errors import InputError
-from tools.scenario import Plan, did_you_mean
+from tools.scenario import RECOMPUTES, SCHEDULES, Plan, did_you_mean
 
 FIELDS = tuple(Plan.model_fields)
 CHECKPOINT_FIELDS = ("tp", "pp")
 """Degrees that the layout of a saved checkpoint depends on, where it is not resharded on load."""
 DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
+_WORDS = {"recompute": RECOMPUTES, "schedule": SCHEDULES}
 _OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes")
 
 
@@ -22,6 +23,7 @@ class Constraints:
     allowed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     max_memory_fraction: float = DEFAULT_MEMORY_FRACTION
     max_changes: int | None = None
+    """At most so many fields may differ from today's plan; dp and schedule follow from the others."""
 
 
 def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constraints:
@@ -43,16 +45,19 @@ def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constrain
 
 def _values(name: str, given: object) -> tuple[object, ...]:
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    wanted = Plan.model_fields[name].annotation
-    for value in values:
-        textual = isinstance(value, str) and name in ("recompute", "schedule")
-        boolean = isinstance(value, bool) and wanted is bool
-        number = _is_count(value) and wanted is not bool and name not in ("recompute", "schedule")
-        if not (textual or boolean or number):
-            raise InputError(
-                f"constraints.{name}", given, "allowed: a value of that field, or a list of them"
-            )
+    words = _WORDS.get(name)
+    if not values or not all(_is_value(name, value) for value in values):
+        known = ", ".join(words) if words else "a value of that field"
+        raise InputError(f"constraints.{name}", given, f"allowed: {known}, or a list of such")
     return values
+
+
+def _is_value(name: str, value: object) -> bool:
+    if name in _WORDS:
+        return value in _WORDS[name]
+    if Plan.model_fields[name].annotation is bool:
+        return isinstance(value, bool)
+    return _is_count(value)
 
 
 def _is_count(value: object) -> bool:

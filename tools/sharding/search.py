@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.coefficients import resolve
@@ -19,7 +20,7 @@ from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import activity_bytes, memory_bytes, with_state
 from tools.cost.memory_settings import memory_settings
 from tools.cost.step import step_core, with_data_parallelism
-from tools.scenario import RECOMPUTES, PlanColumns, Scenario, columns_of
+from tools.scenario import RECOMPUTES, Plan, PlanColumns, Scenario, columns_of
 from tools.sharding.constraints import Constraints
 from tools.sharding.space import Mask, PlanSpace, Table, count, encoded, joined, to_columns, where
 
@@ -59,10 +60,15 @@ class Search:
     """One scenario's search."""
 
     def __init__(
-        self, scenario: Scenario, constraints: Constraints, calibration: Calibration | None = None
+        self,
+        scenario: Scenario,
+        constraints: Constraints,
+        calibration: Calibration | None = None,
+        kept: int = KEPT,
     ) -> None:
         self.scenario = scenario
         self.constraints = constraints
+        self.kept = kept
         self.space = PlanSpace(scenario, constraints)
         _, keys = encode_plans(scenario, _nothing())
         self.coefficients = resolve(keys, (calibration or shipped_calibration()).shifts)
@@ -78,7 +84,7 @@ class Search:
             block = where(degrees, np.arange(start, min(start + DEGREES_A_BLOCK, count(degrees))))
             decided, best = self._decide(block)
             searched, timed = searched + decided, timed + len(best.step_time_s)
-            kept = _best(_joined([kept, _best(best)]))
+            kept = _best(_joined([kept, _best(best, self.kept)]), self.kept)
             if progress:
                 progress((start + count(block)) / count(degrees))
         return Found(kept, _front(kept), searched, timed, time.perf_counter() - started)
@@ -130,7 +136,14 @@ class Search:
             fits = np.asarray(memory <= self._limit_bytes(x))
             found.append(self._ranked(core_inputs, where(left, fits), memory[fits], code))
             left = where(left, ~fits)
-        return _joined(found)
+        return self._near_today(_joined(found))
+
+    def _near_today(self, ranked: Ranked) -> Ranked:
+        """Those with few enough changes from today's plan."""
+        today, most = self.scenario.plan, self.constraints.max_changes
+        if most is None or today is None or not ranked.plans:
+            return ranked
+        return ranked.take(count_changes(today, ranked.plans) <= most)
 
     def _ranked(self, core_inputs: Inputs, table: Table, memory: Array, code: int) -> Ranked:
         core = step_core(core_inputs, self.coefficients).take(table["core"])
@@ -144,6 +157,19 @@ class Search:
     def _inputs(self, table: Table, code: int) -> Inputs:
         columns = to_columns({**table, "recompute": np.full(count(table), code)})
         return encode_plans(self.scenario, columns)[0]
+
+
+def count_changes(today: Plan, plans: Table) -> NDArray[np.int64]:
+    """In how many independent fields each plan differs; dp and schedule follow from the others."""
+    followers = ("dp", "schedule", "dp_shard")
+    names = [name for name in plans if name not in followers and getattr(today, name) is not None]
+    changed = sum(
+        (plans[name] != encoded(name, getattr(today, name)) for name in names),
+        np.zeros(len(plans["tp"]), dtype=np.int64),
+    )
+    whole = plans["dp_shard"] == plans["dp"] * plans["cp"]
+    same_shard = (plans["dp_shard"] == today.dp_shard) | (whole & (today.dp_shard == today.dp * today.cp))
+    return np.asarray(changed + ~same_shard, dtype=np.int64)
 
 
 def _nothing() -> PlanColumns:
@@ -161,13 +187,13 @@ def _joined(parts: list[Ranked]) -> Ranked:
     )
 
 
-def _best(ranked: Ranked) -> Ranked:
+def _best(ranked: Ranked, most: int) -> Ranked:
     """The fastest, and every plan of the Pareto front of time against memory."""
     if not ranked.plans:
         return ranked
     ordered = ranked.take(np.argsort(ranked.step_time_s, kind="stable"))
     keep = pareto_front(ordered.memory_bytes)
-    keep[:KEPT] = True
+    keep[:most] = True
     return ordered.take(keep)
 
 

@@ -1,0 +1,81 @@
+"""`asap explain`: why a plan is, or is not, what ASAP would propose."""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from service.cli.io import read_object, write_json_line
+from service.cli.strict_json import parse_object
+from tools.errors import InputError
+from tools.recommend.optimize import best_plans, workload_of
+from tools.recommend.why_not import changed, explain_plan
+from tools.recommend.words import short
+from tools.recommend.workload import Workload
+from tools.scenario import Plan, did_you_mean, parse_scenario
+
+MAX_SCENARIO_BYTES = 16 * 2**20
+
+HELP = """\
+Say what speaks against a plan: the framework's rule, the memory it lacks, or the term that makes it slower.
+
+--plan gives the fields to change, as JSON or as name=value pairs; the rest is taken from the best plan,
+and the data-parallel degree follows from the number of devices.
+
+Examples:
+  asap explain examples/llama-3.1-70b-64xh100.json --plan tp=2
+  asap explain scenario.json --plan tp=8,pp=1,zero_stage=3
+  asap explain scenario.json --plan '{"tp": 4, "recompute": "none"}' --json"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a scenario as JSON; - for standard input")
+    parser.add_argument("--plan", required=True, metavar="FIELDS", help="name=value,... or a JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(args: Namespace) -> int:
+    scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES), need_plan=False)
+    workload = workload_of(scenario)
+    asked = _asked(args.plan)
+    winner = best_plans(workload)[0][0]
+    answer = explain_plan(workload, _plan(workload, winner, asked), winner)
+    if args.json:
+        write_json_line({"winner": winner.model_dump(), **answer})
+    else:
+        print(f"best plan: {short(winner)}\nasked:     {answer['summary']}")
+        print(f"{answer['binding']}: {answer['why']}")
+    return 0
+
+
+def _asked(text: str) -> dict[str, object]:
+    fields = parse_object(text.encode(), "--plan") if text.lstrip().startswith("{") else _pairs(text)
+    for name in fields:
+        if name not in Plan.model_fields:
+            raise InputError(f"plan.{name}", fields[name], did_you_mean(name, tuple(Plan.model_fields)))
+    return fields
+
+
+def _pairs(text: str) -> dict[str, object]:
+    pairs: dict[str, object] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            raise InputError(
+                "--plan", part, "allowed: name=value pairs separated by commas, or a JSON object"
+            )
+        pairs[name.strip()] = _value(value.strip())
+    return pairs
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _plan(workload: Workload, winner: Plan, asked: dict[str, object]) -> Plan:
+    plans = list(changed(workload, winner, asked))
+    if not plans:
+        devices = workload.scenario.cluster.num_devices
+        raise InputError("plan", asked, f"tp * pp * cp must be whole numbers that divide {devices} devices")
+    return plans[0]

@@ -1,0 +1,42 @@
+"""What limits today's plan, with the numbers, and whether sharding can help."""
+
+from collections.abc import Sequence
+
+from tools.cost.predict import BOTTLENECKS, Prediction
+from tools.recommend.words import breakdown, largest, memory_gib, seconds
+from tools.recommend.workload import Workload
+
+OTHER_LEVERS = {
+    "compute": "kernels and precision: the step is mostly arithmetic, and its rate is what is left to raise",
+    "memory": "fused kernels and a larger micro-batch: memory-bound operations take the time",
+    "communication": "the network: faster links, or communication that overlaps better",
+    "pipeline": "a larger global batch: the bubble shrinks with the number of micro-batches",
+    "host": "the host: data loading, launch overhead, CUDA graphs or compilation",
+}
+
+
+def diagnose(workload: Workload, prediction: Prediction) -> dict[str, object]:
+    parts, whole = breakdown(prediction), seconds(prediction)
+    kind = str(prediction["bottleneck"])
+    shares = {name: sum(parts[term] for term in terms) / whole for name, terms in BOTTLENECKS.items()}
+    evidence = [
+        {"kind": "model", "ref": "breakdown_s", "says": largest(prediction)},
+        {
+            "kind": "model",
+            "ref": "memory_gib",
+            "says": f"{memory_gib(prediction):.1f} of {workload.capacity_gib:.1f} GiB",
+        },
+    ]
+    return {"bottleneck": kind, "share": shares[kind], "shares": shares, "evidence": evidence, "lever": None}
+
+
+def with_lever(
+    diagnosis: dict[str, object], proposals: Sequence[dict[str, object]], prediction: Prediction
+) -> dict[str, object]:
+    """Says so where nothing beats today's plan beyond the error of a comparison."""
+    gains = [float(str(p["speedup_low"])) for p in proposals if p["speedup_low"] is not None]
+    if not prediction["fits"] or not gains or max(gains) > 1.0:
+        return diagnosis
+    where = OTHER_LEVERS[str(diagnosis["bottleneck"])]
+    verdict = "Sharding is not your lever: no plan beats today's beyond the error of a comparison."
+    return {**diagnosis, "lever": f"{verdict} Look at {where}."}

@@ -1,0 +1,70 @@
+"""Nothing fits: how far off it is, and what would make it feasible."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tools.errors import InfeasibleError
+from tools.recommend.words import short
+from tools.recommend.workload import GIB, Workload
+from tools.scenario import Plan
+from tools.sharding.constraints import Constraints
+from tools.sharding.search import Found, Search
+from tools.sharding.space import decoded
+
+UNLIMITED = 1e9
+LARGEST_CLUSTER = 65536
+
+
+def infeasible(workload: Workload) -> InfeasibleError:
+    found = _search(workload, UNLIMITED)
+    if not len(found.best.step_time_s):
+        return InfeasibleError(_nothing_legal(workload))
+    row = int(np.argmin(found.best.memory_bytes))
+    least = found.best.memory_bytes[row] / GIB
+    plan = Plan.model_validate(decoded(found.best.plans, row))
+    start = (
+        f"no legal plan fits: the smallest ({short(plan)}) needs {least:.1f} GiB "
+        f"of {workload.limit_gib:.1f} usable a device"
+    )
+    return InfeasibleError("; ".join([start, *_remedies(workload)]))
+
+
+def _nothing_legal(workload: Workload) -> str:
+    t, c = workload.scenario.training, workload.scenario.cluster
+    return (
+        f"no plan is legal: {t.framework} accepts none for {c.num_devices} devices, a global batch of "
+        f"{t.global_batch_size} and the constraints {dict(workload.constraints.allowed) or 'none'}"
+    )
+
+
+def _remedies(workload: Workload) -> list[str]:
+    found = []
+    if workload.constraints.allowed:
+        freed = replace(
+            workload, constraints=Constraints(max_memory_fraction=workload.constraints.max_memory_fraction)
+        )
+        if len(_search(freed, workload.constraints.max_memory_fraction).best.step_time_s):
+            found.append(f"without the constraints on {', '.join(workload.constraints.allowed)} plans fit")
+    found.append(_more_devices(workload))
+    found.append("8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter")
+    return found
+
+
+def _more_devices(workload: Workload) -> str:
+    s = workload.scenario
+    devices = s.cluster.num_devices
+    while devices * 2 <= LARGEST_CLUSTER:
+        devices *= 2
+        cluster = s.cluster.model_copy(update={"num_devices": devices})
+        batch = s.training.global_batch_size * devices // s.cluster.num_devices
+        training = s.training.model_copy(update={"global_batch_size": batch})
+        grown = replace(workload, scenario=s.model_copy(update={"cluster": cluster, "training": training}))
+        if len(_search(grown, workload.constraints.max_memory_fraction).best.step_time_s):
+            return f"{devices} devices (with the batch grown alike) would do"
+    return f"not even {devices} devices would do"
+
+
+def _search(workload: Workload, fraction: float) -> Found:
+    constraints = replace(workload.constraints, max_memory_fraction=fraction)
+    return Search(workload.scenario, constraints, workload.calibration).run()

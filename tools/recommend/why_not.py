@@ -1,0 +1,114 @@
+"""Why a plan is not proposed: the rule it breaks, the memory it lacks, or the term that makes it slower."""
+
+from collections.abc import Iterator
+
+from tools.cost.predict import Prediction
+from tools.errors import InputError
+from tools.recommend.words import changes, difference, memory_gib, seconds, short
+from tools.recommend.workload import Workload
+from tools.scenario import Plan
+
+MOST = 6
+_NEIGHBOURS: tuple[tuple[str, float], ...] = (
+    ("tp", 0.5), ("tp", 2.0), ("pp", 0.5), ("pp", 2.0), ("cp", 0.5), ("cp", 2.0), ("ep", 0.5), ("ep", 2.0),
+    ("micro_batch_size", 0.5), ("micro_batch_size", 2.0), ("vpp", 0.5), ("vpp", 2.0),
+)  # fmt: skip
+
+
+def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[dict[str, object]]:
+    """The winner's neighbours, those that would be faster first: an engineer's first questions."""
+    plans = list(dict.fromkeys(_neighbours(workload, winner)))
+    refused = [(plan, workload.refusal(plan)) for plan in plans]
+    legal = [plan for plan, reason in refused if reason is None]
+    judged = [
+        explain(workload, plan, winner, best, p)
+        for plan, p in zip(legal, workload.predict(legal), strict=True)
+    ]
+    judged.sort(key=lambda one: float(str(one["step_time_ratio"])))
+    return judged[:MOST]
+
+
+def explain(
+    workload: Workload, plan: Plan, winner: Plan, best: Prediction, prediction: Prediction
+) -> dict[str, object]:
+    """The binding constraint of a legal plan, with its margin."""
+    ratio = seconds(prediction) / seconds(best)
+    lacking = memory_gib(prediction) - workload.limit_gib
+    step = (
+        ", ".join(f"{c['field']} {c['from']} to {c['to']}" for c in changes(winner, plan)) or "the same plan"
+    )
+    pace = f"save {1 - ratio:.1%}" if ratio < 1 else f"cost {ratio - 1:.1%} more"
+    if plan == winner:
+        why, binding = "this is the plan that ASAP proposes first", "none"
+    elif lacking > 0:
+        needs = f"needs {memory_gib(prediction):.1f} GiB of {workload.limit_gib:.1f} usable"
+        why = f"{step} would {pace} but {needs}"
+        binding = "memory"
+    elif ratio > 1:
+        why, binding = f"{step} would {pace}: {difference(best, prediction)}", "time"
+    else:
+        why, binding = f"{step} would {pace}, inside the error of a comparison", "preference"
+    return {
+        "plan": plan.model_dump(),
+        "summary": short(plan),
+        "binding": binding,
+        "why": why,
+        "step_time_s": seconds(prediction),
+        "step_time_ratio": ratio,
+        "peak_memory_gib": memory_gib(prediction),
+    }
+
+
+def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> dict[str, object]:
+    """Any plan that the user asks about; an illegal one is told the framework's reason."""
+    reason = workload.refusal(plan)
+    if reason is not None:
+        return {"plan": plan.model_dump(), "summary": short(plan), "binding": "rule", "why": reason}
+    best, prediction = workload.predict([winner, plan])
+    return explain(workload, plan, winner, best, prediction)
+
+
+def _neighbours(workload: Workload, plan: Plan) -> Iterator[Plan]:
+    """Plans one step away, data parallelism taking up the difference."""
+    for name, factor in _NEIGHBOURS:
+        yield from changed(workload, plan, {name: getattr(plan, name) * factor})
+    for stage in (1, 3):
+        if stage != plan.zero_stage and plan.dp * plan.cp > 1:
+            yield from changed(workload, plan, {"zero_stage": stage, "dp_shard": plan.dp * plan.cp})
+    for recompute in ("none", "selective", "full"):
+        if recompute != plan.recompute:
+            yield from changed(workload, plan, {"recompute": recompute})
+
+
+def changed(workload: Workload, plan: Plan, update: dict[str, object]) -> Iterator[Plan]:
+    """The plan with some fields replaced, where that leaves whole degrees; what depends on them follows."""
+    values = {**plan.model_dump(), **update}
+    whole = (
+        values["tp"],
+        values["pp"],
+        values["cp"],
+        values["ep"],
+        values["vpp"],
+        values["micro_batch_size"],
+    )
+    if any(float(v) != int(v) or v < 1 for v in whole):
+        return
+    values = {name: int(v) if isinstance(v, float) else v for name, v in values.items()}
+    devices = workload.scenario.cluster.num_devices
+    other = values["tp"] * values["pp"] * values["cp"]
+    if devices % other:
+        return
+    if "dp" not in update:
+        values["dp"] = devices // other
+    if "dp_shard" not in update:
+        whole_group = plan.dp_shard == plan.dp * plan.cp
+        values["dp_shard"] = (
+            values["dp"] * values["cp"] if whole_group else min(plan.dp_shard, values["dp"] * values["cp"])
+        )
+    values["sequence_parallel"] = bool(values["sequence_parallel"] or "tp" in update) and values["tp"] > 1
+    if "schedule" not in update and plan.schedule in ("1f1b", "interleaved"):
+        values["schedule"] = "interleaved" if values["vpp"] > 1 else "1f1b"
+    try:
+        yield Plan.model_validate(values)
+    except ValueError as error:
+        raise InputError("plan", update, f"cannot be a plan: {error}") from None

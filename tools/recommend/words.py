@@ -1,0 +1,80 @@
+"""Predictions and plans in words: what changed, from what to what."""
+
+from collections.abc import Mapping
+from typing import cast
+
+from tools.cost.predict import Prediction
+from tools.scenario import Plan
+
+TERMS = {
+    "compute": "compute",
+    "memory_bound_ops": "memory-bound operations",
+    "tp_comm_exposed": "exposed tensor-parallel communication",
+    "cp_comm_exposed": "exposed context-parallel communication",
+    "ep_comm_exposed": "exposed expert all-to-all",
+    "dp_comm_exposed": "exposed data-parallel communication",
+    "pp_comm_exposed": "exposed pipeline transfers",
+    "pipeline_bubble": "the pipeline bubble",
+    "optimizer": "the optimizer step",
+    "host_and_other": "host and other overhead",
+}
+SHOWN_SHARE = 0.005
+
+
+def breakdown(prediction: Prediction) -> Mapping[str, float]:
+    return cast("Mapping[str, float]", prediction["breakdown_s"])
+
+
+def seconds(prediction: Prediction) -> float:
+    return float(cast("float", prediction["step_time_s"]))
+
+
+def memory_gib(prediction: Prediction) -> float:
+    return float(cast("float", prediction["peak_memory_gib"]))
+
+
+def changes(before: Plan, after: Plan) -> list[dict[str, object]]:
+    return [
+        {"field": name, "from": getattr(before, name), "to": getattr(after, name)}
+        for name in Plan.model_fields
+        if getattr(before, name) != getattr(after, name)
+    ]
+
+
+def short(plan: Plan) -> str:
+    """The degrees above one, sharding, micro-batch and recomputation."""
+    degrees = {name: getattr(plan, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")}
+    words = [f"{name} {value}" for name, value in degrees.items() if value > 1]
+    words.append(f"ZeRO {plan.zero_stage}" + (f" over {plan.dp_shard}" if plan.zero_stage else ""))
+    words.append(f"micro-batch {plan.micro_batch_size}")
+    words.append(f"recompute {plan.recompute}")
+    return ", ".join(words)
+
+
+def difference(before: Prediction, after: Prediction) -> str:
+    """Which terms shrink and which grow, largest first; those below half a percent are left out."""
+    old, new = breakdown(before), breakdown(after)
+    moved = sorted(TERMS, key=lambda term: -abs(new[term] - old[term]))
+    told = [term for term in moved if abs(new[term] - old[term]) > SHOWN_SHARE * seconds(before)][:4]
+    shrinking = [_moved(term, old, new) for term in told if new[term] < old[term]]
+    growing = [_moved(term, old, new) for term in told if new[term] > old[term]]
+    parts = (
+        [f"{' and '.join(shrinking)} shrink" if len(shrinking) > 1 else f"{shrinking[0]} shrinks"]
+        if shrinking
+        else []
+    )
+    parts += (
+        [f"{' and '.join(growing)} grow" if len(growing) > 1 else f"{growing[0]} grows"] if growing else []
+    )
+    return "; ".join(parts) or "no term moves by more than half a percent of the step"
+
+
+def _moved(term: str, old: Mapping[str, float], new: Mapping[str, float]) -> str:
+    return f"{TERMS[term]} ({old[term]:.3g} to {new[term]:.3g} s)"
+
+
+def largest(prediction: Prediction, count: int = 3) -> str:
+    """The largest terms with their share of the step."""
+    parts, whole = breakdown(prediction), seconds(prediction)
+    order = sorted(parts, key=lambda term: -parts[term])[:count]
+    return ", ".join(f"{TERMS[term]} {parts[term] / whole:.0%}" for term in order)

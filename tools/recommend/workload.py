@@ -1,0 +1,68 @@
+"""One scenario with what every part of a recommendation needs: its device, calibration and predictions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tools.cost.calibration import Calibration, shipped_calibration
+from tools.cost.encode import scenario_device
+from tools.cost.predict import Prediction, predict
+from tools.errors import InputError
+from tools.hardware import Device
+from tools.scenario import Facts, Plan, Scenario, check_plan, columns_of
+from tools.sharding.constraints import Constraints
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A scenario, the limits set on its plans, and the calibration it is predicted with."""
+
+    scenario: Scenario
+    constraints: Constraints
+    calibration: Calibration
+
+    @classmethod
+    def of(
+        cls, scenario: Scenario, constraints: Constraints, calibration: Calibration | None = None
+    ) -> "Workload":
+        return cls(scenario, constraints, calibration or shipped_calibration())
+
+    @property
+    def device(self) -> Device:
+        return scenario_device(self.scenario.cluster)
+
+    @property
+    def capacity_gib(self) -> float:
+        return float(self.device.memory_bytes) / GIB
+
+    @property
+    def limit_gib(self) -> float:
+        return self.capacity_gib * self.constraints.max_memory_fraction
+
+    @property
+    def pair_error(self) -> float:
+        """Log error of the ratio of two predictions of this workload."""
+        return self.calibration.intervals.pair_error["moe" if self.scenario.model.is_moe else "dense"]
+
+    def with_plan(self, plan: Plan) -> Scenario:
+        return self.scenario.model_copy(update={"plan": plan, "id": None})
+
+    def predict(self, plans: Sequence[Plan]) -> list[Prediction]:
+        return predict([self.with_plan(plan) for plan in plans], self.calibration)
+
+    def refusal(self, plan: Plan) -> str | None:
+        """Why the framework would refuse the plan, if it would."""
+        s = self.scenario
+        try:
+            check_plan(Facts(s.model, s.cluster, s.training, columns_of([plan])))
+        except InputError as error:
+            return str(error)
+        return None
+
+    def on(self, **overrides: float) -> "Workload":
+        """The same workload on a device with some figures replaced."""
+        cluster = self.scenario.cluster.model_copy(
+            update={"overrides": {**self.scenario.cluster.overrides, **overrides}}
+        )
+        return replace(self, scenario=self.scenario.model_copy(update={"cluster": cluster}))
