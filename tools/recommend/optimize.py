@@ -43,8 +43,8 @@ def _tell_preference(proposals: list[Report]) -> None:
     for one, own, later in zip(proposals, times, (times[i + 1 :] for i in range(len(times))), strict=True):
         if later and min(later) < own:
             says = (
-                f"ranked before a plan that is {1 - min(later) / own:.1%} faster by prediction: that is inside "
-                "the error of a comparison, and published recipes avoid the other plan's features"
+                f"ranked before a plan that is {1 - min(later) / own:.1%} faster by prediction: inside "
+                "the error of a comparison, and published recipes avoid that plan's features"
             )
             evidence = cast("list[dict[str, str]]", one["evidence"])
             evidence.append({"kind": "knowledge", "ref": "calibration/preferences.json", "says": says})
