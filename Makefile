@@ -23,11 +23,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.sh
 	@scripts/setup.sh $(VENV) constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup ## predict a 70B training step on 64 H100: no key, no server, no GPU
+demo: setup ## predict and optimize a 70B training step on 64 H100: no key, no server, no GPU
 	@echo; echo "\$$ asap hardware show h100-sxm-80gb"
 	@$(ASAP) hardware show h100-sxm-80gb
 	@echo; echo "\$$ asap predict $(EXAMPLE)"
 	@$(ASAP) predict $(EXAMPLE)
+	@echo; echo "\$$ asap optimize $(EXAMPLE)"
+	@$(ASAP) optimize $(EXAMPLE)
 	@echo; echo "Next:"
 	@echo "  source $(VENV)/bin/activate            then 'asap' is a command of this shell"
 	@echo "  asap --help                         what else there is"
@@ -53,6 +55,9 @@ check: setup ## lint, format, types, import contracts
 
 fit: setup ## fit the cost model's parameters to the measured runs
 	@$(RUN) -m tools.fit.main
+
+fit-preferences: setup ## learn from the experts' published plans what they prefer at the same predicted time
+	@$(RUN) -m tools.validate.preferences
 
 validate: setup ## compare predictions with the measured runs, groups left out in turn
 	@$(RUN) -m tools.validate.main
