@@ -12,7 +12,7 @@ ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 EXAMPLE := examples/llama-3.1-70b-64xh100.json
 
-.PHONY: help setup demo test test-frameworks check fit validate bench-peers bench-predict bench-recommend bench-trace clean
+.PHONY: help setup demo test test-all test-frameworks check fit fit-preferences validate bench-peers bench-predict bench-recommend bench-trace clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,7 +36,10 @@ demo: setup ## predict and optimize a 70B training step on 64 H100: no key, no s
 	@echo "  asap predict --json $(EXAMPLE)    the same as one line of JSON"
 	@echo "  edit \"plan\" in $(EXAMPLE) and predict again"
 
-test: setup ## run the tests
+test: setup ## run the tests but the slow ones
+	@$(RUN) -m pytest -m "not slow"
+
+test-all: setup ## run every test, with those that take minutes (cross-validation, ten thousand broken traces)
 	@$(RUN) -m pytest
 
 # torchtitan needs an fsspec older than ours: the frameworks meet in an environment apart, of 3 GB.
