@@ -158,7 +158,7 @@ def test_the_ratio_of_two_plans_of_one_group_is_surer_than_either() -> None:
     values = np.repeat(rng.normal(0.0, 0.3, ROWS // 4), 4) + rng.normal(0.0, 0.01, ROWS)
     model = learn_from(stacks("exact", "hopper", ROWS), values, [0] * ROWS)
     assert model.usual_error["dense"] > 0.2
-    assert model.pair_error == pytest.approx(1.2816 * 0.01 * 2**0.5, rel=0.1)
+    assert model.pair_error["dense"] == pytest.approx(1.2816 * 0.01 * 2**0.5, rel=0.1)
 
 
 @pytest.mark.parametrize("kind", [0, 1])
