@@ -1,10 +1,14 @@
 """What limits today's plan, with the numbers, and whether sharding can help."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
 
 from tools.cost.predict import BOTTLENECKS, Prediction
+from tools.errors import InputError
 from tools.recommend.words import breakdown, largest, memory_gib, seconds
 from tools.recommend.workload import Workload
+from tools.trace.report import analyse_folder
 
 OTHER_LEVERS = {
     "compute": "kernels and precision: the step is mostly arithmetic, and its rate is what is left to raise",
@@ -28,6 +32,21 @@ def diagnose(workload: Workload, prediction: Prediction) -> dict[str, object]:
         },
     ]
     return {"bottleneck": kind, "share": shares[kind], "shares": shares, "evidence": evidence, "lever": None}
+
+
+def with_profile(diagnosis: dict[str, object], folder: str) -> dict[str, object]:
+    """Sets what the traces show beside what the model says; the measured bottleneck counts."""
+    try:
+        measured = analyse_folder(Path(folder)).data["diagnosis"]
+    except InputError as error:
+        raise InputError("traces", error.given, error.allowed) from None
+    if measured is None:
+        raise InputError("traces", folder, "no trace in that folder could be read; see asap diagnose")
+    profiled = [
+        {"kind": "profile", "ref": str(one["ref"]), "says": str(one["says"])} for one in measured["evidence"]
+    ]
+    evidence = [*profiled, *cast("list[dict[str, str]]", diagnosis["evidence"])]
+    return {**diagnosis, "bottleneck": measured["bottleneck"], "evidence": evidence, "profile": measured}
 
 
 def with_lever(

@@ -6,7 +6,7 @@ from typing import cast
 from tools.cost.calibration import Calibration
 from tools.cost.predict import Prediction
 from tools.recommend.choose import choose
-from tools.recommend.diagnosis import diagnose, with_lever
+from tools.recommend.diagnosis import diagnose, with_lever, with_profile
 from tools.recommend.infeasible import infeasible
 from tools.recommend.preference import shipped_weights
 from tools.recommend.proposal import proposal
@@ -67,6 +67,8 @@ def optimize(
     ]
     _tell_preference(proposals)
     diagnosis = diagnose(workload, baseline or predictions[0])
+    if scenario.traces:
+        diagnosis = with_profile(diagnosis, scenario.traces)
     return {
         "id": scenario.id,
         "diagnosis": with_lever(diagnosis, proposals, baseline) if baseline else diagnosis,

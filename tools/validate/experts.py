@@ -60,8 +60,7 @@ def offers(experts: Sequence[Measurement]) -> Iterator[Offer]:
 
 def offer(expert: Measurement) -> Offer:
     scenario = expert.scenario
-    # the experts' runs are known to fit, some barely by our count: the whole memory is offered
-    found = Search(scenario, Constraints(max_memory_fraction=1.0), kept=KEPT).run()
+    found = Search(scenario, Constraints(), kept=KEPT).run()
     capacity = float(scenario_device(scenario.cluster).memory_bytes)
     plan = scenario.plan
     if plan is None:
