@@ -54,6 +54,11 @@ COMMANDS = {
         "where the time of profiled training steps goes, and why",
         "asap diagnose traces/",
     ),
+    "profile": Command(
+        "service.cli.profile",
+        "run a training command under the profiler",
+        "asap profile --out traces -- torchrun --nproc-per-node 8 train.py",
+    ),
     "export": Command(
         "service.cli.export",
         "a plan as the configuration of a training framework",

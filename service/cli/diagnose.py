@@ -1,20 +1,25 @@
 """`asap diagnose`: a folder of profiler traces in, where the time goes and why out.
 
 Parses the command line and chooses the output; the analysis is `tools.trace`, the drawing
-`diagnose_table.py` (terminal) and `diagnose_page.py` (HTML).
+`diagnose_table.py` and `diagnose_prediction.py` (terminal) and `diagnose_page.py` (HTML).
 """
 
+import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.cli.io import write_json_line
+from service.cli.io import read_object, write_json_line
+from tools.cost.encode import scenario_device
 from tools.errors import InputError
 from tools.hardware import Device, get_device
+from tools.scenario import Scenario, parse_scenario
+from tools.trace.compare import compare
 from tools.trace.folder import Progress
 from tools.trace.patterns import CommunicationPatterns, load_patterns, with_user_kernels
+from tools.trace.prediction import PredictionCheck, check_prediction
 from tools.trace.report import TraceReport, analyse_folder
 
 HELP = """\
@@ -23,6 +28,13 @@ Find where the time of profiled training steps goes, and why.
 DIR is a folder of PyTorch profiler traces, one a rank (*.json, *.json.gz). Exports of Nsight Systems
 (*.sqlite), JAX profiles (*.xplane.pb) and rank summaries of 'asap profile' are read too. A file that cannot
 be read is listed with the reason; the others are analysed.
+
+With --scenario the measured step is set beside the predicted one, term by term, and the cost model is
+calibrated to this cluster: 'asap predict --calibration FILE' takes what --calibration-out wrote.
+
+Examples:
+  asap diagnose traces/ --html report.html
+  asap diagnose traces/ --scenario job.json --calibration-out cluster.json
 """
 
 
@@ -32,6 +44,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--html", metavar="FILE", help="also write a report that opens in any browser")
     parser.add_argument("--compare", metavar="DIR2", help="the folder of traces after a change")
+    parser.add_argument("--scenario", metavar="FILE", help="the traced job, to compare with its prediction")
+    parser.add_argument(
+        "--calibration-out", metavar="FILE", help="write what the traces measured of the cluster (--scenario)"
+    )
     parser.add_argument("--device", metavar="NAME", help="catalogue name, when the traces do not tell")
     parser.add_argument(
         "--communication-pattern",
@@ -46,13 +62,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Analyse, print, and write the page; a folder without a readable trace is the user's error."""
     patterns = with_user_kernels(load_patterns(), args.communication_pattern)
-    device = _find_device(args.device)
+    scenario = _read_scenario(args)
+    device = _find_device(args.device) or (scenario_device(scenario.cluster) if scenario else None)
     report = _analyse(args.folder, patterns, device, args.workers)
     after = _analyse(args.compare, patterns, device, args.workers) if args.compare else None
+    check = check_prediction(report.profile.ranks, scenario) if scenario else None
     if args.html:
-        _write_page(args.html, report, after)
-    _print(report, after, as_json=args.json)
+        _write(args.html, "--html", _render(report, after, check))
+    if args.calibration_out and check:
+        _write(
+            args.calibration_out,
+            "--calibration-out",
+            json.dumps(check.calibration.to_data(), indent=2) + "\n",
+        )
+    _print(report, after, check, as_json=args.json)
     return 0
+
+
+def _read_scenario(args: Namespace) -> Scenario | None:
+    if args.scenario:
+        return parse_scenario(read_object(args.scenario))
+    if args.calibration_out:
+        raise InputError("--calibration-out", args.calibration_out, "needs --scenario, the traced job")
+    return None
 
 
 def _count(text: str) -> int:
@@ -98,29 +130,37 @@ def _progress_bar(folder: str) -> Iterator[Progress | None]:
         yield show
 
 
-def _print(report: TraceReport, after: TraceReport | None, *, as_json: bool) -> None:
-    from tools.trace.compare import compare
-
-    comparison = compare(report.profile.ranks, after.profile.ranks) if after else None
+def _print(
+    report: TraceReport, after: TraceReport | None, check: PredictionCheck | None, *, as_json: bool
+) -> None:
+    change = compare(report.profile.ranks, after.profile.ranks) if after else None
     if as_json:
-        more = {"after": after.data, "comparison": comparison} if after else {}
-        write_json_line({**report.data, **more})
+        predicted = {"comparison": check.data} if check else {}
+        changed = {"after": after.data, "change": change} if after else {}
+        write_json_line({**report.data, **predicted, **changed})
         return
     from rich.console import Console
 
-    from service.cli.diagnose_table import print_comparison, print_report
+    from service.cli.diagnose_prediction import print_prediction
+    from service.cli.diagnose_table import print_change, print_report
 
     console = Console()
     print_report(console, report.data)
-    if comparison is not None:
-        print_comparison(console, comparison)
+    if check is not None:
+        print_prediction(console, check.data)
+    if change is not None:
+        print_change(console, change)
 
 
-def _write_page(path: str, report: TraceReport, after: TraceReport | None) -> None:
+def _render(report: TraceReport, after: TraceReport | None, check: PredictionCheck | None) -> str:
     from service.cli.diagnose_page import render_page
 
+    return render_page(report, after, check)
+
+
+def _write(path: str, option: str, text: str) -> None:
     try:
-        Path(path).write_text(render_page(report, after), encoding="utf-8")
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InputError("--html", path, f"cannot be written: {error.strerror or error}") from None
+        raise InputError(option, path, f"cannot be written: {error.strerror or error}") from None
     sys.stderr.write(f"asap: wrote {path}\n")

@@ -17,7 +17,9 @@ from service.cli.diagnose_figures import (
     timeline_figure,
     waiting_figure,
 )
+from service.cli.diagnose_prediction import signed_percent
 from tools.trace.compare import compare
+from tools.trace.prediction import PredictionCheck
 from tools.trace.report import TraceReport
 
 _STYLE = """
@@ -34,13 +36,17 @@ th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; } .w
 """
 
 
-def render_page(report: TraceReport, after: TraceReport | None = None) -> str:
+def render_page(
+    report: TraceReport, after: TraceReport | None = None, check: PredictionCheck | None = None
+) -> str:
     """The whole page as text."""
     from plotly.offline import get_plotlyjs
 
     body = [
         f"<h1>Diagnosis of {escape(report.profile.folder)}</h1>",
         _verdict(report.data["diagnosis"]),
+        _change(report, after) if after else "",
+        _prediction(check.data) if check else "",
         _legend(),
         *_figures(report),
         _rank_table(report.data["ranks"]),
@@ -48,8 +54,6 @@ def render_page(report: TraceReport, after: TraceReport | None = None) -> str:
         _top_table(report.data["ranks"]),
         _unreadable(report.data["unreadable"]),
     ]
-    if after is not None:
-        body.insert(2, _comparison(compare(report.profile.ranks, after.profile.ranks), after.profile.folder))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -163,7 +167,8 @@ def _unreadable(unreadable: list[dict[str, Any]]) -> str:
     )
 
 
-def _comparison(comparison: dict[str, Any], after: str) -> str:
+def _change(report: TraceReport, after: TraceReport) -> str:
+    change = compare(report.profile.ranks, after.profile.ranks)
     rows = [
         [
             term["term"].replace("_", " "),
@@ -171,7 +176,40 @@ def _comparison(comparison: dict[str, Any], after: str) -> str:
             f"{term['after_us']:,.1f}",
             f"{term['change_us']:+,.1f}",
         ]
-        for term in comparison["terms"]
+        for term in change["terms"]
     ]
-    title = f"Compared with {after} (µs per {comparison['per']})"
+    title = f"Compared with {after.profile.folder} (µs per {change['per']})"
     return _table(title, ["term", "before", "after", "change"], rows)
+
+
+def _prediction(comparison: dict[str, Any]) -> str:
+    rows = [_prediction_row(row) for row in (*comparison["terms"], comparison["step_time"])]
+    columns = ["term", "measured ms", "predicted ms", "error", "calibrated ms", "error"]
+    constants = [
+        [
+            one["name"],
+            f"{one['default']:.3g}",
+            f"{one['value']:.3g}",
+            one["source"] + (" (its bound)" if one["is_bounded"] else ""),
+        ]
+        for one in comparison["coefficients"]
+    ]
+    notes = "".join(f'<p class="muted">{escape(note)}</p>' for note in comparison["notes"])
+    return (
+        _table(f"Measured and predicted, one {comparison['per']}", columns, rows)
+        + notes
+        + _table(
+            "The cost model, calibrated to this cluster",
+            ["constant", "default", "measured", "from"],
+            constants,
+        )
+    )
+
+
+def _prediction_row(row: dict[str, Any]) -> list[str]:
+    errors = (row["predicted_error_ratio"], row["calibrated_error_ratio"])
+    before, after = ("-" if error is None else signed_percent(error) for error in errors)
+    measured, predicted, calibrated = (
+        f"{row[key] * 1000:,.1f}" for key in ("measured_s", "predicted_s", "calibrated_s")
+    )
+    return [row["term"].replace("_", " "), measured, predicted, before, calibrated, after]

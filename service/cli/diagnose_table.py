@@ -156,21 +156,29 @@ def _roofline_table(points: list[dict[str, Any]]) -> Table:
         title="\nFurthest below the roofline",
         title_justify="left",
     )
-    for name in ("op", "shape"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("op", no_wrap=True, min_width=13)
+    table.add_column("shape", no_wrap=True)
     for name in ("TFLOP/s", "roof", "bound", "ms", "lost ms"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True, min_width=7)
     for point in points:
         table.add_row(
-            point["op"].removeprefix("aten::"),
+            _short_op(point["op"]),
             f"{point['shape']} {point['precision']}",
-            _number(point["achieved_tflops"], 1),
-            _number(point["roof_tflops"], 1),
+            _significant(point["achieved_tflops"]),
+            _significant(point["roof_tflops"]),
             point["bound"] or "-",
             _number(point["time_us"] / 1000, 2),
             _number(None if point["lost_us"] is None else point["lost_us"] / 1000, 2),
         )
     return table
+
+
+def _short_op(name: str) -> str:
+    """Attention ops have names that would fill the line."""
+    short = name.rpartition("::")[2].lstrip("_")
+    if "attention" in short or "flash_attn" in short:
+        return "attention bwd" if "backward" in short else "attention"
+    return short[:20]
 
 
 def _host_table(ranks: list[dict[str, Any]]) -> Table:
@@ -204,13 +212,13 @@ def _print_notes(console: Console, data: dict[str, Any]) -> None:
         console.print(Text(f"unreadable: {one['file']}: {one['reason']}", style="red"))
 
 
-def print_comparison(console: Console, comparison: dict[str, Any]) -> None:
+def print_change(console: Console, change: dict[str, Any]) -> None:
     """Each term before and after."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"\nBefore and after, µs per {comparison['per']}"
+    table.title = f"\nBefore and after, µs per {change['per']}"
     for name in ("term", "before", "after", "change", "ratio"):
         table.add_column(name, justify="left" if name == "term" else "right", no_wrap=True)
-    for term in comparison["terms"]:
+    for term in change["terms"]:
         worse = term["change_us"] > 0
         table.add_row(
             term["term"],
@@ -220,9 +228,14 @@ def print_comparison(console: Console, comparison: dict[str, Any]) -> None:
             _number(term["ratio"], 2),
         )
     console.print(table)
-    if comparison["speedup"] is not None:
-        console.print(f"speed-up {comparison['speedup']:.3f}")
+    if change["speedup"] is not None:
+        console.print(f"speed-up {change['speedup']:.3f}")
 
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:,.{digits}f}"
+
+
+def _significant(value: float | None) -> str:
+    """Three digits: a CPU's hundredths of a TFLOP/s and an accelerator's hundreds alike."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

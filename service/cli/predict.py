@@ -8,7 +8,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from service.cli.io import JsonRecord, read_records, write_json_line
+from service.cli.io import JsonRecord, read_object, read_records, write_json_line
+from tools.cost.calibration import Calibration
+from tools.cost.cluster import parse_cluster_calibration
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.scenario import Scenario, parse_scenario
@@ -21,7 +23,8 @@ FILE holds one scenario (a JSON object with model, cluster, training and plan) o
 Examples:
   asap predict examples/llama-3.1-70b-64xh100.json
   asap predict --json plans.jsonl > predictions.jsonl
-  cat scenario.json | asap predict -"""
+  cat scenario.json | asap predict -
+  asap predict --calibration cluster.json plans.jsonl"""
 
 Outcome = Scenario | InputError
 
@@ -29,13 +32,17 @@ Outcome = Scenario | InputError
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="scenarios as JSON or JSONL; - for standard input")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
+    parser.add_argument(
+        "--calibration", metavar="FILE", help="a cluster's measured constants, from 'asap diagnose'"
+    )
 
 
 def run(args: Namespace) -> int:
+    calibration = _read_calibration(args.calibration)
     records = list(read_records(args.file))
     outcomes = [_parsed(record) for record in records]
     scenarios = [outcome for outcome in outcomes if isinstance(outcome, Scenario)]
-    predictions = predict(scenarios)
+    predictions = predict(scenarios, calibration)
     if args.json:
         _print_lines(records, outcomes, predictions)
     else:
@@ -43,6 +50,17 @@ def run(args: Namespace) -> int:
 
         print_predictions(scenarios, predictions)
     return _report_errors(records, outcomes)
+
+
+def _read_calibration(source: str | None) -> Calibration | None:
+    if source is None:
+        return None
+    try:
+        return parse_cluster_calibration(read_object(source), "--calibration").apply()
+    except InputError as error:
+        if error.field.startswith("--calibration"):
+            raise
+        raise InputError(f"--calibration {error.field}", error.given, error.allowed) from None
 
 
 def _parsed(record: JsonRecord) -> Outcome:

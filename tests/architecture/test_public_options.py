@@ -16,7 +16,16 @@ HEAVY = {"numpy", "pydantic", "scipy", "rich", "plotly", "msgspec", "isal", "tor
 
 
 def test_the_subcommands_are_these() -> None:
-    assert list(COMMANDS) == ["predict", "optimize", "explain", "hardware", "diagnose", "export", "import"]
+    assert list(COMMANDS) == [
+        "predict",
+        "optimize",
+        "explain",
+        "hardware",
+        "diagnose",
+        "profile",
+        "export",
+        "import",
+    ]
 
 
 def test_the_options_before_a_subcommand_are_these() -> None:

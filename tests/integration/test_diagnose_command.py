@@ -114,7 +114,7 @@ def test_names_in_traces_cannot_become_markup(folder: Path, tmp_path: Path) -> N
 
 def test_two_folders_are_compared(folder: Path) -> None:
     data = json.loads(_asap(str(folder), "--compare", str(folder), "--json").stdout)
-    assert data["comparison"]["speedup"] == 1.0
+    assert data["change"]["speedup"] == 1.0
 
 
 @pytest.mark.parametrize(

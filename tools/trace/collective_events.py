@@ -46,6 +46,21 @@ class CollectiveEvent(msgspec.Struct, array_like=True, frozen=True):
     def duration_ns(self) -> int:
         return self.end_ns - self.start_ns
 
+    @property
+    def group_key(self) -> str:
+        """Ranks identify a group everywhere; a name only where no two groups share it."""
+        if self.ranks is not None:
+            return f"ranks {_shorten(self.ranks)}"
+        return f"group {self.group}" if self.group is not None else "group not recorded"
+
+
+def _shorten(ranks: tuple[int, ...]) -> str:
+    steps = set(np.diff(ranks).tolist())
+    if len(ranks) > 2 and len(steps) == 1:
+        step = steps.pop()
+        return f"{ranks[0]}-{ranks[-1]}" + (f" step {step}" if step != 1 else "")
+    return ",".join(str(rank) for rank in ranks)
+
 
 def list_collectives(
     trace: RankTrace,

@@ -62,8 +62,7 @@ def align(profiles: list[RankProfile]) -> list[AlignedCollectives]:
     sequences: dict[GroupKey, dict[int, list[CollectiveEvent]]] = defaultdict(dict)
     for profile in profiles:
         for event in profile.collectives:
-            key = (event.kind, _group_key(event))
-            sequences[key].setdefault(profile.rank, []).append(event)
+            sequences[event.kind, event.group_key].setdefault(profile.rank, []).append(event)
     return [one for key, by_rank in sorted(sequences.items()) for one in _align_or_part(key, by_rank)]
 
 
@@ -82,21 +81,6 @@ def _is_one_run(one: AlignedCollectives) -> bool:
     ends_ns = one.end_ns - np.median(one.end_ns - one.end_ns[0], axis=1).astype(np.int64)[:, None]
     spread_ns = np.median(ends_ns.max(axis=0) - ends_ns.min(axis=0))
     return bool(spread_ns <= max(_LEAST_SPREAD_NS, float(np.median(one.duration_ns.max(axis=0)))))
-
-
-def _group_key(event: CollectiveEvent) -> str:
-    """Ranks identify a group everywhere; a name only where no two groups share it."""
-    if event.ranks is not None:
-        return f"ranks {_shorten(event.ranks)}"
-    return f"group {event.group}" if event.group is not None else "group not recorded"
-
-
-def _shorten(ranks: tuple[int, ...]) -> str:
-    steps = set(np.diff(ranks).tolist())
-    if len(ranks) > 2 and len(steps) == 1:
-        step = steps.pop()
-        return f"{ranks[0]}-{ranks[-1]}" + (f" step {step}" if step != 1 else "")
-    return ",".join(str(rank) for rank in ranks)
 
 
 def _align_one(key: GroupKey, by_rank: dict[int, list[CollectiveEvent]]) -> AlignedCollectives:

@@ -24,6 +24,8 @@ class OpWork:
     """What one call must do."""
 
     shape: str
+    dims: tuple[int, ...]
+    """Of a product: batch, m, n, k; of attention: batch, heads, queries, keys, width."""
     precision: str
     flops: float
     moved_bytes: float
@@ -52,6 +54,7 @@ def _gemm_work(arguments: OpArguments, first: int) -> OpWork | None:
     element_bytes = find_element_bytes(kind) or 4
     return OpWork(
         shape=(f"{batch}×" if batch > 1 else "") + f"{m}×{n}×{k}",
+        dims=(batch, m, n, k),
         precision=find_precision(kind) or "fp32",
         flops=2.0 * batch * m * n * k,
         moved_bytes=float(element_bytes * batch * (m * k + k * n + m * n)),
@@ -74,6 +77,7 @@ def _attention_work(arguments: OpArguments, first: int, backward: bool) -> OpWor
     operands = 2 * math.prod(query) + 2 * math.prod(key)
     return OpWork(
         shape=f"b{batch} h{heads} q{queries} k{keys} d{width}" + (" causal" if causal else ""),
+        dims=(batch, heads, queries, keys, width),
         precision=find_precision(kind) or "bf16",
         flops=4.0 * batch * heads * queries * keys * width * factor,
         moved_bytes=float(element_bytes * operands * (2 if backward else 1)),

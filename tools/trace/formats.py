@@ -10,6 +10,7 @@ from tools.trace.errors import UnreadableTraceError
 from tools.trace.kineto import read_kineto
 from tools.trace.patterns import CommunicationPatterns
 from tools.trace.rank_profile import FORMAT, RankProfile, profile_rank
+from tools.trace.roofline import under_roof
 
 _JSON_SUFFIXES = (".json", ".json.gz")
 _SQLITE_SUFFIXES = (".sqlite", ".sqlite3")
@@ -19,6 +20,7 @@ _OVERHEAD_SUFFIX = ".overhead.json"
 _SUMMARY_MARK = FORMAT.encode()
 _PEEK_BYTES = 256
 _MAX_SUMMARY_BYTES = 256 << 20
+_PART_BYTES = 1 << 20
 
 
 def is_trace_name(name: str) -> bool:
@@ -45,7 +47,9 @@ def profile_file(
 
         return profile_rank(read_xplane(path), patterns, device)
     if _is_summary(path, limits):
-        return read_summary(path, limits)
+        profile = read_summary(path, limits)
+        profile.roofline = under_roof(profile.roofline, device)
+        return profile
     return profile_rank(read_kineto(path, limits), patterns, device)
 
 
@@ -58,11 +62,14 @@ def _is_summary(path: Path, limits: ReadLimits) -> bool:
 
 def read_summary(path: Path, limits: ReadLimits) -> RankProfile:
     """A profile written by `write_summary`."""
-    content = bytearray(_MAX_SUMMARY_BYTES if path.stat().st_size > 1 << 20 else 64 << 20)
+    content, part = bytearray(), bytearray(_PART_BYTES)
     with open_json(path, limits) as source:
-        length = source.fill(memoryview(content))
+        while count := source.fill(memoryview(part)):
+            content += part[:count]
+            if len(content) > _MAX_SUMMARY_BYTES:
+                raise UnreadableTraceError(f"a summary has at most {_MAX_SUMMARY_BYTES >> 20} MiB")
     try:
-        profile = msgspec.json.decode(memoryview(content)[:length], type=RankProfile)
+        profile = msgspec.json.decode(content, type=RankProfile)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableTraceError(f"not a rank summary: {error}") from error
     profile.file = path.name

@@ -11,7 +11,7 @@ from tools.trace.intervals import Coverage, cover, join
 from tools.trace.links import find_launches
 from tools.trace.name_match import match_names
 from tools.trace.patterns import CommunicationPatterns
-from tools.trace.record import Integers, RankTrace
+from tools.trace.record import Integers, RankTrace, Spans
 
 SMALL_KERNEL_NS = 10_000
 """About the time a launch takes: shorter kernels cannot keep ahead of the host."""
@@ -27,6 +27,8 @@ class HostProfile(msgspec.Struct, frozen=True):
     launches: int = 0
     launch_time_ns: int = 0
     """Spent inside launch calls."""
+    launch_interval_median_ns: int = 0
+    """From one launch to the next of the same thread: what the host needs for one kernel, all told."""
     queue_delay_median_ns: int = 0
     """From the end of a launch to the start of its work."""
     queue_depth_median: float = 0.0
@@ -55,6 +57,7 @@ def profile_host(trace: RankTrace, work: Work, occupancy: Occupancy, loading: Co
     return HostProfile(
         launches=len(calls),
         launch_time_ns=int(calls.duration_ns.sum()),
+        launch_interval_median_ns=_median_interval(calls),
         queue_delay_median_ns=int(np.median(delay_ns)) if len(delay_ns) else 0,
         queue_depth_median=_median_depth(launched.start_ns[launched.found], started_ns),
         synchronisations=len(pauses),
@@ -72,6 +75,13 @@ def find_loading(trace: RankTrace, patterns: CommunicationPatterns) -> Coverage:
     is_loading = match_names(trace.names, trace.annotations, patterns.data_loading.search)
     spans = trace.annotations.take(is_loading)
     return cover(spans.start_ns, spans.end_ns)
+
+
+def _median_interval(calls: Spans) -> int:
+    order = np.lexsort((calls.start_ns, calls.lane))
+    same_thread = np.diff(calls.lane[order]) == 0
+    intervals_ns = np.diff(calls.start_ns[order])[same_thread]
+    return int(np.median(intervals_ns)) if len(intervals_ns) else 0
 
 
 def _median_depth(called_ns: Integers, started_ns: Integers) -> float:

@@ -8,6 +8,7 @@ import re
 from functools import cache
 
 COLLECTIVE_OP = "record_param_comms"
+OPTIMIZER_MARK = "Optimizer.step#"
 
 GEMM_OPS = frozenset(
     {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_addmm_activation"}

@@ -4,20 +4,20 @@ Plain data, so that it can cross a process, be written as the summary of a trial
 needs several ranks (waiting, stragglers, diagnosis) starts from a list of these.
 """
 
-from collections import defaultdict
-
 import msgspec
 import numpy as np
 
 from tools.hardware import Device
-from tools.trace.breakdown import Breakdown, occupy
+from tools.trace.breakdown import Breakdown, Occupancy, occupy
 from tools.trace.classify import COMPUTE, Work, classify
 from tools.trace.collective_events import CollectiveEvent, list_collectives
 from tools.trace.devices import find_device
+from tools.trace.group_times import GroupTime, time_exposed_kinds, time_groups
 from tools.trace.host import HostProfile, find_loading, profile_host
-from tools.trace.intervals import Coverage, cover, join
+from tools.trace.intervals import cover
 from tools.trace.memory import MemoryProfile, profile_memory
 from tools.trace.name_match import match_names
+from tools.trace.op_names import OPTIMIZER_MARK
 from tools.trace.patterns import CommunicationPatterns
 from tools.trace.record import RankTrace
 from tools.trace.roofline import RoofPoint, place_on_roofline
@@ -48,9 +48,12 @@ class RankProfile(msgspec.Struct, kw_only=True):
     top_kernels: list[KernelTotal] = []
     collectives: list[CollectiveEvent] = []
     exposed_by_kind_ns: dict[str, int] = {}
+    group_times: list[GroupTime] = []
     matrix_kernel_ns: int = 0
     other_kernel_ns: int = 0
     """Time with a matrix product or the like running, and with other compute kernels only."""
+    optimizer_kernel_ns: int | None = None
+    """Compute time inside `Optimizer.step` marks; None where the trace has none."""
     roofline: list[RoofPoint] = []
     host: HostProfile = msgspec.field(default_factory=HostProfile)
     memory: MemoryProfile | None = None
@@ -101,23 +104,13 @@ def _analyse(
     profile.steps = measure_steps(trace, work, occupancy)
     profile.top_kernels = list_top_kernels(trace, work)
     profile.collectives = list_collectives(trace, work, occupancy, loading, patterns)
-    profile.exposed_by_kind_ns = _exposed_by_kind(profile.collectives, occupancy.compute)
+    profile.exposed_by_kind_ns = time_exposed_kinds(profile.collectives, occupancy.compute)
+    profile.group_times = time_groups(profile.collectives, occupancy.compute)
     profile.matrix_kernel_ns, profile.other_kernel_ns = _split_kernels(trace, work, patterns)
+    profile.optimizer_kernel_ns = _time_optimizer(trace, work, occupancy)
     profile.roofline = place_on_roofline(trace, work, device)
     profile.host = profile_host(trace, work, occupancy, loading)
     profile.timeline = draw_timeline(occupancy, start_ns, end_ns)
-
-
-def _exposed_by_kind(collectives: list[CollectiveEvent], compute: Coverage) -> dict[str, int]:
-    """Time of each kind of collective with no computing beside it; kinds may overlap each other."""
-    times: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for one in collectives:
-        times[one.kind].append((one.start_ns, one.end_ns))
-    result = {}
-    for kind, pairs in times.items():
-        starts_ns, ends_ns = np.array(pairs, dtype=np.int64).T
-        result[kind] = join(compute, cover(starts_ns, ends_ns)).total_ns - compute.total_ns
-    return result
 
 
 def _split_kernels(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> tuple[int, int]:
@@ -127,6 +120,16 @@ def _split_kernels(trace: RankTrace, work: Work, patterns: CommunicationPatterns
     # Unions, because host ops contain one another.
     matrix_ns = cover(matrix.start_ns, matrix.end_ns).total_ns
     return matrix_ns, cover(kernels.start_ns, kernels.end_ns).total_ns - matrix_ns
+
+
+def _time_optimizer(trace: RankTrace, work: Work, occupancy: Occupancy) -> int | None:
+    """Computing inside the marks that torch.optim leaves on the device's timeline, or on the host's."""
+    marks = trace.device_annotations if work.basis == "device" else trace.annotations
+    steps = marks.take(match_names(trace.names, marks, lambda name: name.startswith(OPTIMIZER_MARK)))
+    if not len(steps):
+        return None
+    inside = cover(steps.start_ns, steps.end_ns)
+    return int(occupancy.compute.between(inside.start_ns, inside.end_ns).sum())
 
 
 def _notes(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> list[str]:

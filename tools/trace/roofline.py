@@ -33,6 +33,8 @@ class RoofPoint(msgspec.Struct, frozen=True):
     roof_flops_per_s: float | None = None
     """Reachable at this intensity; None without a catalogue entry."""
     peak_flops_per_s: float | None = None
+    dims: tuple[int, ...] = ()
+    """As in `OpWork`."""
 
     @property
     def intensity(self) -> float:
@@ -69,10 +71,19 @@ def place_on_roofline(trace: RankTrace, work: Work, device: Device | None) -> li
             entry = sums[name, done]
             entry[0] += 1
             entry[1] += int(time_ns[position])
-    points = [_point(name, done, entry[0], entry[1], device) for (name, done), entry in sums.items()]
-    if device is not None and any(_beats_fp32(point) for point in points):
-        points = [_as_tf32(point, device) for point in points]
-    return sorted(points, key=lambda point: -point.time_ns)
+    points = [_point(name, done, *entry) for (name, done), entry in sums.items()]
+    return sorted(under_roof(points, device), key=lambda point: -point.time_ns)
+
+
+def under_roof(points: list[RoofPoint], device: Device | None) -> list[RoofPoint]:
+    """The same points with the roof of a device; as they are without one."""
+    if device is None:
+        return points
+    roofed = [_with_roof(point, device, point.precision) for point in points]
+    # float32 tensors multiplied faster than the fp32 peak went through the TF32 units.
+    if not any(_beats_fp32(point) for point in roofed):
+        return roofed
+    return [_with_roof(one, device, "tf32") if one.precision == "fp32" else one for one in roofed]
 
 
 def _beats_fp32(point: RoofPoint) -> bool:
@@ -80,13 +91,14 @@ def _beats_fp32(point: RoofPoint) -> bool:
     return point.precision == "fp32" and peak is not None and point.achieved_flops_per_s > peak
 
 
-def _as_tf32(point: RoofPoint, device: Device) -> RoofPoint:
-    """float32 tensors multiplied faster than the fp32 peak went through the TF32 units."""
-    peak = device.peak_flops.get("tf32")
-    if point.precision != "fp32" or peak is None:
+def _with_roof(point: RoofPoint, device: Device, precision: str) -> RoofPoint:
+    """Unchanged where the device has no peak in this precision."""
+    peaks = device.peak_flops
+    peak = peaks.get(precision) or (peaks.get("bf16") if precision == "fp16" else None)
+    if peak is None:
         return point
     roof = min(peak, point.intensity * device.memory_bandwidth_bytes_per_s)
-    return msgspec.structs.replace(point, precision="tf32", roof_flops_per_s=roof, peak_flops_per_s=peak)
+    return msgspec.structs.replace(point, precision=precision, roof_flops_per_s=roof, peak_flops_per_s=peak)
 
 
 def _time_by_op(trace: RankTrace, work: Work) -> tuple[Integers, Integers]:
@@ -106,19 +118,7 @@ def _time_by_op(trace: RankTrace, work: Work) -> tuple[Integers, Integers]:
     return time_ns, count
 
 
-def _point(name: str, done: OpWork, count: int, time_ns: int, device: Device | None) -> RoofPoint:
-    peak = _find_peak(device, done.precision)
-    roof = None
-    if device is not None and peak is not None:
-        roof = min(peak, done.flops / done.moved_bytes * device.memory_bandwidth_bytes_per_s)
+def _point(name: str, done: OpWork, count: int, time_ns: int) -> RoofPoint:
     return RoofPoint(
-        name, done.shape, done.precision, count, time_ns, done.flops, done.moved_bytes, roof, peak
-    )
-
-
-def _find_peak(device: Device | None, precision: str) -> float | None:
-    if device is None:
-        return None
-    return device.peak_flops.get(precision) or (
-        device.peak_flops.get("bf16") if precision == "fp16" else None
+        name, done.shape, done.precision, count, time_ns, done.flops, done.moved_bytes, dims=done.dims
     )

@@ -15,7 +15,7 @@ PEAK = DEVICE.peak_flops["bf16"]
 
 def _product(share_of_peak: float, flops: float = 1e12) -> RoofPoint:
     time_ns = round(flops / (PEAK * share_of_peak) * 1e9)
-    return RoofPoint("aten::mm", "m×n×k", "bf16", 1, time_ns, flops, flops / 1000, PEAK, PEAK)
+    return RoofPoint("aten::mm", "m×n×k", "bf16", 1, time_ns, flops, flops / 1000)
 
 
 def _rank(rank: int, events: list[CollectiveEvent], points: list[RoofPoint] | None = None) -> RankProfile:
@@ -53,8 +53,12 @@ def test_small_messages_say_nothing_of_the_link() -> None:
     assert measure_cluster(ranks, DEVICE).intra_node_bytes_per_s is None
 
 
-def test_overlap_is_that_of_all_ranks() -> None:
-    assert measure_cluster([_rank(0, []), _rank(1, [])], DEVICE).overlap_ratio == pytest.approx(0.75)
+def test_the_network_cards_of_a_node_work_side_by_side() -> None:
+    ranks = tuple(range(16))
+    profiles = [_rank(rank, [_collective(ranks, 10**8, 0, 10_000_000)]) for rank in ranks]
+    reached = measure_cluster(profiles, DEVICE).inter_node_bytes_per_s
+    # an all-reduce sends the message twice; half of it crosses, over the eight cards of a node
+    assert reached == pytest.approx(2 * 10**8 / 2 / 8 / 10e-3)
 
 
 def test_nothing_measured_is_nothing_claimed() -> None:

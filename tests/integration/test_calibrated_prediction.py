@@ -1,0 +1,145 @@
+"""How much better a cluster is predicted when a trace of it calibrates the cost model: real gloo jobs."""
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from typing import cast
+
+import pytest
+
+from tools.cost.predict import predict
+from tools.scenario import Scenario, parse_scenario
+from tools.trace.folder import profile_folder
+from tools.trace.prediction import PredictionCheck, check_prediction
+
+REPO = Path(__file__).resolve().parents[2]
+EXAMPLE = REPO / "examples" / "traces" / "gpt-ddp-gloo"
+JOBS = ("base", "batch", "wide")
+
+
+def scenario_of(job: str) -> Scenario:
+    return parse_scenario(json.loads((EXAMPLE / f"{job}.json").read_text()))
+
+
+@cache
+def check_of(job: str) -> PredictionCheck:
+    return check_prediction(profile_folder(EXAMPLE / job).ranks, scenario_of(job))
+
+
+def errors(calibrated_on: str, job: str) -> tuple[float, float]:
+    """Of the step time as shipped and as calibrated, both against the measured one."""
+    step = check_of(job).data["step_time"]
+    (prediction,) = predict([scenario_of(job)], check_of(calibrated_on).calibration.apply())
+    calibrated_s = cast("float", prediction["step_time_s"])
+    return abs(step["predicted_error_ratio"]), abs(calibrated_s / step["measured_s"] - 1)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_calibrating_on_a_job_brings_its_own_error_down(job: str) -> None:
+    shipped, calibrated = errors(job, job)
+    print(f"{job}: {shipped:.1%} as shipped, {calibrated:.1%} calibrated on itself")
+    assert calibrated < min(shipped, 0.12)
+
+
+def test_calibrating_on_one_job_brings_the_error_of_the_others_down() -> None:
+    for job in ("batch", "wide"):
+        shipped, calibrated = errors("base", job)
+        print(f"{job}: {shipped:.1%} as shipped, {calibrated:.1%} calibrated on base")
+        assert calibrated < shipped
+
+
+def test_over_all_pairs_of_different_jobs_the_mean_error_falls_though_not_every_one() -> None:
+    pairs = {(one, other): errors(one, other) for one in JOBS for other in JOBS if one != other}
+    shipped, calibrated = (mean(column) for column in zip(*pairs.values(), strict=True))
+    print(f"six pairs: {shipped:.1%} as shipped, {calibrated:.1%} calibrated")
+    assert calibrated < 0.75 * shipped
+    worse = {pair for pair, (before, after) in pairs.items() if after > before}
+    assert len(worse) <= 1
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_measured_terms_add_up_to_the_measured_step(job: str) -> None:
+    data = check_of(job).data
+    assert sum(row["measured_s"] for row in data["terms"]) == pytest.approx(data["step_time"]["measured_s"])
+    assert {row["term"] for row in data["terms"]} == {
+        "compute",
+        "memory_bound_ops",
+        "dp_comm_exposed",
+        "optimizer",
+        "host_and_other",
+    }
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_term_whose_constant_was_free_is_met(job: str) -> None:
+    data = check_of(job).data
+    free = {one["name"] for one in data["coefficients"] if not one["is_bounded"]}
+    rows = {row["term"]: row["calibrated_error_ratio"] for row in data["terms"]}
+    assert {"gemm_efficiency", "dp_exposed", "optimizer_traffic"} <= free
+    for term in ("compute", "dp_comm_exposed", "optimizer"):
+        assert abs(rows[term]) < 0.01
+
+
+def _asap(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "service.cli.main", *words]
+    return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_diagnosis_calibrates_later_predictions(tmp_path: Path) -> None:
+    file, page = tmp_path / "cluster.json", tmp_path / "page.html"
+    words = ["--scenario", str(EXAMPLE / "base.json"), "--calibration-out", str(file), "--html", str(page)]
+    result = _asap("diagnose", str(EXAMPLE / "base"), *words, "--json")
+    assert result.returncode == 0, result.stderr
+    comparison = json.loads(result.stdout)["comparison"]
+    assert "Measured and predicted" in page.read_text()
+    plain = json.loads(_asap("predict", "--json", str(EXAMPLE / "base.json")).stdout)
+    better = json.loads(
+        _asap("predict", "--json", "--calibration", str(file), str(EXAMPLE / "base.json")).stdout
+    )
+    assert plain["step_time_s"] == pytest.approx(comparison["step_time"]["predicted_s"])
+    assert better["step_time_s"] == pytest.approx(comparison["step_time"]["calibrated_s"])
+
+
+def test_the_terminal_sets_measured_beside_predicted() -> None:
+    result = _asap("diagnose", str(EXAMPLE / "base"), "--scenario", str(EXAMPLE / "base.json"))
+    assert result.returncode == 0, result.stderr
+    assert "Measured and predicted" in result.stdout
+    assert "gemm_efficiency" in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ("{}", "format"),
+        ("nonsense", "--calibration"),
+        ('{"format": "asap-cluster-calibration-1"}', "framework"),
+        (None, "--calibration"),
+    ],
+)
+def test_a_bad_calibration_file_is_one_line_and_status_2(
+    content: str | None, named: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.json"
+    if content is not None:
+        file.write_text(content)
+    result = _asap("predict", "--calibration", str(file), str(EXAMPLE / "base.json"))
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert named in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--calibration-out", "out.json"], "--calibration-out"),
+        (["--scenario", "absent.json"], "absent.json"),
+        (["--scenario", str(EXAMPLE / "README.md")], "README.md"),
+    ],
+)
+def test_a_bad_scenario_option_is_one_line_and_status_2(words: list[str], named: str) -> None:
+    result = _asap("diagnose", str(EXAMPLE / "base"), *words)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert named in result.stderr
