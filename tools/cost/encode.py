@@ -1,5 +1,6 @@
 """From scenarios to arrays: the only place where the cost model meets the vocabulary of the contract."""
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -133,7 +134,7 @@ def cluster_facts(s: Scenario, device: Device) -> Facts:
         "slow_bandwidth": device.inter_node_bytes_per_s / (topology.oversubscription if topology else 1.0),
         "slow_latency": device.inter_node_latency_s,
         "domain": _domain(s.cluster, device),
-        "torus_dimensions": device.torus_dimensions,
+        "torus_dimensions": _torus_dimensions(s.cluster, device),
         "launch_s": device.launch_overhead_s,
     }
 
@@ -142,12 +143,20 @@ def _domain(cluster: ClusterSpec, device: Device) -> float:
     """Devices that fast links join: the node, or a larger domain where the device has one."""
     if cluster.topology and cluster.topology.nvlink_domain_size:
         return cluster.topology.nvlink_domain_size
+    if cluster.topology and cluster.topology.torus_dimensions:
+        return math.prod(cluster.topology.torus_dimensions)
     beyond_node = device.fast_domain_devices > device.devices_per_node
     return (
         device.fast_domain_devices
         if beyond_node
         else min(device.fast_domain_devices, cluster.devices_per_node)
     )
+
+
+def _torus_dimensions(cluster: ClusterSpec, device: Device) -> float:
+    """Axes of the slice that are longer than one chip; the device's own where the slice is not described."""
+    sides = cluster.topology.torus_dimensions if cluster.topology else None
+    return sum(side > 1 for side in sides) if sides and device.torus_dimensions else device.torus_dimensions
 
 
 def training_facts(t: TrainingSpec) -> Facts:

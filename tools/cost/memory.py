@@ -57,7 +57,8 @@ def activity_bytes(x: Inputs, s: MemorySettings) -> Activity:
     lay = stages(x)
     kept = _kept_bytes(x, s, lay.moe_share) * s.fragmentation_ratio
     # Megatron-LM, get_pp_rank_microbatches: the last stage warms up (vpp - 1) * pp chunks and works on one
-    last_flight = np.minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
+    warmed_up = np.minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
+    last_flight = np.where((x.keeps_all > 0) & (x.pp > 1), x.micro_batches, warmed_up)
     working = np.where(x.recompute >= 1, _layer_bytes(x, s, lay.moe_share), 0.0)
     logits = x.tokens * x.vocab / x.tp * s.logits_bytes
     exchanged = _communication_buffers(x, s)
