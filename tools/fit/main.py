@@ -66,8 +66,8 @@ def learn_intervals(
     """From several cross-validations of the same rows; `rows` restricts which of them teach."""
     chosen = np.arange(len(table.sources)) if rows is None else rows
     stacked = np.concatenate([chosen] * len(results))
-    # a pair of rows is compared under one and the same fit
-    labels = [f"{number}|{table.groups[row]}" for number in range(len(results)) for row in chosen]
+    # pairs are compared where their group was left out: a whole source left out would only add its bias
+    labels = [table.groups[row] for row in chosen] + [""] * (len(chosen) * (len(results) - 1))
     residuals = Residuals(
         values=np.concatenate([np.log(r.predicted_s[chosen] / table.measured_s[chosen]) for r in results]),
         novelties=np.concatenate([r.novelties[chosen] for r in results]),
