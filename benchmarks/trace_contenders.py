@@ -40,12 +40,18 @@ def json_load(path: Path) -> Breakdown:
 
 
 def full_load(path: Path) -> Breakdown:
-    """What full-loading tools do: events numbered and ended, a call tree a thread, kernels tied to calls."""
-    events = _load(path)
+    """What full-loading tools do, in plain Python and NumPy: every event a dictionary, copied with a number
+    of its own and an end; a call tree a thread; kernels tied to calls; one frame with a column per key, those
+    of `args` too, and the breakdown from that frame."""
+    events = [{**one, "UID": number} for number, one in enumerate(_load(path))]
+    _link(events)
+    return _break_down_frame(_build_frame(events))
+
+
+def _link(events: list[dict[str, Any]]) -> None:
     by_thread: dict[Any, list[dict[str, Any]]] = {}
     calls: dict[Any, dict[str, Any]] = {}
-    for number, one in enumerate(events):
-        one["UID"] = number
+    for one in events:
         if "dur" in one:
             one["t_end"] = one["ts"] + one["dur"]
             one["children"] = []
@@ -56,8 +62,28 @@ def full_load(path: Path) -> Breakdown:
         _build_tree(thread)
     for one in events:
         if one.get("cat") in _DEVICE:
-            one["launch"] = calls.get(one.get("args", {}).get("correlation"))
-    return _break_down(events)
+            one["launch"] = calls.get(one.get("args", {}).get("correlation"), {}).get("UID")
+
+
+def _build_frame(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """A column per key over all events, as a data frame made from records has them; None where absent."""
+    import numpy as np
+
+    rows = [{**one, **one["args"]} if isinstance(one.get("args"), dict) else one for one in events]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return {key: np.array([row.get(key) for row in rows], dtype=object) for key in keys}
+
+
+def _break_down_frame(frame: dict[str, Any]) -> Breakdown:
+    import numpy as np
+
+    chosen = np.flatnonzero(frame["cat"] == "kernel")
+    starts = frame["ts"][chosen].astype(np.float64)
+    ends = starts + frame["dur"][chosen].astype(np.float64)
+    talks = np.array(["nccl" in name.lower() for name in frame["name"][chosen]], dtype=np.bool_)
+    spans = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    busy = _union([span for span, talking in zip(spans, talks, strict=True) if not talking])
+    return busy, _union(spans) - busy
 
 
 def _build_tree(thread: list[dict[str, Any]]) -> None:

@@ -17,7 +17,10 @@ from tools.trace.prediction import PredictionCheck, check_prediction
 
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLE = REPO / "examples" / "traces" / "gpt-ddp-gloo"
+TRACES = EXAMPLE / "round1" / "base"
 JOBS = ("base", "batch", "wide")
+SLOW_ROUNDS, QUIET_ROUND = (1, 2, 3), 4
+"""Other work slowed the cluster down in the first three rounds (see the README beside the traces)."""
 
 
 def scenario_of(job: str) -> Scenario:
@@ -25,44 +28,53 @@ def scenario_of(job: str) -> Scenario:
 
 
 @cache
-def check_of(job: str) -> PredictionCheck:
-    return check_prediction(profile_folder(EXAMPLE / job).ranks, scenario_of(job))
+def check_of(number: int, job: str) -> PredictionCheck:
+    return check_prediction(profile_folder(EXAMPLE / f"round{number}" / job).ranks, scenario_of(job))
 
 
-def errors(calibrated_on: str, job: str) -> tuple[float, float]:
+def errors(number: int, calibrated_on: str, job: str) -> tuple[float, float]:
     """Of the step time as shipped and as calibrated, both against the measured one."""
-    step = check_of(job).data["step_time"]
-    (prediction,) = predict([scenario_of(job)], check_of(calibrated_on).calibration.apply())
+    step = check_of(number, job).data["step_time"]
+    (prediction,) = predict([scenario_of(job)], check_of(number, calibrated_on).calibration.apply())
     calibrated_s = cast("float", prediction["step_time_s"])
     return abs(step["predicted_error_ratio"]), abs(calibrated_s / step["measured_s"] - 1)
 
 
+def mean_errors_of_another_job(number: int) -> tuple[float, float]:
+    pairs = [errors(number, one, other) for one in JOBS for other in JOBS if one != other]
+    shipped, calibrated = (mean(column) for column in zip(*pairs, strict=True))
+    print(f"round {number}, another job: {shipped:.1%} as shipped, {calibrated:.1%} calibrated")
+    return shipped, calibrated
+
+
 @pytest.mark.parametrize("job", JOBS)
-def test_calibrating_on_a_job_brings_its_own_error_down(job: str) -> None:
-    shipped, calibrated = errors(job, job)
-    print(f"{job}: {shipped:.1%} as shipped, {calibrated:.1%} calibrated on itself")
-    assert calibrated < min(shipped, 0.12)
+@pytest.mark.parametrize("number", SLOW_ROUNDS)
+def test_on_a_slow_cluster_a_jobs_own_trace_brings_its_error_down(number: int, job: str) -> None:
+    shipped, calibrated = errors(number, job, job)
+    print(f"round {number}, {job}: {shipped:.1%} as shipped, {calibrated:.1%} calibrated")
+    assert calibrated < min(shipped, 0.15)
 
 
-def test_calibrating_on_one_job_brings_the_error_of_the_others_down() -> None:
-    for job in ("batch", "wide"):
-        shipped, calibrated = errors("base", job)
-        print(f"{job}: {shipped:.1%} as shipped, {calibrated:.1%} calibrated on base")
-        assert calibrated < shipped
-
-
-def test_over_all_pairs_of_different_jobs_the_mean_error_falls_though_not_every_one() -> None:
-    pairs = {(one, other): errors(one, other) for one in JOBS for other in JOBS if one != other}
-    shipped, calibrated = (mean(column) for column in zip(*pairs.values(), strict=True))
-    print(f"six pairs: {shipped:.1%} as shipped, {calibrated:.1%} calibrated")
+@pytest.mark.parametrize("number", SLOW_ROUNDS)
+def test_on_a_slow_cluster_another_jobs_trace_brings_the_error_down(number: int) -> None:
+    shipped, calibrated = mean_errors_of_another_job(number)
     assert calibrated < 0.75 * shipped
-    worse = {pair for pair, (before, after) in pairs.items() if after > before}
-    assert len(worse) <= 1
+
+
+def test_where_the_shipped_constants_are_right_already_calibration_does_little_harm() -> None:
+    shipped, calibrated = mean_errors_of_another_job(QUIET_ROUND)
+    assert calibrated < shipped + 0.05
+
+
+def test_over_all_rounds_the_mean_error_of_another_job_is_more_than_halved() -> None:
+    rounds = [mean_errors_of_another_job(number) for number in (*SLOW_ROUNDS, QUIET_ROUND)]
+    shipped, calibrated = (mean(column) for column in zip(*rounds, strict=True))
+    assert calibrated < 0.5 * shipped
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_the_measured_terms_add_up_to_the_measured_step(job: str) -> None:
-    data = check_of(job).data
+    data = check_of(1, job).data
     assert sum(row["measured_s"] for row in data["terms"]) == pytest.approx(data["step_time"]["measured_s"])
     assert {row["term"] for row in data["terms"]} == {
         "compute",
@@ -75,7 +87,7 @@ def test_the_measured_terms_add_up_to_the_measured_step(job: str) -> None:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_term_whose_constant_was_free_is_met(job: str) -> None:
-    data = check_of(job).data
+    data = check_of(1, job).data
     free = {one["name"] for one in data["coefficients"] if not one["is_bounded"]}
     rows = {row["term"]: row["calibrated_error_ratio"] for row in data["terms"]}
     assert {"gemm_efficiency", "dp_exposed", "optimizer_traffic"} <= free
@@ -91,7 +103,7 @@ def _asap(*words: str) -> subprocess.CompletedProcess[str]:
 def test_a_diagnosis_calibrates_later_predictions(tmp_path: Path) -> None:
     file, page = tmp_path / "cluster.json", tmp_path / "page.html"
     words = ["--scenario", str(EXAMPLE / "base.json"), "--calibration-out", str(file), "--html", str(page)]
-    result = _asap("diagnose", str(EXAMPLE / "base"), *words, "--json")
+    result = _asap("diagnose", str(TRACES), *words, "--json")
     assert result.returncode == 0, result.stderr
     comparison = json.loads(result.stdout)["comparison"]
     assert "Measured and predicted" in page.read_text()
@@ -104,7 +116,7 @@ def test_a_diagnosis_calibrates_later_predictions(tmp_path: Path) -> None:
 
 
 def test_the_terminal_sets_measured_beside_predicted() -> None:
-    result = _asap("diagnose", str(EXAMPLE / "base"), "--scenario", str(EXAMPLE / "base.json"))
+    result = _asap("diagnose", str(TRACES), "--scenario", str(EXAMPLE / "base.json"))
     assert result.returncode == 0, result.stderr
     assert "Measured and predicted" in result.stdout
     assert "gemm_efficiency" in result.stdout
@@ -140,6 +152,6 @@ def test_a_bad_calibration_file_is_one_line_and_status_2(
     ],
 )
 def test_a_bad_scenario_option_is_one_line_and_status_2(words: list[str], named: str) -> None:
-    result = _asap("diagnose", str(EXAMPLE / "base"), *words)
+    result = _asap("diagnose", str(TRACES), *words)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert named in result.stderr
