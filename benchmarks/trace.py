@@ -8,7 +8,7 @@ other; the rounds alternate between contenders and the best round of each counts
 `json.load` (every event a dictionary, and no more) and `full load` (and a call tree, and a frame of all
 events) are plain Python and always there. TraceLens (github.com/AMD-AGI/TraceLens; the PyPI package of that
 name is something else) and HolisticTraceAnalysis (PyPI: traceinsight) take part when the interpreter given
-with --peer-python can import them; --peer-path is put before its search path. The bar speaks of TraceLens-style
+with --peer-python can import them; --peer-path goes before its search path. The bar speaks of TraceLens-style
 full loading: TraceLens is held against it where it runs, else `full load` stands in, and the text says so.
 """
 
@@ -137,48 +137,25 @@ def _made_up_trace(folder: Path) -> Path:
     """Where no real traces are at hand: 200,000 events of the usual sorts and lengths."""
     import gzip
 
-    events = []
-    for number in range(50_000):
-        ids = {"External id": number, "correlation": number}
-        long = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>" * 2
-        common = {"pid": 1, "ts": 1712195495500000 + number * 10}
-        dims = {"Input Dims": [[4, 2048, 4096]], "Input type": ["float"], "Ev Idx": number}
-        shape = {"grid": [64, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "stream": 7}
-        events += [
-            {
-                "ph": "X",
-                "cat": "cpu_op",
-                "name": "aten::add_",
-                "tid": 1,
-                "dur": 8,
-                **common,
-                "args": {**ids, **dims},
-            },
-            {
-                "ph": "X",
-                "cat": "cuda_runtime",
-                "name": "cudaLaunchKernel",
-                "tid": 1,
-                "dur": 5,
-                **common,
-                "args": ids,
-            },
-            {
-                "ph": "X",
-                "cat": "kernel",
-                "name": long,
-                "tid": 7,
-                "dur": 6.5,
-                **common,
-                "args": {**ids, **shape},
-            },
-            {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": number, "tid": 1, **common},
-        ]
+    trace = {"schemaVersion": 1, "traceEvents": [one for i in range(50_000) for one in _made_up_launch(i)]}
     path = folder / "rank0.json.gz"
-    path.write_bytes(
-        gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}, indent=1).encode(), 6)
-    )
+    path.write_bytes(gzip.compress(json.dumps(trace, indent=1).encode(), 6))
     return path
+
+
+def _made_up_launch(number: int) -> list[dict[str, Any]]:
+    """An op, its launch, its kernel and the arrow between them."""
+    ids = {"External id": number, "correlation": number}
+    kernel = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>" * 2
+    dims = {"Input Dims": [[4, 2048, 4096]], "Input type": ["float"], "Ev Idx": number}
+    shape = {"grid": [64, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "stream": 7}
+    common = {"ph": "X", "pid": 1, "ts": 1712195495500000 + number * 10}
+    return [
+        {**common, "cat": "cpu_op", "name": "aten::add_", "tid": 1, "dur": 8, "args": {**ids, **dims}},
+        {**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "dur": 5, "args": ids},
+        {**common, "cat": "kernel", "name": kernel, "tid": 7, "dur": 6.5, "args": {**ids, **shape}},
+        {**common, "ph": "s", "cat": "ac2g", "name": "ac2g", "id": number, "tid": 1},
+    ]
 
 
 def main() -> None:

@@ -14,13 +14,9 @@ pytestmark = pytest.mark.real
 
 
 def _profile(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    code = (
-        "import sys; from argparse import ArgumentParser; from service.cli import profile;"
-        "parser = ArgumentParser(); profile.add_arguments(parser);"
-        "sys.exit(profile.run(parser.parse_args(sys.argv[1:])))"
-    )
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command = [sys.executable, "-c", code, "--out", str(folder), "--json", *words, "--", *launch, str(SCRIPT)]
+    asap = [sys.executable, "-m", "service.cli.main", "profile", "--out", str(folder), "--json"]
+    command = [*asap, *words, "--", *launch, str(SCRIPT)]
     return subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=300, check=False)
 
 

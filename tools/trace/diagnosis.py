@@ -113,12 +113,12 @@ def _idle_evidence(findings: Findings, total_ns: int) -> list[dict[str, Any]]:
     steady = findings.shares.steady
     if all(one.basis == "host" for one in findings.profiles):
         return [_evidence("total.idle_us", steady.idle_ns / total_ns, "runs neither an op nor a collective")]
-    return [
-        _evidence(
-            "total.idle_host_us", steady.idle_host_ns / total_ns, "is idle because the launch came late"
-        ),
-        _evidence("total.idle_waiting_us", steady.idle_waiting_ns / total_ns, "is idle with work launched"),
-    ]
+    parts = (
+        ("total.idle_host_us", steady.idle_host_ns, "is idle because the launch came late"),
+        ("total.idle_waiting_us", steady.idle_waiting_ns, "is idle with work launched"),
+        ("total.idle_unknown_us", steady.idle_unknown_ns, "is idle, and the trace does not tell why"),
+    )
+    return [_evidence(ref, ns / total_ns, says) for ref, ns, says in parts if ns]
 
 
 def _evidence(ref: str, value: float, says: str) -> dict[str, Any]:
@@ -174,10 +174,11 @@ def _weaknesses(findings: Findings, cause: str) -> list[tuple[float, str]]:
         found.append((0.8, "mark steps (profiler.step()), so that warm-up can be told from steady work"))
     elif steps == 1:
         found.append((0.85, "profile three or more steps: one does not show variation"))
-    if not has_shapes and cause in ("compute", "memory"):
+    is_torch = any(".json" in one.file for one in profiles)
+    if not has_shapes and is_torch and cause in ("compute", "memory"):
         found.append((0.8, "record shapes (record_shapes=True), so that kernels can be set on the roofline"))
     unsized = findings.collectives and all(one["message_bytes"] is None for one in findings.collectives)
-    if unsized and any(".json" in one.file for one in profiles):
+    if unsized and is_torch:
         found.append((0.95, "use PyTorch 2.3 or newer: its traces carry sizes and groups of collectives"))
     if any(one.basis == "host" for one in profiles):
         found.append(

@@ -14,7 +14,7 @@ from pathlib import Path
 from tools.errors import InputError
 from tools.hardware import Device
 from tools.trace.errors import UnreadableTraceError
-from tools.trace.formats import is_trace_name, profile_file
+from tools.trace.formats import XPLANE_SUFFIX, is_trace_name, profile_file
 from tools.trace.metadata import find_rank_in_name
 from tools.trace.patterns import CommunicationPatterns, load_patterns
 from tools.trace.rank_profile import RankProfile
@@ -45,8 +45,18 @@ def find_trace_files(folder: Path) -> list[Path]:
     for paths in (folder.iterdir(), folder.rglob("*")):
         files = sorted(path for path in paths if path.is_file() and is_trace_name(path.name))
         if files:
-            return files
+            return _without_twins(files)
     raise InputError("DIR", str(folder), "has no *.json, *.json.gz, *.sqlite or *.xplane.pb file")
+
+
+def _without_twins(files: list[Path]) -> list[Path]:
+    """JAX writes each profile twice, as NAME.xplane.pb and for a viewer as NAME.trace.json.gz."""
+    twins = {
+        path.with_name(path.name.removesuffix(XPLANE_SUFFIX) + ".trace.json.gz")
+        for path in files
+        if path.name.endswith(XPLANE_SUFFIX)
+    }
+    return [path for path in files if path not in twins]
 
 
 def profile_folder(

@@ -14,7 +14,7 @@ from tools.trace.roofline import under_roof
 
 _JSON_SUFFIXES = (".json", ".json.gz")
 _SQLITE_SUFFIXES = (".sqlite", ".sqlite3")
-_XPLANE_SUFFIX = ".xplane.pb"
+XPLANE_SUFFIX = ".xplane.pb"
 _OVERHEAD_SUFFIX = ".overhead.json"
 """Written beside summaries by `tools.profile`; no trace."""
 _SUMMARY_MARK = FORMAT.encode()
@@ -27,7 +27,7 @@ def is_trace_name(name: str) -> bool:
     """Whether a file of this name is taken for a trace."""
     if name.startswith(".") or name.endswith(_OVERHEAD_SUFFIX):
         return False
-    return name.endswith((*_JSON_SUFFIXES, *_SQLITE_SUFFIXES, _XPLANE_SUFFIX))
+    return name.endswith((*_JSON_SUFFIXES, *_SQLITE_SUFFIXES, XPLANE_SUFFIX))
 
 
 def profile_file(
@@ -42,7 +42,7 @@ def profile_file(
         from tools.trace.nsight import read_nsight
 
         return profile_rank(read_nsight(path), patterns, device)
-    if path.name.endswith(_XPLANE_SUFFIX):
+    if path.name.endswith(XPLANE_SUFFIX):
         from tools.trace.xplane import read_xplane
 
         return profile_rank(read_xplane(path), patterns, device)

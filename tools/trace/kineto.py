@@ -5,7 +5,7 @@ and track labels are skipped: launches are tied to device work by correlation in
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -81,7 +81,7 @@ def _read(path: Path, limits: ReadLimits, keep_host_ops: bool) -> RankTrace:
 
 
 class _Builder:
-    """Takes batches of events; each `_add_` method takes the events of one sort."""
+    """Takes batches of events; each method of `_takers` takes the events of one sort."""
 
     def __init__(self, keep_host_ops: bool) -> None:
         self.keep_host_ops = keep_host_ops
@@ -96,6 +96,15 @@ class _Builder:
         self.op_collectives: dict[int, CollectiveArguments] = {}
         self.annotation_arguments: dict[int, OpArguments] = {}
         self.memory = MemoryColumns()
+        self._takers: dict[str, Callable[[list[TraceEvent]], None]] = {
+            "kernel": self._add_kernel,
+            "copy": self._add_copy,
+            "launch": self._add_launch,
+            "host_op": self._add_host_op,
+            "annotation": self._add_annotation,
+            "device_annotation": self._add_device_annotation,
+            "instant": self._add_instant,
+        }
 
     def add(self, events: list[TraceEvent]) -> None:
         self.num_events += len(events)
@@ -104,10 +113,8 @@ class _Builder:
             by_category[event.cat].append(event)
         for category, chosen in by_category.items():
             sort = _SORT_OF_CATEGORY.get(category)
-            if sort == "instant":
-                self.memory.add([event for event in chosen if event.name == "[memory]"])
-            elif sort is not None:
-                getattr(self, f"_add_{sort}")(chosen)
+            if sort is not None:
+                self._takers[sort](chosen)
 
     def _add_kernel(self, events: list[TraceEvent], is_memory: bool = False) -> None:
         texts = [event.args for event in events]
@@ -154,6 +161,9 @@ class _Builder:
 
     def _add_device_annotation(self, events: list[TraceEvent]) -> None:
         self.device_annotations.add(events, _threads(events))
+
+    def _add_instant(self, events: list[TraceEvent]) -> None:
+        self.memory.add([event for event in events if event.name == "[memory]"])
 
     def finish(self, path: Path, stream: EventStream, json_bytes: int) -> RankTrace:
         note = "numbers that JSON does not allow (inf, nan) were read as absent"

@@ -6,6 +6,7 @@ from typing import Any
 from tools.cost.cluster import ClusterCalibration
 from tools.cost.encode import encode
 from tools.cost.predict import Prediction, predict
+from tools.errors import InputError
 from tools.scenario import Scenario
 from tools.trace.coefficients import measure_coefficients
 from tools.trace.collectives import align
@@ -26,6 +27,9 @@ class PredictionCheck:
 
 def check_prediction(profiles: list[RankProfile], scenario: Scenario) -> PredictionCheck:
     """Compares a traced job with its scenario's prediction, before and after calibration by the trace."""
+    profiles = [one for one in profiles if one.breakdown.total_ns]
+    if not profiles:
+        raise InputError("DIR", "traces without work", "must show at least one step to compare with")
     if scenario.plan is None:
         raise ValueError("a scenario without a plan cannot be predicted")
     measured = measure_terms(profiles, align(profiles), scenario.plan)
@@ -103,6 +107,6 @@ def _notes(profiles: list[RankProfile], scenario: Scenario, measured: MeasuredTe
         )
     if not measured.num_steps:
         notes.append("no steps are marked: the whole trace stands beside one predicted step")
-    if "other_comm_exposed" in measured.terms_s:
+    if measured.terms_s.get("other_comm_exposed"):
         notes.append("some collectives fit no axis of the plan: they stand in other_comm_exposed")
     return notes

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tools.scenario import Plan
 from tools.trace.axes import OTHER, find_axis
+from tools.trace.breakdown import Breakdown
 from tools.trace.collectives import AlignedCollectives
 from tools.trace.group_times import GroupTime
 from tools.trace.rank_profile import RankProfile
@@ -43,46 +44,45 @@ def measure_terms(
     profiles: list[RankProfile], aligned: list[AlignedCollectives], plan: Plan
 ) -> MeasuredTerms:
     """The mean over ranks and steady steps."""
-    num_steps = min(len(one.steady_steps) for one in profiles)
+    num_steps = min((len(one.steady_steps) for one in profiles), default=0)
     terms_ns: dict[str, float] = defaultdict(float)
     waiting_ratio = _waiting_ratios(aligned)
     waiting_ns = 0.0
     for one in profiles:
+        whole = steady_breakdown(one) if num_steps else one.breakdown
         count = (len(one.steady_steps) if num_steps else 1) * len(profiles)
-        for name, ns in _own_terms(one).items():
+        for name, ns in _own_terms(one, whole).items():
             terms_ns[name] += ns / count
-        for name, ns, waiting in _communication(one, plan, waiting_ratio):
+        for name, ns, waiting in _communication(one, whole, plan, waiting_ratio):
             terms_ns[name] += (ns - waiting) / count
             waiting_ns += waiting / count
     terms_ns[HOST] += waiting_ns
     return MeasuredTerms({name: ns * 1e-9 for name, ns in terms_ns.items()}, waiting_ns * 1e-9, num_steps)
 
 
-def _own_terms(profile: RankProfile) -> dict[str, float]:
-    """Everything but communication, in nanoseconds over the steady steps."""
-    steady = steady_breakdown(profile)
+def _own_terms(profile: RankProfile, whole: Breakdown) -> dict[str, float]:
+    """Everything but communication, in nanoseconds."""
     kernels = max(profile.matrix_kernel_ns + profile.other_kernel_ns, 1)
-    per_kernel = steady.compute_ns / kernels
+    per_kernel = whole.compute_ns / kernels
     optimizer = min(profile.optimizer_kernel_ns or 0, profile.other_kernel_ns)
     terms = {
         "compute": profile.matrix_kernel_ns * per_kernel,
-        "memory_bound_ops": (profile.other_kernel_ns - optimizer) * per_kernel + steady.memory_ns,
-        HOST: float(steady.idle_ns),
+        "memory_bound_ops": (profile.other_kernel_ns - optimizer) * per_kernel + whole.memory_ns,
+        HOST: float(whole.idle_ns),
     }
     return terms if profile.optimizer_kernel_ns is None else {**terms, "optimizer": optimizer * per_kernel}
 
 
 def _communication(
-    profile: RankProfile, plan: Plan, waiting_ratio: dict[tuple[str, str, int], float]
+    profile: RankProfile, whole: Breakdown, plan: Plan, waiting_ratio: dict[tuple[str, str, int], float]
 ) -> list[tuple[str, float, float]]:
-    """Term, exposed nanoseconds over the steady steps, and the part of them spent on waiting."""
-    exposed_ns = steady_breakdown(profile).exposed_communication_ns
+    """Term, exposed nanoseconds, and the part of them spent on waiting."""
     groups = [one for one in profile.group_times if one.exposed_ns] or [_UNTOLD]
-    whole_ns = sum(one.exposed_ns for one in groups)
+    all_ns = sum(one.exposed_ns for one in groups)
     found = []
     for one in groups:
         description = profile.group_descriptions.get(one.group or "", "")
-        ns = exposed_ns * one.exposed_ns / whole_ns
+        ns = whole.exposed_communication_ns * one.exposed_ns / all_ns
         waiting = ns * waiting_ratio.get((one.kind, one.group_key, profile.rank), 0.0)
         found.append((_TERM_OF_AXIS[find_axis(one, description, plan)], ns, waiting))
     return found

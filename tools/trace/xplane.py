@@ -78,7 +78,9 @@ def _convert(path: Path) -> bytes:
     try:
         from xprof.convert import raw_to_tool_data  # type: ignore[import-not-found]
     except ImportError as error:
-        raise UnreadableTraceError("reading XPlane needs the package xprof (pip install xprof)") from error
+        raise UnreadableTraceError(
+            "reading XPlane needs the package xprof (pip install 'asap-sharding[xprof]')"
+        ) from error
     with _without_native_logs():
         try:
             text, _ = raw_to_tool_data.xspace_to_tool_data([str(path)], "trace_viewer", {})
@@ -147,10 +149,16 @@ def _spans(events: list[_ViewerEvent], names: NameTable) -> Spans:
     return Spans(
         start_ns,
         start_ns + duration_ns,
-        names.number([event.name for event in events]),
+        names.number([_full_name(event) for event in events]),
         as_lanes([event.tid for event in events]),
         np.full(len(events), NO_LINK),
     )
+
+
+def _full_name(event: _ViewerEvent) -> str:
+    """With XLA's category where xprof gives it: it tells a fusion around a matrix product from the others."""
+    category = (event.args or {}).get("hlo_category")
+    return f"{event.name} ({category})" if isinstance(category, str) and category else event.name
 
 
 def _find_device_name(events: list[_ViewerEvent]) -> str | None:

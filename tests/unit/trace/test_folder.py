@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tools.errors import InputError
+from tools.hardware import get_device
 from tools.trace import folder as folder_module
 from tools.trace.folder import find_trace_files, profile_folder
 from tools.trace.formats import profile_file, write_summary
@@ -122,3 +123,22 @@ def test_a_summary_is_read_as_the_profile_it_was(
 def test_a_broken_summary_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text('{"format": "asap-rank-profile-1", "file": 5}')
     assert "rank summary" in profile_folder(tmp_path).unreadable[0][1]
+
+
+def test_a_summary_gets_the_roof_of_the_device_that_is_named(
+    write_trace: Callable[..., Path], host_event: Make, tmp_path: Path
+) -> None:
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    events = [host_event("cpu_op", "aten::mm", 0, 50, **shapes)]
+    path = tmp_path / "rank0.summary.json"
+    write_summary(profile_file(write_trace(events), load_patterns()), path)
+    assert profile_file(path, load_patterns()).roofline[0].peak_flops_per_s is None
+    device = get_device("cpu")
+    (point,) = profile_file(path, load_patterns(), device).roofline
+    assert (point.peak_flops_per_s, point.dims) == (device.peak_flops["fp32"], (1, 64, 64, 64))
+
+
+def test_the_viewers_copy_of_a_jax_profile_is_not_another_rank(tmp_path: Path) -> None:
+    for name in ("host.xplane.pb", "host.trace.json.gz", "other.trace.json.gz"):
+        (tmp_path / name).touch()
+    assert [path.name for path in find_trace_files(tmp_path)] == ["host.xplane.pb", "other.trace.json.gz"]
