@@ -53,7 +53,7 @@ def write_fit(measurements: Path, output: Path) -> None:
         "fitted_on": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rows": len(table.sources),
         "error": {"grouped": _error(table, by_group), "source_left_out": _error(table, by_source)},
-        "intervals": learn_intervals(table, [by_group, by_source]).to_data(),
+        "intervals": learn_intervals(table, by_group, by_source).to_data(),
         "shifts": shifts,
     }
     output.write_text(json.dumps(data, indent=1) + "\n")
@@ -61,18 +61,20 @@ def write_fit(measurements: Path, output: Path) -> None:
 
 
 def learn_intervals(
-    table: Table, results: list[OutOfFold], rows: "np.ndarray | None" = None
+    table: Table, by_group: OutOfFold, by_source: OutOfFold, rows: "np.ndarray | None" = None
 ) -> IntervalModel:
-    """From several cross-validations of the same rows; `rows` restricts which of them teach."""
+    """What groups left out teach about measured stacks, and whole sources about unmeasured ones; `rows`
+    restricts who teaches."""
     chosen = np.arange(len(table.sources)) if rows is None else rows
-    stacked = np.concatenate([chosen] * len(results))
-    # pairs are compared where their group was left out: a whole source left out would only add its bias
-    labels = [table.groups[row] for row in chosen] + [""] * (len(chosen) * (len(results) - 1))
+    new = chosen[by_source.novelties[chosen] > 0]
+    stacked = np.concatenate([chosen, new])
+    predicted = np.concatenate([by_group.predicted_s[chosen], by_source.predicted_s[new]])
     residuals = Residuals(
-        values=np.concatenate([np.log(r.predicted_s[chosen] / table.measured_s[chosen]) for r in results]),
-        novelties=np.concatenate([r.novelties[chosen] for r in results]),
+        values=np.log(predicted / table.measured_s[stacked]),
+        novelties=np.concatenate([by_group.novelties[chosen], by_source.novelties[new]]),
         headline=table.headline[stacked],
-        groups=labels,
+        # pairs are compared where their group was left out: a whole source left out would only add its bias
+        groups=[table.groups[row] for row in chosen] + [""] * len(new),
     )
     return learn(table.inputs.take(stacked), take_keys(table.keys, stacked), residuals)
 

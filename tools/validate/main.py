@@ -55,8 +55,8 @@ def validate(rows: Sequence[Measurement], output: Path) -> str:
     table = tabulate(rows)
     by_group = cross_validate(table, group_folds(table.groups))
     by_source = cross_validate(table, source_folds(table.sources))
-    outcome = with_intervals(table, by_group, [by_group, by_source])
-    left_out = with_intervals(table, by_source, [by_group, by_source])
+    outcome = with_intervals(table, by_group, by_group, by_source)
+    left_out = with_intervals(table, by_source, by_group, by_source)
     (output / PLOT).write_text(scatter_svg(table.measured_s, by_group.predicted_s, _kinds(rows, table)))
     headline, moe = table.headline, np.array([row.scenario.model.is_moe for row in rows])
     overall = {
@@ -79,12 +79,12 @@ def validate(rows: Sequence[Measurement], output: Path) -> str:
     return report(sections, {"all": _memory(rows, table)}, PLOT)
 
 
-def with_intervals(table: Table, result: OutOfFold, teachers: list[OutOfFold]) -> Outcome:
+def with_intervals(table: Table, result: OutOfFold, by_group: OutOfFold, by_source: OutOfFold) -> Outcome:
     """Intervals of a fold are learned from the other folds' residuals (cross-conformal)."""
     low, high = np.zeros(len(table.sources)), np.zeros(len(table.sources))
     for fold in np.unique(result.fold_of):
         test, others = np.flatnonzero(result.fold_of == fold), np.flatnonzero(result.fold_of != fold)
-        model = learn_intervals(table, teachers, others)
+        model = learn_intervals(table, by_group, by_source, others)
         keys = take_keys(table.keys, test)
         low[test], high[test] = interval(model, table.inputs.take(test), keys, result.predicted_s[test])
     return Outcome(table.measured_s, result.predicted_s, low, high)

@@ -108,7 +108,22 @@ def test_intervals_are_learned_from_the_rows_that_may_teach(
     count = len(scenarios)
     off = np.where(np.arange(count) < count // 2, 1.02, 1.5)
     result = OutOfFold(table.measured_s * off, np.zeros(count, np.int64), np.zeros(count, np.int64))
-    exact = learn_intervals(table, [result], np.arange(count // 2))
-    everything = learn_intervals(table, [result])
+    exact = learn_intervals(table, result, result, np.arange(count // 2))
+    everything = learn_intervals(table, result, result)
     assert exact.usual_error["dense"] == pytest.approx(np.log(1.02))
     assert everything.usual_error["dense"] == pytest.approx((np.log(1.02) + np.log(1.5)) / 2)
+
+
+def test_whole_sources_left_out_teach_only_about_stacks_that_were_new(
+    scenarios: list[Scenario], write_measurements: Write
+) -> None:
+    table = tabulate(read_measurements(write_measurements(times(scenarios))))
+    count = len(scenarios)
+    seen, new = np.zeros(count, np.int64), np.full(count, 2, np.int64)
+    by_group = OutOfFold(table.measured_s * 1.02, seen, seen)
+    far_off = table.measured_s * 1.5
+    unmoved = learn_intervals(table, by_group, OutOfFold(far_off, seen, seen))
+    moved = learn_intervals(table, by_group, OutOfFold(far_off, new, seen))
+    assert unmoved.usual_error["dense"] == pytest.approx(np.log(1.02))
+    assert moved.usual_error["dense"] > unmoved.usual_error["dense"]
+    assert moved.quantiles["2"][1] > moved.quantiles["0"][1]
