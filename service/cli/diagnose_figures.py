@@ -120,7 +120,7 @@ def collectives_figure(collectives: list[dict[str, Any]]) -> Figure:
     link = next((one["link_gbytes_per_s"] for one in known if one["link_gbytes_per_s"]), None)
     if link:
         sizes = [one["message_bytes"] for one in known]
-        traces.append(_line([min(sizes) / 2, max(sizes) * 2], [link, link], f"link {link:.0f} GB/s"))
+        traces.append(_line([min(sizes) / 2, max(sizes) * 2], [link, link], f"link {link:.3g} GB/s"))
     return {"data": traces, "layout": layout}
 
 

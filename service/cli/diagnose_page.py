@@ -52,6 +52,7 @@ def render_page(
         _rank_table(report.data["ranks"]),
         _straggler_table(report.data["stragglers"]),
         _top_table(report.data["ranks"]),
+        _constants(check.data) if check else "",
         _unreadable(report.data["unreadable"]),
     ]
     return (
@@ -185,25 +186,20 @@ def _change(report: TraceReport, after: TraceReport) -> str:
 def _prediction(comparison: dict[str, Any]) -> str:
     rows = [_prediction_row(row) for row in (*comparison["terms"], comparison["step_time"])]
     columns = ["term", "measured ms", "predicted ms", "error", "calibrated ms", "error"]
-    constants = [
+    notes = "".join(f'<p class="muted">{escape(note)}</p>' for note in comparison["notes"])
+    return _table(f"Measured and predicted, one {comparison['per']}", columns, rows) + notes
+
+
+def _constants(comparison: dict[str, Any]) -> str:
+    rows = [
         [
-            one["name"],
+            f"{one['name']}: from {one['source']}" + (" (its bound)" if one["is_bounded"] else ""),
             f"{one['default']:.3g}",
             f"{one['value']:.3g}",
-            one["source"] + (" (its bound)" if one["is_bounded"] else ""),
         ]
         for one in comparison["coefficients"]
     ]
-    notes = "".join(f'<p class="muted">{escape(note)}</p>' for note in comparison["notes"])
-    return (
-        _table(f"Measured and predicted, one {comparison['per']}", columns, rows)
-        + notes
-        + _table(
-            "The cost model, calibrated to this cluster",
-            ["constant", "default", "measured", "from"],
-            constants,
-        )
-    )
+    return _table("The cost model, calibrated to this cluster", ["constant", "default", "measured"], rows)
 
 
 def _prediction_row(row: dict[str, Any]) -> list[str]:

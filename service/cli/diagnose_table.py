@@ -108,7 +108,7 @@ def _collective_table(entries: list[dict[str, Any]]) -> Table:
             ("≤" if entry["transfer_is_upper_bound"] else "") + _number(entry["transfer_us"] / 1000, 1),
             _number(None if entry["waiting_us"] is None else entry["waiting_us"] / 1000, 1),
             _number(entry["bus_bandwidth_gbytes_per_s"], 1),
-            _number(entry["link_gbytes_per_s"], 0),
+            _significant(entry["link_gbytes_per_s"]),
         )
     return table
 

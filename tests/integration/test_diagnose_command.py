@@ -138,6 +138,7 @@ def test_wrong_input_is_one_line_that_names_the_field(words: list[str], field: s
 
 def test_a_folder_of_only_broken_files_is_wrong_input(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text("nonsense")
+    (tmp_path / "rank1.json").write_text('{"traceEvents": []}')
     result = _asap(str(tmp_path), "--json")
     assert result.returncode == 2
     assert "rank0.json" in result.stderr

@@ -7,6 +7,8 @@ Only constants that the trace measures are returned. Profiled steps are a little
 most of all on the host, and the constants inherit that.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from tools.cost.calibration import Calibration, shipped_calibration
@@ -119,8 +121,17 @@ def _take_terms(fit: ModelFit, terms: MeasuredTerms) -> None:
     if "gemm_efficiency" not in {one.name for one in fit.found}:
         _take_term(fit, "compute", "gemm_efficiency", terms, source, is_rate=True)
     for term, name in _SCALES:
-        _take_term(fit, term, name, terms, source)
+        _take_term(fit, term, name, _with_optimizer_apart(fit, terms), source)
     _take_host(fit, terms, source)
+
+
+def _with_optimizer_apart(fit: ModelFit, terms: MeasuredTerms) -> MeasuredTerms:
+    """Where the optimizer could not be told from memory-bound work: the model's time for it is taken out."""
+    if "optimizer" in terms.terms_s or "memory_bound_ops" not in terms.terms_s:
+        return terms
+    optimizer_s = fit.term_s("optimizer", "optimizer_traffic", fit.value("optimizer_traffic"))
+    rest_s = max(terms.terms_s["memory_bound_ops"] - optimizer_s, 0.0)
+    return replace(terms, terms_s={**terms.terms_s, "memory_bound_ops": rest_s})
 
 
 def _take_host(fit: ModelFit, terms: MeasuredTerms, source: str) -> None:

@@ -130,7 +130,7 @@ def _bandwidth_evidence(findings: Findings) -> list[dict[str, Any]]:
     if entry is None:
         return []
     reached, link = entry["bus_bandwidth_gbytes_per_s"], entry["link_gbytes_per_s"]
-    beside = f" of the link's {link:.0f}" if link else ""
+    beside = f" of the link's {link:.3g}" if link else ""
     size = f"{entry['message_bytes'] / 1e6:.1f} MB"
     says = f"{entry['kind']} of {size} reaches {reached:.1f} GB/s{beside} on the bus"
     position = findings.collectives.index(entry)

@@ -17,7 +17,7 @@ from tools.trace.errors import UnreadableTraceError
 from tools.trace.formats import XPLANE_SUFFIX, is_trace_name, profile_file
 from tools.trace.metadata import find_rank_in_name
 from tools.trace.patterns import CommunicationPatterns, load_patterns
-from tools.trace.rank_profile import RankProfile
+from tools.trace.rank_profile import NO_WORK, RankProfile
 
 Progress = Callable[[int, int], None]
 """Called with how many files are done and how many there are."""
@@ -102,11 +102,12 @@ def _profile_or_reason(
     path: Path, patterns: CommunicationPatterns, device: Device | None
 ) -> RankProfile | str:
     try:
-        return profile_file(path, patterns, device)
+        profile = profile_file(path, patterns, device)
     except UnreadableTraceError as error:
         return str(error)
     except MemoryError:
         return "there is not enough memory to read it"
+    return profile if profile.num_work_events else NO_WORK
 
 
 def _outcome(future: Future[RankProfile | str]) -> RankProfile | str:

@@ -10,6 +10,7 @@ from tools.errors import InputError
 from tools.scenario import Scenario
 from tools.trace.coefficients import measure_coefficients
 from tools.trace.collectives import align
+from tools.trace.model_fit import MeasuredCoefficient
 from tools.trace.rank_profile import RankProfile
 from tools.trace.terms import PIPELINE, MeasuredTerms, measure_terms
 
@@ -49,7 +50,7 @@ def check_prediction(profiles: list[RankProfile], scenario: Scenario) -> Predict
         "terms": _rows(measured, before, after),
         "waiting_s": measured.waiting_s,
         "coefficients": [asdict(one) for one in found],
-        "notes": _notes(profiles, scenario, measured),
+        "notes": _notes(profiles, scenario, measured, found),
     }
     return PredictionCheck(data, cluster)
 
@@ -97,7 +98,12 @@ def _row(name: str, measured_s: float, predicted_s: float, calibrated_s: float) 
     }
 
 
-def _notes(profiles: list[RankProfile], scenario: Scenario, measured: MeasuredTerms) -> list[str]:
+def _notes(
+    profiles: list[RankProfile],
+    scenario: Scenario,
+    measured: MeasuredTerms,
+    found: list[MeasuredCoefficient],
+) -> list[str]:
     notes = []
     world_size = max(one.world_size or 0 for one in profiles)
     if world_size and world_size != scenario.cluster.num_devices:
@@ -109,4 +115,6 @@ def _notes(profiles: list[RankProfile], scenario: Scenario, measured: MeasuredTe
         notes.append("no steps are marked: the whole trace stands beside one predicted step")
     if measured.terms_s.get("other_comm_exposed"):
         notes.append("some collectives fit no axis of the plan: they stand in other_comm_exposed")
+    if sum(one.is_bounded for one in found) > len(found) / 2:
+        notes.append("most constants ended at a bound: is this the scenario of the traced job?")
     return notes

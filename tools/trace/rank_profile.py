@@ -26,6 +26,7 @@ from tools.trace.timeline import Timeline, draw_timeline
 from tools.trace.top_kernels import KernelTotal, list_top_kernels
 
 FORMAT = "asap-rank-profile-1"
+NO_WORK = "no device events and no host ops in the trace"
 
 
 class RankProfile(msgspec.Struct, kw_only=True):
@@ -135,7 +136,7 @@ def _time_optimizer(trace: RankTrace, work: Work, occupancy: Occupancy) -> int |
 def _notes(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> list[str]:
     notes = []
     if not len(work.spans):
-        notes.append("no device events and no host ops in the trace")
+        notes.append(NO_WORK)
     elif work.basis == "host":
         notes.append("no device events: host ops count as compute, host collectives as communication")
     computing = {trace.names[number] for number in np.unique(work.spans.name[work.work_class == COMPUTE])}

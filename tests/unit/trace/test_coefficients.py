@@ -184,3 +184,12 @@ def test_waiting_becomes_jitter_and_not_host_overhead() -> None:
 
     # 0.5 s is more than jitter's bound can explain: the rest must not turn into overhead
     assert overhead(0.5) == pytest.approx(overhead(0.01), rel=1e-6)
+
+
+def test_an_optimizer_that_cannot_be_told_apart_is_taken_out_of_memory_bound_work() -> None:
+    terms_s = cast("dict[str, float]", predict([_scenario()])[0]["breakdown_s"])
+    both_s = terms_s["memory_bound_ops"] + terms_s["optimizer"]
+    terms = MeasuredTerms({"memory_bound_ops": both_s, "host_and_other": 0.05}, 0.0, 3)
+    found = measure_coefficients([_rank()], terms, _scenario())
+    (traffic,) = (one for one in found if one.name == "elementwise_traffic")
+    assert traffic.value == pytest.approx(traffic.default)

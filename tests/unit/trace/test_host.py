@@ -61,3 +61,14 @@ def test_a_long_run_of_small_kernels_is_a_storm(write_trace: Callable[..., Path]
 
 def test_a_few_small_kernels_are_none(write_trace: Callable[..., Path], kernel: Make) -> None:
     assert _host(write_trace([kernel("tiny", i * 20, 2) for i in range(STORM_KERNELS - 1)])).storms == 0
+
+
+def test_the_interval_between_launches_is_that_of_one_thread(
+    write_trace: Callable[..., Path], kernel: Make, host_event: Make
+) -> None:
+    launches = [
+        host_event("cuda_runtime", "cudaLaunchKernel", start, 2, thread=thread, correlation=start)
+        for thread, start in ((1, 0), (2, 3), (1, 10), (2, 33), (1, 20))
+    ]
+    host = _host(write_trace([kernel("gemm", 50, 5), *launches]))
+    assert host.launch_interval_median_ns == 10_000
