@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tools.recommend.preference import features, reluctance
 from tools.scenario import Plan, Scenario
-from tools.sharding.search import Ranked
+from tools.sharding.ranked import Ranked
 from tools.sharding.space import Table, decoded
 
 MOST = 3

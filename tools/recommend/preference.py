@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import kb_seed
 from tools.cost.inputs import Array
 from tools.scenario import RECOMPUTES, Scenario, get_framework
-from tools.sharding.search import Ranked
+from tools.sharding.ranked import Ranked
 
 REMATERIALISING = ("maxtext", "torchtitan")
 """Frameworks whose recipes recompute as a rule."""

@@ -9,14 +9,15 @@ from tools.cost.memory_settings import memory_settings
 from tools.recommend.words import short
 from tools.recommend.workload import GIB, Workload
 from tools.scenario import Plan
-from tools.sharding.search import Found, Ranked
+from tools.sharding.ranked import Ranked, together
+from tools.sharding.search import Found
 from tools.sharding.space import decoded, to_columns
 
 FRONT_POINTS = 20
 
 
 def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
-    """The best of the plans kept by the search, under other link speeds and memory sizes."""
+    """The best of the plans kept by the search and of its front, under other link speeds and memory."""
     gbps = workload.device.inter_node_bytes_per_s * 8 / 1e9
     fast = workload.device.intra_node_bytes_per_s / 1e9
     cases = [
@@ -25,7 +26,8 @@ def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
         ("half the bandwidth inside the node", {"intra_node_gbytes_per_s_per_device": fast / 2}, 1.0),
         ("a tenth less memory", {}, 0.9),
     ]
-    return [_case(workload, found.best, name, overrides, memory) for name, overrides, memory in cases]
+    ranked = together([found.best, found.front])
+    return [_case(workload, ranked, name, overrides, memory) for name, overrides, memory in cases]
 
 
 def _case(

@@ -5,14 +5,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tools.errors import InputError
-from tools.scenario import RECOMPUTES, SCHEDULES, Plan, did_you_mean
+from tools.scenario import Plan, did_you_mean
+from tools.scenario.fields import build, shown
 
 FIELDS = tuple(Plan.model_fields)
 CHECKPOINT_FIELDS = ("tp", "pp")
 """Degrees that the layout of a saved checkpoint depends on, where it is not resharded on load."""
 DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
-_WORDS = {"recompute": RECOMPUTES, "schedule": SCHEDULES}
+_ANY: dict[str, object] = {
+    **dict.fromkeys(FIELDS, 1),
+    "sequence_parallel": False,
+    "recompute": "none",
+    "schedule": "1f1b",
+}
 _OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes")
 
 
@@ -34,7 +40,7 @@ def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constrain
             raise InputError(f"constraints.{key}", given[key], did_you_mean(key, known))
     allowed = {name: _values(name, given[name]) for name in FIELDS if given.get(name) is not None}
     if _flag(given, "keep_checkpoint_layout"):
-        allowed |= _kept(today)
+        allowed |= _kept(today, allowed)
     changes = given.get("max_changes")
     if changes is not None and (today is None or not _is_count(changes)):
         raise InputError(
@@ -45,19 +51,9 @@ def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constrain
 
 def _values(name: str, given: object) -> tuple[object, ...]:
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
-    words = _WORDS.get(name)
-    if not values or not all(_is_value(name, value) for value in values):
-        known = ", ".join(words) if words else "a value of that field"
-        raise InputError(f"constraints.{name}", given, f"allowed: {known}, or a list of such")
-    return values
-
-
-def _is_value(name: str, value: object) -> bool:
-    if name in _WORDS:
-        return value in _WORDS[name]
-    if Plan.model_fields[name].annotation is bool:
-        return isinstance(value, bool)
-    return _is_count(value)
+    if not values or any(value is None for value in values):
+        raise InputError(f"constraints.{name}", shown(given), "allowed: a value of that field, or several")
+    return tuple(getattr(build(Plan, {**_ANY, name: value}, "constraints."), name) for value in values)
 
 
 def _is_count(value: object) -> bool:
@@ -71,10 +67,15 @@ def _flag(given: Mapping[str, Any], name: str) -> bool:
     return value
 
 
-def _kept(today: Plan | None) -> dict[str, tuple[object, ...]]:
+def _kept(today: Plan | None, allowed: Mapping[str, tuple[object, ...]]) -> dict[str, tuple[object, ...]]:
     if today is None:
         raise InputError("constraints.keep_checkpoint_layout", True, "needs a plan in the scenario")
-    return {name: (getattr(today, name),) for name in CHECKPOINT_FIELDS}
+    kept = {name: getattr(today, name) for name in CHECKPOINT_FIELDS}
+    for name, value in kept.items():
+        if value not in allowed.get(name, (value,)):
+            says = f"keep_checkpoint_layout keeps today's {value}; leave one of the two out"
+            raise InputError(f"constraints.{name}", list(allowed[name]), says)
+    return {name: (value,) for name, value in kept.items()}
 
 
 def _fraction(given: Mapping[str, Any]) -> float:

@@ -1,59 +1,68 @@
-"""Exhaustive search: every legal plan is decided, the fitting ones are timed, the best are kept.
+"""Exhaustive search: every legal plan is decided, those that may be among the best are timed.
 
-Three facts of the cost model save work without losing any optimum: no sharding needs less memory than ZeRO-3
-over all data ranks without its gathered layers, so a branch that does not fit even so is closed; less
-recomputation is never slower, so each plan is timed with the least that fits; sequence parallelism never
-costs time or memory, so a plan without it is not timed where the framework accepts the same plan with it.
+Three facts of the cost model save work. No sharding needs less memory than ZeRO-3 over all data ranks before
+anything is gathered, so a branch that does not fit even so is closed. No sharding makes the step shorter than
+it is without data-parallel traffic and optimizer, and no recomputation that, so a branch is closed where even
+so it is behind the plans kept, both in time and on the front of time against memory. Sequence parallelism
+costs neither time nor memory, so a plan without it is not timed where the framework accepts it with it.
+
+A plan is ranked with the least recomputation that fits, or with more where that is faster (longer compute can
+hide more communication). The front has every recomputation.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.coefficients import resolve
-from tools.cost.encode import encode_plans
+from tools.cost.encode import encode_plans, scenario_device
 from tools.cost.inputs import Array, Inputs
-from tools.cost.memory import activity_bytes, memory_bytes, with_state
+from tools.cost.memory import Activity, activity_bytes, memory_bytes, with_state
 from tools.cost.memory_settings import memory_settings
-from tools.cost.step import step_core, with_data_parallelism
-from tools.scenario import RECOMPUTES, Plan, PlanColumns, Scenario, columns_of
+from tools.cost.sizes import vocabulary_parameters
+from tools.cost.step import Core, step_core, with_data_parallelism
+from tools.scenario import RECOMPUTES, Plan, Scenario, columns_of
 from tools.sharding.constraints import Constraints
-from tools.sharding.space import Mask, PlanSpace, Table, count, encoded, joined, to_columns, where
+from tools.sharding.ranked import NOTHING, Ranked, best_of, front_bytes, front_of, together
+from tools.sharding.space import Mask, PlanSpace, Rows, Table, count, encoded, to_columns, where
 
 KEPT = 4096
 """Plans kept of each block and in the end: enough to choose different proposals from."""
 DEGREES_A_BLOCK = 2
+ROUNDING = 1.0 - 1e-9
+"""A bound computed in another order than what it bounds may be off by rounding."""
 Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Ranked:
-    """Plans that fit, with their time and memory."""
-
-    plans: Table
-    step_time_s: Array
-    memory_bytes: Array
-
-    def take(self, rows: Mask | np.ndarray) -> "Ranked":
-        return Ranked(where(self.plans, rows), self.step_time_s[rows], self.memory_bytes[rows])
-
-
-NOTHING = Ranked({}, np.zeros(0), np.zeros(0))
-
-
-@dataclass(frozen=True)
 class Found:
-    """The best plans, fastest first; how many legal plans were decided and how many of them were timed."""
+    """The best plans and the front, fastest first; how many legal plans were decided, and how many timed."""
 
     best: Ranked
     front: Ranked
     searched: int
     timed: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Cores with one recomputation: what sharding does not change, and bounds of what it could reach."""
+
+    code: int
+    core: Core
+    activity: Activity
+    least_s: Array
+    least_bytes: Array
+
+    def take(self, rows: Rows) -> "Evaluated":
+        activity, core = self.activity.take(rows), self.core.take(rows)
+        return Evaluated(self.code, core, activity, self.least_s[rows], self.least_bytes[rows])
 
 
 class Search:
@@ -70,89 +79,126 @@ class Search:
         self.constraints = constraints
         self.kept = kept
         self.space = PlanSpace(scenario, constraints)
-        _, keys = encode_plans(scenario, _nothing())
+        _, keys = encode_plans(scenario, columns_of([]))
         self.coefficients = resolve(keys, (calibration or shipped_calibration()).shifts)
         self.settings = memory_settings(keys.framework, [scenario.training.precision])
+        capacity_bytes = float(scenario_device(scenario.cluster).memory_bytes)
+        self.limit_bytes = capacity_bytes * constraints.max_memory_fraction
+        recomputes = constraints.allowed.get("recompute", RECOMPUTES)
+        self.codes = sorted({encoded("recompute", name) for name in recomputes})
 
     def run(self, progress: Progress | None = None) -> Found:
         """Nothing found leaves `best` empty."""
         started = time.perf_counter()
-        degrees = self._undominated(self.space.degrees())
+        degrees = self._likely_first(self._undominated(self.space.degrees()))
         searched = timed = 0
-        kept = NOTHING
+        kept = front = NOTHING
         for start in range(0, count(degrees), DEGREES_A_BLOCK):
             block = where(degrees, np.arange(start, min(start + DEGREES_A_BLOCK, count(degrees))))
-            decided, best = self._decide(block)
-            searched, timed = searched + decided, timed + len(best.step_time_s)
-            kept = _best(_joined([kept, _best(best, self.kept)]), self.kept)
+            cores, decided = self._cores(block)
+            ranked, every = self._timed(cores, partial(self._promising, kept, front))
+            searched, timed = searched + decided, timed + len(every.step_time_s)
+            kept = best_of(together([kept, ranked]), self.kept)
+            front = front_of(together([front, every]))
             if progress:
                 progress((start + count(block)) / count(degrees))
-        return Found(kept, _front(kept), searched, timed, time.perf_counter() - started)
+        return Found(kept, front, searched, timed, time.perf_counter() - started)
 
     def _undominated(self, degrees: Table) -> Table:
         """Without sequence parallelism only where the same degrees with it are not legal."""
+        if self.constraints.max_changes is not None:
+            return degrees  # switching it on may be one change too many
         keys = np.stack([degrees[name] for name in ("tp", "pp", "cp")], axis=1)
         split = {tuple(key) for key in keys[degrees["sequence_parallel"] == 1].tolist()}
         lone = np.array([tuple(key) not in split for key in keys.tolist()], dtype=np.bool_)
         return where(degrees, lone | (degrees["sequence_parallel"] == 1))
 
-    def _decide(self, degrees: Table) -> tuple[int, Ranked]:
-        """How many plans the degrees stand for (by recomputation), and those that fit, timed."""
-        codes = self._recompute_codes()
-        cores = self.space.with_micro_batch(self.space.with_experts(self.space.with_pipeline(degrees)))
-        open_rows = self._can_fit(cores, codes[-1])
-        closed = int(np.sum(~open_rows))
-        cores = where(cores, open_rows)
-        numbered = {**cores, "core": np.arange(count(cores))}
-        table = self.space.with_sharding(numbered)
-        decided = (count(table) + closed) * len(codes)
-        return decided, self._timed(cores, table, codes)
+    def _likely_first(self, degrees: Table) -> Table:
+        """In the order of a guess, so that good plans are kept early and bounds close more branches."""
+        simple = {name: np.ones_like(degrees["tp"]) for name in ("vpp", "ep", "etp", "micro_batch_size")}
+        cores = {**degrees, **simple, "schedule": np.zeros_like(degrees["tp"])}
+        least_bytes = self._least_bytes(cores, self.codes[-1])
+        least_s = self._evaluated(cores, self.codes[0], least_bytes).least_s
+        return where(degrees, np.lexsort((least_s, least_bytes > self.limit_bytes)))
 
-    def _recompute_codes(self) -> list[int]:
-        allowed = self.constraints.allowed.get("recompute", RECOMPUTES)
-        return sorted(encoded("recompute", name) for name in allowed)
+    def _cores(self, degrees: Table) -> tuple[Table, int]:
+        """Plans but for sharding and recomputation, and how many plans they stand for with both.
 
-    def _can_fit(self, cores: Table, code: int) -> Mask:
-        """Whether the plan fits when everything is sharded over all data ranks and recomputed."""
+        Shardings are counted before pipelines and micro-batches multiply them: no rule ties them together."""
+        placed = self.space.with_experts(degrees)
+        placed["place"] = np.arange(count(placed))
+        shardings = np.bincount(self.space.with_sharding(placed)["place"], minlength=count(placed))
+        cores = self.space.with_micro_batch(self.space.with_pipeline(placed))
+        return cores, int(np.sum(shardings[cores.pop("place")])) * len(self.codes)
+
+    def _promising(self, kept: Ranked, front: Ranked, least_s: Array, least_bytes: Array) -> Mask:
+        """Which bounds leave room to fit, and to come among the plans kept or onto the front."""
+        last_s = kept.step_time_s[self.kept - 1] if len(kept.step_time_s) >= self.kept else np.inf
+        gains = (least_s <= last_s) | (least_bytes < front_bytes(front, least_s))
+        return np.asarray(gains & (least_bytes <= self.limit_bytes))
+
+    def _least_bytes(self, cores: Table, code: int) -> Array:
+        """Memory when all is sharded over all data ranks and nothing is gathered."""
         sharded = {**cores, "zero_stage": np.full(count(cores), 3), "dp_shard": cores["dp"] * cores["cp"]}
         x = self._inputs(sharded, code)
-        state = memory_bytes(x, replace(self.settings, gathered_layers=np.zeros(()))).total
-        return np.asarray(state <= self._limit_bytes(x))
+        ungathered = replace(self.settings, gathered_layers=np.zeros(()))
+        matrix = vocabulary_parameters(x) * x.value_bytes * self.settings.fragmentation_ratio
+        return (memory_bytes(x, ungathered).total - matrix) * ROUNDING
 
-    def _timed(self, cores: Table, table: Table, codes: list[int]) -> Ranked:
-        """Each plan with the least recomputation that fits; those that never fit are dropped.
-
-        What sharding does not change is computed once a core and shared by all its shardings."""
-        left = table
-        found: list[Ranked] = []
+    def _evaluated(self, cores: Table, code: int, least_bytes: Array) -> Evaluated:
         plain = {"zero_stage": np.ones_like(cores["tp"]), "dp_shard": np.ones_like(cores["tp"])}
-        for code in codes:
-            if not count(left):
-                break
-            core_inputs = self._inputs({**cores, **plain}, code)
-            activity = activity_bytes(core_inputs, self.settings)
-            x = self._inputs(left, code)
-            memory = with_state(x, self.settings, activity.take(left["core"])).total
-            fits = np.asarray(memory <= self._limit_bytes(x))
-            found.append(self._ranked(core_inputs, where(left, fits), memory[fits], code))
-            left = where(left, ~fits)
-        return self._near_today(_joined(found))
+        x = self._inputs({**cores, **plain}, code)
+        core = step_core(x, self.coefficients)
+        unmoved = replace(core, dense=np.zeros(count(cores)), expert=np.zeros(count(cores)))
+        least_s = with_data_parallelism(x, self.coefficients, unmoved).total * ROUNDING
+        return Evaluated(code, core, activity_bytes(x, self.settings), least_s, least_bytes)
+
+    def _timed(self, cores: Table, promising: Callable[[Array, Array], Mask]) -> tuple[Ranked, Ranked]:
+        """The fitting plans to rank, each with the recomputation that suits it, and with every one."""
+        cores, evaluated = self._open(cores, promising)
+        table = self.space.with_sharding({**cores, "core": np.arange(count(cores))})
+        fastest_s = np.full(count(table), np.inf)
+        ranked, every = [], []
+        for one in evaluated:
+            rows, plans = self._fitting(table, one, promising(one.least_s, one.least_bytes))
+            better = plans.step_time_s < fastest_s[rows]
+            fastest_s[rows] = np.minimum(fastest_s[rows], plans.step_time_s)
+            every.append(self._near_today(plans))
+            ranked.append(plans.take(better))
+        everything = together(every)
+        return (together(ranked) if self.constraints.max_changes is None else everything), everything
+
+    def _open(self, cores: Table, promising: Callable[[Array, Array], Mask]) -> tuple[Table, list[Evaluated]]:
+        """Cores that are promising with some recomputation, with each of them.
+
+        Before data parallelism recomputation only adds time. It may need more memory than none: a layer is
+        worked on again."""
+        needed = [self._least_bytes(cores, code) for code in self.codes]
+        first = self._evaluated(cores, self.codes[0], needed[0])
+        rows = np.flatnonzero(promising(first.least_s, np.minimum.reduce(needed)))
+        cores = where(cores, rows)
+        others = zip(self.codes[1:], needed[1:], strict=True)
+        return cores, [first.take(rows), *(self._evaluated(cores, c, b[rows]) for c, b in others)]
+
+    def _fitting(self, table: Table, one: Evaluated, open_cores: Mask) -> tuple[Rows, Ranked]:
+        """Rows of the table that fit with this recomputation, timed."""
+        open_rows = np.flatnonzero(open_cores[table["core"]])
+        opened = where(table, open_rows)
+        x = self._inputs(opened, one.code)
+        memory = with_state(x, self.settings, one.activity.take(opened["core"])).total
+        fits = np.flatnonzero(memory <= self.limit_bytes)
+        fitting = where(opened, fits)
+        core = one.core.take(fitting.pop("core"))
+        times = with_data_parallelism(x.take(fits), self.coefficients, core).total
+        plans = {**fitting, "recompute": np.full(len(fits), one.code)}
+        return open_rows[fits], Ranked(plans, times, memory[fits])
 
     def _near_today(self, ranked: Ranked) -> Ranked:
         """Those with few enough changes from today's plan."""
         today, most = self.scenario.plan, self.constraints.max_changes
-        if most is None or today is None or not ranked.plans:
+        if most is None or today is None:
             return ranked
         return ranked.take(count_changes(today, ranked.plans) <= most)
-
-    def _ranked(self, core_inputs: Inputs, table: Table, memory: Array, code: int) -> Ranked:
-        core = step_core(core_inputs, self.coefficients).take(table["core"])
-        times = with_data_parallelism(self._inputs(table, code), self.coefficients, core).total
-        plans = {name: column for name, column in table.items() if name != "core"}
-        return Ranked({**plans, "recompute": np.full(count(table), code)}, times, memory)
-
-    def _limit_bytes(self, x: Inputs) -> Array:
-        return x.memory_bytes * self.constraints.max_memory_fraction
 
     def _inputs(self, table: Table, code: int) -> Inputs:
         columns = to_columns({**table, "recompute": np.full(count(table), code)})
@@ -170,38 +216,3 @@ def count_changes(today: Plan, plans: Table) -> NDArray[np.int64]:
     whole = plans["dp_shard"] == plans["dp"] * plans["cp"]
     same_shard = (plans["dp_shard"] == today.dp_shard) | (whole & (today.dp_shard == today.dp * today.cp))
     return np.asarray(changed + ~same_shard, dtype=np.int64)
-
-
-def _nothing() -> PlanColumns:
-    return columns_of([])
-
-
-def _joined(parts: list[Ranked]) -> Ranked:
-    filled = [part for part in parts if part.plans]
-    if not filled:
-        return NOTHING
-    return Ranked(
-        joined([part.plans for part in filled]),
-        np.concatenate([part.step_time_s for part in filled]),
-        np.concatenate([part.memory_bytes for part in filled]),
-    )
-
-
-def _best(ranked: Ranked, most: int) -> Ranked:
-    """The fastest, and every plan of the Pareto front of time against memory."""
-    if not ranked.plans:
-        return ranked
-    ordered = ranked.take(np.argsort(ranked.step_time_s, kind="stable"))
-    keep = pareto_front(ordered.memory_bytes)
-    keep[:most] = True
-    return ordered.take(keep)
-
-
-def _front(ranked: Ranked) -> Ranked:
-    return ranked.take(pareto_front(ranked.memory_bytes)) if ranked.plans else ranked
-
-
-def pareto_front(memory_of_faster_first: Array) -> Mask:
-    """Which plans, sorted by time, need less memory than every faster one."""
-    before = np.concatenate([[np.inf], memory_of_faster_first[:-1]])
-    return np.asarray(memory_of_faster_first < np.minimum.accumulate(before))

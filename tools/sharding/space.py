@@ -15,10 +15,21 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.scenario import RECOMPUTES, SCHEDULES, Facts, PlanColumns, Scenario, get_framework, rules_for
+from tools.scenario import (
+    RECOMPUTES,
+    SCHEDULES,
+    Facts,
+    Plan,
+    PlanColumns,
+    Scenario,
+    columns_of,
+    get_framework,
+    rules_for,
+)
 from tools.sharding.constraints import Constraints
 
 Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp]
 Table = dict[str, NDArray[np.int64]]
 Options = list[tuple[int, ...]]
 
@@ -68,20 +79,22 @@ class PlanSpace:
         return self._grown(table, ("vpp", "schedule"), table["pp"], options)
 
     def with_experts(self, table: Table) -> Table:
-        """Adds ep and etp."""
+        """Adds ep and etp: any layout over the ranks of a stage, whatever the tensor groups."""
         experts = divisors(self.scenario.model.num_experts) if self.scenario.model.is_moe else []
 
-        def options(tp: int) -> Options:
-            return [(ep, etp) for ep in experts for etp in divisors(tp)] or [(1, 1)]
+        def options(ranks: int) -> Options:
+            held = [ep for ep in experts if ranks % ep == 0]
+            return [(ep, etp) for ep in held for etp in divisors(ranks // ep)] or [(1, 1)]
 
-        return self._grown(table, ("ep", "etp"), table["tp"], options)
+        return self._grown(table, ("ep", "etp"), table["tp"] * table["cp"] * table["dp"], options)
 
     def with_sharding(self, table: Table) -> Table:
         """Adds zero_stage and dp_shard: none, every hybrid size, the whole data-parallel group."""
-        stages = self._values("zero_stage", range(4))
+        wanted = self.constraints.allowed.get("zero_stage", range(4))
+        stages = [stage for stage in self._values("zero_stage", range(4)) if stage in wanted]
 
         def options(ranks: int) -> Options:
-            # Sharding over one rank is no sharding; it is kept only where the framework always shards.
+            # Sharding over one rank is no sharding; it is kept only where framework or user always shard.
             plain: Options = [(0, 1)] if 0 in stages else []
             sizes = [d for d in divisors(ranks) if d > 1 or (ranks == 1 and not plain)]
             return plain + [(z, d) for z in stages if z for d in sizes]
@@ -147,6 +160,12 @@ def decoded(table: Table, row: int) -> dict[str, object]:
     return {f.name: plan[f.name] for f in fields(PlanColumns)}
 
 
+def table_of(plans: Sequence[Plan]) -> Table:
+    """Plans whose recomputation is stated, as a table."""
+    columns = columns_of(list(plans))
+    return {f.name: getattr(columns, f.name).astype(np.int64) for f in fields(PlanColumns)}
+
+
 def to_columns(table: Table) -> PlanColumns:
     typed = _typed(table)
     return PlanColumns(**{f.name: typed[f.name] for f in fields(PlanColumns)})
@@ -162,7 +181,7 @@ def count(table: Table) -> int:
     return len(table["tp"])
 
 
-def where(table: Table, rows: Mask | NDArray[np.intp]) -> Table:
+def where(table: Table, rows: Mask | Rows) -> Table:
     return {name: column[rows] for name, column in table.items()}
 
 
