@@ -11,6 +11,7 @@ from tools.recommend.why_not import changed, explain_plan
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, did_you_mean, parse_scenario
+from tools.scenario.fields import build
 
 MAX_SCENARIO_BYTES = 16 * 2**20
 
@@ -74,7 +75,8 @@ def _value(text: str) -> object:
 
 
 def _plan(workload: Workload, winner: Plan, asked: dict[str, object]) -> Plan:
-    plans = list(changed(workload, winner, asked))
+    typed = build(Plan, {**winner.model_dump(), **asked}, "plan.")
+    plans = list(changed(workload, winner, {name: getattr(typed, name) for name in asked}))
     if not plans:
         devices = workload.scenario.cluster.num_devices
         raise InputError("plan", asked, f"tp * pp * cp must be whole numbers that divide {devices} devices")

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -42,7 +43,7 @@ def print_report(scenario: Scenario, report: Mapping[str, Any]) -> None:
     console = Console(highlight=False)
     s = scenario
     console.print(
-        f"[bold]{s.model.name or 'model'}[/] on {s.cluster.num_devices} x {s.cluster.device}, "
+        f"[bold]{escape(s.model.name) or 'model'}[/] on {s.cluster.num_devices} x {s.cluster.device}, "
         f"{s.training.framework}, {s.training.precision}, batch {s.training.global_batch_size}, "
         f"sequence {s.training.seq_len}"
     )

@@ -34,21 +34,27 @@ def _nothing_legal(workload: Workload) -> str:
     t, c = workload.scenario.training, workload.scenario.cluster
     return (
         f"no plan is legal: {t.framework} accepts none for {c.num_devices} devices, a global batch of "
-        f"{t.global_batch_size} and the constraints {dict(workload.constraints.allowed) or 'none'}"
+        f"{t.global_batch_size} and the constraints {_constrained(workload) or 'none'}"
     )
 
 
+def _constrained(workload: Workload) -> dict[str, object]:
+    """What the user forbade, but for memory."""
+    most = workload.constraints.max_changes
+    return {**workload.constraints.allowed, **({} if most is None else {"max_changes": most})}
+
+
 def _remedies(workload: Workload) -> list[str]:
-    found = []
-    if workload.constraints.allowed:
-        freed = replace(
-            workload, constraints=Constraints(max_memory_fraction=workload.constraints.max_memory_fraction)
-        )
-        if len(_search(freed, workload.constraints.max_memory_fraction).best.step_time_s):
-            found.append(f"without the constraints on {', '.join(workload.constraints.allowed)} plans fit")
-    found.append(_more_devices(workload))
-    found.append("8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter")
-    return found
+    constrained = _constrained(workload)
+    if constrained:
+        fraction = workload.constraints.max_memory_fraction
+        freed = replace(workload, constraints=Constraints(max_memory_fraction=fraction))
+        if len(_search(freed, fraction).best.step_time_s):
+            return [f"without the constraints on {', '.join(constrained)} plans fit"]
+    return [
+        _more_devices(workload),
+        "8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter",
+    ]
 
 
 def _more_devices(workload: Workload) -> str:

@@ -56,7 +56,7 @@ def _rationale(
         )
     else:
         start = f"{seconds(before):.3g} to {seconds(prediction):.3g} s a step ({ratio:.2f}x)."
-    inside = abs(math.log(ratio)) <= workload.pair_error
+    inside = before["fits"] and abs(math.log(ratio)) <= workload.pair_error
     doubt = (
         " The difference is inside the error of a comparison: measure before you switch." if inside else ""
     )

@@ -7,6 +7,8 @@ from tools.errors import InputError
 from tools.recommend.words import changes, difference, memory_gib, seconds, short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan
+from tools.sharding.search import count_changes
+from tools.sharding.space import table_of
 
 MOST = 6
 _NEIGHBOURS: tuple[tuple[str, float], ...] = (
@@ -38,8 +40,11 @@ def explain(
         ", ".join(f"{c['field']} {c['from']} to {c['to']}" for c in changes(winner, plan)) or "the same plan"
     )
     pace = f"save {1 - ratio:.1%}" if ratio < 1 else f"cost {ratio - 1:.1%} more"
+    forbidden = _forbidden(workload, plan)
     if plan == winner:
         why, binding = "this is the plan that ASAP proposes first", "none"
+    elif forbidden:
+        why, binding = f"{step} would {pace} but {forbidden}", "constraint"
     elif lacking > 0:
         needs = f"needs {memory_gib(prediction):.1f} GiB of {workload.limit_gib:.1f} usable"
         why = f"{step} would {pace} but {needs}"
@@ -57,6 +62,18 @@ def explain(
         "step_time_ratio": ratio,
         "peak_memory_gib": memory_gib(prediction),
     }
+
+
+def _forbidden(workload: Workload, plan: Plan) -> str | None:
+    """Which of the user's constraints the plan breaks."""
+    today, most = workload.scenario.plan, workload.constraints.max_changes
+    for name, values in workload.constraints.allowed.items():
+        if getattr(plan, name) not in (*values, None):
+            return f"constraints.{name} allows {' or '.join(map(str, values))} only"
+    if today is None or most is None:
+        return None
+    made = int(count_changes(today, table_of([plan]))[0])
+    return f"it changes {made} fields and constraints.max_changes is {most}" if made > most else None
 
 
 def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> dict[str, object]:
@@ -101,14 +118,22 @@ def changed(workload: Workload, plan: Plan, update: dict[str, object]) -> Iterat
     if "dp" not in update:
         values["dp"] = devices // other
     if "dp_shard" not in update:
-        whole_group = plan.dp_shard == plan.dp * plan.cp
-        values["dp_shard"] = (
-            values["dp"] * values["cp"] if whole_group else min(plan.dp_shard, values["dp"] * values["cp"])
-        )
-    values["sequence_parallel"] = bool(values["sequence_parallel"] or "tp" in update) and values["tp"] > 1
+        values["dp_shard"] = _shard_group(plan, values["zero_stage"], values["dp"] * values["cp"])
+    if "sequence_parallel" not in update:
+        values["sequence_parallel"] = (plan.sequence_parallel or "tp" in update) and values["tp"] > 1
+    if "vpp" not in update and values["pp"] == 1:
+        values["vpp"] = 1
     if "schedule" not in update and plan.schedule in ("1f1b", "interleaved"):
         values["schedule"] = "interleaved" if values["vpp"] > 1 else "1f1b"
     try:
         yield Plan.model_validate(values)
     except ValueError as error:
         raise InputError("plan", update, f"cannot be a plan: {error}") from None
+
+
+def _shard_group(plan: Plan, zero_stage: int, ranks: int) -> int:
+    """All data ranks where the plan shards over all of them, or did not shard; no group without ZeRO."""
+    if zero_stage == 0:
+        return 1
+    whole = plan.dp_shard == plan.dp * plan.cp or plan.zero_stage == 0
+    return ranks if whole else min(plan.dp_shard, ranks)

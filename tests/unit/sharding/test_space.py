@@ -1,0 +1,116 @@
+"""The search space is the set of legal plans: every one of them once, and nothing else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.sharding.scenes import FIELDS, FRAMEWORKS, counted, every_legal_plan, listed, scenario
+from tools.scenario import RECOMPUTES, Facts, Scenario, legal_mask
+from tools.sharding.constraints import Constraints, parse_constraints
+from tools.sharding.space import PlanSpace, Table, count, decoded, divisors, encoded, table_of, to_columns
+
+
+def enumerated(s: Scenario, constraints: Constraints | None = None) -> Table:
+    space = PlanSpace(s, constraints or Constraints())
+    cores = space.with_micro_batch(space.with_pipeline(space.with_experts(space.degrees())))
+    return space.with_sharding(cores)
+
+
+def with_recompute(table: Table) -> list[tuple[int, ...]]:
+    rows = []
+    for code in range(len(RECOMPUTES)):
+        columns = {**table, "recompute": np.full(count(table), code)}
+        rows += [tuple(row) for row in np.stack([columns[name] for name in FIELDS], axis=1).tolist()]
+    return rows
+
+
+@pytest.mark.parametrize("moe", [True, False], ids=["moe", "dense"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_the_space_is_what_counting_all_values_finds_legal(framework: str, moe: bool) -> None:
+    s = scenario(framework, moe)
+    expected = {tuple(row) for row in counted(framework, moe).tolist()}
+    found = with_recompute(enumerated(s))
+    assert len(expected) > 200
+    assert len(found) == len(set(found)), "a plan is produced twice"
+    assert set(found) == expected
+
+
+@pytest.mark.parametrize("framework", ["nanotron", "internevo", "torch-fsdp2"])
+def test_the_other_frameworks_spaces_are_complete_too(framework: str) -> None:
+    s = scenario(framework, moe=False)
+    assert set(with_recompute(enumerated(s))) == {tuple(row) for row in every_legal_plan(s).tolist()}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_enumerated_plan_of_a_larger_cluster_is_legal(framework: str) -> None:
+    s = scenario(framework, devices=96, batch=192)
+    table = enumerated(s)
+    plans = to_columns({**table, "recompute": np.zeros(count(table), dtype=np.int64)})
+    assert count(table) > 1000
+    assert np.all(legal_mask(Facts(s.model, s.cluster, s.training, plans)))
+
+
+CONSTRAINTS: list[dict[str, Any]] = [
+    {"tp": 2},
+    {"tp": [1, 4], "pp": 2},
+    {"cp": 1, "ep": [2, 4], "etp": 1},
+    {"zero_stage": 1},
+    {"zero_stage": [0, 3], "dp_shard": [1, 4]},
+    {"micro_batch_size": 2, "sequence_parallel": True},
+    {"vpp": [1, 2], "schedule": "interleaved"},
+    {"dp": 8},
+]
+
+
+@pytest.mark.parametrize("given", CONSTRAINTS, ids=str)
+def test_constraints_leave_just_the_plans_that_obey_them(given: dict[str, Any]) -> None:
+    s = scenario("megatron-core")
+    wanted = parse_constraints(given, None)
+    found = set(with_recompute(enumerated(s, wanted)))
+    coded = {name: {encoded(name, v) for v in values} for name, values in wanted.allowed.items()}
+    obeying = {
+        row
+        for row in with_recompute(enumerated(s))
+        if all(row[FIELDS.index(name)] in values for name, values in coded.items())
+    }
+    # a stage of ZeRO that the user insists on is kept where there is but one rank to shard over
+    lone = {row for row in found - obeying if _data_ranks(row) == 1}
+    assert obeying <= found
+    assert found - obeying == lone
+    assert all(row[FIELDS.index("zero_stage")] in wanted.allowed["zero_stage"] for row in lone)
+    assert found
+
+
+def _data_ranks(row: tuple[int, ...]) -> int:
+    return row[FIELDS.index("dp")] * row[FIELDS.index("cp")]
+
+
+def test_a_fixed_zero_stage_does_not_rule_out_plans_with_one_data_rank() -> None:
+    table = enumerated(scenario("megatron-core"), parse_constraints({"zero_stage": 1}, None))
+    alone = table["dp"] * table["cp"] == 1
+    assert np.any(alone)
+    assert set(table["zero_stage"].tolist()) == {1}
+    assert set(table["dp_shard"][alone].tolist()) == {1}
+
+
+def test_a_prime_number_of_devices_has_a_space() -> None:
+    table = enumerated(scenario("torchtitan", devices=7, batch=7))
+    assert set(table["dp"].tolist()) >= {7}
+    assert np.all(table["tp"] * table["pp"] * table["cp"] * table["dp"] == 7)
+
+
+def test_a_batch_that_no_data_degree_divides_leaves_an_empty_space() -> None:
+    s = scenario("torch-fsdp", moe=False, devices=7, batch=3)
+    assert count(enumerated(s)) == 0
+
+
+def test_divisors_are_those_of_counting() -> None:
+    for number in range(1, 200):
+        assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
+
+
+def test_a_plan_survives_the_way_into_a_table_and_back() -> None:
+    plans = listed(counted("megatron-core", False)[::97])
+    table = table_of(plans)
+    assert [decoded(table, row) for row in range(len(plans))] == [plan.model_dump() for plan in plans]
