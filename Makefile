@@ -12,7 +12,7 @@ ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 EXAMPLE := examples/llama-3.1-70b-64xh100.json
 
-.PHONY: help setup demo test test-all test-frameworks check fit fit-preferences validate bench-peers bench-predict bench-recommend bench-trace clean
+.PHONY: help setup demo test test-all test-frameworks check fit fit-preferences validate bench-peers bench-asap-cases bench-predict bench-recommend bench-search bench-trace clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +77,12 @@ bench-predict: setup ## predictions a second, beside calculon and llm-analysis w
 
 bench-recommend: setup ## agreement of the search with the experts' plans
 	@$(RUN) -m tools.validate.recommend
+
+bench-search: setup ## seconds and memory to decide every legal plan of 1T on 4,096 and 671B on 16,384 devices
+	@$(RUN) benchmarks/search.py
+
+bench-asap-cases: setup ## the three published ASAP cases: is their direction found?
+	@$(RUN) benchmarks/asap_cases.py
 
 bench-trace: setup ## megabytes of trace read a second
 	@$(RUN) benchmarks/trace.py
