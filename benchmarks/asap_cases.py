@@ -144,9 +144,7 @@ def report(case: Case) -> bool:
         show(f"ours {rank}", plan, prediction)
     faster = before["step_time_s"] > after["step_time_s"] or not before["fits"]  # type: ignore[operator]
     moved = [rank for rank, plan in enumerate(ours, start=1) if same_side(case, plan)]
-    print(
-        f"  published is predicted faster than before, or fits where that does not: {'yes' if faster else 'no'}"
-    )
+    print(f"  published beats the mesh before (in time, or by fitting): {'yes' if faster else 'no'}")
     print(f"  ours that move to the same side: {', '.join(map(str, moved)) or 'none'}")
     return bool(faster and moved)
 
