@@ -58,6 +58,9 @@ def print_report(scenario: Scenario, report: Mapping[str, Any]) -> None:
     if report["diagnosis"]["lever"]:
         console.print(f"\n[bold]{report['diagnosis']['lever']}[/]")
     _print_rejected(console, report["rejected"])
+    _print_rows(console, "If the cluster were", [(one["if"], one["says"]) for one in report["sensitivity"]])
+    levers = [(one["lever"], one["says"]) for one in report["beyond_contract"]]
+    _print_rows(console, "Beyond the contract", levers)
 
 
 def _slowest(report: Mapping[str, Any]) -> float:
@@ -117,10 +120,14 @@ def _legend() -> Text:
 
 
 def _print_rejected(console: Console, rejected: Sequence[Mapping[str, Any]]) -> None:
-    if not rejected:
+    _print_rows(console, "Why not", [(one["binding"], one["why"]) for one in rejected])
+
+
+def _print_rows(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    if not rows:
         return
-    console.print("\n[bold]Why not[/]")
+    console.print(f"\n[bold]{title}[/]")
     table = Table(box=None, show_header=False, padding=(0, 1))
-    for one in rejected:
-        table.add_row(f"[dim]{one['binding']}[/]", one["why"])
+    for name, text in rows:
+        table.add_row(Text(name, style="dim"), Text(text))
     console.print(table)

@@ -112,11 +112,13 @@ def _slowest_stage(x: Inputs, c: Coefficients, lay: Stages) -> tuple[StageTime, 
 
 
 def _data_exposed_s(x: Inputs, c: Coefficients, core: Core) -> Array:
-    """Step-end traffic hides under one micro-batch, ZeRO-2's and -3's under each; latency under nothing."""
+    """ZeRO-2's and -3's traffic hides under each micro-batch, the step's end under what that leaves of the
+    last one; latency under nothing. Time that the host adds hides traffic as well as compute does."""
     sent = data_s(x, c, core.dense, core.expert, core.layers)
-    window = core.stage.compute + core.stage.elementwise
-    once = not_hidden(sent.step_end, window, c.dp_exposed)
+    window = core.stage.compute + core.stage.elementwise + core.stage.host
     each = not_hidden(sent.every_micro_batch, window, c.dp_exposed)
+    left = np.maximum(window - sent.every_micro_batch, 0.0)
+    once = not_hidden(sent.step_end, left, c.dp_exposed)
     return once + x.micro_batches * each + sent.latency
 
 

@@ -5,6 +5,7 @@ from typing import cast
 
 from tools.cost.calibration import Calibration
 from tools.cost.predict import Prediction
+from tools.recommend.beyond import beyond_contract
 from tools.recommend.choose import choose
 from tools.recommend.diagnosis import diagnose, with_lever, with_profile
 from tools.recommend.infeasible import infeasible
@@ -77,6 +78,7 @@ def optimize(
         "rejected": rejected(workload, plans[0], predictions[0]),
         "searched": {"plans": found.searched, "timed": found.timed, "seconds": found.seconds},
         "sensitivity": sensitivity(workload, found),
+        "beyond_contract": beyond_contract(workload, plans[0], predictions[0]),
         "pareto": pareto(found),
         "reasoner": REASONER,
     }

@@ -1,5 +1,7 @@
 """How the choice changes when the cluster is not what it seems, and the trade of time against memory."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tools.cost.coefficients import resolve
@@ -10,10 +12,11 @@ from tools.recommend.words import short
 from tools.recommend.workload import GIB, Workload
 from tools.scenario import Plan
 from tools.sharding.ranked import Ranked, together
-from tools.sharding.search import Found
+from tools.sharding.search import Found, Search
 from tools.sharding.space import decoded, to_columns
 
 FRONT_POINTS = 20
+QUICK_SEARCH_S = 3.0
 
 
 def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
@@ -27,7 +30,34 @@ def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
         ("a tenth less memory", {}, 0.9),
     ]
     ranked = together([found.best, found.front])
-    return [_case(workload, ranked, name, overrides, memory) for name, overrides, memory in cases]
+    told = [_case(workload, ranked, name, overrides, memory) for name, overrides, memory in cases]
+    return told + _other_sizes(workload, found)
+
+
+def _other_sizes(workload: Workload, found: Found) -> list[dict[str, object]]:
+    """Half and twice the devices at the same batch: searched anew, where a search is quick."""
+    devices = workload.scenario.cluster.num_devices
+    if found.seconds > QUICK_SEARCH_S:
+        return []
+    sizes = [(f"{size} devices", size) for size in (devices // 2, devices * 2) if size]
+    return [_on_devices(workload, name, size) for name, size in sizes]
+
+
+def _on_devices(workload: Workload, name: str, devices: int) -> dict[str, object]:
+    cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
+    scenario = workload.scenario.model_copy(update={"cluster": cluster, "plan": None})
+    constraints = replace(workload.constraints, max_changes=None)
+    best = Search(scenario, constraints, workload.calibration).run().best
+    if not len(best.step_time_s):
+        return {"if": name, "best": None, "says": "nothing legal fits"}
+    row = int(np.argmin(best.step_time_s))
+    plan = Plan.model_validate(decoded(best.plans, row))
+    return {
+        "if": name,
+        "best": plan.model_dump(),
+        "step_time_s": float(best.step_time_s[row]),
+        "says": f"the fastest is {short(plan)}",
+    }
 
 
 def _case(
