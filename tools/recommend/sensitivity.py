@@ -16,7 +16,8 @@ from tools.sharding.search import Found, Search
 from tools.sharding.space import decoded, to_columns
 
 FRONT_POINTS = 20
-QUICK_SEARCH_S = 3.0
+QUICK_SEARCH_PLANS = 300_000
+"""A search that timed at most so many plans takes a few seconds, and may be repeated for other sizes."""
 
 
 def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
@@ -37,7 +38,7 @@ def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
 def _other_sizes(workload: Workload, found: Found) -> list[dict[str, object]]:
     """Half and twice the devices at the same batch: searched anew, where a search is quick."""
     devices = workload.scenario.cluster.num_devices
-    if found.seconds > QUICK_SEARCH_S:
+    if found.timed > QUICK_SEARCH_PLANS:
         return []
     sizes = [(f"{size} devices", size) for size in (devices // 2, devices * 2) if size]
     return [_on_devices(workload, name, size) for name, size in sizes]

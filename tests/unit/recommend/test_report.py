@@ -267,10 +267,20 @@ def test_sensitivity_names_a_plan_and_time_for_each_case() -> None:
     found = report(llama())
     fastest = found["pareto"][0]["step_time_s"]
     by_case = {case["if"]: case for case in found["sensitivity"]}
-    assert len(by_case) == 4
+    assert len(by_case) == 6
+    assert by_case["32 devices"]["step_time_s"] > fastest > by_case["128 devices"]["step_time_s"]
     assert by_case["half the bandwidth between nodes"]["step_time_s"] >= fastest
     assert by_case["twice the bandwidth between nodes"]["step_time_s"] <= fastest
     assert by_case["a tenth less memory"]["step_time_s"] >= fastest
     for case in found["sensitivity"]:
         assert case["best"] is not None
         assert case["says"].startswith("the fastest ")
+
+
+def test_levers_beyond_the_contract_are_told_and_never_proposed() -> None:
+    found = report(llama())
+    levers = {one["lever"]: one for one in found["beyond_contract"]}
+    assert set(levers) == {"precision fp8", "twice the global batch"}
+    assert levers["precision fp8"]["throughput_ratio"] > 1.2
+    assert levers["twice the global batch"]["throughput_ratio"] == pytest.approx(1.0, abs=0.05)
+    assert all(one["prediction"]["mfu"] < 0.6 for one in found["proposals"])
