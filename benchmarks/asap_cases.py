@@ -152,7 +152,7 @@ def report(case: Case) -> bool:
 def main() -> None:
     directions = [report(case) for case in CASES]
     print(f"\ndirection found in {sum(directions)} of {len(directions)}")
-    print("The models are not published; these stand-ins were chosen after others were tried: not a blind test.")
+    print("The models are not published, and these stand-ins were chosen after others: not a blind test.")
 
 
 if __name__ == "__main__":
