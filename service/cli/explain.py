@@ -3,7 +3,7 @@
 import json
 from argparse import ArgumentParser, Namespace
 
-from service.cli.io import read_object, write_json_line
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from service.cli.strict_json import parse_object
 from tools.errors import InputError
 from tools.recommend.optimize import best_plans, workload_of
@@ -12,8 +12,6 @@ from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, did_you_mean, parse_scenario
 from tools.scenario.fields import build
-
-MAX_SCENARIO_BYTES = 16 * 2**20
 
 HELP = """\
 Say what speaks against a plan: the framework's rule, the memory it lacks, or the term that makes it slower.

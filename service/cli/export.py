@@ -7,11 +7,9 @@ import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
-from service.cli.io import read_object, write_json_line
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from tools.export import FORMATS, Export, export_plan
 from tools.scenario import parse_scenario
-
-MAX_SCENARIO_BYTES = 16 * 2**20
 
 HELP = """\
 Write the plan of a scenario as a configuration that a training framework accepts.

@@ -15,6 +15,8 @@ from service.cli.strict_json import JsonObject, is_complete, parse_object
 from tools.errors import InputError
 
 MAX_INPUT_BYTES = 512 * 2**20
+MAX_SCENARIO_BYTES = 16 * 2**20
+"""For commands that read one scenario: no model or plan is described at such length."""
 STANDARD_INPUT = "-"
 _LINES_LOOKED_AT = 20
 

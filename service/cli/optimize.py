@@ -6,11 +6,9 @@ Reads and prints only; the search and the reasons are `tools.recommend`'s.
 import sys
 from argparse import ArgumentParser, Namespace
 
-from service.cli.io import read_object, write_json_line
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from tools.recommend.optimize import optimize
 from tools.scenario import parse_scenario
-
-MAX_SCENARIO_BYTES = 16 * 2**20
 
 HELP = """\
 Search every legal plan of a workload and propose the best, with reasons that can be checked.

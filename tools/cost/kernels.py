@@ -7,6 +7,7 @@ import numpy as np
 
 from tools.cost.coefficients import Coefficients
 from tools.cost.inputs import Array, Inputs
+from tools.cost.sizes import causal_keys
 
 BACKWARD_ATTENTION_FLOPS = 2.5
 """FlashAttention-2 (arXiv 2307.08691, section 4): five matrix products backward against two forward."""
@@ -80,10 +81,5 @@ def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
 
 
 def _attended(x: Inputs) -> Array:
-    """Keys that a query sees on average: half the sequence with a causal kernel, the whole without one,
-    and at most the window on sliding-window layers."""
-    causal = x.seq / 2.0
-    window = np.minimum(x.window, x.seq)
-    windowed = window - window * window / (2.0 * x.seq)
-    mixed = causal + x.window_share * (windowed - causal)
-    return np.where(x.flash > 0, mixed, x.seq)
+    """Keys computed for a query: without a fused causal kernel, the whole sequence."""
+    return np.where(x.flash > 0, causal_keys(x), x.seq)

@@ -78,6 +78,13 @@ def total_parameters(x: Inputs) -> Array:
     return attention + dense + moe + (2.0 - x.tied) * x.vocab * x.hidden
 
 
+def causal_keys(x: Inputs) -> Array:
+    """Keys that a query sees on average: half the sequence, at most the window on sliding-window layers."""
+    half = x.seq / 2.0
+    window = np.minimum(x.window, x.seq)
+    return half + x.window_share * (window - window * window / (2.0 * x.seq) - half)
+
+
 def model_flops_per_token(x: Inputs) -> Array:
     """Forward and backward, causal attention counted half, no recomputation (PaLM's convention, halved)."""
     active = x.moe_layers * (
@@ -86,7 +93,5 @@ def model_flops_per_token(x: Inputs) -> Array:
         + x.hidden * x.experts
     )
     dense = x.layers * attention_parameters(x) + (x.layers - x.moe_layers) * mlp_parameters(x, x.ffn)
-    window = np.minimum(x.window, x.seq)
-    keys = x.seq / 2.0 + x.window_share * (window - window * window / (2.0 * x.seq) - x.seq / 2.0)
-    attention = 2.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * keys
+    attention = 2.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * causal_keys(x)
     return 6.0 * (dense + active + x.vocab * x.hidden) + 3.0 * attention
