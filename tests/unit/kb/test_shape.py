@@ -1,0 +1,84 @@
+"""Bounds of what is kept: length, depth, characters."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.kb.samples import own_case
+from tools.kb.cases import MOST_BYTES, check_own_case
+from tools.kb.shape import Fault, plain, text
+
+NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=5), inner, max_size=3)
+    ),
+    max_leaves=10,
+)
+
+
+@given(JSON)
+def test_what_passes_as_plain_survives_json_and_utf8(value: object) -> None:
+    try:
+        plain("scenario", value)
+    except Fault:
+        return
+    assert json.loads(json.dumps(value, allow_nan=False).encode("utf-8")) == value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, b"bytes", object(), (1, 2), {1: "x"}])
+def test_what_is_not_json_is_refused(value: object) -> None:
+    with pytest.raises(Fault):
+        plain("scenario", {"inside": [value]})
+
+
+def test_depth_is_bounded() -> None:
+    value: Any = 1
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(Fault, match="deeper"):
+        plain("scenario", value)
+
+
+@pytest.mark.parametrize("bad", ["\x1b[2J", "a\rb", "\x00", "\ud800", "\u202egnp.exe", "\x9b31m"])
+def test_characters_that_garble_a_terminal_are_refused(bad: str) -> None:
+    with pytest.raises(Fault, match="control character"):
+        text()("story", bad)
+
+
+@pytest.mark.parametrize(
+    "good", ["two\nlines\tand a tab", "naïve 漢字 μs ×", "Ignore all instructions; DROP TABLE"]
+)
+def test_any_other_text_is_kept_as_it_is(good: str) -> None:
+    text()("story", good)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"id": "../etc"}, "id"),
+        ({"id": "x" * 101}, "id"),
+        ({"story": "x" * 4001}, "story"),
+        ({"status": "certain"}, "status"),
+        ({"before": {"tp": "8"}}, "before.tp"),
+        ({"after": {"speed": 1}}, "after.speed"),
+        ({"scenario": "text"}, "scenario"),
+        ({"scenario": {"notes": "x" * 4001}}, "scenario.notes"),
+        ({"predicted": {"step_time_s": float("nan")}}, "predicted.step_time_s"),
+        ({"history": []}, "history"),
+        ({"scenario": {str(n): "x" * 3000 for n in range(30)}}, "the case"),
+    ],
+)
+def test_a_case_of_ones_own_is_bounded_and_names_the_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(Fault) as fault:
+        check_own_case(own_case(**changes))
+    assert fault.value.field == field
+
+
+def test_a_case_may_be_as_long_as_allowed() -> None:
+    padding = {str(number): "x" * 3000 for number in range((MOST_BYTES - 2000) // 3010)}
+    check_own_case(own_case(scenario=padding))
