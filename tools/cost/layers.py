@@ -43,7 +43,7 @@ def attention_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
     m, h = x.tokens, x.hidden
     core_f, core_b = attention_s(x, c)
     forward, backward = core_f, core_b
-    for n, k in _projections(x):
+    for n, k in projections(x):
         if np.any(n):
             f, b = linear_s(x, c, m, n, k)
             forward, backward = forward + np.where(n > 0, f, 0.0), backward + np.where(n > 0, b, 0.0)
@@ -53,7 +53,7 @@ def attention_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
     return _with_traffic(x, c, forward, backward, elements, m * (h / x.norm_shards + qkv)), core_f
 
 
-def _projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
+def projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
     """(n, k) of each projection on one rank; n = 0 where the model has no such projection."""
     latent = x.kv_lora > 0
     zero = np.zeros(())

@@ -1,15 +1,14 @@
 """What limits today's plan, with the numbers, and whether sharding can help."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from tools.cost.predict import BOTTLENECKS, Prediction
-from tools.errors import InputError
 from tools.recommend.words import breakdown, largest, memory_gib, seconds
 from tools.recommend.workload import Workload
-from tools.trace.report import analyse_folder
 
+COMPETING_SHARE = 0.5
+DOES_NOT_FIT = "the plan needs more memory than a device has"
 OTHER_LEVERS = {
     "compute": "kernels and precision: the step is mostly arithmetic, and its rate is what is left to raise",
     "memory": "fused kernels and a larger micro-batch: memory-bound operations take the time",
@@ -28,25 +27,41 @@ def diagnose(workload: Workload, prediction: Prediction) -> dict[str, object]:
         {
             "kind": "model",
             "ref": "memory_gib",
-            "says": f"{memory_gib(prediction):.1f} of {workload.capacity_gib:.1f} GiB",
+            "says": f"peak memory {memory_gib(prediction):.1f} of {workload.capacity_gib:.1f} GiB",
         },
     ]
     return {"bottleneck": kind, "share": shares[kind], "shares": shares, "evidence": evidence, "lever": None}
 
 
-def with_profile(diagnosis: dict[str, object], folder: str) -> dict[str, object]:
+def with_profile(diagnosis: dict[str, object], measured: Mapping[str, Any]) -> dict[str, object]:
     """Sets what the traces show beside what the model says; the measured bottleneck counts."""
-    try:
-        measured = analyse_folder(Path(folder)).data["diagnosis"]
-    except InputError as error:
-        raise InputError("traces", error.given, error.allowed) from None
-    if measured is None:
-        raise InputError("traces", folder, "no trace in that folder could be read; see asap diagnose")
     profiled = [
         {"kind": "profile", "ref": str(one["ref"]), "says": str(one["says"])} for one in measured["evidence"]
     ]
     evidence = [*profiled, *cast("list[dict[str, str]]", diagnosis["evidence"])]
     return {**diagnosis, "bottleneck": measured["bottleneck"], "evidence": evidence, "profile": measured}
+
+
+def competing(diagnosis: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Bottlenecks that deserve a look, the one that counts by default first.
+
+    A measured one outranks any computed one. Of the computed ones those count whose share of the step is at
+    least half the largest: what is smaller cannot be the main thing to change.
+    """
+    shares: Mapping[str, float] = diagnosis["shares"]
+    enough = COMPETING_SHARE * max(shares.values())
+    order = sorted((kind for kind in shares if shares[kind] >= enough), key=lambda kind: -shares[kind])
+    found = [
+        {"bottleneck": kind, "source": "model", "says": f"{shares[kind]:.0%} of the predicted step"}
+        for kind in order
+    ]
+    measured = diagnosis.get("profile")
+    if measured:
+        says = f"severity {measured['severity']:.0%}, confidence {measured['confidence']:.0%}"
+        found.insert(0, {"bottleneck": measured["bottleneck"], "source": "profile", "says": says})
+    elif diagnosis["bottleneck"] != order[0]:
+        found.insert(0, {"bottleneck": diagnosis["bottleneck"], "source": "model", "says": DOES_NOT_FIT})
+    return found
 
 
 def with_lever(

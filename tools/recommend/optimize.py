@@ -1,4 +1,7 @@
-"""The whole recommendation for a scenario: `asap optimize`'s report, without any language model."""
+"""The three questions of a recommendation: what limits a plan, which plans are best, what of this plan?
+
+`optimize` asks them in order: the answer of the search alone, without agents or knowledge.
+"""
 
 from collections.abc import Callable
 from typing import cast
@@ -10,6 +13,7 @@ from tools.recommend.choose import choose
 from tools.recommend.diagnosis import diagnose, with_lever, with_profile
 from tools.recommend.infeasible import infeasible
 from tools.recommend.preference import shipped_weights
+from tools.recommend.profile import read_profile
 from tools.recommend.proposal import proposal
 from tools.recommend.sensitivity import pareto, sensitivity
 from tools.recommend.why_not import rejected
@@ -20,6 +24,7 @@ from tools.sharding.constraints import parse_constraints
 from tools.sharding.search import Found, Search
 
 Report = dict[str, object]
+Progress = Callable[[float], None]
 REASONER = "expert-rules"
 
 
@@ -27,15 +32,57 @@ def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> W
     return Workload.of(scenario, parse_constraints(scenario.constraints, scenario.plan), calibration)
 
 
-def best_plans(
-    workload: Workload, progress: Callable[[float], None] | None = None
-) -> tuple[list[Plan], Found]:
+def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], Found]:
     """At most three plans that really differ, best first; raises InfeasibleError where nothing fits."""
     found = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
     plans = choose(workload.scenario, found.best, workload.capacity_gib * GIB, shipped_weights())
     if not plans:
         raise infeasible(workload)
     return plans, found
+
+
+def analyse(workload: Workload, plan: Plan, profile: Report | None = None) -> tuple[Prediction, Report]:
+    """The plan's prediction and what limits it; `profile` is the diagnosis of its traces."""
+    prediction = workload.predict([plan])[0]
+    diagnosis = diagnose(workload, prediction)
+    return prediction, with_profile(diagnosis, profile) if profile else diagnosis
+
+
+def propose(workload: Workload, progress: Progress | None = None) -> Report:
+    """The best plans of every legal one, why not others, and what would change the answer."""
+    plans, found = best_plans(workload, progress)
+    predictions, today = workload.predict(plans), workload.today()
+    proposals = [
+        proposal(workload, rank, plan, prediction, today)
+        for rank, (plan, prediction) in enumerate(zip(plans, predictions, strict=True), start=1)
+    ]
+    _tell_preference(proposals)
+    return {
+        "proposals": proposals,
+        "rejected": rejected(workload, plans[0], predictions[0]),
+        "searched": {"plans": found.searched, "timed": found.timed, "seconds": found.seconds},
+        "sensitivity": sensitivity(workload, found),
+        "beyond_contract": beyond_contract(workload, plans[0], predictions[0]),
+        "pareto": pareto(found),
+    }
+
+
+def optimize(
+    scenario: Scenario, progress: Progress | None = None, calibration: Calibration | None = None
+) -> Report:
+    workload = workload_of(scenario, calibration)
+    profile = read_profile(scenario.traces)["diagnosis"] if scenario.traces else None
+    found = propose(workload, progress)
+    proposals = cast("list[Report]", found["proposals"])
+    plan = scenario.plan or Plan.model_validate(proposals[0]["plan"])
+    prediction, diagnosis = analyse(workload, plan, profile)
+    return {
+        "id": scenario.id,
+        "diagnosis": with_lever(diagnosis, proposals, prediction) if scenario.plan else diagnosis,
+        "baseline": prediction if scenario.plan else None,
+        **found,
+        "reasoner": REASONER,
+    }
 
 
 def _tell_preference(proposals: list[Report]) -> None:
@@ -50,35 +97,3 @@ def _tell_preference(proposals: list[Report]) -> None:
             evidence = cast("list[dict[str, str]]", one["evidence"])
             evidence.append({"kind": "knowledge", "ref": "calibration/preferences.json", "says": says})
             one["rationale"] = f"{one['rationale']} {says[0].upper()}{says[1:]}."
-
-
-def optimize(
-    scenario: Scenario,
-    progress: Callable[[float], None] | None = None,
-    calibration: Calibration | None = None,
-) -> Report:
-    workload = workload_of(scenario, calibration)
-    plans, found = best_plans(workload, progress)
-    predictions = workload.predict(plans)
-    baseline = workload.predict([scenario.plan])[0] if scenario.plan else None
-    today = (scenario.plan, baseline) if scenario.plan and baseline else None
-    proposals = [
-        proposal(workload, rank, plan, prediction, today)
-        for rank, (plan, prediction) in enumerate(zip(plans, predictions, strict=True), start=1)
-    ]
-    _tell_preference(proposals)
-    diagnosis = diagnose(workload, baseline or predictions[0])
-    if scenario.traces:
-        diagnosis = with_profile(diagnosis, scenario.traces)
-    return {
-        "id": scenario.id,
-        "diagnosis": with_lever(diagnosis, proposals, baseline) if baseline else diagnosis,
-        "baseline": baseline,
-        "proposals": proposals,
-        "rejected": rejected(workload, plans[0], predictions[0]),
-        "searched": {"plans": found.searched, "timed": found.timed, "seconds": found.seconds},
-        "sensitivity": sensitivity(workload, found),
-        "beyond_contract": beyond_contract(workload, plans[0], predictions[0]),
-        "pareto": pareto(found),
-        "reasoner": REASONER,
-    }

@@ -14,12 +14,11 @@ SLOW_LINK = 0.5
 def proposal(
     workload: Workload, rank: int, plan: Plan, prediction: Prediction, today: tuple[Plan, Prediction] | None
 ) -> dict[str, object]:
-    speedup = _speedup(workload, prediction, today)
     return {
         "rank": rank,
         "plan": plan.model_dump(),
         "prediction": prediction,
-        **speedup,
+        **speedup(workload, prediction, today),
         "changes": changes(today[0], plan) if today else [],
         "rationale": _rationale(workload, plan, prediction, today),
         "evidence": _evidence(workload, plan, prediction, today),
@@ -28,7 +27,7 @@ def proposal(
     }
 
 
-def _speedup(
+def speedup(
     workload: Workload, prediction: Prediction, today: tuple[Plan, Prediction] | None
 ) -> dict[str, float | None]:
     """Against today's plan; what is wrong for both cancels, so the interval is that of a comparison."""

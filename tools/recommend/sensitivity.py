@@ -1,23 +1,20 @@
 """How the choice changes when the cluster is not what it seems, and the trade of time against memory."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from tools.cost.coefficients import resolve
 from tools.cost.encode import encode_plans
 from tools.cost.evaluate import evaluate
 from tools.cost.memory_settings import memory_settings
+from tools.recommend.other_sizes import other_sizes
 from tools.recommend.words import short
 from tools.recommend.workload import GIB, Workload
 from tools.scenario import Plan
 from tools.sharding.ranked import Ranked, together
-from tools.sharding.search import Found, Search
+from tools.sharding.search import Found
 from tools.sharding.space import decoded, to_columns
 
 FRONT_POINTS = 20
-QUICK_SEARCH_PLANS = 300_000
-"""A search that timed at most so many plans takes a few seconds, and may be repeated for other sizes."""
 
 
 def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
@@ -32,33 +29,7 @@ def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
     ]
     ranked = together([found.best, found.front])
     told = [_case(workload, ranked, name, overrides, memory) for name, overrides, memory in cases]
-    return told + _other_sizes(workload, found)
-
-
-def _other_sizes(workload: Workload, found: Found) -> list[dict[str, object]]:
-    """Half and twice the devices at the same batch: searched anew, where a search is quick."""
-    devices = workload.scenario.cluster.num_devices
-    if found.timed > QUICK_SEARCH_PLANS:
-        return []
-    sizes = [(f"{size} devices", size) for size in (devices // 2, devices * 2) if size]
-    return [_on_devices(workload, name, size) for name, size in sizes]
-
-
-def _on_devices(workload: Workload, name: str, devices: int) -> dict[str, object]:
-    cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
-    scenario = workload.scenario.model_copy(update={"cluster": cluster, "plan": None})
-    constraints = replace(workload.constraints, max_changes=None)
-    best = Search(scenario, constraints, workload.calibration).run().best
-    if not len(best.step_time_s):
-        return {"if": name, "best": None, "says": "nothing legal fits"}
-    row = int(np.argmin(best.step_time_s))
-    plan = Plan.model_validate(decoded(best.plans, row))
-    return {
-        "if": name,
-        "best": plan.model_dump(),
-        "step_time_s": float(best.step_time_s[row]),
-        "says": f"the fastest is {short(plan)}",
-    }
+    return told + other_sizes(workload, ranked)
 
 
 def _case(
@@ -67,7 +38,7 @@ def _case(
     times = _times(workload.on(**overrides), ranked) if overrides else ranked.step_time_s
     allowed = ranked.memory_bytes <= workload.limit_gib * GIB * memory
     if not np.any(allowed):
-        return {"if": name, "best": None, "says": "none of the best plans fits"}
+        return {"if": name, "best": None, "stays": False, "says": "none of the best plans fits"}
     row = int(np.argmin(np.where(allowed, times, np.inf)))
     plan = Plan.model_validate(decoded(ranked.plans, row))
     same = row == int(np.argmin(ranked.step_time_s))
@@ -75,6 +46,7 @@ def _case(
         "if": name,
         "best": plan.model_dump(),
         "step_time_s": float(times[row]),
+        "stays": same,
         "says": "the fastest plan stays" if same else f"the fastest becomes {short(plan)}",
     }
 

@@ -51,6 +51,11 @@ class Workload:
     def predict(self, plans: Sequence[Plan]) -> list[Prediction]:
         return predict([self.with_plan(plan) for plan in plans], self.calibration)
 
+    def today(self) -> tuple[Plan, Prediction] | None:
+        """The plan that runs today, where the scenario has one, with its prediction."""
+        plan = self.scenario.plan
+        return (plan, self.predict([plan])[0]) if plan else None
+
     def refusal(self, plan: Plan) -> str | None:
         """Why the framework would refuse the plan, if it would."""
         s = self.scenario

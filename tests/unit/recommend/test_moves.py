@@ -1,0 +1,48 @@
+"""A playbook's moves on a real plan, and whether a proposal makes them."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.recommend.cases import llama
+from tools.recommend.moves import agrees, resolve_moves, supporting
+from tools.scenario import Plan, parse_scenario
+
+SCENARIO = parse_scenario(llama(), need_plan=False)
+assert SCENARIO.plan is not None
+TODAY: Plan = SCENARIO.plan
+
+
+@pytest.mark.parametrize(
+    ("move", "fields"),
+    [
+        ({"tp": "/2"}, {"tp": TODAY.tp // 2}),
+        ({"micro_batch_size": "x2"}, {"micro_batch_size": 2}),
+        ({"tp": "devices_per_node"}, {"tp": 8}),
+        ({"dp_shard": "all_data_ranks"}, {"dp_shard": TODAY.dp * TODAY.cp}),
+        ({"recompute": "selective", "zero_stage": 1}, {"recompute": "selective", "zero_stage": 1}),
+    ],
+)
+def test_a_move_becomes_figures_of_the_plan(move: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert resolve_moves([move], TODAY, SCENARIO) == [fields]
+
+
+def test_what_cannot_be_halved_is_left_out() -> None:
+    assert resolve_moves([{"micro_batch_size": "/2"}], TODAY, SCENARIO) == []
+
+
+def test_a_proposal_agrees_with_a_move_in_its_direction_only() -> None:
+    after = {**TODAY.model_dump(), "tp": TODAY.tp // 4, "recompute": "none"}
+    assert agrees({"tp": TODAY.tp // 2}, TODAY, after)
+    assert not agrees({"tp": TODAY.tp * 2}, TODAY, after)
+    assert agrees({"recompute": "none"}, TODAY, after)
+    assert not agrees({"recompute": "selective"}, TODAY, after)
+    assert not agrees({"tp": TODAY.tp // 2, "pp": TODAY.pp * 2}, TODAY, after)
+    assert not agrees({}, TODAY, after)
+
+
+def test_a_supporting_playbook_is_evidence_with_its_effect() -> None:
+    book = {"id": "less-tp", "title": "Less tp", "effect": "10% here", "moves": [{"tp": "/2"}]}
+    after = {**TODAY.model_dump(), "tp": TODAY.tp // 2}
+    told = supporting([book, {**book, "id": "none", "moves": []}], TODAY, after, SCENARIO)
+    assert told == [{"kind": "knowledge", "ref": "less-tp", "says": "Less tp: 10% here"}]

@@ -1,0 +1,41 @@
+"""Other cluster sizes: near a full search, legal, and inside the user's constraints."""
+
+import pytest
+
+from tests.unit.recommend.cases import MIXTRAL, Raw, llama
+from tools.recommend.optimize import best_plans, workload_of
+from tools.recommend.other_sizes import other_sizes
+from tools.recommend.workload import Workload
+from tools.scenario import Plan, parse_scenario
+from tools.sharding.search import Search
+
+
+def asked(raw: Raw) -> tuple[Workload, dict[int, dict[str, object]]]:
+    workload = workload_of(parse_scenario(raw, need_plan=False))
+    told = other_sizes(workload, best_plans(workload)[1].best)
+    return workload, {int(str(one["if"]).split()[0]): one for one in told}
+
+
+@pytest.mark.parametrize("raw", [llama(), MIXTRAL], ids=["dense", "moe"])
+def test_the_answer_is_that_of_a_full_search_within_two_percent(raw: Raw) -> None:
+    workload, told = asked(raw)
+    assert set(told) == {32, 128}
+    for devices, one in told.items():
+        cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
+        scenario = workload.scenario.model_copy(update={"cluster": cluster, "plan": None})
+        searched = Search(scenario, workload.constraints, workload.calibration).run()
+        fastest = float(searched.best.step_time_s.min())
+        assert fastest * (1 - 1e-9) <= float(str(one["step_time_s"])) <= fastest * 1.02
+
+
+def test_the_users_constraints_hold_on_other_sizes_too() -> None:
+    _, told = asked(llama(constraints={"tp": [8], "recompute": "full"}))
+    for one in told.values():
+        plan = Plan.model_validate(one["best"])
+        assert (plan.tp, plan.recompute) == (8, "full")
+
+
+def test_an_odd_cluster_is_not_halved() -> None:
+    raw = llama(plan=None, cluster={"device": "h100-sxm-80gb", "num_devices": 35, "devices_per_node": 7})
+    raw["training"] = {**raw["training"], "global_batch_size": 140}
+    assert set(asked(raw)[1]) <= {70}

@@ -1,0 +1,66 @@
+"""A plan that somebody else brought (an agent, a playbook, an engineer), judged like the search's own.
+
+It is refused with the framework's reason, told what it lacks, or scored; and it may join the proposals only
+where it is clearly faster than one of them, so that a suggestion never makes the answer worse.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tools.cost.predict import Prediction
+from tools.errors import InputError
+from tools.recommend.choose import MOST, PREFERENCE_WINDOW
+from tools.recommend.proposal import proposal
+from tools.recommend.why_not import changed, explain
+from tools.recommend.words import seconds, short
+from tools.recommend.workload import Workload
+from tools.scenario import Plan, did_you_mean
+from tools.scenario.fields import build
+
+Scored = dict[str, Any]
+
+
+def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> Plan:
+    """The plan `start` with some fields replaced; the data-parallel degree and what depends on it follow."""
+    for name in fields:
+        if name not in Plan.model_fields:
+            raise InputError(f"plan.{name}", fields[name], did_you_mean(name, tuple(Plan.model_fields)))
+    typed = build(Plan, {**start.model_dump(), **fields}, "plan.")
+    plan = next(changed(workload, start, {name: getattr(typed, name) for name in fields}), None)
+    if plan is None:
+        devices = workload.scenario.cluster.num_devices
+        raise InputError(
+            "plan", dict(fields), f"tp * pp * cp must be whole numbers that divide {devices} devices"
+        )
+    return plan
+
+
+def score(workload: Workload, plan: Plan, best: Mapping[str, Any]) -> Scored:
+    """Accepted with a proposal of its own, or refused with the reason; `best` is the first proposal."""
+    said = {"plan": plan.model_dump(), "summary": short(plan), "accepted": False, "proposal": None}
+    refusal = workload.refusal(plan)
+    if refusal is not None:
+        return {**said, "binding": "rule", "why": refusal}
+    prediction = workload.predict([plan])[0]
+    winner = Plan.model_validate(best["plan"])
+    verdict = explain(workload, plan, winner, best["prediction"], prediction)
+    accepted = verdict["binding"] not in ("memory", "constraint")
+    own = proposal(workload, MOST, plan, prediction, workload.today()) if accepted else None
+    return {**said, **verdict, "accepted": accepted, "proposal": own}
+
+
+def join(proposals: Sequence[Scored], scored: Sequence[Scored]) -> list[Scored]:
+    """The proposals with every accepted suggestion before the first one that it beats; at most three."""
+    joined = list(proposals)
+    for one in scored:
+        if one["accepted"] and all(one["plan"] != other["plan"] for other in joined):
+            place = next((i for i, other in enumerate(joined) if _beats(one["proposal"], other)), MOST)
+            joined.insert(place, one["proposal"])
+    return [{**one, "rank": rank} for rank, one in enumerate(joined[:MOST], start=1)]
+
+
+def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """By more than the difference within which experts' preference ordered the proposals."""
+    mine: Prediction = one["prediction"]
+    return seconds(mine) * math.exp(PREFERENCE_WINDOW) < seconds(other["prediction"])

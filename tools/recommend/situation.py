@@ -1,0 +1,101 @@
+"""A workload and its analysis as flat facts, which the conditions of playbooks name.
+
+Shares are of the predicted step; facts about a profile exist only where traces were given.
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from tools.cost.encode import encode
+from tools.cost.predict import Prediction
+from tools.cost.sizes import total_parameters
+from tools.recommend.words import breakdown, memory_gib, seconds
+from tools.recommend.workload import Workload
+from tools.scenario import Plan
+
+Facts = dict[str, object]
+LOW_PRECISION = ("fp8", "mxfp8")
+
+
+def situation(
+    workload: Workload, plan: Plan, prediction: Prediction, profile: Mapping[str, Any] | None = None
+) -> Facts:
+    x, _ = encode([workload.with_plan(plan)])
+    return {
+        **_workload(workload),
+        "parameters_b": float(total_parameters(x)) / 1e9,
+        **_plan(workload, plan, float(x.domain)),
+        **_prediction(workload, prediction),
+        **(_profile(profile) if profile else {"profiled": False}),
+    }
+
+
+def _workload(workload: Workload) -> Facts:
+    m, c, t = workload.scenario.model, workload.scenario.cluster, workload.scenario.training
+    device = workload.device
+    return {
+        "architecture": "moe" if m.is_moe else "dense",
+        "layers": m.num_hidden_layers,
+        "hidden_size": m.hidden_size,
+        "kv_heads": m.num_key_value_heads,
+        "num_experts": m.num_experts,
+        "experts_per_token": m.num_experts_per_tok,
+        "sliding_window": m.sliding_window > 0,
+        "vendor": device.vendor,
+        "device": c.device,
+        "num_devices": c.num_devices,
+        "devices_per_node": c.devices_per_node,
+        "nodes": -(-c.num_devices // c.devices_per_node),
+        "oversubscription": c.topology.oversubscription if c.topology else 1.0,
+        "fp8_capable": any(device.peak_flops.get(name, 0.0) > 0 for name in LOW_PRECISION),
+        "memory_gib": workload.capacity_gib,
+        "framework": t.framework,
+        "precision": t.precision,
+        "seq_len": t.seq_len,
+        "global_batch_size": t.global_batch_size,
+        "flash_attention": t.flash_attention,
+    }
+
+
+def _plan(workload: Workload, plan: Plan, domain: float) -> Facts:
+    """`domain` counts the devices that fast links join."""
+    s = workload.scenario
+    inner = plan.tp * plan.cp
+    return {
+        **plan.model_dump(exclude_none=True),
+        "micro_batches": s.training.global_batch_size / (plan.dp * plan.micro_batch_size),
+        "tp_spans_nodes": plan.tp > domain,
+        "cp_spans_nodes": plan.cp > 1 and inner > domain,
+        "ep_spans_nodes": plan.ep > 1 and plan.ep * plan.etp > domain,
+        "dp_shard_spans_nodes": plan.dp_shard > 1 and plan.tp * plan.dp_shard > domain,
+        "heads_per_tp": s.model.num_attention_heads / plan.tp,
+        "tokens_per_micro_batch": plan.micro_batch_size * s.training.seq_len / plan.cp,
+    }
+
+
+def _prediction(workload: Workload, prediction: Prediction) -> Facts:
+    whole = seconds(prediction)
+    memory = cast("Mapping[str, float]", prediction["memory_gib"])
+    return {
+        "fits": prediction["fits"],
+        "bottleneck": prediction["bottleneck"],
+        "mfu": prediction["mfu"],
+        "memory_fraction": memory_gib(prediction) / workload.capacity_gib,
+        "activation_fraction": memory["activations"] / workload.capacity_gib,
+        **{f"share.{term}": part / whole for term, part in breakdown(prediction).items()},
+    }
+
+
+def _profile(profile: Mapping[str, Any]) -> Facts:
+    total, stragglers = profile["total"], profile["stragglers"]
+    whole = total["total_us"] or 1.0
+    return {
+        "profiled": True,
+        "profile.bottleneck": profile["diagnosis"]["bottleneck"],
+        "profile.exposed_communication_ratio": total["exposed_communication_us"] / whole,
+        "profile.idle_ratio": total["idle_us"] / whole,
+        "profile.memory_ratio": total["memory_us"] / whole,
+        "profile.overlap_ratio": total["overlap_ratio"],
+        "profile.straggler": bool(stragglers),
+        "profile.straggler_cause": stragglers[0]["cause"] if stragglers else "none",
+    }
