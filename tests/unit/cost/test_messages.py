@@ -1,0 +1,45 @@
+"""The messages shown are those that the prediction charges for."""
+
+import pytest
+
+from tests.unit.cost.scenes import scene
+from tools.cost.calibration import shipped_calibration
+from tools.cost.coefficients import resolve
+from tools.cost.messages import Message, list_messages
+from tools.cost.traffic import context_s, expert_s, pipeline_s, tensor_pair_s
+
+
+def by_axis(**words: object) -> dict[str, Message]:
+    return {one.axis: one for one in list_messages(scene(**words).scenario)}
+
+
+def test_a_degree_of_one_sends_nothing() -> None:
+    assert list_messages(scene(devices=1, batch=1).scenario) == []
+
+
+def test_each_degree_above_one_sends_its_own() -> None:
+    assert set(by_axis(tp=2, pp=2, cp=2)) == {"tp", "pp", "cp", "dp"}
+    assert set(by_axis(model="mixtral-8x7b", ep=4)) == {"ep", "dp", "dp of experts"}
+
+
+def test_seconds_are_those_of_the_prediction() -> None:
+    s = scene(tp=2, pp=2, cp=2)
+    c, found = resolve(s.keys, shipped_calibration().shifts), by_axis(tp=2, pp=2, cp=2)
+    assert found["tp"].seconds == pytest.approx(float(tensor_pair_s(s.x, c)))
+    assert 3 * found["cp"].seconds == pytest.approx(float(context_s(s.x, c)))
+    assert 2 * found["pp"].seconds == pytest.approx(float(pipeline_s(s.x, c)))
+
+
+def test_an_exchange_of_experts_is_dispatched_and_combined_both_ways() -> None:
+    s = scene("mixtral-8x7b", ep=8)
+    c = resolve(s.keys, shipped_calibration().shifts)
+    sent = next(one for one in list_messages(s.scenario) if one.axis == "ep")
+    assert 4 * sent.seconds == pytest.approx(float(expert_s(s.x, c)))
+
+
+def test_bus_bandwidth_stays_below_the_link_that_the_group_uses() -> None:
+    s = scene(tp=8, pp=2)
+    for one in list_messages(s.scenario):
+        inside = s.x.fast_bandwidth
+        assert one.bus_bytes_per_s <= float(inside), one
+        assert one.crosses_nodes == (one.axis != "tp")

@@ -1,0 +1,62 @@
+"""Routing of tokens to experts, on one rank."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from tools.scenario import ModelSpec  # noqa: E402
+from tools.trainer.experts import ExpertLayer, deal_out  # noqa: E402
+from tools.trainer.layout import Axis  # noqa: E402
+from tools.trainer.tensor_parallel import Region  # noqa: E402
+
+
+def layer(balanced: bool, experts: int = 4, copies: int = 2) -> ExpertLayer:
+    model = ModelSpec(
+        num_hidden_layers=1,
+        hidden_size=8,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=8,
+        vocab_size=8,
+        num_experts=experts,
+        num_experts_per_tok=copies,
+        moe_intermediate_size=16,
+    )
+    torch.manual_seed(0)
+    return ExpertLayer(model, Region(Axis(), False), Axis(), balanced)
+
+
+def test_the_layer_is_the_weighted_sum_of_the_chosen_experts() -> None:
+    experts, hidden = layer(balanced=False), torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(1))
+    tokens = hidden.flatten(0, 1)
+    scores = experts.router(tokens).softmax(-1)
+    weights, chosen = scores.topk(2, dim=-1)
+    weights = weights / weights.sum(-1, keepdim=True)
+    networks = list(experts.experts.networks.values())
+    rows = [
+        sum(weight * networks[int(i)](token) for weight, i in zip(weights[t], chosen[t], strict=True))
+        for t, token in enumerate(tokens)
+    ]
+    assert torch.allclose(experts(hidden).flatten(0, 1), torch.stack(rows), atol=1e-6)
+
+
+@given(tokens=st.integers(1, 30), experts=st.integers(1, 8), copies=st.integers(1, 4))
+def test_dealing_out_gives_every_expert_its_share(tokens: int, experts: int, copies: int) -> None:
+    chosen = deal_out(tokens, copies, torch.zeros(tokens, experts))
+    counts = torch.bincount(chosen.flatten(), minlength=experts)
+    assert int(counts.max() - counts.min()) <= 1
+    told = layer(balanced=True, experts=experts, copies=min(copies, experts))._counts(chosen, experts)
+    assert told == [counts.tolist()]
+
+
+def test_an_expert_without_tokens_has_gradients_of_zero() -> None:
+    experts = layer(balanced=False)
+    with torch.no_grad():
+        experts.router.weight[0] = -1e3
+    experts(torch.ones(2, 2, 8)).sum().backward()
+    unused, used = (experts.experts.get_parameter(f"networks.{i}.up.weight").grad for i in (0, 1))
+    assert used is not None
+    assert unused is not None
+    assert not unused.any()

@@ -1,0 +1,97 @@
+"""Which scenarios the reference trainer runs; every other is refused with the field at fault. Needs no torch.
+
+A plan is refused where the program could not keep its promise (the losses of one rank), not where it would
+be slow. The rules of the framework have been checked when the scenario was read.
+"""
+
+from tools.errors import InputError
+from tools.scenario import ModelSpec, Plan, Scenario, TrainingSpec
+from tools.trainer.stages import expert_shards, has_own_expert_mesh, is_sharded
+
+FRAMEWORK = "torch-fsdp2"
+PRECISIONS = ("fp32", "bf16")
+
+
+def checked_plan(scenario: Scenario) -> Plan:
+    """The plan with nothing left open; raises InputError for what the trainer cannot run."""
+    if scenario.plan is None:
+        raise InputError("plan", None, "the trainer needs a plan to run")
+    plan = scenario.plan.model_copy(update={"recompute": scenario.plan.recompute or "none"})
+    _check_training(scenario.training)
+    _check_model(scenario.model, plan)
+    _check_splits(scenario, plan)
+    _check_zero_bubble(plan)
+    if scenario.model.is_moe:
+        _check_experts(scenario.model, plan)
+    return plan
+
+
+def _check_training(training: TrainingSpec) -> None:
+    if training.framework != FRAMEWORK:
+        allowed = f"the reference trainer is {FRAMEWORK}: give that, so that its rules and defaults hold"
+        raise InputError("training.framework", training.framework, allowed)
+    if training.precision not in PRECISIONS:
+        raise InputError("training.precision", training.precision, f"allowed: {', '.join(PRECISIONS)}")
+
+
+def _check_model(model: ModelSpec, plan: Plan) -> None:
+    for name, reason in (
+        ("kv_lora_rank", "the reference model has no latent attention (MLA)"),
+        ("sliding_window", "the reference model has no sliding windows"),
+        ("num_nextn_predict_layers", "the reference model predicts one token only"),
+    ):
+        if getattr(model, name):
+            raise InputError(f"model.{name}", getattr(model, name), f"{reason}; must be 0 or absent")
+    if model.head_dim % 2:
+        raise InputError("model.head_dim", model.head_dim, "must be even for rotary positions")
+    if model.tie_word_embeddings and plan.pp > 1:
+        allowed = "embedding and head stand on different stages: must be false where pp is above 1"
+        raise InputError("model.tie_word_embeddings", True, allowed)
+
+
+def _check_splits(scenario: Scenario, plan: Plan) -> None:
+    model, seq_len = scenario.model, scenario.training.seq_len
+    widths = {"vocab_size": model.vocab_size, "shared_expert_intermediate_size": 0}
+    if model.num_dense_layers:
+        widths["intermediate_size"] = model.intermediate_size
+    if model.is_moe:
+        widths["shared_expert_intermediate_size"] = model.shared_expert_intermediate_size
+    for name, width in widths.items():
+        if width % plan.tp:
+            raise InputError("plan.tp", plan.tp, f"must divide model.{name} ({width})")
+    if plan.cp > 1 and seq_len % (2 * plan.cp):
+        allowed = (
+            f"seq_len ({seq_len}) must be a multiple of 2 * cp: each rank takes two pieces of the sequence"
+        )
+        raise InputError("plan.cp", plan.cp, allowed)
+
+
+def _check_zero_bubble(plan: Plan) -> None:
+    """In PyTorch 2.13 the first runs to the end and gives other losses, the second fails in backward."""
+    if plan.pp == 1 or plan.schedule != "zero_bubble":
+        return
+    if is_sharded(plan):
+        allowed = "fully_shard loses gradients under a zero_bubble schedule; must be 1, or another schedule"
+        raise InputError("plan.dp_shard", plan.dp_shard, allowed)
+    if plan.recompute == "selective":
+        allowed = (
+            "a zero_bubble schedule runs backward in two parts: must be none or full, or another schedule"
+        )
+        raise InputError("plan.recompute", plan.recompute, allowed)
+
+
+def _check_experts(model: ModelSpec, plan: Plan) -> None:
+    if plan.etp > 1:
+        raise InputError("plan.etp", plan.etp, "the reference model does not divide an expert; must be 1")
+    if plan.tp > 1 and not plan.sequence_parallel:
+        allowed = (
+            "must be true where a model with experts has tp above 1: tensor ranks route different tokens"
+        )
+        raise InputError("plan.sequence_parallel", False, allowed)
+    if is_sharded(plan) and has_own_expert_mesh(model, plan) and plan.recompute == "selective":
+        allowed = "experts sharded apart gather inside the recomputed layer: must be none or full"
+        raise InputError("plan.recompute", plan.recompute, allowed)
+    copies = plan.dp * plan.cp * plan.tp // plan.ep
+    shards = plan.dp_shard * plan.tp
+    if is_sharded(plan) and (max(shards, plan.ep) % min(shards, plan.ep) or copies % expert_shards(plan)):
+        raise InputError("plan.ep", plan.ep, f"must divide dp_shard * tp ({shards}) or be a multiple of it")
