@@ -1,0 +1,167 @@
+"""The process beside a local job: starts it once, ends it at its limit or on demand, records how it ended.
+
+    python -m tools.launch.supervisor FOLDER
+
+It outlives whoever started it. A lock on the folder, held for its life, lets one supervisor run; files of an
+earlier one keep the next from running the job again. SIGTERM means: end the job. Standard library only.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tools.launch.files import CANCELLED, FINAL, INTENT, LOG, write_whole
+from tools.launch.processes import MARK, identify, kill_marked
+from tools.launch.status import Cause, JobStatus, State, exit_state
+
+LOCK, PROCESS = "supervisor.lock", "process.json"
+_POLL_S = 0.1
+_OOM_COUNTER = "oom_kill"
+
+
+def main(words: list[str]) -> int:
+    """Returns when the supervisor proper, a child of this process, has taken the job or left it alone."""
+    folder, grace_s = Path(words[0]), float(words[1])
+    read_end, write_end = os.pipe()
+    if os.fork():
+        os.close(write_end)
+        os.read(read_end, 1)
+        return 0
+    os.setsid()
+    os.close(read_end)
+    try:
+        _supervise(folder, grace_s, ready=write_end)
+    finally:
+        os._exit(0)
+
+
+def _supervise(folder: Path, grace_s: float, ready: int) -> None:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    if any((folder / name).exists() for name in (PROCESS, FINAL, CANCELLED)):
+        return
+    end = _EndRequest()
+    own = identify(os.getpid())
+    assert own is not None
+    _write(folder / PROCESS, asdict(own))
+    os.close(ready)
+    status = _run(folder, json.loads((folder / INTENT).read_text(encoding="utf-8")), grace_s, end)
+    _write(folder / FINAL, status.to_json())
+
+
+class _EndRequest:
+    """Set by SIGTERM; nothing else may interrupt a supervisor on its way."""
+
+    def __init__(self) -> None:
+        self.came = False
+        signal.signal(signal.SIGTERM, self._note)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.came = True
+
+
+def _run(folder: Path, intent: dict[str, Any], grace_s: float, end: _EndRequest) -> JobStatus:
+    started_s, oom_kills = time.time(), read_oom_kills()
+    try:
+        child = _start(folder, intent)
+    except (OSError, ValueError) as error:
+        detail = f"cannot start {intent['command'][0]!r}: {error}"
+        return JobStatus(State.FAILED, Cause.START_FAILURE, detail=detail, source="supervisor")
+    cause = _watch(child, intent["wall_s"], end)
+    if cause is not Cause.EXIT:
+        _ask_to_end(child, grace_s)
+    survivors = kill_marked(intent["mark"])
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=10)
+    return JobStatus(
+        **_outcome(child.returncode, cause),
+        detail=f"processes {survivors} could not be killed" if survivors else "",
+        source="supervisor",
+        nodes=(os.uname().nodename,),
+        started_unix_s=started_s,
+        ended_unix_s=time.time(),
+        oom_kills=read_oom_kills() - oom_kills,
+    )
+
+
+def _start(folder: Path, intent: dict[str, Any]) -> subprocess.Popen[bytes]:
+    with (folder / LOG).open("ab") as log:
+        return subprocess.Popen(
+            intent["command"],
+            cwd=intent["workdir"],
+            env={**intent["environment"], MARK: intent["mark"]},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            restore_signals=True,
+            # An ignored signal would stay ignored in the job.
+            preexec_fn=_default_signals,
+        )
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _watch(child: subprocess.Popen[bytes], wall_s: float, end: _EndRequest) -> Cause:
+    deadline_s = time.monotonic() + wall_s
+    while child.poll() is None:
+        if end.came:
+            return Cause.CANCELLED
+        if time.monotonic() >= deadline_s:
+            return Cause.WALL_LIMIT
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=_POLL_S)
+    return Cause.EXIT
+
+
+def _ask_to_end(child: subprocess.Popen[bytes], grace_s: float) -> None:
+    """torchrun passes SIGTERM on to its workers; whoever is left is killed by its mark afterwards."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=grace_s)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _outcome(returncode: int | None, cause: Cause) -> dict[str, Any]:
+    """Popen tells death by a signal as its negative number."""
+    ended = returncode is not None
+    number = -returncode if returncode is not None and returncode < 0 else None
+    exit_status = returncode if ended and number is None else None
+    states = {Cause.CANCELLED: State.CANCELLED, Cause.WALL_LIMIT: State.FAILED}
+    state = states.get(cause) or exit_state(exit_status, number)
+    return {"state": state, "cause": cause, "exit_status": exit_status, "signal": number}
+
+
+def read_oom_kills() -> int:
+    """Processes that the kernel has killed for memory since boot, of all containers of the machine."""
+    for line in Path("/proc/vmstat").read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == _OOM_COUNTER:
+            return int(value)
+    return 0
+
+
+def _write(path: Path, content: object) -> None:
+    write_whole(path, json.dumps(content, indent=1) + "\n", only_first=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
