@@ -1,0 +1,178 @@
+"""Whole sessions on published workloads: the language model beside the expert rules, and what each part adds.
+
+    python benchmarks/agents.py [--workloads N]
+
+Each workload is given without its expert's plan. Variants: the expert rules; the rules without knowledge;
+and, where ASAP_LLM_BASE_URL and ASAP_LLM_MODEL are set, that language model with and without knowledge.
+Agreement counts as in `make bench-recommend` (same preferences for all, learned on all workloads). `faster`
+is how much shorter the first proposal's step is than the rules'. A second table leaves the profile out of the
+sessions on the traces of examples/.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+from graph.context import Context  # noqa: E402
+from graph.request import parse_request  # noqa: E402
+from graph.session import Session  # noqa: E402
+from service.context import open_context, reasoner_of  # noqa: E402
+from service.settings import load_settings  # noqa: E402
+from tools.errors import AsapError  # noqa: E402
+from tools.fit.main import MEASUREMENTS  # noqa: E402
+from tools.fit.measurements import Measurement, read_measurements  # noqa: E402
+from tools.kb import KnowledgeBase  # noqa: E402
+from tools.kb.seed import Seed  # noqa: E402
+from tools.recommend.workload import Workload  # noqa: E402
+from tools.scenario import Plan, Scenario, parse_scenario  # noqa: E402
+from tools.sharding.constraints import Constraints  # noqa: E402
+from tools.sharding.space import table_of  # noqa: E402
+from tools.validate.experts import CLOSE, count_differences, expert_runs, predicted_s  # noqa: E402
+
+Report = dict[str, Any]
+PROFILED = ("base.json", "round1/base"), ("base.json", "round4/base"), ("wide.json", "round4/wide")
+RULES = "expert rules"
+
+
+class Result(NamedTuple):
+    """One session: what it proposed against the expert, and what it cost."""
+
+    first: bool
+    any_of_three: bool
+    legal: float
+    step_time_s: float
+    seconds: float
+    tokens: float
+    cost: float
+    fell_back: float
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument(
+        "--workloads", type=int, default=12, metavar="N", help="how many, evenly chosen (12)"
+    )
+    count = arguments.parse_args().workloads
+    try:
+        experts = expert_runs(read_measurements(MEASUREMENTS))
+    except AsapError as error:
+        print(f"bench-agents: error: {error}", file=sys.stderr)
+        return 2
+    chosen = experts[:: max(1, len(experts) // count)][:count]
+    print_workloads(chosen)
+    print_profiles()
+    return 0
+
+
+def variants() -> Iterator[tuple[str, Context]]:
+    settings = load_settings()
+    rules = open_context(settings.model_copy(update={"llm_base_url": None, "llm_model": None}), learns=False)
+    nothing = KnowledgeBase(Seed((), "none"))
+    yield RULES, rules
+    yield f"{RULES}, no knowledge", replace(rules, knowledge=nothing)
+    if settings.llm_base_url:
+        model = reasoner_of(settings)
+        yield model.name, replace(rules, reasoner=model)
+        yield f"{model.name}, no knowledge", replace(rules, reasoner=model, knowledge=nothing)
+
+
+def print_workloads(experts: Sequence[Measurement]) -> None:
+    shares = f"{'variant':34}{'top-1':>7}{'top-3':>7}{'legal':>7}{'faster':>8}"
+    print(f"{shares}{'s':>7}{'tokens':>8}{'cost':>8}{'fell back':>11}")
+    reference: list[Result] = []
+    for name, context in variants():
+        results = [_result(expert, context, name, number) for number, expert in enumerate(experts, start=1)]
+        reference = reference or results
+        _tell("")
+        print(_line(name, results, reference))
+
+
+def _result(expert: Measurement, context: Context, name: str, number: int) -> Result:
+    _tell(f"{name}: workload {number}")
+    start = time.perf_counter()
+    report = _session(_raw(expert.scenario), context, f"{name}-{number}")
+    seconds = time.perf_counter() - start
+    hits = [_agrees(expert, one) for one in report["proposals"]]
+    usage = report["usage"]
+    step_time_s = report["proposals"][0]["prediction"]["step_time_s"]
+    legal = _legal_share(expert.scenario, report)
+    return Result(
+        hits[0], any(hits), legal, step_time_s, seconds, usage["tokens"], usage["cost"], usage["fell_back"]
+    )
+
+
+def _tell(text: str) -> None:
+    """Progress, where somebody watches."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{text:60}\r")
+
+
+def _raw(scenario: Scenario) -> dict[str, Any]:
+    """Without the expert's plan, and without empty parts."""
+    return json.loads(scenario.model_dump_json(exclude={"plan", "id"}, exclude_none=True))  # type: ignore[no-any-return]
+
+
+def _session(raw: dict[str, Any], context: Context, id: str) -> Report:
+    report = Session(id, context).run(parse_request(raw)).report
+    if report is None:
+        raise RuntimeError(f"session {id} ended without a report")
+    return report
+
+
+def _agrees(expert: Measurement, proposal: Report) -> bool:
+    """The expert's stated fields, or one field away at the same predicted time."""
+    plan = expert.scenario.plan
+    if plan is None:
+        raise ValueError(f"{expert.id} has no plan")
+    away = int(count_differences(plan, expert.stated, table_of([Plan.model_validate(proposal["plan"])]))[0])
+    close = abs(proposal["prediction"]["step_time_s"] / predicted_s(expert.scenario) - 1.0) <= CLOSE
+    return away == 0 or (away == 1 and close)
+
+
+def _legal_share(scenario: Scenario, report: Report) -> float:
+    workload = Workload.of(scenario, Constraints())
+    refused = [workload.refusal(Plan.model_validate(one["plan"])) for one in report["proposals"]]
+    return sum(reason is None for reason in refused) / len(refused)
+
+
+def _line(name: str, results: Sequence[Result], rules: Sequence[Result]) -> str:
+    def mean(field: str) -> float:
+        return statistics.fmean(float(getattr(one, field)) for one in results)
+
+    gains = [1 - one.step_time_s / other.step_time_s for one, other in zip(results, rules, strict=True)]
+    return (
+        f"{name:34}{mean('first'):>7.0%}{mean('any_of_three'):>7.0%}{mean('legal'):>7.0%}"
+        f"{statistics.fmean(gains):>8.1%}{statistics.median(one.seconds for one in results):>7.2f}"
+        f"{mean('tokens'):>8.0f}{mean('cost'):>8.4f}{mean('fell_back'):>11.1f}"
+    )
+
+
+def print_profiles() -> None:
+    """What the traces change: the diagnosis, and which advice applies."""
+    folder = REPO / "examples" / "traces" / "gpt-ddp-gloo"
+    context = next(variants())[1]
+    print(f"\n{'traces of examples/':24}{'with profile':>16}{'without':>16}{'advice with':>13}{'without':>9}")
+    for scenario, traces in PROFILED:
+        raw = json.loads((folder / scenario).read_text())
+        parse_scenario(raw)
+        with_traces = _session({**raw, "traces": str(folder / traces)}, context, "profiled")
+        without = _session(raw, context, "plain")
+        kinds = [one["diagnosis"]["bottleneck"] for one in (with_traces, without)]
+        print(
+            f"{traces:24}{kinds[0]:>16}{kinds[1]:>16}{len(with_traces['advice']):>13}{len(without['advice']):>9}"
+        )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

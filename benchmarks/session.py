@@ -1,0 +1,81 @@
+"""Seconds from a scenario to its report without a language model, and what the graph itself takes of them.
+
+    python benchmarks/session.py [--rounds N]
+
+Llama 3.1 70B on 1,024 H100, a cold start, in this process (packages are imported before the clock starts),
+with the checkpoint in SQLite and without. The graph's own share is the session's time less that of its tools.
+The best round counts: a busy machine only adds.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+from graph.context import Context  # noqa: E402
+from graph.events import Event  # noqa: E402
+from graph.request import parse_request  # noqa: E402
+from graph.session import Session  # noqa: E402
+from service.checkpoints import open_checkpoints  # noqa: E402
+from service.settings import Settings  # noqa: E402
+from tools.kb import open_seed  # noqa: E402
+
+DEVICES = 1024
+EXAMPLE = REPO / "examples" / "llama-3.1-70b-64xh100.json"
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--rounds", type=int, default=3, metavar="N", help="repetitions of each (3)")
+    rounds = arguments.parse_args().rounds
+    print(f"{'checkpoint':12}{'seconds':>9}{'search':>9}{'other tools':>13}{'the graph':>11}")
+    for name, opened in (("none", _nothing), ("SQLite", _sqlite)):
+        best = min((_round(opened, number) for number in range(rounds)), key=sum)
+        search_s, tools_s, graph_s = best
+        print(f"{name:12}{sum(best):>9.2f}{search_s:>9.2f}{tools_s:>13.2f}{graph_s:>11.3f}")
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield None
+
+
+@contextmanager
+def _sqlite() -> Iterator[Any]:
+    with tempfile.TemporaryDirectory() as folder, open_checkpoints(Settings(data_dir=Path(folder))) as store:
+        yield store
+
+
+def _round(opened: Any, number: int) -> tuple[float, float, float]:  # noqa: ANN401 - one of the two above
+    """Seconds in the search, in other tools, and in the graph itself."""
+    events: list[Event] = []
+    with opened() as store:
+        start = time.perf_counter()
+        Session(f"round-{number}", Context(open_seed()), store).run(parse_request(_scenario()), events.append)
+        seconds = time.perf_counter() - start
+    tools = [(event["tool"], event["seconds"]) for event in events if event["kind"] == "tool"]
+    search_s = sum(took for tool, took in tools if tool == "search_plans")
+    tools_s = sum(took for _, took in tools) - search_s
+    return search_s, tools_s, seconds - search_s - tools_s
+
+
+def _scenario() -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads(EXAMPLE.read_text())
+    del raw["plan"]
+    raw["cluster"]["num_devices"] = DEVICES
+    raw["training"]["global_batch_size"] = DEVICES
+    return raw
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The graph, as a table of contents: who works, and where each goes next."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import RetryPolicy
+
+from graph.context import Context
+from graph.desk import Desk
+from graph.events import Journal
+from graph.nodes.analyzer import analyzer
+from graph.nodes.approve import approve
+from graph.nodes.coordinator import coordinator
+from graph.nodes.learn import learn
+from graph.nodes.proposal import proposal
+from graph.nodes.report import report
+from graph.nodes.trial import trial
+from graph.nodes.verify import verify
+from graph.request import parse_request
+from graph.state import State
+
+WORKERS: dict[str, Callable[[State, Desk], State]] = {
+    "analyzer": analyzer,
+    "proposal": proposal,
+    "verify": verify,
+    "approve": approve,
+    "trial": trial,
+    "learn": learn,
+}
+TRANSIENT = RetryPolicy(max_attempts=3, initial_interval=0.2, retry_on=OSError)
+"""A full disk or a lost connection may pass; anything else would fail again."""
+
+
+def build(context: Context, *, opens: bool = False) -> StateGraph[State, None, State, State]:
+    """With `opens` the graph takes a bare request, as LangGraph's own tools give it."""
+    graph = StateGraph(State)
+    graph.add_node(
+        "coordinator", _at_desk("coordinator", coordinator, context), destinations=(*WORKERS, "report")
+    )
+    if opens:
+        graph.add_node("open", _opener(context))
+        graph.add_edge("open", "coordinator")
+    graph.add_edge(START, "open" if opens else "coordinator")
+    for name, work in WORKERS.items():
+        graph.add_node(name, _at_desk(name, work, context), retry_policy=TRANSIENT)
+        graph.add_edge(name, "coordinator")
+    graph.add_node("report", _at_desk("report", report, context))
+    graph.add_edge("report", END)
+    return graph
+
+
+def _opener(context: Context) -> Callable[..., State]:
+    def open_request(state: State, config: RunnableConfig) -> State:
+        """The first state of a session whose request was put into the graph as it is."""
+        id = str(config.get("configurable", {}).get("thread_id", "studio"))
+        return parse_request(state["request"]).first_state(id, context.clock())
+
+    return open_request
+
+
+def _at_desk(name: str, work: Callable[[State, Desk], Any], context: Context) -> Callable[..., Any]:
+    """Gives a node its desk, and tells when it starts and ends."""
+
+    def node(state: State, config: RunnableConfig) -> Any:  # noqa: ANN401 - a state or a command
+        step = int(config["metadata"]["langgraph_step"])
+        journal = Journal(name, step, get_stream_writer(), context.clock)
+        start = time.perf_counter()
+        journal.tell("started")
+        result = work(state, Desk(context, journal, state.get("usage", {})))
+        journal.tell("finished", seconds=time.perf_counter() - start)
+        return result
+
+    node.__name__ = name
+    return node

@@ -1,0 +1,99 @@
+"""A node's desk: its tools, its reasoner, and the journal in which every use of them is told."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from graph.context import Context
+from graph.events import Journal, brief
+from graph.reasoner.answers import Answer, SuggestedPlan
+from graph.reasoner.question import Question, ReasonerError, Reply, Tools
+from graph.reasoner.rules import Rules
+from graph.state import Data, State
+from graph.toolbox import TOOLS
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass
+class Desk:
+    """One for each run of a node; what was spent and what went wrong is handed in by `done`."""
+
+    context: Context
+    journal: Journal
+    spent: dict[str, float]
+    """Tokens and money that earlier nodes of the session used."""
+    usage: Counter[str] = field(default_factory=Counter)
+    incidents: list[Data] = field(default_factory=list)
+
+    def call(self, tool: str, **arguments: object) -> Any:  # noqa: ANN401 - each tool has its own result
+        """Runs a tool and tells who called what, with what, what came back and how long it took."""
+        start = time.perf_counter()
+        result = TOOLS[tool](self.context, **arguments)
+        seconds = time.perf_counter() - start
+        self.journal.tell(
+            "tool", tool=tool, arguments=brief(arguments), result=brief(result), seconds=seconds
+        )
+        self.usage.update(tool_calls=1, tool_s=seconds)  # type: ignore[call-overload]
+        return result
+
+    def ask(self, question: Question[A]) -> A:
+        """The reasoner's answer, or the rules' where it has none."""
+        start = time.perf_counter()
+        reply = self._reply(question)
+        self.usage.update(tokens=reply.tokens, cost=reply.cost)  # type: ignore[call-overload]
+        self.journal.tell(
+            "reasoned",
+            question=question.name,
+            by=reply.by,
+            answer=brief(reply.answer.model_dump(exclude_none=True)),
+            prompt=reply.prompt,
+            tokens=reply.tokens,
+            seconds=time.perf_counter() - start,
+        )
+        return reply.answer
+
+    def lookups(self, state: State, found: Data) -> Tools:
+        """What a language model may call while it thinks; each call is told like any other."""
+        scenario, start = state["reading"]["scenario"], state["analysis"]["plan"]
+
+        def explain_plan(plan: SuggestedPlan) -> object:
+            """Predict a plan and say what speaks against it: a rule, the memory, or the slower term."""
+            fields = plan.model_dump(exclude_none=True)
+            best = found["proposals"][0]
+            return self.call("explain_plan", scenario=scenario, start=start, fields=fields, best=best)
+
+        def find_knowledge(query: str) -> object:
+            """Find playbooks and past cases by a description of the situation."""
+            tenant = state["session"]["tenant"]
+            return self.call("find_knowledge", query=query[:2000], facets={}, tenant=tenant, limit=3)
+
+        return {"explain_plan": explain_plan, "find_knowledge": find_knowledge}
+
+    def report_incident(self, kind: str, says: str) -> None:
+        incident = {"node": self.journal.node, "kind": kind, "says": says}
+        self.incidents.append(incident)
+        self.journal.tell("incident", **{name: incident[name] for name in ("says",)}, incident=kind)
+
+    def done(self, **update: object) -> State:
+        """The node's update of the state, with what it spent."""
+        return cast("State", {**update, "incidents": self.incidents, "usage": dict(self.usage)})
+
+    def _reply(self, question: Question[A]) -> Reply[A]:
+        try:
+            self._check_budget()
+            reply = self.context.reasoner.ask(question)
+        except ReasonerError as error:
+            self.usage.update(tokens=error.tokens, cost=error.cost, fell_back=1)  # type: ignore[call-overload]
+            self.report_incident(error.kind, f"{question.name}: {error}; the expert rules answered instead")
+            return Rules().ask(question)
+        self.usage.update(answered=1)
+        return reply
+
+    def _check_budget(self) -> None:
+        if isinstance(self.context.reasoner, Rules):
+            return
+        for name, most in (("tokens", self.context.limits.tokens), ("cost", self.context.limits.cost)):
+            if self.spent.get(name, 0) + self.usage[name] >= most:
+                raise ReasonerError("budget", f"the session's budget of {most:g} {name} is spent")

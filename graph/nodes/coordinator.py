@@ -1,0 +1,82 @@
+"""The coordinator: decides what happens next and when it is enough, and says why."""
+
+from typing import Literal
+
+from langgraph.types import Command
+
+from graph.decisions import PLAN_ACTIONS
+from graph.desk import Desk
+from graph.reasoner.answers import Choice, Reading
+from graph.reasoner.question import Question
+from graph.reasoner.rules import Rules
+from graph.state import Data, State
+from graph.workflow import first_rule
+
+Step = Literal["analyzer", "proposal", "verify", "approve", "trial", "learn", "report"]
+
+
+def coordinator(state: State, desk: Desk) -> Command[Step]:
+    update: Data = {} if "reading" in state else {"reading": _read_notes(state, desk)}
+    facts = _facts(state, desk)
+    rule = first_rule(facts)
+    options = [rule, *_further(state, desk, facts)]
+    choice = _choose(options, facts, desk) if len(options) > 1 else Choice.model_validate(rule)
+    update["route"] = [{"step": choice.step, "reason": choice.reason}]
+    desk.journal.tell("routed", step=choice.step, reason=choice.reason)
+    return Command(goto=choice.step, update=desk.done(**update))  # type: ignore[arg-type]
+
+
+def _read_notes(state: State, desk: Desk) -> Data:
+    """The request with what its notes say, in the words that say so."""
+    request = state["request"]
+    notes = request.get("notes")
+    if not notes:
+        return {"accepted": [], "refused": [], "scenario": request, "says": None}
+    scenario = {name: part for name, part in request.items() if name != "notes"}
+    question = Question("read_notes", {"notes": notes, "scenario": scenario}, Reading)
+    statements = [one.model_dump() for one in desk.ask(question).statements]
+    reading: Data = desk.call("read_statements", notes=notes, statements=statements, scenario=request)
+    unread = isinstance(desk.context.reasoner, Rules)
+    says = (
+        "without a language model notes are kept, not read: state limits as constraints" if unread else None
+    )
+    return {**reading, "says": says}
+
+
+def _facts(state: State, desk: Desk) -> Data:
+    """What the workflow's rules ask about."""
+    decisions, handled = state.get("decisions", []), state.get("handled", 0)
+    last = decisions[-1]["action"] if decisions else None
+    session, trials = state["session"], state.get("trials", [])
+    approved = last == "approve" or (session["approval"] == "none" and last is None)
+    return {
+        "time_left_s": session["started_at"] + desk.context.limits.session_s - desk.context.clock(),
+        "has_plan": session["plan"] is not None,
+        "analysed": "analysis" in state,
+        "searched": "found" in state,
+        "informed": "knowledge" in state,
+        "plan_waiting": any(one["action"] in PLAN_ACTIONS for one in decisions[handled:]),
+        "verified": bool(state.get("verification")),
+        "approval_due": session["approval"] == "person" and last not in ("approve", "reject"),
+        "trial_due": session["mode"] == "tune" and approved and len(trials) == 0,
+        "learnt": state.get("learnt", {}).get("seen") == [len(decisions), len(trials)],
+    }
+
+
+def _further(state: State, desk: Desk, facts: Data) -> list[Data]:
+    """Where a second look is worth a thought: once the numbers are verified and nobody has decided."""
+    rounds = sum(one["step"] == "proposal" for one in state.get("route", []))
+    settled = facts["verified"] and not state.get("decisions") and not state.get("learnt")
+    if not settled or rounds >= desk.context.limits.rounds or isinstance(desk.context.reasoner, Rules):
+        return []
+    return [{"step": "proposal", "reason": "another plan is worth scoring before this is reported"}]
+
+
+def _choose(options: list[Data], facts: Data, desk: Desk) -> Choice:
+    choice = desk.ask(Question("choose_step", {"options": options, "facts": facts}, Choice))
+    if choice.step in [one["step"] for one in options]:
+        return choice
+    desk.report_incident(
+        "impossible step", f"{choice.step!r} is not offered now; the workflow's rule decided"
+    )
+    return Choice.model_validate(options[0])

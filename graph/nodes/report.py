@@ -1,0 +1,82 @@
+"""The report: what leaves the graph, assembled from verified parts only."""
+
+from graph.desk import Desk
+from graph.state import Data, State
+
+MOST_ADVICE = 6
+FROM_SEARCH = ("rejected", "searched", "sensitivity", "beyond_contract", "pareto", "considered")
+
+
+def report(state: State, desk: Desk) -> State:
+    analysis, found, prose = state["analysis"], state["found"], state["prose"]
+    usage = state.get("usage", {})
+    whole: Data = {
+        "id": state["request"].get("id"),
+        **{name: prose[name] for name in ("verdict", "first_step", "would_change")},
+        "diagnosis": analysis["diagnosis"],
+        "baseline": analysis["prediction"] if analysis["subject"] == "today" else None,
+        "proposals": [_told(one, state, desk) for one in found["proposals"]],
+        **{name: found[name] for name in FROM_SEARCH},
+        "advice": _advice(state),
+        "cases": _cases(state),
+        "notes": _notes(state),
+        "profile": analysis["profile"],
+        "decisions": state.get("decisions", []),
+        "trials": state.get("trials", []),
+        "verification": state["verification"],
+        "incidents": [*state.get("incidents", []), *desk.incidents],
+        "route": state["route"],
+        "usage": {name: usage.get(name, 0) for name in ("tokens", "cost", "answered", "fell_back")},
+        "case": state.get("learnt", {}).get("case"),
+        "reasoner": desk.context.reasoner.name,
+    }
+    return desk.done(report=whole)
+
+
+def _told(proposal: Data, state: State, desk: Desk) -> Data:
+    """With its reasons in words, and the playbooks that say the same."""
+    before = state["session"]["plan"]
+    books = state.get("knowledge", {}).get("playbooks", [])
+    support = (
+        desk.call(
+            "supporting_playbooks",
+            scenario=state["reading"]["scenario"],
+            before=before,
+            after=proposal["plan"],
+            playbooks=books,
+        )
+        if before and books
+        else []
+    )
+    rationale = state["prose"][f"rationale {proposal['rank']}"]
+    return {**proposal, "rationale": rationale, "evidence": [*proposal["evidence"], *support]}
+
+
+def _advice(state: State) -> list[Data]:
+    """Playbooks that apply but change no field of the plan: flags, settings, what to look at."""
+    books = [book for book in state.get("knowledge", {}).get("playbooks", []) if not book.get("moves")]
+    near = [hit["id"] for hit in state.get("knowledge", {}).get("hits", [])]
+    books.sort(key=lambda book: near.index(book["id"]) if book["id"] in near else len(near))
+    names = ("id", "title", "do", "why", "effect", "risks", "sources")
+    return [{name: book[name] for name in names} for book in books[:MOST_ADVICE]]
+
+
+def _cases(state: State) -> list[Data]:
+    """Past cases nearest to this one; those a measurement refuted are warnings."""
+    hits = [hit for hit in state.get("knowledge", {}).get("hits", []) if hit["kind"] == "case"]
+    return [
+        {
+            **{name: hit[name] for name in ("id", "title", "status", "warning")},
+            "lesson": hit["body"]["lesson"],
+            "measured": hit["body"].get("measured"),
+            "sources": hit["body"]["sources"],
+        }
+        for hit in hits
+    ]
+
+
+def _notes(state: State) -> Data | None:
+    """What was read from the engineer's notes, and what was not taken up and why."""
+    if not state["request"].get("notes"):
+        return None
+    return {name: state["reading"].get(name) for name in ("accepted", "refused", "says")}

@@ -1,0 +1,78 @@
+"""The shapes an answer may have. A language model is held to them by JSON schema, the rules by the types."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Scalar = bool | int | float | str
+MOST_TEXT = 2000
+MOST_STATEMENTS = 12
+MOST_PLANS = 3
+
+
+class Answer(BaseModel):
+    """Bounded, so that an endless answer is refused and not stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Statement(Answer):
+    """One thing the notes say that changes the scenario."""
+
+    quote: str = Field(max_length=500, description="the words of the notes, copied exactly")
+    kind: Literal["constraint", "override", "topology"] = Field(
+        description="constraint: a plan field is fixed or restricted; override: a figure of the device is "
+        "other than the catalogue's; topology: the network above the node"
+    )
+    field: str = Field(max_length=60, description="the field's name in the vocabulary, such as tp")
+    value: Scalar | list[Scalar] = Field(description="its value, or the allowed values")
+
+
+class Reading(Answer):
+    statements: list[Statement] = Field(max_length=MOST_STATEMENTS)
+
+
+class Choice(Answer):
+    step: str = Field(max_length=40, description="one of the offered steps")
+    reason: str = Field(max_length=MOST_TEXT)
+
+
+class Weighing(Answer):
+    bottleneck: Literal["compute", "memory", "communication", "pipeline", "host"]
+    reason: str = Field(max_length=MOST_TEXT)
+
+
+class SuggestedPlan(Answer):
+    """Fields that differ from the start plan; the data-parallel degree follows from the others."""
+
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp_shard: int | None = None
+    zero_stage: int | None = None
+    micro_batch_size: int | None = None
+    sequence_parallel: bool | None = None
+    recompute: Literal["none", "selective", "full"] | None = None
+    schedule: Literal["1f1b", "interleaved", "zero_bubble", "gpipe"] | None = None
+
+
+class Suggestion(Answer):
+    plan: SuggestedPlan
+    origin: str = Field("", max_length=100, description="the id of the playbook or case it follows, if any")
+    reason: str = Field(max_length=MOST_TEXT)
+
+
+class Suggestions(Answer):
+    suggestions: list[Suggestion] = Field(max_length=8)
+
+
+class Prose(Answer):
+    """What a careful performance engineer would write above the numbers."""
+
+    verdict: str = Field(max_length=MOST_TEXT, description="the result in one or two sentences")
+    first_step: str = Field(max_length=MOST_TEXT, description="what to try first, and how to tell it worked")
+    would_change: str = Field(max_length=MOST_TEXT, description="what would change the answer")
+    rationales: list[str] = Field(max_length=MOST_PLANS, description="one for each proposal, in order")

@@ -1,0 +1,69 @@
+"""What the expert rules write above the numbers: the verdict, the first step, what would change the answer.
+
+Every number is taken from the payload, rounded; nothing is computed here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from graph.reasoner.answers import Prose
+
+Payload = Mapping[str, Any]
+MOST_CHANGES = 3
+
+
+def write(payload: Payload) -> Prose:
+    return Prose(
+        verdict=_verdict(payload),
+        first_step=_first_step(payload),
+        would_change=_would_change(payload),
+        rationales=[one["rationale"] for one in payload["proposals"]],
+    )
+
+
+def _verdict(payload: Payload) -> str:
+    best, baseline, diagnosis = payload["proposals"][0], payload["baseline"], payload["diagnosis"]
+    if baseline is None:
+        return f"Start with {best['summary']}: {_pace(best['prediction'])}. {_limited('It', diagnosis)}"
+    if not baseline["fits"]:
+        needs = f"it needs {baseline['peak_memory_gib']:.1f} GiB a device"
+        return f"Today's plan does not fit: {needs}. {best['summary']} fits: {_pace(best['prediction'])}."
+    today = f"Today's step is predicted to take {baseline['step_time_s']:.3g} s. {_limited('It', diagnosis)}"
+    if diagnosis["lever"]:
+        return f"{today} {diagnosis['lever']}"
+    gain = f"{best['speedup']:.2f}x (80% interval {best['speedup_low']:.2f} to {best['speedup_high']:.2f})"
+    return f"{today} {best['summary']} is predicted to be {gain} as fast: {_pace(best['prediction'])}."
+
+
+def _pace(prediction: Payload) -> str:
+    return (
+        f"{prediction['step_time_s']:.3g} s a step, MFU {prediction['mfu']:.1%}, "
+        f"{prediction['peak_memory_gib']:.1f} GiB a device"
+    )
+
+
+def _limited(subject: str, diagnosis: Payload) -> str:
+    kind = diagnosis["bottleneck"]
+    first = diagnosis["evidence"][0]["says"]
+    return f"{subject} is limited by {kind}: {first}."
+
+
+def _first_step(payload: Payload) -> str:
+    best = payload["proposals"][0]
+    prediction = best["prediction"]
+    low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
+    run = "Run proposal 1 on the same nodes, data and software as today, leave the first steps out"
+    tell = f"the median step should lie between {low:.3g} and {high:.3g} s"
+    if payload["baseline"] is None:
+        start = "Run proposal 1 for a few dozen steps and leave the first ones out"
+        return f"{start}: {tell}. Outside of it, send the traces."
+    return f"{run}: {tell}. Outside of it the model misses something here: send the traces of both runs."
+
+
+def _would_change(payload: Payload) -> str:
+    best = payload["proposals"][0]["plan"]
+    other = [one for one in payload["sensitivity"] if not one["stays"] and one["best"] != best]
+    if not other:
+        return "None of the other clusters looked at has another best plan."
+    told = "; ".join(f"with {one['if']} {one['says']}" for one in other[:MOST_CHANGES])
+    return f"{told[:1].upper()}{told[1:]}."

@@ -1,0 +1,91 @@
+"""One session from request to report: started, resumed after a crash, continued after a decision.
+
+The caller brings the checkpointer (SQLite, PostgreSQL or none) and is told every event.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import Command
+
+from graph.build import build
+from graph.context import Context
+from graph.decisions import parse_decision
+from graph.events import Event
+from graph.request import Request
+from graph.state import Data, State
+
+INTERRUPT = "__interrupt__"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a run ended: with a report, or waiting for a person."""
+
+    report: Data | None
+    waiting_for: Data | None = None
+
+
+class Session:
+    """Of the same id there is one at a time: the caller sees to that."""
+
+    def __init__(
+        self, id: str, context: Context, checkpointer: BaseCheckpointSaver[Any] | None = None
+    ) -> None:
+        self.id, self.context = id, context
+        self._graph = build(context).compile(checkpointer=checkpointer)
+        self._keeps = checkpointer is not None
+        self._config: RunnableConfig = {
+            "configurable": {"thread_id": id},
+            "recursion_limit": context.limits.steps,
+        }
+
+    def run(
+        self,
+        request: Request,
+        on_event: Callable[[Event], None] | None = None,
+        decision: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Begins, or goes on from the last checkpoint; a decision delivered twice changes nothing."""
+        parsed = parse_decision(decision) if decision else None
+        known, waiting, going = self._where()
+        start: State | Command[Any] | None
+        if not known:
+            start = request.first_state(self.id, self.context.clock())
+        elif parsed and not _is_taken_in(known, parsed):
+            start = Command(resume=parsed) if waiting else State(decisions=[parsed])
+        elif going and not waiting:
+            start = None
+        else:
+            return Outcome(known.get("report"), waiting)
+        return self._stream(start, on_event)
+
+    def _where(self) -> tuple[Data, Data | None, bool]:
+        """What is known, what a person is asked, and whether a node is still to run."""
+        if not self._keeps:
+            return {}, None, False
+        snapshot = self._graph.get_state(self._config)
+        asked = snapshot.interrupts[0].value if snapshot.interrupts else None
+        # A node may have ended without its checkpoint: then there is a task, though nothing is `next`.
+        return dict(snapshot.values), asked, bool(snapshot.tasks)
+
+    def _stream(self, start: Any, on_event: Callable[[Event], None] | None) -> Outcome:  # noqa: ANN401 - see run
+        last: Data = {}
+        modes: list[Any] = ["custom", "values"]
+        durability: Any = "sync" if self._keeps else None
+        stream: Any = self._graph.stream(start, self._config, stream_mode=modes, durability=durability)
+        for mode, content in stream:
+            if mode == "values":
+                last = content
+            elif on_event:
+                on_event(content)
+        asked = last.get(INTERRUPT)
+        return Outcome(None if asked else last.get("report"), asked[0].value if asked else None)
+
+
+def _is_taken_in(known: Data, decision: Mapping[str, Any]) -> bool:
+    """A decision is told apart by its id, so that it may be delivered twice."""
+    return any(one["id"] == decision.get("id") is not None for one in known.get("decisions", []))

@@ -1,0 +1,42 @@
+"""Where a session's state is kept after every node: SQLite in the data folder, or PostgreSQL by setting."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from service.settings import Settings
+
+FILE = "checkpoints.db"
+
+
+@contextmanager
+def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
+    """A saver that several sessions may share; its tables are made where they are missing."""
+    if settings.database_url:
+        with _postgres(settings.database_url) as saver:
+            yield saver
+        return
+    from langgraph.checkpoint.sqlite import SqliteSaver
+
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with SqliteSaver.from_conn_string(str(settings.data_dir / FILE)) as saver:
+        saver.conn.execute("PRAGMA journal_mode=WAL")
+        saver.conn.execute("PRAGMA busy_timeout=10000")
+        saver.setup()
+        yield saver
+
+
+@contextmanager
+def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
+    """A pool, so that sessions in several threads do not wait for one connection."""
+    from langgraph.checkpoint.postgres import PostgresSaver
+    from psycopg.rows import dict_row
+    from psycopg_pool import ConnectionPool
+
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    with ConnectionPool(url, min_size=1, max_size=8, kwargs=options, open=True) as pool:
+        saver = PostgresSaver(pool)  # type: ignore[arg-type]
+        saver.setup()
+        yield saver

@@ -1,0 +1,164 @@
+"""A report beside the scenario it answers: what every format shows, chosen once.
+
+Covers which parts are shown and how they are called. Not here: how they look (the templates, the tables).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graph.request import parse_request
+from service.report.terms import SHOWN_SHARE
+from service.report.text import seconds, times
+from tools.recommend.notes import apply_notes
+from tools.recommend.optimize import workload_of
+from tools.recommend.words import short
+from tools.recommend.workload import Workload
+from tools.scenario import Plan, parse_scenario
+
+Data = Mapping[str, Any]
+REPEATED_RISK = "the prediction's 80% interval"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Today's plan or a proposal, as it is compared with the others."""
+
+    name: str
+    summary: str
+    prediction: Data
+    proposal: Data | None = None
+    """None for today's plan."""
+
+    @property
+    def gain(self) -> str | None:
+        """How much faster than today, with its interval."""
+        if self.proposal is None or self.proposal["speedup"] is None:
+            return None
+        low, high = self.proposal["speedup_low"], self.proposal["speedup_high"]
+        return f"{times(self.proposal['speedup'])} ({low:.2f} to {high:.2f})"
+
+    @property
+    def interval(self) -> str:
+        low, high = self.prediction["step_time_low_s"], self.prediction["step_time_high_s"]
+        return f"{seconds(low, like=high).partition(' ')[0]} to {seconds(high)}"
+
+    @property
+    def risks(self) -> list[str]:
+        """Without the interval, which stands beside the step time."""
+        told = self.proposal["risks"] if self.proposal else []
+        return [risk for risk in told if not risk.startswith(REPEATED_RISK)]
+
+    @property
+    def evidence(self) -> list[Data]:
+        """Without what the diagnosis or the rationale has said."""
+        found = self.proposal["evidence"] if self.proposal else []
+        said = self.proposal["rationale"].lower() if self.proposal else ""
+        return [one for one in found if one["ref"] != "baseline" and one["says"].lower() not in said]
+
+
+@dataclass(frozen=True)
+class View:
+    title: str
+    contract: str
+    """What is trained and how, in one line: two plans are comparable only where it is equal."""
+    plans: Sequence[Planned]
+    limit_gib: float
+    """Memory a plan may fill."""
+    capacity_gib: float
+    report: Data
+
+    @property
+    def proposals(self) -> Sequence[Planned]:
+        return [one for one in self.plans if one.proposal]
+
+    @property
+    def evidence(self) -> Sequence[Data]:
+        found: Sequence[Data] = self.report["diagnosis"]["evidence"]
+        return found
+
+    @property
+    def other_clusters(self) -> list[tuple[str, str]]:
+        """What the cluster might be instead, and which plan would then be the fastest."""
+        return [(one["if"], _answer(one, self.report["proposals"])) for one in self.report["sensitivity"]]
+
+    @property
+    def rejected(self) -> list[tuple[str, str, str]]:
+        return [(one["summary"], one["binding"], one["why"]) for one in self.report["rejected"]]
+
+    @property
+    def brought(self) -> list[tuple[str, str, str]]:
+        """Plans that a playbook, a model or an engineer brought: from whom, which, and what became of it."""
+        ranks = [(one["plan"], one["rank"]) for one in self.report["proposals"]]
+        return [(one["origin"], one["summary"], _fate(one, ranks)) for one in self.report["considered"]]
+
+    @property
+    def warnings(self) -> list[Data]:
+        """Past cases that a measurement refuted."""
+        return [one for one in self.report["cases"] if one["warning"]]
+
+    @property
+    def precedents(self) -> list[Data]:
+        return [one for one in self.report["cases"] if not one["warning"]]
+
+    def shown(self, names: Mapping[str, str], part: str) -> dict[str, str]:
+        """Those of the names that are large enough in some plan to be seen."""
+        kept = {}
+        for key, name in names.items():
+            shares = (
+                one.prediction[part][key] / (sum(one.prediction[part].values()) or 1) for one in self.plans
+            )
+            if max(shares) >= SHOWN_SHARE:
+                kept[key] = name
+        return kept
+
+
+def view_of(scenario: Data, report: Data) -> View:
+    workload = read_workload(scenario, report)
+    s = workload.scenario
+    return View(
+        title=f"{s.model.name or 'Model'} on {s.cluster.num_devices:,} x {s.cluster.device}",
+        contract=(
+            f"{s.training.framework}, {s.training.precision}, global batch {s.training.global_batch_size:,}, "
+            f"sequence length {s.training.seq_len:,}"
+        ),
+        plans=_plans(report, s.plan),
+        limit_gib=workload.limit_gib,
+        capacity_gib=workload.capacity_gib,
+        report=report,
+    )
+
+
+def read_workload(scenario: Data, report: Data) -> Workload:
+    """The scenario as the session took it: with what was accepted of the engineer's notes."""
+    described = parse_request(scenario).scenario
+    if report["notes"] and report["notes"]["accepted"]:
+        described = apply_notes(described["notes"], report["notes"]["accepted"], described)["scenario"]
+    return workload_of(parse_scenario(described, need_plan=False))
+
+
+def _plans(report: Data, today: Plan | None) -> list[Planned]:
+    proposals = [
+        Planned(f"proposal {one['rank']}", short(Plan.model_validate(one["plan"])), one["prediction"], one)
+        for one in report["proposals"]
+    ]
+    if today is None:
+        return proposals
+    return [Planned("today", short(today), report["baseline"]), *proposals]
+
+
+def _answer(case: Data, proposals: Sequence[Data]) -> str:
+    if case["best"] is None:
+        return str(case["says"])
+    same = next((one["rank"] for one in proposals if one["plan"] == case["best"]), None)
+    plan = f"proposal {same}" if same else short(Plan.model_validate(case["best"]))
+    return f"{plan} ({seconds(case['step_time_s'])})"
+
+
+def _fate(brought: Data, ranks: Sequence[tuple[Data, int]]) -> str:
+    rank = next((rank for plan, rank in ranks if plan == brought["plan"]), None)
+    if rank:
+        return f"proposal {rank}"
+    if brought["binding"] == "time":
+        return f"a step {brought['step_time_ratio'] - 1:.1%} longer than proposal 1's"
+    return str(brought["why"])

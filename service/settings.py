@@ -1,0 +1,102 @@
+"""Every setting, from the environment (`ASAP_*`) or a file `.env`. The only place that reads either."""
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tools.errors import InputError
+
+PREFIX = "ASAP_"
+
+
+class Settings(BaseSettings):
+    """`asap serve --help` prints this table."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True, frozen=True
+    )
+
+    data_dir: Path = Field(Path(".asap"), description="where everything lives that is not in a server")
+    database_url: str | None = Field(
+        None, description="postgresql://...; without it SQLite in the data folder"
+    )
+    chroma_url: str | None = Field(None, description="http://host:port of a Chroma server; else embedded")
+    traces_dir: Path | None = Field(
+        None, description="uploaded traces; a shared folder where there are replicas"
+    )
+
+    llm_base_url: str | None = Field(
+        None, description="an OpenAI-compatible endpoint; without it expert rules"
+    )
+    llm_model: str | None = Field(None, description="the model's name there")
+    llm_api_key: SecretStr | None = Field(None, description="its key")
+    llm_timeout_s: float = Field(60, gt=0, le=3600)
+    llm_max_tokens: int = Field(2000, ge=16, le=200_000, description="of one answer")
+    llm_input_price: float = Field(0, ge=0, description="money for a million tokens read")
+    llm_output_price: float = Field(0, ge=0, description="money for a million tokens written")
+    session_tokens: int = Field(200_000, ge=0, description="what one session may use")
+    session_cost: float = Field(5.0, ge=0, description="money one session may spend")
+    session_s: float = Field(900, gt=0, description="seconds one session may take")
+
+    embedding: Literal["minilm", "endpoint", "none"] = Field(
+        "minilm", description="how knowledge is embedded"
+    )
+    embedding_base_url: str | None = None
+    embedding_model: str | None = None
+    embedding_api_key: SecretStr | None = None
+
+    worker_sessions: int = Field(2, ge=1, le=256, description="sessions a worker runs at a time")
+    tenant_sessions: int = Field(20, ge=1, description="sessions of one tenant that run at a time")
+    lease_s: float = Field(15, ge=1, description="a worker not heard of for so long has lost its sessions")
+    shutdown_s: float = Field(20, ge=0, description="time to finish before sessions are handed back")
+
+    max_body_bytes: int = Field(2 * 2**20, ge=1024)
+    max_trace_bytes: int = Field(8 * 2**30, ge=1024, description="of one uploaded folder of traces")
+    trace_days: int = Field(30, ge=1, description="uploaded traces are kept so long")
+    request_s: float = Field(30, gt=0, description="longest plan search, and wait for a piece of a body")
+    requests_per_minute: int = Field(6000, ge=1, description="of one API key or address")
+
+    cookie_secret: SecretStr | None = Field(
+        None, description="signs browsers' cookies besides the key's digest; the same on every replica"
+    )
+    webhook_secret: SecretStr | None = Field(None, description="signs webhooks; without it none are sent")
+    webhook_private: bool = Field(False, description="allow webhooks to private addresses")
+    smtp_host: str | None = Field(None, description="mails nightly reports; without it none are mailed")
+    smtp_port: int = Field(587, ge=1, le=65_535)
+    smtp_security: Literal["starttls", "tls", "none"] = Field("starttls", description="of the connection")
+    smtp_user: str | None = None
+    smtp_password: SecretStr | None = None
+    smtp_from: str | None = Field(None, description="the sender of nightly reports")
+    smtp_ca_file: Path | None = Field(None, description="certificates to trust besides the system's")
+    public_url: str | None = Field(None, description="where people reach the pages, for links in reports")
+    jwt_issuer: str | None = Field(None, description="accept tokens of this OpenID Connect issuer")
+    jwt_audience: str | None = None
+    jwt_keys_file: Path | None = Field(None, description="the issuer's keys (JWKS)")
+    jwt_keys_url: str | None = Field(None, description="where the issuer publishes them, in place of a file")
+    jwt_tenant_claim: str | None = Field(None, description="the claim that names the tenant; else one tenant")
+    otlp_endpoint: str | None = Field(None, description="send OpenTelemetry traces there")
+    server: str = Field("http://127.0.0.1:8000", description="the server that 'asap sessions' speaks to")
+    api_key: SecretStr | None = Field(None, description="the key that 'asap sessions' shows it")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def database(self) -> str:
+        """The address for SQLAlchemy."""
+        if self.database_url is None:
+            return f"sqlite:///{(self.data_dir / 'asap.db').absolute()}"
+        return self.database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@cache
+def load_settings() -> Settings:
+    """Read once; a wrong value names its variable."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
+        secret = name.endswith(("KEY", "SECRET", "PASSWORD"))
+        raise InputError(name, "a secret" if secret else first["input"], first["msg"]) from None

@@ -1,0 +1,163 @@
+"""What a scripted endpoint can say. Each function makes a reply: from a request to what is sent."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SUBMIT = "submit_answer"
+USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
+WHOLE_BODY = 1 << 30
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One request as it arrived."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        return list(self.body["messages"])
+
+    @property
+    def prompt(self) -> str:
+        """The user's first message: the task with its data."""
+        return next(str(one["content"]) for one in self.messages if one["role"] == "user")
+
+    @property
+    def question(self) -> str:
+        """The name of the task that is asked."""
+        found = re.match(r"Task: (\w+)", self.prompt)
+        return found.group(1) if found else ""
+
+    @property
+    def wants(self) -> list[str]:
+        """Which abilities of an endpoint the request uses: tools, json_schema, json_object, a parameter."""
+        kind = self.body.get("response_format", {}).get("type")
+        return [*self.body, *([kind] if kind else [])]
+
+    @property
+    def tools(self) -> list[str]:
+        return [one["function"]["name"] for one in self.body.get("tools", [])]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What goes over the wire, and how."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+    hang_s: float = 0.0
+    drops: bool = False
+    """Closes the connection without a word."""
+    chunk_bytes: int = WHOLE_BODY
+    chunk_pause_s: float = 0.0
+
+
+Reply = Callable[[Seen], Played]
+
+
+def answer(data: Mapping[str, Any]) -> Reply:
+    """A good answer: by handing in where the request offers that, else as JSON."""
+
+    def reply(seen: Seen) -> Played:
+        return (calls((SUBMIT, data)) if SUBMIT in seen.tools else text(json.dumps(data)))(seen)
+
+    return reply
+
+
+def text(content: str | None, finish: str = "stop", usage: Mapping[str, int] | None = USAGE) -> Reply:
+    return message({"role": "assistant", "content": content}, finish, usage)
+
+
+def calls(*wanted: tuple[str, Mapping[str, Any] | str]) -> Reply:
+    """Tool calls; arguments given as text are sent as they are, broken ones too."""
+    called = [
+        {
+            "id": f"call_{place}",
+            "type": "function",
+            "function": {
+                "name": name,
+                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+            },
+        }
+        for place, (name, arguments) in enumerate(wanted)
+    ]
+    return message({"role": "assistant", "content": None, "tool_calls": called}, "tool_calls")
+
+
+def refusal(words: str = "I cannot help with that.") -> Reply:
+    return message({"role": "assistant", "content": None, "refusal": words}, "stop")
+
+
+def filtered() -> Reply:
+    return text("", "content_filter")
+
+
+def truncated(content: str) -> Reply:
+    return text(content, "length")
+
+
+def message(content: Mapping[str, Any], finish: str, usage: Mapping[str, int] | None = USAGE) -> Reply:
+    whole = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "scripted",
+        "choices": [{"index": 0, "message": content, "finish_reason": finish}],
+        **({"usage": usage} if usage else {}),
+    }
+    return raw(json.dumps(whole).encode())
+
+
+def raw(body: bytes, content_type: str = "application/json") -> Reply:
+    return lambda seen: Played(body, content_type=content_type)
+
+
+def failure(
+    status: int, says: str = "", code: str | None = None, headers: Mapping[str, str] | None = None
+) -> Reply:
+    error = {"error": {"message": says, "type": "error", "param": None, "code": code}}
+    return lambda seen: Played(json.dumps(error).encode(), status, headers or {})
+
+
+def server_error(status: int = 500) -> Reply:
+    return failure(status, "internal error")
+
+
+def rate_limited(retry_after: str | None = None) -> Reply:
+    return failure(
+        429, "slow down", "rate_limit_exceeded", {"Retry-After": retry_after} if retry_after else {}
+    )
+
+
+def context_overflow() -> Reply:
+    says = (
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9031 tokens."
+    )
+    return failure(400, says, "context_length_exceeded")
+
+
+def hang(seconds: float = 60.0) -> Reply:
+    return lambda seen: Played(b"{}", hang_s=seconds)
+
+
+def trickle(pause_s: float = 0.05, length: int = 4000) -> Reply:
+    """A byte at a time: never silent for long, never done."""
+    return lambda seen: Played(b" " * length, chunk_bytes=1, chunk_pause_s=pause_s)
+
+
+def dropped() -> Reply:
+    return lambda seen: Played(b"", drops=True)
+
+
+def endless_calls(name: str, arguments: Sequence[Mapping[str, Any]]) -> Reply:
+    """For `then=`: always one more lookup."""
+    turn = iter(range(10**9))
+    return lambda seen: calls((name, arguments[next(turn) % len(arguments)]))(seen)

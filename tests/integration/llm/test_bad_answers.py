@@ -1,0 +1,107 @@
+"""Answers that are no answers: mended once, and counted either way."""
+
+import json
+
+import pytest
+
+from graph.reasoner import faults
+from graph.reasoner.question import ReasonerError
+from tests.integration.llm import replies
+from tests.integration.llm.conftest import MakeModel
+from tests.integration.llm.questions import GOOD, choose_step, question
+from tests.integration.llm.replies import Reply
+from tests.integration.llm.scripted_server import ScriptedServer
+
+CHOICE = GOOD["choose_step"]
+INCOMPLETE = replies.text('{"step": "learn"}')
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(CHOICE),
+        f"```json\n{json.dumps(CHOICE)}\n```",
+        f"<think>perhaps {{}} or so</think>\n{json.dumps(CHOICE)}",
+        f"Here it is: {json.dumps(CHOICE)} Good luck!",
+        json.dumps({"answer": CHOICE}),
+    ],
+)
+def test_an_answer_is_found_in_its_wrapping(content: str, model_at: MakeModel) -> None:
+    with ScriptedServer(replies.text(content)) as server:
+        assert model_at(server).ask(choose_step()).answer.model_dump() == CHOICE
+
+
+def test_an_invalid_answer_is_mended_with_the_reason(model_at: MakeModel) -> None:
+    with ScriptedServer(INCOMPLETE, replies.answer(CHOICE)) as server:
+        reply = model_at(server).ask(choose_step())
+    last = server.seen[1].messages
+    assert [one["role"] for one in last] == ["system", "user", "assistant", "user"]
+    assert "reason: Field required" in last[-1]["content"]
+    assert reply.tokens == 240
+
+
+def test_an_answer_that_stays_invalid_is_given_up_with_what_it_cost(model_at: MakeModel) -> None:
+    with ScriptedServer(then=INCOMPLETE) as server, pytest.raises(ReasonerError) as raised:
+        model_at(server, price_per_million_input=1.0).ask(choose_step())
+    assert raised.value.kind == faults.MALFORMED
+    assert (len(server.seen), raised.value.tokens) == (2, 240)
+    assert raised.value.cost == pytest.approx(200 / 1e6)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        replies.text("{broken"),
+        replies.text('{"step": NaN, "reason": "x"}'),
+        replies.text('{"step": "learn", "reason": "x", "also": 1}'),
+        replies.text(json.dumps({"step": "learn", "reason": "x" * 2001})),
+        replies.text('{"a":' * 5000),
+    ],
+)
+def test_what_is_not_exactly_the_asked_shape_is_malformed(reply: Reply, model_at: MakeModel) -> None:
+    with ScriptedServer(then=reply) as server, pytest.raises(ReasonerError) as raised:
+        model_at(server).ask(choose_step())
+    assert raised.value.kind == faults.MALFORMED
+
+
+def test_prose_instead_of_json_is_malformed_after_every_way_was_tried(model_at: MakeModel) -> None:
+    prose = replies.text("I would keep going.")
+    with ScriptedServer(then=prose) as server, pytest.raises(ReasonerError) as raised:
+        model_at(server).ask(choose_step())
+    assert raised.value.kind == faults.MALFORMED
+    assert len(server.seen) == 3
+
+
+def test_a_truncated_answer_is_asked_for_again_shorter(model_at: MakeModel) -> None:
+    cut = replies.truncated('{"step": "learn", "reason": "because')
+    with ScriptedServer(cut, replies.answer(CHOICE)) as server:
+        assert model_at(server).ask(choose_step()).answer.step == "learn"
+    assert "shorter" in server.seen[1].messages[-1]["content"]
+    with ScriptedServer(then=cut) as server, pytest.raises(ReasonerError) as raised:
+        model_at(server).ask(choose_step())
+    assert raised.value.kind == faults.TRUNCATED
+    assert len(server.seen) == 2
+
+
+def test_an_overflowing_question_is_shortened_once(model_at: MakeModel) -> None:
+    books = [{"id": f"book-{place}", "why": "long " * 400, "sources": ["x"]} for place in range(9)]
+    with ScriptedServer(replies.context_overflow(), replies.answer(GOOD["explain"])) as server:
+        model_at(server).ask(question("explain", playbooks=books))
+    whole, short = (seen.prompt for seen in server.seen)
+    assert len(short) < len(whole) / 3
+    assert "speedup_low" in short
+    assert "book-8" not in short
+
+
+def test_a_question_that_overflows_twice_is_given_up(model_at: MakeModel) -> None:
+    with ScriptedServer(then=replies.context_overflow()) as server, pytest.raises(ReasonerError) as raised:
+        model_at(server).ask(choose_step())
+    assert raised.value.kind == faults.OVERFLOW
+    assert len(server.seen) == 2
+
+
+def test_a_huge_payload_is_shortened_before_anybody_pays_for_it(model_at: MakeModel) -> None:
+    with ScriptedServer(replies.answer(GOOD["read_notes"])) as server:
+        model_at(server).ask(question("read_notes", notes="word " * 50_000))
+    assert len(server.seen) == 1
+    assert len(server.seen[0].prompt) < 10_000

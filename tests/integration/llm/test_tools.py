@@ -1,0 +1,147 @@
+"""Tool calling: lookups while the model thinks, a limit on them, and the answer handed in."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from graph.reasoner import faults
+from graph.reasoner.question import ReasonerError
+from graph.reasoner.tool_calls import ToolUse
+from graph.reasoner.tool_loop import MOST_ROUNDS, SUBMIT
+from tests.integration.llm import replies
+from tests.integration.llm.conftest import MakeModel
+from tests.integration.llm.questions import GOOD, TOOLS, suggest_plans
+from tests.integration.llm.scripted_server import ScriptedServer
+from tools.errors import InputError
+
+ANSWER = replies.answer(GOOD["suggest_plans"])
+LOOKUP = replies.calls(("explain_plan", {"plan": {"tp": 4}}))
+
+
+def results(server: ScriptedServer) -> list[str]:
+    """What the tools returned, as the last request shows it."""
+    return [str(one["content"]) for one in server.seen[-1].messages if one["role"] == "tool"]
+
+
+def test_a_lookup_is_run_and_its_result_returned_before_the_answer(model_at: MakeModel) -> None:
+    told: list[ToolUse] = []
+    with ScriptedServer(LOOKUP, ANSWER) as server:
+        reply = model_at(server, on_tool=told.append).ask(suggest_plans(TOOLS))
+    assert reply.answer.suggestions[0].plan.tp == 4
+    assert [(one.tool, dict(one.arguments)) for one in told] == [("explain_plan", {"plan": {"tp": 4}})]
+    assert told[0].result == {"accepted": True, "why": "the slower term is pipeline_bubble"}
+    assert '"accepted":true' in results(server)[0]
+    assert reply.tokens == 240
+    assert "explain_plan(" in reply.prompt
+
+
+def test_the_tools_are_described_by_their_types_and_words(model_at: MakeModel) -> None:
+    with ScriptedServer(ANSWER) as server:
+        model_at(server).ask(suggest_plans(TOOLS))
+    specs = {one["function"]["name"]: one["function"] for one in server.seen[0].body["tools"]}
+    assert list(specs) == ["explain_plan", "find_knowledge", SUBMIT]
+    assert specs["find_knowledge"]["description"] == "Find playbooks by a description."
+    assert specs["find_knowledge"]["parameters"]["required"] == ["query"]
+    assert "zero_stage" in specs["explain_plan"]["parameters"]["properties"]["plan"]["properties"]
+    assert "$ref" not in json.dumps(specs)
+
+
+def test_several_lookups_at_once_are_all_answered(model_at: MakeModel) -> None:
+    many = replies.calls(*[("find_knowledge", {"query": f"q{place}"}) for place in range(9)])
+    with ScriptedServer(many, ANSWER) as server:
+        model_at(server).ask(suggest_plans(TOOLS))
+    assert len(results(server)) == 9
+    assert "not run" in results(server)[8]
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (("launch_missiles", {}), "no such tool"),
+        (("explain_plan", {"plan": {"tp": "many"}}), "plan.tp"),
+        (("explain_plan", {}), "plan: Field required"),
+        (("explain_plan", "{broken"), "not a JSON object"),
+        (("find_knowledge", {"query": "x", "folder": "/etc"}), "folder"),
+    ],
+)
+def test_a_call_that_cannot_be_run_is_told_to_the_model(
+    call: tuple[str, Mapping[str, object] | str], says: str, model_at: MakeModel
+) -> None:
+    with ScriptedServer(replies.calls(call), ANSWER) as server:
+        model_at(server).ask(suggest_plans(TOOLS))
+    assert says in results(server)[0]
+
+
+def test_a_tool_that_fails_is_told_to_the_model(model_at: MakeModel) -> None:
+    def explain_plan(tp: int) -> object:
+        """Fails."""
+        raise InputError("plan.tp", tp, "must divide 64")
+
+    with ScriptedServer(replies.calls(("explain_plan", {"tp": 7})), ANSWER) as server:
+        model_at(server).ask(suggest_plans({"explain_plan": explain_plan}))
+    assert "must divide 64" in results(server)[0]
+
+
+def test_a_long_result_is_cut(model_at: MakeModel) -> None:
+    def find_knowledge(query: str) -> object:
+        """Finds a lot."""
+        return [{"text": query * 5000, "number": place} for place in range(500)]
+
+    with ScriptedServer(replies.calls(("find_knowledge", {"query": "word"})), ANSWER) as server:
+        model_at(server).ask(suggest_plans({"find_knowledge": find_knowledge}))
+    assert len(results(server)[0]) < 10_000
+
+
+def test_an_endless_loop_of_lookups_ends(model_at: MakeModel) -> None:
+    endless = replies.endless_calls("find_knowledge", [{"query": "a"}, {"query": "b"}])
+    with ScriptedServer(then=endless) as server, pytest.raises(ReasonerError) as raised:
+        model_at(server).ask(suggest_plans(TOOLS))
+    assert raised.value.kind == faults.TOOL_LOOP
+    assert len(server.seen) == MOST_ROUNDS + 1
+    assert server.seen[-1].tools == [SUBMIT]
+    assert raised.value.tokens == 120 * (MOST_ROUNDS + 1)
+
+
+def test_a_loop_that_has_cost_enough_is_told_to_end(model_at: MakeModel) -> None:
+    with ScriptedServer(LOOKUP, LOOKUP, ANSWER) as server:
+        model_at(server, most_question_tokens=200).ask(suggest_plans(TOOLS))
+    assert [len(seen.tools) for seen in server.seen] == [3, 3, 1]
+
+
+def test_a_model_that_stops_when_told_is_still_heard(model_at: MakeModel) -> None:
+    with ScriptedServer(*[LOOKUP] * MOST_ROUNDS, ANSWER) as server:
+        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
+
+
+def test_an_answer_that_is_written_out_counts_too(model_at: MakeModel) -> None:
+    written = replies.text(json.dumps(GOOD["suggest_plans"]))
+    with ScriptedServer(LOOKUP, written) as server:
+        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions[0].origin == "tp-smaller"
+
+
+def test_an_invalid_answer_is_mended_once(model_at: MakeModel) -> None:
+    wrong = replies.calls((SUBMIT, {"suggestions": [{"plan": {"tp": "wide"}}]}))
+    with ScriptedServer(wrong, ANSWER) as server:
+        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
+    assert "suggestions.0.plan.tp" in results(server)[0]
+    with ScriptedServer(then=wrong) as server, pytest.raises(ReasonerError) as raised:
+        model_at(server).ask(suggest_plans(TOOLS))
+    assert raised.value.kind == faults.MALFORMED
+    assert len(server.seen) == 2
+
+
+def test_words_after_a_lookup_are_mended_and_do_not_close_the_way(model_at: MakeModel) -> None:
+    with ScriptedServer(LOOKUP, replies.text("I am done."), ANSWER, ANSWER) as server:
+        model = model_at(server)
+        model.ask(suggest_plans(TOOLS))
+        model.ask(suggest_plans(TOOLS))
+    assert all("tools" in seen.body for seen in server.seen)
+
+
+def test_a_slip_does_not_close_a_way_that_has_worked(model_at: MakeModel) -> None:
+    with ScriptedServer(ANSWER, replies.text("Sure!"), ANSWER, ANSWER) as server:
+        model = model_at(server)
+        for _ in range(3):
+            model.ask(suggest_plans(TOOLS))
+    assert ["tools" in seen.body for seen in server.seen] == [True, True, False, True]

@@ -1,0 +1,62 @@
+"""A workload that is searched in a moment, and sessions over it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from graph.context import Context
+from graph.events import Event
+from graph.request import parse_request
+from graph.session import Outcome, Session
+from tools.kb import open_seed
+
+Raw = dict[str, Any]
+SMALL: Raw = {
+    "model": {
+        "name": "small", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192,
+        "num_attention_heads": 16, "vocab_size": 32000,
+    },
+    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
+    "training": {
+        "seq_len": 2048, "global_batch_size": 16, "precision": "bf16", "framework": "megatron-core",
+    },
+    "plan": {
+        "tp": 8, "pp": 1, "cp": 1, "ep": 1, "dp": 1, "dp_shard": 1, "zero_stage": 0, "micro_batch_size": 1,
+        "recompute": "full",
+    },
+}  # fmt: skip
+
+
+def small(**changed: object) -> Raw:
+    """A copy with some parts replaced; a part given as None is left out."""
+    raw: Raw = json.loads(json.dumps(SMALL)) | changed
+    return {name: part for name, part in raw.items() if part is not None}
+
+
+def run(
+    raw: Mapping[str, Any],
+    context: Context | None = None,
+    checkpointer: BaseCheckpointSaver[Any] | None = None,
+    decision: Mapping[str, Any] | None = None,
+    id: str = "s1",
+) -> tuple[Outcome, list[Event]]:
+    events: list[Event] = []
+    session = Session(id, context or Context(open_seed()), checkpointer)
+    return session.run(parse_request(raw), events.append, decision), events
+
+
+def report_of(raw: Mapping[str, Any], context: Context | None = None) -> dict[str, Any]:
+    report = run(raw, context)[0].report
+    assert report is not None
+    return report
+
+
+def steps_of(events: list[Event]) -> list[str]:
+    """The steps that the coordinator chose, in order."""
+    return [event["step"] for event in events if event["kind"] == "routed"]
+
+
+def tools_of(events: list[Event]) -> list[str]:
+    return [event["tool"] for event in events if event["kind"] == "tool"]

@@ -1,0 +1,185 @@
+"""Whole sessions with the expert rules: their order, their report, decisions, limits."""
+
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph.context import Context, Limits
+from graph.events import Event
+from graph.request import parse_request
+from graph.session import Session
+from tests.unit.graph.cases import report_of, run, small, steps_of, tools_of
+from tools.errors import InfeasibleError, InputError
+from tools.kb import open_seed
+from tools.recommend.optimize import optimize
+from tools.scenario import parse_scenario
+
+CONTRACT_KEYS = {"diagnosis", "baseline", "proposals", "rejected", "searched", "reasoner"}
+
+
+def test_todays_plan_is_diagnosed_before_anything_is_proposed() -> None:
+    _, events = run(small())
+    assert steps_of(events) == ["analyzer", "proposal", "verify", "learn", "report"]
+
+
+def test_a_cold_start_analyses_the_best_plan_found() -> None:
+    outcome, events = run(small(plan=None))
+    assert steps_of(events) == ["proposal", "analyzer", "proposal", "verify", "learn", "report"]
+    assert outcome.report is not None
+    assert outcome.report["baseline"] is None
+    assert tools_of(events).count("search_plans") == 1
+
+
+def test_every_step_of_the_coordinator_has_its_reason() -> None:
+    _, events = run(small())
+    assert all(event["reason"] for event in events if event["kind"] == "routed")
+
+
+@pytest.mark.parametrize("raw", [small(), small(plan=None)], ids=["today", "cold"])
+def test_the_rules_propose_what_the_search_alone_proposes(raw: dict[str, Any]) -> None:
+    alone: Any = optimize(parse_scenario(raw, need_plan=False))
+    told = report_of(raw)
+    assert [one["plan"] for one in told["proposals"]] == [one["plan"] for one in alone["proposals"]]
+    assert told.keys() >= CONTRACT_KEYS
+    assert told["reasoner"] == "expert-rules"
+    assert told["diagnosis"]["bottleneck"] == alone["diagnosis"]["bottleneck"]
+
+
+def test_every_number_is_verified_and_none_is_struck_from_the_rules_text() -> None:
+    verification = report_of(small())["verification"]
+    assert verification["holds"]
+    assert verification["checked"] > 50
+    assert verification["numbers_struck"] == []
+
+
+def test_events_have_unique_keys_and_tell_who_called_what() -> None:
+    _, events = run(small())
+    assert len({event["key"] for event in events}) == len(events)
+    told = next(event for event in events if event.get("tool") == "search_plans")
+    assert told["node"] == "proposal"
+    assert told["arguments"]["scenario"]["cluster"]["num_devices"] == 8
+    assert told["result"]["proposals"]
+    assert told["seconds"] > 0
+
+
+def test_the_same_scenario_gives_the_same_report() -> None:
+    first, second = report_of(small()), report_of(small())
+    for one in (first, second):
+        one["searched"].pop("seconds")
+    assert first == second
+
+
+def test_nothing_feasible_is_an_error_that_says_what_would_do() -> None:
+    raw = small(plan=None, constraints={"max_memory_fraction": 0.001})
+    with pytest.raises(InfeasibleError, match="GiB"):
+        run(raw)
+
+
+def test_time_that_is_up_ends_the_session_with_what_is_verified() -> None:
+    context = Context(open_seed(), limits=Limits(session_s=-1))
+    outcome, events = run(small(), context)
+    assert steps_of(events)[-2:] == ["verify", "report"]
+    assert outcome.report is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("mode", "fast"), ("approval", "boss"), ("modus", 1), ("constraints", {"tpp": 1})]
+)
+def test_a_wrong_request_names_the_field(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=name if name != "constraints" else "tpp"):
+        parse_request(small(**{name: value}))
+
+
+def waiting() -> InMemorySaver:
+    """The store of a session that waits for a person."""
+    store = InMemorySaver()
+    outcome, _ = run(small(approval="person"), checkpointer=store)
+    assert outcome.report is None
+    assert outcome.waiting_for is not None
+    assert len(outcome.waiting_for["proposals"]) >= 1
+    return store
+
+
+def test_a_session_waits_for_a_person_and_reports_after_the_decision() -> None:
+    decision = {"id": "d1", "action": "approve", "proposal": 1, "by": "ada"}
+    outcome, events = run(small(approval="person"), checkpointer=waiting(), decision=decision)
+    assert outcome.report is not None
+    assert outcome.report["decisions"][0]["by"] == "ada"
+    assert "search_plans" not in tools_of(events)
+
+
+def test_asking_a_waiting_session_again_changes_nothing() -> None:
+    outcome, events = run(small(approval="person"), checkpointer=waiting())
+    assert outcome.waiting_for is not None
+    assert events == []
+
+
+def test_an_engineers_plan_is_scored_beside_the_others_and_asked_about_again() -> None:
+    store = waiting()
+    decision = {"id": "d1", "action": "submit", "plan": {"tp": 2, "recompute": "none"}, "by": "ada"}
+    outcome, _ = run(small(approval="person"), checkpointer=store, decision=decision)
+    assert outcome.waiting_for is not None
+    final, _ = run(small(approval="person"), checkpointer=store, decision={"id": "d2", "action": "approve"})
+    assert final.report is not None
+    mine = [one for one in final.report["considered"] if one["origin"] == "ada"]
+    assert len(mine) == 1
+    assert mine[0]["plan"]["tp"] == 2
+
+
+def test_a_decision_after_the_end_opens_the_session_once_more() -> None:
+    store = InMemorySaver()
+    first, _ = run(small(), checkpointer=store)
+    decision = {"id": "d1", "action": "edit", "proposal": 1, "plan": {"micro_batch_size": 1}, "by": "ada"}
+    second, events = run(small(), checkpointer=store, decision=decision)
+    again, nothing = run(small(), checkpointer=store, decision=decision)
+    assert steps_of(events) == ["proposal", "verify", "learn", "report"]
+    assert nothing == []
+    assert again.report == second.report != first.report
+
+
+@pytest.mark.parametrize(
+    ("decision", "field"),
+    [
+        ({"action": "aprove"}, "action"),
+        ({"action": "approve", "proposal": 4}, "proposal"),
+        ({"action": "approve", "plan": {"tp": 1}}, "plan"),
+        ({"action": "submit"}, "plan"),
+        ({"action": "submit", "plan": {"tpp": 1}}, "plan.tpp"),
+        ({"action": "reject", "by": 7}, "by"),
+        ({"action": "reject", "who": "x"}, "who"),
+    ],
+)
+def test_a_wrong_decision_names_the_field_and_loses_nothing(decision: dict[str, Any], field: str) -> None:
+    store = waiting()
+    with pytest.raises(InputError, match=field):
+        run(small(approval="person"), checkpointer=store, decision=decision)
+    outcome, _ = run(small(approval="person"), checkpointer=store)
+    assert outcome.waiting_for is not None
+
+
+def test_a_plan_that_does_not_state_recomputation_is_optimized_too() -> None:
+    plan = {name: value for name, value in small()["plan"].items() if name != "recompute"}
+    assert report_of(small(plan=plan))["proposals"]
+
+
+class StoppedError(Exception):
+    """What a worker raises that must let its session go."""
+
+
+@pytest.mark.parametrize(
+    "key", ["1/coordinator/1", "2/analyzer/1", "4/proposal/2", "6/verify/1", "10/report/1"]
+)
+def test_a_session_stopped_by_its_watcher_goes_on_from_there(key: str) -> None:
+    store, request = InMemorySaver(), parse_request(small())
+    session = Session("s1", Context(open_seed()), store)
+
+    def stop(event: Event) -> None:
+        if event["key"] == key:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        session.run(request, stop)
+    outcome, events = run(small(), checkpointer=store)
+    assert outcome.report is not None
+    assert all(int(event["key"].split("/")[0]) >= int(key.split("/")[0]) for event in events)

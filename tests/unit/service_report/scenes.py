@@ -1,0 +1,105 @@
+"""Reports of real sessions, each made once, and the same with text that tries to be more than text."""
+
+import copy
+import json
+from functools import cache
+from typing import Any
+
+from graph.context import Context
+from graph.request import parse_request
+from graph.session import Session
+from tools.kb import open_seed
+
+Raw = dict[str, Any]
+SMALL: Raw = {
+    "id": "small",
+    "model": {
+        "name": "small model", "num_hidden_layers": 8, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_attention_heads": 8, "vocab_size": 32000,
+    },
+    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
+    "training": {
+        "seq_len": 2048, "global_batch_size": 16, "precision": "bf16", "framework": "megatron-core",
+    },
+    "plan": {
+        "tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 2, "dp_shard": 2, "zero_stage": 1, "micro_batch_size": 1,
+        "recompute": "full",
+    },
+}  # fmt: skip
+COLD: Raw = {name: part for name, part in SMALL.items() if name != "plan"}
+BOOK = ("id", "title", "do", "why", "effect")
+
+
+def session(raw: Raw) -> Raw:
+    """The report; a copy, since a test may change it."""
+    report: Raw = json.loads(_session(json.dumps(raw)))
+    return report
+
+
+@cache
+def _session(text: str) -> str:
+    return json.dumps(Session("scene", Context(open_seed())).run(parse_request(json.loads(text))).report)
+
+
+def full(text: str = "plain text") -> tuple[Raw, Raw]:
+    """A report in which every section has something to say, and all that came from elsewhere says `text`."""
+    scenario, report = copy.deepcopy(SMALL), session(SMALL)
+    scenario |= {"notes": "keep it simple", "id": text}
+    scenario["model"] = {**scenario["model"], "name": text}
+    source = {"title": text, "where": text}
+    said = {"ref": text, "says": text}
+    return scenario, report | {
+        "id": text,
+        "verdict": text,
+        "first_step": text,
+        "would_change": text,
+        "diagnosis": report["diagnosis"] | {"weighed": text, "evidence": [{"kind": "profile", **said}]},
+        "proposals": [
+            one | {"rationale": text, "risks": [text], "evidence": [{"kind": "knowledge", **said}]}
+            for one in report["proposals"]
+        ],
+        "advice": [dict.fromkeys(BOOK, text) | {"risks": [text], "sources": [source]}],
+        "cases": [_case(text, "confirmed"), _case(text, "refuted")],
+        "rejected": [{"summary": text, "binding": "memory", "why": text}],
+        "considered": [{"origin": text, "summary": text, "binding": "rule", "why": text, "plan": {}}],
+        "notes": {"accepted": [], "refused": [_statement(text)], "says": text},
+        "profile": _profile(text),
+        "decisions": [{"by": text, "action": "approve", "proposal": 1, "comment": text}],
+        "trials": [{"rank": 1, "status": "confirmed", "says": text}],
+        "incidents": [{"node": "verify", "kind": text, "says": text}],
+        "route": [{"step": "verify", "reason": text}],
+        "reasoner": text,
+        "case": text,
+    }  # fmt: skip
+
+
+def _case(text: str, status: str) -> Raw:
+    sources = [{"title": text, "where": text}]
+    case = {"id": text, "title": text, "status": status, "lesson": text, "sources": sources}
+    return case | {"warning": status == "refuted", "measured": None}
+
+
+def _statement(text: str) -> Raw:
+    return {"field": text, "value": text, "quote": text, "reason": text}
+
+
+def _profile(text: str) -> Raw:
+    total = {
+        "compute_us": 6.0,
+        "exposed_communication_us": 3.0,
+        "memory_us": 0.0,
+        "idle_us": 1.0,
+        "total_us": 10.0,
+    }
+    diagnosis = {
+        "summary": text,
+        "confidence": 0.7,
+        "competing_causes": [{"bottleneck": "host", "why": text}],
+        "next_to_profile": [text],
+    }
+    return {
+        "total": total,
+        "ranks": 2,
+        "diagnosis": diagnosis,
+        "unreadable": [{"file": text, "reason": text}],
+    }

@@ -1,0 +1,164 @@
+"""The HTML page, read back by a parser: self-contained, safe under the strictest policy, readable aloud."""
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.report.html import content_security_policy, html_report, stylesheet
+from tests.unit.service_report.scenes import COLD, SMALL, full, session
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & \x1b[31m \u202e `<b>code</b>`"
+
+
+class Page(HTMLParser):
+    """Elements in order with their attributes, and the text of each kind of element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text: dict[str, str] = {}
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.text[self.open[-1]] = self.text.get(self.open[-1], "") + data
+
+    def tags(self) -> list[str]:
+        return [tag for tag, _ in self.elements]
+
+
+def test_every_element_is_closed_in_order() -> None:
+    for page in (html_report(SMALL, session(SMALL)), html_report(COLD, session(COLD)), html_report(*full())):
+        assert Page(page).open == []
+
+
+def test_nothing_is_loaded_and_nothing_runs() -> None:
+    page = Page(html_report(*full(HOSTILE)))
+    assert not {"script", "link", "img", "iframe", "object", "form", "base"} & set(page.tags())
+    for tag, attributes in page.elements:
+        assert not [
+            name for name in attributes if name.startswith("on") or name in ("style", "src", "srcdoc")
+        ]
+        assert tag == "a" or "href" not in attributes
+    assert "url(" not in page.text["style"]
+    assert "@import" not in page.text["style"]
+
+
+def test_the_policy_allows_the_pages_one_stylesheet_and_nothing_else() -> None:
+    page = Page(html_report(SMALL, session(SMALL)))
+    digest = base64.b64encode(hashlib.sha256(page.text["style"].encode()).digest()).decode()
+    stated = [a["content"] for tag, a in page.elements if tag == "meta" and "http-equiv" in a]
+    assert stated == [content_security_policy()]
+    assert content_security_policy().startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    assert page.tags().count("style") == 1
+
+
+def test_hostile_text_changes_no_element_of_the_page() -> None:
+    assert Page(html_report(*full(HOSTILE))).tags() == Page(html_report(*full("harmless `code` text"))).tags()
+
+
+def test_hostile_text_is_shown_as_it_is() -> None:
+    heading = Page(html_report(*full(HOSTILE))).text["h1"]
+    assert heading.startswith("</style><script>alert(1)</script><img src=x onerror=alert(1)>")
+    assert r"\x1b[31m \u202e" in heading
+
+
+@settings(max_examples=25)
+@given(st.text(alphabet="<>/&\"'`=ab \x1b", min_size=1) | st.text(min_size=1))
+def test_any_text_anywhere_leaves_a_page_of_the_same_elements(text: str) -> None:
+    shown = Page(html_report(*full(text)))
+    assert [tag for tag in shown.tags() if tag not in ("code", "a")] == [
+        tag for tag in Page(html_report(*full())).tags() if tag not in ("code", "a")
+    ]
+
+
+def test_links_lead_only_to_the_web_and_tell_nobody_where_from() -> None:
+    scenario, report = full()
+    report["advice"][0]["sources"] = [
+        {"title": "paper", "where": "arXiv 2205.05198"},
+        {"title": "code", "where": "javascript:alert(1)"},
+    ]
+    links = [a for tag, a in Page(html_report(scenario, report)).elements if tag == "a"]
+    assert links == [{"href": "https://arxiv.org/abs/2205.05198", "rel": "noopener noreferrer"}]
+
+
+def test_figures_are_told_to_those_who_do_not_see_them() -> None:
+    page = Page(html_report(SMALL, session(SMALL)))
+    figures = [attributes for tag, attributes in page.elements if tag == "svg" and "role" in attributes]
+    assert figures
+    assert all(re.match(r"(today|proposal \d): \S+ ", str(one["aria-label"])) for one in figures)
+
+
+def test_ids_are_unique_and_every_label_names_one() -> None:
+    attributes = [attributes for _, attributes in Page(html_report(*full())).elements]
+    ids = [one["id"] for one in attributes if "id" in one]
+    assert len(ids) == len(set(ids))
+    assert {one["aria-labelledby"] for one in attributes if "aria-labelledby" in one} <= set(ids)
+
+
+def test_headings_go_down_one_level_at_a_time() -> None:
+    levels = [int(tag[1]) for tag in Page(html_report(*full())).tags() if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_the_page_follows_the_readers_choice_of_light_and_dark() -> None:
+    page = Page(html_report(SMALL, session(SMALL)))
+    assert "prefers-color-scheme: dark" in page.text["style"]
+    assert ("meta", {"name": "color-scheme", "content": "light dark"}) in page.elements
+
+
+def test_refuted_cases_stand_first_and_are_called_so() -> None:
+    text = html_report(*full())
+    assert text.index("Refuted by measurement") < text.index(
+        '<article class="advice">\n<h3>plain text</h3>\n<p>plain text <span'
+    )
+
+
+def test_text_on_a_segment_is_told_from_it_in_light_and_in_dark() -> None:
+    """WCAG 2.2, success criterion 1.4.3: 4.5 to 1 for text of this size."""
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in _palettes())
+    for colours in (light, light | dark):
+        for segment in ("compute", "tp", "ep", "host"):
+            assert _contrast(colours[segment], colours["on-dark"]) >= 4.5, segment
+        for segment in ("memory-bound", "cp", "dp", "pp", "bubble", "optimizer"):
+            assert _contrast(colours[segment], colours["on-light"]) >= 4.5, segment
+        for ink in ("ink", "soft", "accent", "alarm"):
+            assert _contrast(colours[ink], colours["page"]) >= 4.5, ink
+            assert _contrast(colours[ink], colours["card"]) >= 4.5, ink
+
+
+def _palettes() -> list[str]:
+    found = re.findall(r":root \{([^}]*)\}", stylesheet())
+    assert len(found) == 2
+    return found
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

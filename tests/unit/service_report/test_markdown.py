@@ -1,0 +1,133 @@
+"""The Markdown report, read back by a Markdown parser: its structure is ours whatever the text says."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from service.report.markdown import escape_markdown, markdown_report
+from service.report.text import pieces, plain
+from tests.unit.service_report.scenes import COLD, SMALL, full, session
+
+PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+HOSTILE = (
+    "<script>alert(1)</script> | [x](javascript:alert(1)) **b** _i_ `a|b` # h\n- item\n\n"
+    "# Heading &amp; \x1b[31m ~~s~~"
+)
+SECTIONS = [
+    "Diagnosis",
+    "The plans",
+    "Proposals",
+    "What to try first",
+    "What would change the answer",
+    "Advice from the playbooks",
+    "Similar past cases",
+    "Why not",
+    "Plans that others brought",
+    "Notes read",
+    "Decisions and trials",
+    "Incidents",
+    "How this was made",
+]
+
+
+def flat(tokens: list[Token]) -> list[Token]:
+    return [inner for token in tokens for inner in (token, *flat(token.children or []))]
+
+
+def structure(page: str) -> list[str]:
+    """Every element of the document in order, without its text."""
+    return [token.type for token in flat(PARSER.parse(page)) if token.type not in ("text", "code_inline")]
+
+
+def headings(page: str, level: str) -> list[str]:
+    tokens = PARSER.parse(page)
+    return [
+        tokens[i + 1].content
+        for i, one in enumerate(tokens)
+        if one.type == "heading_open" and one.tag == level
+    ]
+
+
+def test_a_full_report_has_its_sections_in_the_order_an_engineer_asks() -> None:
+    assert headings(markdown_report(*full()), "h2") == SECTIONS
+
+
+def test_a_plain_report_has_no_empty_section() -> None:
+    page = markdown_report(SMALL, session(SMALL))
+    assert set(headings(page, "h2")) < set(SECTIONS)
+    for gone in ("Notes read", "Incidents", "Decisions and trials"):
+        assert gone not in page
+    assert not re.search(r"\n{3}", page)
+
+
+def test_a_cold_start_speaks_of_no_today() -> None:
+    page = markdown_report(COLD, session(COLD))
+    assert "Proposal 1 is limited by" in page
+    assert "| today" not in page
+    assert "Today:" not in page
+
+
+def test_every_table_has_as_many_cells_in_each_row() -> None:
+    for page in (markdown_report(SMALL, session(SMALL)), markdown_report(*full(HOSTILE))):
+        rows = [line for line in page.splitlines() if line.startswith("|")]
+        tables = re.findall(r"(?:^\|.*\n)+", page, re.M)
+        assert rows
+        for table in tables:
+            assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1
+
+
+def test_hostile_text_changes_no_element_of_the_document() -> None:
+    assert structure(markdown_report(*full(HOSTILE))) == structure(
+        markdown_report(*full("harmless `code` text"))
+    )
+
+
+def test_no_raw_html_and_no_foreign_link_comes_out() -> None:
+    tokens = flat(PARSER.parse(markdown_report(*full(HOSTILE))))
+    assert not [one for one in tokens if one.type in ("html_block", "html_inline")]
+    assert not [one for one in tokens if one.type == "link_open"]
+
+
+def test_a_source_with_an_address_becomes_a_link_to_it() -> None:
+    scenario, report = full()
+    report["advice"][0]["sources"] = [{"title": "A [paper]", "where": "arXiv 2205.05198, table 5"}]
+    links = [one for one in flat(PARSER.parse(markdown_report(scenario, report))) if one.type == "link_open"]
+    assert [one.attrs["href"] for one in links] == ["https://arxiv.org/abs/2205.05198"]
+
+
+@given(st.text(alphabet=st.sampled_from("ab1.)(`*_[]<>|&~$#-+=!\\:/ \n\té\u202e")) | st.text())
+def test_escaped_text_reads_back_as_itself(text: str) -> None:
+    tokens = flat(PARSER.parse(escape_markdown(text)))
+    assert {one.type for one in tokens} <= {
+        "paragraph_open", "paragraph_close", "inline", "text", "text_special", "code_inline",
+    }  # fmt: skip
+    expected = [(is_code, piece) for is_code, piece in pieces(text) if piece.strip() or not is_code]
+    shown = "".join(one.content for one in tokens if one.type in ("text", "code_inline"))
+    assert _dense(shown) == _dense("".join(piece for _, piece in expected))
+
+
+def _dense(text: str) -> str:
+    return re.sub(r"\s", "", text)
+
+
+@settings(max_examples=25)
+@given(st.text(alphabet="#-|`[]()<>*_\\ab1. \n", min_size=1) | st.text(min_size=1))
+def test_any_text_anywhere_leaves_a_report_of_the_same_sections(text: str) -> None:
+    page = markdown_report(*full(text))
+    assert headings(page, "h2") == SECTIONS
+
+
+@pytest.mark.parametrize(
+    "text", ["1. not a list", "# no heading", "- no item", "+ no item", "=== no rule", "1) no"]
+)
+def test_what_begins_a_block_is_escaped_at_the_start_only(text: str) -> None:
+    assert {one.type for one in PARSER.parse(escape_markdown(text))} == {
+        "paragraph_open",
+        "inline",
+        "paragraph_close",
+    }
+    assert plain(text) in PARSER.render(escape_markdown(text))

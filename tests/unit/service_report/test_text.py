@@ -1,0 +1,78 @@
+"""Words and numbers are safe to show and easy to read, whatever they are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.report.text import MOST_CHARACTERS, address, beside_address, pieces, plain, seconds, sentence
+
+
+@given(st.text())
+def test_plain_text_is_one_printable_line_of_bounded_length(text: str) -> None:
+    shown = plain(text)
+    assert shown.isprintable()
+    assert len(shown) <= MOST_CHARACTERS
+
+
+def test_terminal_codes_and_turned_text_are_spelled_out() -> None:
+    assert plain("a\x1b[31mb\u202ec\ud800\n\td") == r"a\x1b[31mb\u202ec\ud800 d"
+
+
+@given(st.text(alphabet="ab `"))
+def test_pieces_are_the_text_without_the_backticks_of_code(text: str) -> None:
+    again = "".join(f"`{piece}`" if is_code else piece for is_code, piece in pieces(text))
+    assert again == plain(text)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("https://example.org/a_b(c).md", "https://example.org/a_b(c).md"),
+        ("https://example.org/repo, docs/README.md", "https://example.org/repo"),
+        ("arXiv 2205.05198, table 5", "https://arxiv.org/abs/2205.05198"),
+        ("a session of this installation", None),
+        ("javascript:alert(1)", None),
+        ("data:text/html,x", None),
+        ('https://example.org/"><script>', "https://example.org/"),
+    ],
+)
+def test_an_address_is_found_only_where_it_is_one_of_the_web(where: str, found: str | None) -> None:
+    assert address(where) == found
+
+
+@pytest.mark.parametrize(
+    ("where", "rest"),
+    [
+        ("https://example.org/repo, docs/README.md", "docs/README.md"),
+        ("https://example.org/repo", ""),
+        ("arXiv 2205.05198, table 5", "arXiv 2205.05198, table 5"),
+        ("the team's notebook", "the team's notebook"),
+    ],
+)
+def test_what_a_source_says_beside_its_address_is_kept(where: str, rest: str) -> None:
+    assert beside_address(where) == rest
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (21.9995, "22.0 s"),
+        (1.3, "1.30 s"),
+        (340, "340 s"),
+        (12345.6, "12,346 s"),
+        (0.468, "468 ms"),
+        (2.5e-5, "25.0 µs"),
+        (0, "0"),
+    ],
+)
+def test_seconds_have_three_digits_in_a_readable_unit(value: float, told: str) -> None:
+    assert seconds(value) == told
+
+
+def test_seconds_of_a_table_share_the_unit_of_the_whole() -> None:
+    assert seconds(0.0469, like=22.0) == "0.0469 s"
+
+
+def test_a_sentence_begins_large_keeps_its_names_and_ends_once() -> None:
+    assert sentence("the NCCL ring waits") == "The NCCL ring waits."
+    assert sentence("Done.") == "Done."
