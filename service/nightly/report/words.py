@@ -1,0 +1,140 @@
+"""What is said of a workload, in sentences: the same in every format."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from service.report.terms import STEP
+from service.report.text import gib, percent, seconds
+
+Data = Mapping[str, Any]
+GIB = 2**30
+STATUS = {
+    "regressed": "got slower",
+    "slower": "still slower",
+    "suspected": "slow for one night",
+    "notice": "notice",
+    "recovered": "back to normal",
+    "improved": "faster",
+    "quiet": "quiet",
+    "learning": "learning",
+    "stale": "no new profile",
+    "broken": "not read",
+}
+ALARMING = ("regressed", "broken", "slower")
+TERMS = {**STEP, "pipeline": "pipeline", "other_comm_exposed": "other communication"}
+KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}
+MOST_CHANGES = 6
+
+
+def day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def minute(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def amount(figure: str, value: float) -> str:
+    """A figure in the unit people read it in."""
+    if figure == "mfu":
+        return percent(value)
+    if figure == "rank_spread_ratio":
+        return f"{value:.1%} of the step"
+    if figure == "peak_memory_bytes":
+        return gib(value / GIB)
+    return seconds(value)
+
+
+def term(name: str) -> str:
+    return TERMS.get(name, name.replace("_", " "))
+
+
+def label(finding: Data) -> str:
+    name: str = finding["figure"]
+    return term(name.removeprefix("terms_s.")) if name.startswith("terms_s.") else str(finding["label"])
+
+
+def change(finding: Data) -> str:
+    """+5.2%, and of what."""
+    ratio = f"{finding['change_ratio']:+.1%}"
+    is_part = finding["figure"].startswith("terms_s.") or finding["figure"] == "rank_spread_ratio"
+    return f"{ratio} of the step" if is_part else ratio
+
+
+def sentence(finding: Data) -> str:
+    """What happened to a figure."""
+    before, now = (amount(finding["figure"], finding[name]) for name in ("before", "now"))
+    since, nights = day(finding["since"]), finding["nights"]
+    told = f"{label(finding)} {before} to {now} ({change(finding)})"
+    if finding["state"] == "suspected":
+        return f"{told} in one night, {since}; the next night tells whether it lasts"
+    if finding["state"] == "recovered":
+        return f"{told}: back to normal"
+    count = f"{nights} nights" if nights > 1 else "one night"
+    return f"{told} since {since}, {count}; single nights scatter by {finding['scatter_ratio']:.1%}"
+
+
+def causes(said: Data) -> list[str]:
+    """Why, as far as it is known."""
+    why = said["attribution"]
+    if why is None:
+        return []
+    return [*_grown(why["terms"]), *_changed(why["changes"]), *_late(why["slow_ranks"]), *_unexplained(why)]
+
+
+def _grown(terms: Sequence[Data]) -> list[str]:
+    return [
+        f"{term(one['term'])} {seconds(one['before_s'])} to {seconds(one['now_s'])}: "
+        f"{one['share']:.0%} of the change"
+        for one in terms
+    ]
+
+
+def _changed(changes: Sequence[Data]) -> list[str]:
+    told = [
+        f"{KINDS[one['kind']]}: {one['name']} {one['before']} to {one['now']}, {_when(one['offset'])}"
+        for one in changes[:MOST_CHANGES]
+    ]
+    more = len(changes) - len(told)
+    return [*told, f"{more} more changes about that night"] if more > 0 else told
+
+
+def _when(offset: int) -> str:
+    if not offset:
+        return "the same night"
+    nights = f"{abs(offset)} night{'s' if abs(offset) > 1 else ''}"
+    return f"{nights} {'later' if offset > 0 else 'earlier'}"
+
+
+def _late(ranks: Sequence[Data]) -> list[str]:
+    return [
+        f"rank {one['rank']}{' on ' + one['node'] if one['node'] else ''} takes {one['ratio']:.0%} longer "
+        "than the middle one"
+        for one in ranks
+    ]
+
+
+def _unexplained(why: Data) -> list[str]:
+    if why["changes"] or why["slow_ranks"]:
+        return []
+    known = [name for kind, name in KINDS.items() if kind not in why["unknown"]]
+    return [f"nothing recorded changed with it ({', '.join(known)})"] if known else []
+
+
+def proposal(said: Data) -> str | None:
+    """The open proposal in one sentence."""
+    open_one = said["proposal"]
+    if open_one is None:
+        return None
+    speed = f"{open_one['speedup']:.2f}x as fast by prediction" if open_one["speedup"] else "proposed"
+    if open_one["speedup_low"]:
+        speed += f" ({open_one['speedup_low']:.2f} to {open_one['speedup_high']:.2f})"
+    freed = said["gained_device_hours_per_day"]
+    worth = f", {freed:,.0f} device-hours a day" if freed >= 1 else ""
+    waits = "; it waits for an approval" if open_one["waits"] else ""
+    return f"{open_one['summary']}: {speed}{worth}{waits}"
+
+
+def hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value else "0"

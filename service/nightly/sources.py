@@ -1,0 +1,87 @@
+"""Where the newest profiles or metrics of a workload lie: folders, files or uploads, oldest first.
+
+A profile that was written to a moment ago may not be whole, and is left for the next night.
+"""
+
+import glob
+import time
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from service.nightly.definition import Workload
+from service.store.tables import traces
+from service.store.traces import COMPLETE
+from service.uploads import REFERENCE, Uploads
+from tools.errors import InputError
+from tools.nightly.profile_night import profile_time
+
+SETTLED_S = 60.0
+MOST_FOUND = 100_000
+
+
+@dataclass(frozen=True)
+class Source:
+    path: Path
+    at: float
+    """When its last file was written."""
+    is_metrics: bool = False
+    reference: str | None = None
+    """How a session's request names it; None for metrics, which no session reads."""
+
+
+def find_sources(workload: Workload, base: Path, now_s: float | None = None) -> list[Source]:
+    """Of folders and files. Raises InputError where the pattern leads to nothing that can be read."""
+    field = "metrics" if workload.metrics else "traces"
+    pattern = str(base / str(getattr(workload, field)))
+    found = glob.glob(pattern, recursive=True)[:MOST_FOUND]
+    if not found:
+        raise InputError(field, getattr(workload, field), "nothing is there; is the pattern right?")
+    read = [_metrics(Path(path)) if workload.metrics else _profile(Path(path)) for path in found]
+    known = [one for one in read if one is not None]
+    if not known:
+        what = "no file" if workload.metrics else "no folder with *.json, *.json.gz, *.sqlite or *.xplane.pb"
+        raise InputError(field, getattr(workload, field), f"{what} is among the {len(found)} that it matches")
+    return _settled(known, field, getattr(workload, field), now_s)
+
+
+def find_uploads(conn: sa.Connection, tenant: str, workload: Workload, uploads: Uploads) -> list[Source]:
+    """Of the tenant's complete uploads whose name fits."""
+    query = sa.select(traces.c.id, traces.c.name, traces.c.completed_at).where(
+        traces.c.tenant == tenant, traces.c.state == COMPLETE
+    )
+    rows = conn.execute(query.order_by(traces.c.id)).all()
+    pattern = str(workload.uploads)
+    found = [row for row in rows if fnmatchcase(row.name, pattern)]
+    if not found:
+        raise InputError("uploads", pattern, f"fits the name of none of {len(rows)} complete uploads")
+    return [
+        Source(uploads.folder(row.id), row.completed_at, reference=f"{REFERENCE}{row.id}") for row in found
+    ]
+
+
+def _profile(path: Path) -> Source | None:
+    """None for what is no folder of profiles."""
+    if not path.is_dir():
+        return None
+    try:
+        return Source(path, profile_time(path), reference=str(path.absolute()))
+    except (InputError, OSError):
+        return None
+
+
+def _metrics(path: Path) -> Source | None:
+    try:
+        return Source(path, path.stat().st_mtime, is_metrics=True) if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _settled(found: list[Source], field: str, pattern: object, now_s: float | None) -> list[Source]:
+    now_s = time.time() if now_s is None else now_s
+    settled = [one for one in found if now_s - one.at >= SETTLED_S]
+    if not settled:
+        raise InputError(field, pattern, f"was written to in the last {SETTLED_S:.0f} s; it may not be whole")
+    return sorted(settled, key=lambda one: (one.at, one.path))

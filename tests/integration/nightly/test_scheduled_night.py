@@ -1,0 +1,248 @@
+"""Nights of schedules, on a real worker and queue: run once, handed back whole, seen in the fleet."""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import service.nightly.workload as one_workload
+from service.nightly.fleet import fleet_of
+from service.nightly.schedules.queue import NightQueue
+from service.nightly.schedules.running import NightShop, run_leg
+from service.nightly.schedules.ticking import run_now, tick
+from service.settings import Settings
+from service.store.database import Database
+from service.store.lifecycle import request_cancel
+from service.store.night_runs import RunRow, get_run, list_runs
+from service.store.nights import list_workloads
+from service.store.schedules import create_schedule, delete_schedule
+from service.store.sessions import SessionFilter, get_session, list_sessions
+from service.uploads import Uploads
+from service.work.lease import Lease
+from service.work.queue import Queue
+from tests.integration.nightly.receivers import Hook
+from tests.integration.service.at_work import opened, settings_for, wait_for, working
+from tests.integration.service.fleet import Fleet
+from tests.unit.service_nightly.making import add_night, add_nights, workload
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    url = None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    return settings_for(tmp_path / "data", url, webhook_secret="s", webhook_private=True)
+
+
+@contextmanager
+def office(settings: Settings) -> Iterator[tuple[Database, NightQueue]]:
+    with opened(settings) as desk, closing(NightQueue(desk.database)) as queue:
+        yield desk.database, queue
+
+
+def spec(base: Path, *names: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a schedule
+    jobs = [workload(name, metrics=str(base / name / "*.json")) for name in names or ("job",)]
+    for job in jobs:
+        job["scenario"]["plan"]["recompute"] = "full"  # so that a faster plan is there
+    return {"name": "nightly", "cron": "30 5 * * *", "workloads": jobs, "gain": 1.02, **parts}
+
+
+def ask(database: Database, queue: NightQueue, given: dict[str, Any]) -> RunRow:
+    with database.begin() as conn:
+        create_schedule(conn, "", "anna", given["name"], given, 0.0)
+        return run_now(conn, queue, "", given["name"])
+
+
+def look(database: Database, id: str) -> RunRow:
+    with database.read() as conn:
+        return get_run(conn, "", id)
+
+
+def ended(database: Database, id: str) -> RunRow:
+    return wait_for(lambda: row if (row := look(database, id)).finished_at else None)
+
+
+def test_a_night_is_run_re_optimized_and_told(settings: Settings, tmp_path: Path) -> None:
+    add_nights(tmp_path / "job", range(20), data="d1")
+    add_night(tmp_path / "job", 20, 2.5, data="d2")
+    with Hook() as hook, office(settings) as (database, queue):
+        run = ask(database, queue, spec(tmp_path, recipients={"webhooks": [hook.url]}))
+        with working(settings):
+            row = ended(database, run.id)
+        assert (row.state, row.outcome, row.reason, row.claims) == ("completed", "regression", None, 1)
+        assert row.report is not None
+        (said,) = row.report["workloads"]
+        assert (said["status"], said["reoptimized"]["reason"]) == ("regressed", "the step got slower")
+        assert len(hook.got) == 1
+        with database.read() as conn:
+            session = get_session(conn, "", said["proposal"]["session_id"])
+            fleet = fleet_of(conn, "")
+    assert (session.state, session.owner) == ("completed", "anna")
+    assert session.labels == {"schedule": "nightly", "workload": "job", "night": run.id}
+    (line,) = fleet.workloads
+    assert (line.name, line.status, fleet.open_proposals, fleet.approvals_waiting) == (
+        "job",
+        "regressed",
+        1,
+        0,
+    )
+    assert line.wasted_device_hours_per_day >= line.lost_device_hours_per_day > 0
+    assert len(line.spark_values) == 21
+    assert line.spark.count(",") == 21
+
+
+def test_a_session_that_waits_for_a_person_does_not_hold_the_night(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "data")
+    add_nights(tmp_path / "job", range(3))
+    with office(settings) as (database, queue):
+        run = ask(database, queue, spec(tmp_path, approval="person"))
+        with working(settings):
+            row = ended(database, run.id)
+        assert row.report is not None
+        proposal = row.report["workloads"][0]["proposal"]
+        with database.begin() as conn:
+            fleet = fleet_of(conn, "")
+            request_cancel(conn, "", proposal["session_id"])
+            after = fleet_of(conn, "")
+    assert proposal["waits"]
+    assert fleet.approvals_waiting == 1
+    assert fleet.workloads[0].waiting_session_id == proposal["session_id"]
+    assert after.approvals_waiting == 0
+
+
+class Stop:
+    """A worker that is told to stop after so many looks."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def __call__(self) -> bool:
+        self.looks -= 1
+        return self.looks < 0
+
+
+def shop(settings: Settings, database: Database, queue: NightQueue, stop: Stop | None = None) -> NightShop:
+    lease = Lease(database, settings.lease_s)
+    lease.renew()
+    sessions = Queue(database)
+    return NightShop(settings, database, queue, sessions, Uploads(settings), lease, stop or Stop(10**6))
+
+
+def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
+    settings: Settings, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        add_nights(tmp_path / name, range(20), data="d1")
+        add_night(tmp_path / name, 20, 2.5, data="d2")
+    with office(settings) as (database, queue):
+        run = ask(database, queue, spec(tmp_path, "one", "two", reoptimize=False))
+        run_leg(shop(settings, database, queue, Stop(0)), run.id, 1)
+        handed_back = look(database, run.id)
+        assert (handed_back.state, handed_back.leg, handed_back.report) == ("queued", 2, None)
+        (tmp_path / "one").rename(tmp_path / "gone")  # what is done is not looked at again
+        run_leg(shop(settings, database, queue), run.id, 2)
+        row = look(database, run.id)
+    assert row.report is not None
+    assert [(one["name"], one["is_alarm"]) for one in row.report["workloads"]] == [
+        ("one", True),
+        ("two", True),
+    ]
+
+
+def test_a_death_between_recording_and_telling_loses_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_for(tmp_path / "data")
+    add_nights(tmp_path / "job", range(20), data="d1")
+    with office(settings) as (database, queue):
+        run = ask(database, queue, spec(tmp_path, reoptimize=False))
+        run_leg(shop(settings, database, queue), run.id, 1)
+        add_night(tmp_path / "job", 20, 2.5, data="d2")
+        with database.begin() as conn:
+            run = run_now(conn, queue, "", "nightly")
+
+        def die(*_: object) -> None:
+            raise SystemExit
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one_workload, "_keep", die)
+            with pytest.raises(SystemExit):
+                run_leg(shop(settings, database, queue), run.id, 1)
+        run_leg(shop(settings, database, queue), run.id, 1)
+        row = look(database, run.id)
+    assert (row.state, row.outcome, row.claims) == ("completed", "regression", 2)
+
+
+def test_who_was_told_before_a_death_is_not_told_again(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "data", webhook_secret="s", webhook_private=True)
+    add_nights(tmp_path / "job", range(3))
+    with Hook() as hook, office(settings) as (database, queue):
+        given = spec(tmp_path, reoptimize=False, recipients={"webhooks": [hook.url]})
+        run = ask(database, queue, given)
+        run_leg(shop(settings, database, queue), run.id, 1)
+        run_leg(shop(settings, database, queue), run.id, 1)  # a workflow that is repeated finds it ended
+    assert len(hook.got) == 1
+
+
+def test_a_schedule_that_is_removed_while_it_runs_ends_quietly(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "data")
+    add_nights(tmp_path / "job", range(3))
+    with office(settings) as (database, queue):
+        run = ask(database, queue, spec(tmp_path, reoptimize=False))
+        with database.begin() as conn:
+            delete_schedule(conn, "", "nightly")
+        run_leg(shop(settings, database, queue), run.id, 1)
+
+
+def test_the_clock_of_a_worker_books_and_runs_what_was_missed(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "data")
+    add_nights(tmp_path / "job", range(3))
+    with office(settings) as (database, queue):
+        with database.begin() as conn:
+            given = spec(tmp_path, cron="* * * * *", reoptimize=False)
+            row = create_schedule(conn, "", "anna", "nightly", given, 1.79e9)
+        with working(settings):
+            found = wait_for(lambda: _last_completed(database, row.id))
+        again = tick(database, queue, found.planned_at + 1)
+    assert found.outcome == "quiet"
+    assert again == []
+
+
+def _last_completed(database: Database, schedule_id: str) -> RunRow | None:
+    with database.read() as conn:
+        runs, _ = list_runs(conn, "", schedule_id)
+    return next((run for run in runs if run.state == "completed"), None)
+
+
+@pytest.mark.slow
+def test_a_night_whose_workers_are_killed_ends_once(tmp_path: Path, postgres_url: str) -> None:
+    names = [f"job{number}" for number in range(10)]
+    for name in names:
+        add_nights(tmp_path / name, range(20), data="d1")
+        add_night(tmp_path / name, 20, 2.5, data="d2")
+    settings = settings_for(tmp_path / "data", postgres_url)
+    with office(settings) as (database, queue):
+        fleet = Fleet(tmp_path, 2, postgres_url)
+        try:
+            run = ask(database, queue, spec(tmp_path, *names))
+            chance = random.Random(8)
+            for done in (1, 4, 7):
+                wait_for(partial(_have_said, database, done))
+                fleet.kill_one(chance)
+            row = ended(database, run.id)
+        finally:
+            fleet.end()
+        with database.read() as conn:
+            found, _ = list_sessions(conn, "", SessionFilter(labels={"night": run.id}))
+    assert (row.state, row.outcome) == ("completed", "regression")
+    assert row.report is not None
+    assert sorted(one["name"] for one in row.report["workloads"]) == names
+    assert all(one["is_alarm"] for one in row.report["workloads"])
+    assert sorted(session.labels["workload"] for session in found) == names
+
+
+def _have_said(database: Database, count: int) -> bool:
+    with database.read() as conn:
+        return len(list_workloads(conn, "")) >= count

@@ -1,0 +1,23 @@
+"""Schedules for the tests, made in one line."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from service.nightly.definition import parse
+from service.nightly.schedules.spec import ScheduleSpec
+from tests.unit.service_nightly.making import scenario
+
+ID = "0" * 32
+
+
+def body(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a schedule
+    one = {"name": "job", "scenario": scenario(), "metrics": "/nowhere/*.json"}
+    return {"name": "nightly", "cron": "30 5 * * *", "workloads": [one], **parts}
+
+
+def spec(**parts: Any) -> ScheduleSpec:  # noqa: ANN401 - fields of a schedule
+    return parse(ScheduleSpec, body(**parts))
+
+
+def utc(*parts: int) -> float:
+    return datetime(*parts, tzinfo=UTC).timestamp()  # type: ignore[misc,arg-type]

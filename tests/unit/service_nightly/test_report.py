@@ -1,0 +1,158 @@
+"""Pages, Markdown and messages: complete, and safe whatever the names are."""
+
+import json
+from contextlib import closing
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.nightly.definition import Policy, parse
+from service.nightly.deliver.chat import chat_message
+from service.nightly.night import run_night
+from service.nightly.report.figures import plots_of, spark_points
+from service.nightly.report.files import write_report
+from service.nightly.report.html import html_overview, html_workload, page_name
+from service.nightly.report.markdown import markdown_overview, markdown_workload
+from service.settings import Settings
+from service.store.database import Database, open_database
+from tests.unit.service_nightly.making import Scripted, add_night, add_nights, desk, workload
+
+HOSTILE = "</title><script>alert(1)</script>\"'<img src=x onerror=y>|`&<!here>"
+
+
+class Page(HTMLParser):
+    """What a browser would find: elements with their attributes, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.elements)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One workload that got slower with hostile names about, one quiet, one broken."""
+    base = tmp_path_factory.mktemp("report")
+    with closing(open_database(Settings(data_dir=base / "data", _env_file=None).database)) as database:
+        database.upgrade()
+        return make_report(database, base)
+
+
+def make_report(database: Database, tmp_path: Path) -> dict[str, Any]:
+    versions = {"torch": "2.12"}
+    terms = {"compute": 1.2, HOSTILE: 0.8}
+    add_nights(tmp_path / "slow", range(20), versions=versions, breakdown_s=terms)
+    slower = {"versions": {"torch": HOSTILE}, "breakdown_s": {"compute": 1.2, HOSTILE: 1.3}}
+    add_night(tmp_path / "slow", 20, 2.5, **slower)
+    add_nights(tmp_path / "quiet", range(20))
+    named = workload("slow")
+    named["scenario"]["model"]["name"] = HOSTILE
+    given = parse(Policy, {"workloads": [workload("quiet"), workload("broken"), named], "gain": 1.01})
+    return run_night(desk(database, tmp_path, Scripted()), given, f"Night {HOSTILE}")
+
+
+def test_what_got_slower_comes_first_then_what_could_not_be_read(report: dict[str, Any]) -> None:
+    told = [(one["name"], one["status"]) for one in report["workloads"]]
+    assert told == [("slow", "regressed"), ("broken", "broken"), ("quiet", "quiet")]
+    assert report["outcome"] == "regression"
+    assert report["summary"].startswith("3 workloads: 1 got slower, 1 could not be read, 1 quiet")
+
+
+def test_the_overview_has_a_row_a_workload_and_what_to_do(report: dict[str, Any]) -> None:
+    page = Page(html_overview(report, lambda name: f"workloads/{name}.html"))
+    text = " ".join(page.words)
+    assert page.count("tr") == 1 + 3
+    assert "2.00 s to 2.51 s (+25" in text
+    assert "Run once with the software of before" in text
+    assert next(one["href"] for tag, one in page.elements if tag == "a") == "workloads/slow.html"
+
+
+def test_no_name_becomes_markup(report: dict[str, Any]) -> None:
+    pages = [html_overview(report), *(html_workload(report, said) for said in report["workloads"])]
+    for page in map(Page, pages):
+        assert not page.count("script")
+        assert not page.count("img")
+        assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    assert "alert(1)" in " ".join(Page(pages[0]).words)
+
+
+def test_pages_need_nothing_from_elsewhere(report: dict[str, Any]) -> None:
+    page = Page(html_workload(report, report["workloads"][0]))
+    outside = {"src", "href", "action", "style"}
+    assert not [name for _, attrs in page.elements for name in attrs if name in outside]
+    policy = next(attrs["content"] for tag, attrs in page.elements if tag == "meta" and "http-equiv" in attrs)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+
+
+def test_a_workloads_page_draws_every_night_and_marks_the_change(report: dict[str, Any]) -> None:
+    said = report["workloads"][0]
+    plots = plots_of(said)
+    assert [plot.id for plot in plots] == ["step_time_s", "terms", "mfu"]
+    assert len(plots[0].dots) == 21
+    assert [mark.place for mark in plots[0].marks] == [plots[0].dots[20].x]
+    assert len(plots[0].lines) == 2  # a level before the step, and one after
+    assert all(0 <= dot.y <= 190 and 0 <= dot.x <= 720 for plot in plots for dot in plot.dots)
+
+
+def test_a_workload_without_nights_has_a_page_too(report: dict[str, Any]) -> None:
+    said = report["workloads"][1]
+    assert plots_of(said) == []
+    assert "nothing is there" in html_workload(report, said)
+
+
+def test_markdown_keeps_its_table_whatever_the_names_are(report: dict[str, Any]) -> None:
+    text = markdown_overview(report)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 3
+    assert {row.count("|") - row.count("\\|") for row in rows} == {7}
+    assert "<script>" not in text
+    assert "<script>" not in markdown_workload(report, report["workloads"][0])
+
+
+def test_a_chat_message_mentions_nobody_and_fits(report: dict[str, Any]) -> None:
+    message = json.loads(chat_message(report, "https://asap.example/nights/1"))
+    texts = [block["text"]["text"] for block in message["blocks"]]
+    assert texts[-1] == "<https://asap.example/nights/1|The whole report>"
+    assert not any("<!here>" in text or "<img" in text for text in [message["text"], *texts])
+    assert any("*slow*: got slower" in text for text in texts)
+    many = {**report, "workloads": report["workloads"] * 40}
+    blocks = json.loads(chat_message(many))["blocks"]
+    assert len(blocks) <= 50
+    assert all(len(block["text"]["text"]) <= 3000 for block in blocks)
+
+
+def test_files_are_replaced_and_others_left_alone(report: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    (folder / "mine.txt").write_text("mine")
+    index = write_report(report, folder)
+    write_report(report, folder)
+    assert index == folder / "index.html"
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    pages = [f"workloads/{name}.{form}" for name in ("broken", "quiet", "slow") for form in ("html", "md")]
+    assert files == ["index.html", "mine.txt", "report.json", "report.md", *pages]
+    assert json.loads((folder / "report.json").read_text())["outcome"] == "regression"
+
+
+def test_a_page_name_is_one_file_in_the_folder() -> None:
+    assert page_name("../../etc/passwd") == "_.._etc_passwd"
+    assert page_name("..") == "_"
+
+
+def test_a_sparkline_stays_in_its_frame() -> None:
+    assert spark_points([]) == ""
+    assert spark_points([2.0]) == "0.0,23.0"
+    assert spark_points([1.0, 2.0]) == "0.0,23.0 100.0,1.0"
