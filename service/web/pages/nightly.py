@@ -1,0 +1,98 @@
+"""/fleet: workloads by what they waste. /schedules: when each is looked at, and what the nights found."""
+
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from service.api.dependencies import Id, PartsOf, Reader, Submitter
+from service.api.routes import schedule_runs, schedules
+from service.api.schemas.schedules import ScheduleCreate
+from service.auth.caller import Caller
+from service.cli.strict_json import parse_object
+from service.errors import ConflictError
+from service.nightly.definition import parse
+from service.nightly.fleet import fleet_of
+from service.web.error_pages import PageRoute
+from service.web.forms import CheckedForm
+from service.web.rendering import page
+from service.web.views.nightly import FleetView, ScheduleView
+from tools.errors import InputError
+
+RUNS = 40
+
+router = APIRouter(route_class=PageRoute)
+
+Text = Annotated[str | None, Query(max_length=64)]
+
+
+@router.get("/fleet")
+def show_fleet(request: Request, parts: PartsOf, caller: Reader) -> Response:
+    with parts.database.read() as conn:
+        fleet = fleet_of(conn, caller.tenant)
+    return page(request, "fleet", caller, view=FleetView(fleet))
+
+
+@router.get("/schedules")
+def show_schedules(request: Request, parts: PartsOf, caller: Reader) -> Response:
+    found = schedules.list_all(parts, caller)
+    return page(request, "schedules", caller, lines=[ScheduleView(one) for one in found.items])
+
+
+@router.get("/schedules/new")
+def show_form(request: Request, caller: Submitter) -> Response:
+    return _form(request, caller, json.dumps(_example(), indent=2), None)
+
+
+@router.post("/schedules/new")
+def add(request: Request, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    text = form.get("definition", "")
+    try:
+        given = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
+        made = schedules.add(given, parts, caller, Response())
+    except (InputError, ConflictError) as error:
+        return _form(request, caller, text, str(error), 422)
+    return RedirectResponse(f"/schedules/{made.id}", 303)
+
+
+@router.get("/schedules/{id}")
+def show_one(id: Id, request: Request, parts: PartsOf, caller: Reader, cursor: Text = None) -> Response:
+    schedule = ScheduleView(schedules.get_one(id, parts, caller))
+    runs = schedule_runs.list_all(schedule.public.id, parts, caller, cursor, RUNS)
+    return page(request, "schedule", caller, one=schedule, runs=runs.items, next_cursor=runs.next_cursor)
+
+
+@router.post("/schedules/{id}/pause")
+def pause(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    schedules.pause_one(id, parts, caller)
+    return RedirectResponse(f"/schedules/{id}", 303)
+
+
+@router.post("/schedules/{id}/resume")
+def resume(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    schedules.resume_one(id, parts, caller)
+    return RedirectResponse(f"/schedules/{id}", 303)
+
+
+@router.post("/schedules/{id}/run")
+def run(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    schedules.run_once(id, parts, caller)
+    return RedirectResponse(f"/schedules/{id}", 303)
+
+
+@router.post("/schedules/{id}/remove")
+def remove(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    schedules.remove(id, parts, caller)
+    return RedirectResponse("/schedules", 303)
+
+
+def _form(request: Request, caller: Caller, text: str, wrong: str | None, status: int = 200) -> Response:
+    return page(request, "new_schedule", caller, status, text=text, wrong=wrong)
+
+
+def _example() -> object:
+    """What the API's description shows."""
+    extra = ScheduleCreate.model_config.get("json_schema_extra")
+    examples = extra.get("examples") if isinstance(extra, dict) else None
+    return examples[0] if isinstance(examples, list) else {}

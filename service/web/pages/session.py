@@ -1,0 +1,56 @@
+"""/sessions/{id}: what is slow, what is proposed, and whether to believe it."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from service.api.dependencies import Id, PartsOf, Reader
+from service.errors import ConflictError, NotFoundError
+from service.store.events import events_after
+from service.store.ids import new_id
+from service.store.sessions import get_session
+from service.web.asked import Asked
+from service.web.error_pages import PageRoute
+from service.web.exports import format_for
+from service.web.figures.mesh import AXES
+from service.web.rendering import page
+from service.web.session_figures import FIGURES
+from service.web.views.session import session_view
+from service.web.views.trail import trail_of
+from tools.export import FORMATS
+from tools.scenario import RECOMPUTES
+
+router = APIRouter(prefix="/sessions/{id}", route_class=PageRoute)
+
+
+@router.get("")
+def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
+    with parts.database.read() as conn:
+        row = get_session(conn, caller.tenant, id)
+        events = events_after(conn, id, 0)
+    return page(
+        request,
+        "session",
+        caller,
+        shown=session_view(row),
+        trail=trail_of(events),
+        formats=FORMATS,
+        default_format=format_for(row.request or {}),
+        recomputes=RECOMPUTES,
+        axes=AXES,
+        decision_id=new_id(),
+    )
+
+
+@router.get("/figures/{name}")
+def get_figure(
+    id: Id, name: str, request: Request, parts: PartsOf, caller: Reader, plan: str = "1", by: str = ""
+) -> JSONResponse:
+    """Plotly's JSON; colours are names of the stylesheet's custom properties."""
+    if name not in FIGURES:
+        raise NotFoundError("figure", name)
+    with parts.database.read() as conn:
+        shown = session_view(get_session(conn, caller.tenant, id))
+    if shown.view is None:
+        raise ConflictError(f"session {id} is {shown.row.state}; there is nothing to draw yet", field="state")
+    asked = Asked(parts, request.app.state.searched_spaces, shown, shown.view, plan, by)
+    return JSONResponse(FIGURES[name](asked))

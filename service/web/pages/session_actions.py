@@ -1,0 +1,88 @@
+"""What a person does to a session from its page: forms in front of the API's own functions, and ways back."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import RedirectResponse, Response
+
+from service.api.dependencies import Approver, Id, PartsOf, Reader, Submitter
+from service.api.routes import reports, session_actions, sessions
+from service.api.schemas.reports import DecisionCreate
+from service.store.sessions import get_session
+from service.web.error_pages import PageRoute
+from service.web.forms import CheckedForm, Form, text_of
+from service.web.views.session import session_view
+from tools.errors import InputError
+
+router = APIRouter(prefix="/sessions/{id}", route_class=PageRoute)
+
+PLAN = "plan."
+
+
+@router.post("/decision")
+def decide(id: Id, form: CheckedForm, parts: PartsOf, caller: Approver) -> Response:
+    with parts.database.read() as conn:
+        shown = session_view(get_session(conn, caller.tenant, id))
+    rank = int(form["proposal"]) if form.get("proposal", "").isdecimal() else 0
+    known: dict[str, Any] = next(
+        (one["plan"] for one in (shown.report or {}).get("proposals", []) if one["rank"] == rank), {}
+    )
+    given: dict[str, Any] = {
+        "action": form.get("action"),
+        "proposal": rank,
+        "id": text_of(form, "id"),
+        "comment": text_of(form, "comment"),
+    }
+    if form.get("action") == "edit":
+        given["plan"] = changed_fields(form, known)
+    session_actions.make_decision(id, DecisionCreate(**given), parts, caller)
+    return RedirectResponse(f"/sessions/{id}", 303)
+
+
+@router.post("/cancel")
+def cancel(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    session_actions.cancel(id, parts, caller)
+    return RedirectResponse(f"/sessions/{id}", 303)
+
+
+@router.post("/retry")
+def run_again(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    session_actions.run_again(id, parts, caller)
+    return RedirectResponse(f"/sessions/{id}", 303)
+
+
+@router.post("/delete")
+def delete(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    sessions.delete(id, parts, caller)
+    return RedirectResponse("/", 303)
+
+
+@router.get("/report.md")
+def markdown(id: Id, parts: PartsOf, caller: Reader) -> Response:
+    return reports.get_report(id, parts, caller, reports.MARKDOWN)
+
+
+@router.get("/proposals/{rank}/export")
+def export(id: Id, rank: reports.Rank, format: str, parts: PartsOf, caller: Reader) -> Response:
+    """The configuration as a file."""
+    return reports.export_proposal(id, rank, format, parts, caller, reports.PLAIN)
+
+
+def changed_fields(form: Form, known: dict[str, Any]) -> dict[str, Any]:
+    """What was changed in the form of a plan, by the type that the field has there."""
+    given = {name.removeprefix(PLAN): text for name, text in form.items() if name.startswith(PLAN)}
+    typed = {name: _typed(name, text, known.get(name)) for name, text in given.items() if text}
+    changed = {name: value for name, value in typed.items() if value != known.get(name)}
+    if not changed:
+        raise InputError("plan", "the plan as it is", "change at least one field")
+    return changed
+
+
+def _typed(name: str, text: str, known: object) -> object:
+    if isinstance(known, bool):
+        return text == "true"
+    if isinstance(known, int):
+        if not text.isdecimal() or len(text) > 12:
+            raise InputError(f"plan.{name}", text, "must be a whole number")
+        return int(text)
+    return text

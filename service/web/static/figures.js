@@ -1,0 +1,107 @@
+// Draws the figures of a page: fetches each as JSON when it comes into view, resolves its colours from the
+// stylesheet, and hands it to Plotly, which is loaded with the first one.
+
+const PLOTLY = new URL("./plotly.min.js", import.meta.url).href;
+const CONFIG = { displayModeBar: false, responsive: true };
+let loading = null;
+
+function loadPlotly() {
+  loading ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = PLOTLY;
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = reject;
+    document.head.append(script);
+  });
+  return loading;
+}
+
+/** The same figure with `--name` in place of a colour resolved. */
+export function painted(part, style = getComputedStyle(document.documentElement)) {
+  if (typeof part === "string") return part.startsWith("--") ? style.getPropertyValue(part).trim() : part;
+  if (Array.isArray(part)) return part.map((one) => painted(one, style));
+  if (part && typeof part === "object")
+    return Object.fromEntries(Object.entries(part).map(([name, one]) => [name, painted(one, style)]));
+  return part;
+}
+
+async function fetchFigure(figure) {
+  const address = new URL(figure.dataset.figure, location.href);
+  for (const one of figure.querySelectorAll("select[data-choose]"))
+    address.searchParams.set(one.dataset.choose, one.value);
+  const answer = await fetch(address, { headers: { Accept: "application/json" } });
+  const body = await answer.json();
+  return { ok: answer.ok, body, retry: Number(answer.headers.get("Retry-After") ?? 0) };
+}
+
+async function show(figure) {
+  const canvas = figure.querySelector(".canvas");
+  canvas.setAttribute("aria-busy", "true");
+  try {
+    const [{ ok, body, retry }, Plotly] = await Promise.all([fetchFigure(figure), loadPlotly()]);
+    if (ok) {
+      figure.drawing = body;
+      await draw(figure, Plotly);
+    } else {
+      tell(canvas, body.detail);
+      if (retry) setTimeout(() => show(figure), retry * 1000);
+    }
+  } catch {
+    tell(canvas, "The figure could not be loaded; it is tried again.");
+    setTimeout(() => show(figure), 4000);
+  } finally {
+    canvas.removeAttribute("aria-busy");
+  }
+}
+
+async function draw(figure, Plotly) {
+  const canvas = figure.querySelector(".canvas");
+  if (!canvas.classList.contains("js-plotly-plot")) canvas.replaceChildren();
+  const { data, layout } = painted(figure.drawing);
+  await Plotly.react(canvas, data, fitted(layout, canvas), CONFIG);
+  figure.dataset.drawn = "true";
+}
+
+/** On a narrow page: the legend under the figure takes the room that titles leave. */
+function fitted(layout, canvas) {
+  canvas.classList.add("drawn");
+  if (canvas.clientWidth >= 560) return layout;
+  return { ...layout, font: { ...layout.font, size: 11 }, margin: { ...layout.margin, l: 48, r: 8 } };
+}
+
+function tell(canvas, text) {
+  const line = document.createElement("p");
+  line.className = "soft small";
+  line.textContent = text ?? "There is nothing to draw.";
+  canvas.replaceChildren(line);
+  canvas.classList.add("drawn");
+}
+
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      seen.unobserve(target);
+      show(target);
+    }
+  },
+  { rootMargin: "300px" },
+);
+
+/** Begins with the figures under this element. */
+export function attach(root = document) {
+  for (const figure of root.querySelectorAll("figure[data-figure]")) {
+    seen.observe(figure);
+    for (const one of figure.querySelectorAll("select[data-choose]")) one.onchange = () => show(figure);
+  }
+}
+
+/** Draws a figure anew from an address that changed. */
+export function reload(figure) {
+  return show(figure);
+}
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", async () => {
+  const Plotly = await loading;
+  for (const figure of document.querySelectorAll("figure[data-drawn]")) draw(figure, Plotly);
+});

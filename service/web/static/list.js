@@ -1,0 +1,14 @@
+// The list of sessions, looked at again every few seconds while somebody sees it.
+import { fetchPage, swap } from "./live.js";
+
+const EVERY_MS = 4000;
+
+async function look() {
+  if (document.visibilityState === "visible") {
+    const page = await fetchPage(location.href);
+    if (page) swap(page, ["live", "lines"]);
+  }
+  setTimeout(look, EVERY_MS);
+}
+
+setTimeout(look, EVERY_MS);

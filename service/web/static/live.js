@@ -1,0 +1,59 @@
+// Keeps parts of a page up to date: fetches the page again and swaps what changed.
+
+const banner = () => document.getElementById("connection");
+
+/** Says that the server cannot be reached, or (without a text) that it can again. */
+export function tellConnection(text) {
+  const place = banner();
+  if (!place || (text ?? "") === place.textContent) return;
+  place.textContent = text ?? "";
+  place.hidden = !text;
+}
+
+/** The page as it is now, parsed; null where the server does not answer. */
+export async function fetchPage(address) {
+  try {
+    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    if (answer.status === 401 || answer.redirected) location.reload();
+    if (!answer.ok) throw new Error(String(answer.status));
+    tellConnection(null);
+    return new DOMParser().parseFromString(await answer.text(), "text/html");
+  } catch {
+    tellConnection("Connection lost, retrying");
+    return null;
+  }
+}
+
+/** Puts what `page` has under these ids in place of what is here; keeps choices and focus. */
+export function swap(page, ids) {
+  for (const id of ids) {
+    const [old, fresh] = [document.getElementById(id), page.getElementById(id)];
+    if (!old || !fresh || old.outerHTML === fresh.outerHTML) continue;
+    const kept = remember(old);
+    old.replaceWith(fresh);
+    recall(fresh, kept);
+  }
+}
+
+function remember(part) {
+  const focused = part.contains(document.activeElement) ? address(document.activeElement) : null;
+  const checked = [...part.querySelectorAll("input:checked")].map((one) => one.value);
+  const open = [...part.querySelectorAll("details[id][open]")].map((one) => one.id);
+  return { focused, checked, open };
+}
+
+function recall(part, { focused, checked, open }) {
+  for (const one of part.querySelectorAll("input[type=checkbox]")) one.checked = checked.includes(one.value);
+  for (const id of open) part.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
+  if (focused) part.querySelector(focused)?.focus();
+}
+
+/** A selector that finds the same element in the next version of the page. */
+function address(element) {
+  if (element.id) return `#${CSS.escape(element.id)}`;
+  for (const name of ["href", "value", "name"]) {
+    const value = element.getAttribute(name);
+    if (value) return `${element.localName}[${name}="${CSS.escape(value)}"]`;
+  }
+  return null;
+}

@@ -1,0 +1,4 @@
+// A page that has figures and nothing else that lives.
+import { attach } from "./figures.js";
+
+attach();

@@ -1,0 +1,26 @@
+// A session's page: follows its events, swaps what changed, draws figures, shows exports.
+import { attachExports } from "./exports.js";
+import { attach } from "./figures.js";
+import { follow } from "./follow.js";
+import { fetchPage, swap } from "./live.js";
+
+function begin() {
+  const root = document.getElementById("session");
+  attach(root);
+  attachExports(root);
+}
+
+async function look(whole) {
+  const page = await fetchPage(location.href);
+  if (!page) return true;
+  if (whole || !document.getElementById("progress")) {
+    swap(page, ["session"]);
+    begin();
+  } else {
+    swap(page, ["progress"]);
+  }
+  return page.querySelector("#session[data-events]")?.dataset.events ?? null;
+}
+
+begin();
+follow(document.getElementById("session").dataset.events, look);

@@ -1,0 +1,62 @@
+// Uploads traces in parts: a break costs one part, and the server is told the digest of every file.
+import { Sha256 } from "./sha256.js";
+
+const PART_BYTES = 4 * 1024 * 1024;
+const TRIES = 5;
+
+async function call(address, options = {}) {
+  const answer = await fetch(address, options);
+  const body = await answer.json().catch(() => ({}));
+  if (answer.ok) return body;
+  const error = new Error(body.detail ?? `the server answered ${answer.status}`);
+  error.isFinal = answer.status < 500 && answer.status !== 409 && answer.status !== 429;
+  throw error;
+}
+
+const sendJson = (address, value) =>
+  call(address, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
+
+/** What a session's `traces` then says. */
+export async function uploadTraces(form, files) {
+  const [line, bar] = [form.querySelector("[data-upload]"), form.querySelector("progress")];
+  const whole = files.reduce((sum, file) => sum + file.size, 0) || 1;
+  let before = 0;
+  bar.hidden = false;
+  const { id, reference } = await sendJson("/v1/traces", { name: files.length === 1 ? files[0].name : `${files.length} files` });
+  const digests = {};
+  for (const file of files) {
+    digests[file.name] = await uploadFile(id, file, (done) => {
+      bar.value = (before + done) / whole;
+      line.textContent = `Uploading ${file.name}, ${Math.round(100 * bar.value)}%`;
+    });
+    before += file.size;
+  }
+  line.textContent = "Checking what arrived";
+  await sendJson(`/v1/traces/${id}/complete`, { files: digests });
+  return reference;
+}
+
+async function uploadFile(id, file, tell) {
+  const digest = new Sha256();
+  let offset = 0;
+  do {
+    const part = file.slice(offset, offset + PART_BYTES);
+    await insist(() => call(`/v1/traces/${id}/files/${encodeURIComponent(file.name)}?offset=${offset}`, { method: "PUT", body: part }));
+    digest.update(new Uint8Array(await part.arrayBuffer()));
+    offset += part.size;
+    tell(offset);
+  } while (offset < file.size);
+  return digest.hex();
+}
+
+/** The same part sent again changes nothing, so it may be tried again. */
+async function insist(send) {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await send();
+    } catch (error) {
+      if (error.isFinal || attempt === TRIES) throw error;
+      await new Promise((resolve) => setTimeout(resolve, 500 * 2 ** attempt));
+    }
+  }
+}

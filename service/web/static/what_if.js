@@ -1,0 +1,65 @@
+// Turns choices into sliders and asks again whenever one moves.
+import { fetchPage, swap } from "./live.js";
+
+const form = document.querySelector("[data-what-if]");
+const PAUSE_MS = 120;
+let timer = null;
+let asked = 0;
+
+function makeSlider(select) {
+  const range = Object.assign(document.createElement("input"), {
+    type: "range", min: 0, max: select.options.length - 1, step: 1, value: select.selectedIndex,
+  });
+  const output = document.createElement("output");
+  range.setAttribute("aria-label", select.parentElement.querySelector("span").textContent);
+  select.hidden = true;
+  select.after(output, range);
+  select.parentElement.removeAttribute("for");
+  const tell = () => {
+    output.textContent = select.selectedOptions[0].textContent;
+    range.setAttribute("aria-valuetext", output.textContent);
+    mark(select);
+  };
+  range.oninput = () => {
+    select.selectedIndex = Number(range.value);
+    tell();
+    ask();
+  };
+  tell();
+}
+
+function mark(select) {
+  select.closest(".control").classList.toggle("moved", select.value !== select.dataset.default);
+}
+
+function ask() {
+  clearTimeout(timer);
+  timer = setTimeout(predict, PAUSE_MS);
+}
+
+async function predict() {
+  const number = ++asked;
+  const address = question();
+  const page = await fetchPage(address);
+  if (!page || number !== asked) return;
+  history.replaceState(null, "", address);
+  swap(page, ["answer"]);
+  const field = document.getElementById("answer").dataset.field ?? "";
+  for (const one of form.querySelectorAll(".control")) {
+    const name = one.querySelector("select").name;
+    one.classList.toggle("wrong", field.split(".").pop() === name);
+  }
+}
+
+/** The address of what is asked: only what was moved. */
+function question() {
+  const address = new URL(form.action);
+  for (const one of form.elements)
+    if (one.name && one.value && one.value !== one.dataset.default) address.searchParams.set(one.name, one.value);
+  return address.href;
+}
+
+for (const select of form.querySelectorAll("select[data-slider]")) makeSlider(select);
+for (const select of form.querySelectorAll("select:not([data-slider])"))
+  select.onchange = () => ("start" in select.dataset ? location.assign(question()) : (mark(select), ask()));
+form.querySelector("button").hidden = true;

@@ -1,0 +1,48 @@
+"""The analysis behind a session's traces: kept with an upload, made anew for a folder of the server."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from service.api.parts import Parts
+from service.api.problems import ApiError
+from service.api.turns import in_turn
+from service.errors import NotFoundError
+from service.store.rows import SessionRow
+from service.store.traces import get_trace
+from service.uploads import find_reference
+from service.web.traces import DRAWING, drawing_of
+
+AGAIN_S = 2
+
+Data = Mapping[str, Any]
+
+
+def get_analysis(parts: Parts, row: SessionRow) -> Data:
+    """What `asap diagnose --json` prints, with what figures need; NotFoundError where there are no traces."""
+    traces = str((row.request or {}).get("traces") or "")
+    id = find_reference(traces)
+    if not traces:
+        raise NotFoundError("trace of session", row.id)
+    return _of_upload(parts, row.tenant, id) if id else in_turn(parts, lambda _: _of_folder(traces))
+
+
+def _of_upload(parts: Parts, tenant: str, id: str) -> Data:
+    with parts.database.read() as conn:
+        trace = get_trace(conn, tenant, id)
+    if trace.analysis is None:
+        if trace.error:
+            raise NotFoundError("analysis of trace", id)
+        parts.analyses.want(trace)
+        wait = {"Retry-After": str(AGAIN_S)}
+        raise ApiError("unavailable", "the traces are being analysed; ask again", headers=wait)
+    return trace.analysis
+
+
+@lru_cache(maxsize=8)
+def _of_folder(folder: str) -> Data:
+    from tools.trace.report import analyse_folder
+
+    report = analyse_folder(Path(folder))
+    return {**report.data, DRAWING: drawing_of(report.profile)}

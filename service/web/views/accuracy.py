@@ -1,0 +1,45 @@
+"""This installation's own trials: cases that have both a prediction and a measurement."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
+
+from service.web.figures.accuracy import Pair
+from tools.kb import Entry
+
+OWN = "trials here"
+STEP = "step_time_s"
+
+
+@dataclass(frozen=True)
+class Trial:
+    id: str
+    title: str
+    status: str
+    pair: Pair
+
+    @property
+    def error_ratio(self) -> float:
+        return self.pair.predicted_s / self.pair.measured_s - 1
+
+
+def trials_of(entries: Iterable[Entry]) -> list[Trial]:
+    """Newest last, as the knowledge base keeps them."""
+    return [trial for entry in entries if (trial := _find_trial(entry))]
+
+
+def median_error(trials: list[Trial]) -> float | None:
+    return median(abs(one.error_ratio) for one in trials) if trials else None
+
+
+def _find_trial(entry: Entry) -> Trial | None:
+    predicted = _number((entry.body.get("predicted") or {}).get(STEP))
+    measured = _number((entry.body.get("measured") or {}).get(STEP))
+    if predicted is None or measured is None:
+        return None
+    return Trial(entry.id, entry.title, entry.status, Pair(measured, predicted, OWN, entry.title))
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and value > 0 else None  # type: ignore[arg-type, operator]

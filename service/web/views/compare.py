@@ -1,0 +1,120 @@
+"""Two plans side by side: of two sessions or of one, with what differs besides the plan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from service.errors import ConflictError, NotFoundError
+from service.report.view import Planned, View, read_workload
+from service.store.rows import SessionRow
+from service.web.views.session import session_view
+from tools.recommend.words import short
+from tools.recommend.workload import Workload
+from tools.scenario import Plan
+
+PLANS = {"1": "first proposal", "today": "today's plan", "2": "second proposal", "3": "third proposal"}
+CONTRACT = "training"
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    row: SessionRow
+    workload: Workload
+    plan: Plan
+    prediction: Mapping[str, Any]
+    which: str
+
+    @property
+    def title(self) -> str:
+        s = self.workload.scenario
+        return f"{s.model.name or 'Model'} on {s.cluster.num_devices:,} x {s.cluster.device}"
+
+    @property
+    def planned(self) -> Planned:
+        return Planned(self.name, short(self.plan), self.prediction)
+
+
+@dataclass(frozen=True)
+class Difference:
+    field: str
+    a: str
+    b: str
+
+    @property
+    def is_changed(self) -> bool:
+        return self.a != self.b
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: Side
+    b: Side
+
+    @property
+    def ratio(self) -> float:
+        """Tokens a second on each device, the second over the first."""
+        name = "tokens_per_s_per_device"
+        return float(self.b.prediction[name] / self.a.prediction[name])
+
+    @property
+    def plan(self) -> list[Difference]:
+        return _differences(self.a.plan.model_dump(), self.b.plan.model_dump(), "")
+
+    @property
+    def surroundings(self) -> list[Difference]:
+        """What differs besides the plan."""
+        parts = ("model", "cluster", CONTRACT)
+        found = [
+            one
+            for part in parts
+            for one in _differences(_part(self.a, part), _part(self.b, part), f"{part}.")
+        ]
+        return [one for one in found if one.is_changed]
+
+    @property
+    def is_comparable(self) -> bool:
+        """Plans are comparable only where the training is the same."""
+        return not any(one.field.startswith(f"{CONTRACT}.") for one in self.surroundings)
+
+    @property
+    def view(self) -> View:
+        limit = max(self.a.workload.limit_gib, self.b.workload.limit_gib)
+        capacity = max(self.a.workload.capacity_gib, self.b.workload.capacity_gib)
+        return View("", "", [self.a.planned, self.b.planned], limit, capacity, {})
+
+
+def side_of(name: str, row: SessionRow, which: str) -> Side:
+    """`which` is `today` or the rank of a proposal."""
+    shown = session_view(row)
+    if shown.report is None:
+        raise ConflictError(f"session {row.id} is {row.state}; it has no plans to compare yet", field="state")
+    workload = read_workload(row.request or {}, shown.report)
+    plan = _plan(workload, shown.report["proposals"], which)
+    return Side(name, row, workload, plan, workload.predict([plan])[0], which)
+
+
+def _plan(workload: Workload, proposals: Sequence[Mapping[str, Any]], which: str) -> Plan:
+    if which == "today":
+        if workload.scenario.plan is None:
+            raise NotFoundError("plan of today in the session for", workload.scenario.model.name or "a model")
+        return workload.scenario.plan
+    found = next((one["plan"] for one in proposals if str(one["rank"]) == which), None)
+    if found is None:
+        raise NotFoundError("proposal", which)
+    return Plan.model_validate(found)
+
+
+def _part(side: Side, part: str) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(side.workload.scenario, part).model_dump()
+    return found
+
+
+def _differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str) -> list[Difference]:
+    return [Difference(prefix + name, _told(a[name]), _told(b[name])) for name in a]
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)

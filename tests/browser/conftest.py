@@ -1,0 +1,57 @@
+"""Chromium and an installation, both begun once; a page that is signed in for each test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from tests.browser.installation import Installation, find_chromium, installed
+from tests.browser.watching import Cookies, Watched, watch
+
+SESSIONS = 10_000
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = find_chromium()
+    if found is None:
+        pytest.skip("no Chromium on this machine; `make test-browser` installs one where it can")
+    arguments = ["--no-sandbox"] if os.getuid() == 0 else []
+    with sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=found, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="session")
+def installation(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installed(tmp_path_factory.mktemp("installation"), SESSIONS) as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def signed_in(browser: Browser, installation: Installation) -> Cookies:
+    """The cookies of somebody who has shown the key at the door."""
+    context = browser.new_context(base_url=installation.server.address)
+    page = context.new_page()
+    page.goto("/knowledge")
+    page.get_by_label("API key").fill(installation.key)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Knowledge")).to_be_visible()
+    kept = context.storage_state()
+    context.close()
+    return kept
+
+
+@pytest.fixture
+def page(browser: Browser, installation: Installation, signed_in: Cookies) -> Iterator[Watched]:
+    with watch(browser, installation.server.address, signed_in) as watched:
+        yield watched

@@ -1,0 +1,139 @@
+"""A real installation for the browser: `asap serve` in processes of their own, over one folder of data."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from service.auth.api_keys import new_key
+from service.settings import Settings
+from service.store.database import open_database
+from service.store.ids import new_id
+from service.store.keys import add_key
+from service.store.tables import sessions
+from service.work.queue import prepare
+
+REPO = Path(__file__).resolve().parents[2]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+ALL_SCOPES = ("read", "submit", "approve", "admin")
+LONGEST_S = 60.0
+DAY_S = 86_400.0
+
+
+def find_chromium() -> str | None:
+    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
+@dataclass
+class Server:
+    """One process. Killed without warning, and begun again on the same port."""
+
+    data: Path
+    role: str = "all"
+    port: int = 0
+    process: subprocess.Popen[str] | None = field(default=None, repr=False)
+
+    def start(self) -> "Server":
+        words = ["serve", "--port", str(self.port), "--role", self.role, "--json"]
+        own = {"ASAP_DATA_DIR": str(self.data), "ASAP_EMBEDDING": "none", "ASAP_SHUTDOWN_S": "2"}
+        program = "import sys; from service.cli.main import main; sys.exit(main(sys.argv[1:]))"
+        with (self.data / f"{self.role}.log").open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, *words],
+                cwd=REPO,
+                env={**os.environ, **own},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        assert line, (self.data / f"{self.role}.log").read_text()[-2000:]
+        self.port = int(json.loads(line)["address"].rpartition(":")[2])
+        return self
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            if self.process.stdout:
+                self.process.stdout.close()
+        self.process = None
+
+
+@dataclass(frozen=True)
+class Installation:
+    server: Server
+    key: str
+
+    @property
+    def api(self) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        return httpx.Client(base_url=self.server.address, headers=headers, timeout=30)
+
+    def submit(self, body: dict[str, Any]) -> str:
+        with self.api as client:
+            answer = client.post("/v1/sessions", json=body)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def wait(self, id: str, *states: str) -> dict[str, Any]:
+        ends_at = time.monotonic() + LONGEST_S
+        with self.api as client:
+            while time.monotonic() < ends_at:
+                found: dict[str, Any] = client.get(f"/v1/sessions/{id}").json()
+                if found["state"] in (states or ("completed", "failed")):
+                    return found
+                time.sleep(0.1)
+        raise TimeoutError(found["state"])
+
+
+@contextmanager
+def installed(data: Path, many: int = 0) -> Iterator[Installation]:
+    """With a key, so that people sign in, and with so many sessions of the past."""
+    settings, key = Settings(data_dir=data, _env_file=None), new_key()
+    with closing(open_database(settings.database)) as database:
+        prepare(settings, database)
+        with database.begin() as conn:
+            add_key(conn, key.id, key.digest, "engineer", ALL_SCOPES)
+            if many:
+                conn.execute(sessions.insert(), [past_session(number) for number in range(many)])
+    server = Server(data).start()
+    try:
+        yield Installation(server, key.text)
+    finally:
+        server.kill()
+
+
+def past_session(number: int) -> dict[str, Any]:
+    """One that was done long ago; every hundredth has a label of its own in its text."""
+    at_s = time.time() - 30 * DAY_S + number
+    id, name = new_id(at_s), f"model-{number:05d}"
+    word = "needle" if number % 100 == 7 else "hay"
+    times = dict.fromkeys(("created_at", "queued_at", "started_at", "finished_at", "updated_at"), at_s)
+    counts = {"priority": 5, "leg": 1, "attempt": 1, "fence": 1, "claims": 1}
+    told = {
+        "model": name,
+        "device": "h100-sxm-80gb",
+        "num_devices": 64,
+        "bottleneck": "compute",
+        "speedup": 1.2,
+    }
+    return {
+        "id": id, "tenant": "", "owner": "past", "state": "completed", "mode": "advise", "approval": "none",
+        "cancel_requested": False, "labels": {}, "request": {}, "request_digest": "0" * 64,
+        "search": f"{id}\n{name}\n{word}", "verdict": "It was fine.", **times, **counts, **told,
+    }  # fmt: skip

@@ -1,0 +1,90 @@
+"""Every page for everybody: narrow, dark, by keyboard, by ear."""
+
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from tests.browser.installation import Installation
+from tests.browser.scenes import small
+from tests.browser.watching import Cookies, Watched, watch
+
+NARROW = {"width": 380, "height": 800}
+GRAVE = ("serious", "critical")
+PAGES = (
+    "/", "/sessions/new", "/what-if", "/compare", "/knowledge", "/fleet", "/schedules", "/schedules/new",
+    "/hardware", "/hardware/h100-sxm-80gb", "/accuracy", "/nowhere",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def paths(installation: Installation) -> list[str]:
+    """Every page, with those of a session that is done and of one that waits."""
+    done, waits = installation.submit(small()), installation.submit(small(approval="person"))
+    installation.wait(done)
+    installation.wait(waits, "waiting_approval")
+    own = [f"/sessions/{done}", f"/sessions/{done}/trail", f"/sessions/{waits}", f"/what-if?session={done}"]
+    with installation.api as client:
+        case = client.get("/v1/knowledge", params={"kind": "case"}).json()["items"][0]["id"]
+    return [*PAGES, *own, f"/compare?a={done}&b={done}&b_plan=today", f"/knowledge/{case}"]
+
+
+def grave_faults(page: Page) -> list[str]:
+    found: list[dict[str, Any]] = Axe().run(page).response["violations"]
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0].get('failureSummary', '')[:200]}"
+        for one in found
+        if one["impact"] in GRAVE
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_serious_fault(
+    browser: Browser, installation: Installation, signed_in: Cookies, paths: list[str], scheme: str
+) -> None:
+    with watch(browser, installation.server.address, signed_in, color_scheme=scheme) as watched:
+        for path in paths:
+            watched.page.goto(path)
+            assert grave_faults(watched.page) == [], path
+
+
+def test_no_page_is_wider_than_a_phone(
+    browser: Browser, installation: Installation, signed_in: Cookies, paths: list[str]
+) -> None:
+    options: dict[str, Any] = {"viewport": NARROW, "has_touch": True, "is_mobile": True}
+    with watch(browser, installation.server.address, signed_in, **options) as watched:
+        for path in paths:
+            watched.page.goto(path)
+            width = watched.page.evaluate("document.documentElement.scrollWidth")
+            assert width <= NARROW["width"], path
+
+
+def test_the_content_is_one_key_away_and_every_control_is_reached(page: Watched, paths: list[str]) -> None:
+    view = page.page
+    view.goto(next(path for path in paths if path.startswith("/sessions/0")))
+    view.keyboard.press("Tab")
+    expect(view.get_by_role("link", name="Skip to the content")).to_be_focused()
+    view.keyboard.press("Enter")
+    reached = set()
+    for _ in range(60):
+        view.keyboard.press("Tab")
+        reached.add(view.evaluate("document.activeElement.textContent.trim().slice(0, 20)"))
+    assert {"Trail", "Evidence", "Export", "Approve", "Reject", "Comment or edit"} <= reached
+
+
+def test_pages_say_what_they_are_without_any_script(
+    browser: Browser, installation: Installation, signed_in: Cookies, paths: list[str]
+) -> None:
+    context = browser.new_context(
+        base_url=installation.server.address, storage_state=signed_in, java_script_enabled=False
+    )
+    page = context.new_page()
+    for path in paths:
+        page.goto(path)
+        assert page.locator("h1").count() == 1, path
+    page.goto("/what-if")
+    page.locator('[name="tp"]').select_option("4")
+    page.get_by_role("button", name="Predict").click()
+    expect(page.locator("#answer")).to_contain_text("tp 4")
+    context.close()

@@ -1,0 +1,130 @@
+"""A session from the form to the decision, watched live; figures drawn; text that stays text."""
+
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.installation import Installation
+from tests.browser.scenes import evil, evil_traces, filled, small
+from tests.browser.watching import Watched
+
+PATIENCE_MS = 60_000
+SHOWN = "one => one.dataset.drawn || one.querySelector('.canvas.drawn p')"
+REPAINTED = "([one, old]) => getComputedStyle(document.querySelector(one)).fill !== old"
+MEASURED = {"ranks", "timeline", "lateness", "measured-collectives"}
+
+
+def fill(page: Page) -> None:
+    page.goto("/sessions/new")
+    for name, value in filled().items():
+        page.locator(f'[name="{name}"]').fill(value)
+    page.locator('[name="cluster.device"]').select_option("h100-sxm-80gb")
+
+
+def draw_all(page: Page) -> set[str]:
+    """Scrolls to every figure; the names of those that were drawn."""
+    figures = page.locator("figure[data-figure]")
+    drawn = set()
+    for figure in figures.all():
+        figure.scroll_into_view_if_needed()
+        page.wait_for_function(SHOWN, arg=figure.element_handle(), timeout=PATIENCE_MS)
+        if figure.get_attribute("data-drawn"):
+            assert figure.locator("svg.main-svg").first.is_visible()
+            drawn.add(str(figure.get_attribute("data-figure")).rpartition("/")[2])
+    return drawn
+
+
+def test_a_session_is_submitted_with_traces_watched_and_drawn(page: Watched, tmp_path: Path) -> None:
+    """The form, the upload, the live page, every figure; and no evil name of it all does anything."""
+    view = page.page
+    fill(view)
+    expect(view.locator("[data-verdict]")).to_contain_text("Ready. Today's plan is predicted at")
+    view.locator('[name="plan.tp"]').fill("3")
+    expect(view.locator("#field-error, [data-verdict]").first).to_contain_text("plan.")
+    view.locator('[name="plan.tp"]').fill("8")
+    expect(view.locator("[data-verdict]")).to_contain_text("Ready.")
+    view.locator("#trace-files").set_input_files(evil_traces(tmp_path))
+    view.get_by_role("button", name="Submit").click()
+    view.wait_for_url("**/sessions/*", timeout=PATIENCE_MS)
+    view.evaluate("window.same = true")
+    expect(view.locator(".verdict")).to_be_visible(timeout=PATIENCE_MS)
+    expect(view.locator(".state").first).to_have_text("done")
+    assert view.evaluate("window.same"), "the page followed without being loaded again"
+    assert draw_all(view) == {"step", "memory", "space", "roofline", "collectives", "mesh"} | MEASURED
+    expect(view.get_by_role("heading", level=1)).to_contain_text(evil("model"))
+    assert view.evaluate("window.hacked") is None
+
+
+def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(
+    page: Watched, installation: Installation
+) -> None:
+    id = installation.submit(small())
+    installation.wait(id)
+    view = page.page
+    view.goto(f"/sessions/{id}")
+    mesh = view.locator("figure", has_text="The device mesh")
+    mesh.scroll_into_view_if_needed()
+    expect(mesh).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)
+    mesh.get_by_label("Plan").select_option("today")
+    expect(mesh.locator(".xtitle")).to_contain_text("tensor-parallel")
+    before = mesh.locator(".xtitle").evaluate("one => getComputedStyle(one).fill")
+    view.emulate_media(color_scheme="dark")
+    view.wait_for_function(REPAINTED, arg=["figure[data-drawn] .xtitle", before])
+
+
+def test_a_proposal_is_approved_and_the_session_goes_on_by_itself(
+    page: Watched, installation: Installation
+) -> None:
+    id = installation.submit(small(approval="person"))
+    view = page.page
+    view.goto(f"/sessions/{id}")
+    expect(view.locator(".state").first).to_have_text("waits for you", timeout=PATIENCE_MS)
+    card = view.locator("article.card").first
+    card.get_by_role("button", name="Approve").click()
+    expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
+    expect(view.locator("article.card").first).to_contain_text("approved")
+    assert installation.wait(id)["state"] == "completed"
+
+
+def test_an_export_is_shown_copied_and_refused_with_the_reason(
+    page: Watched, installation: Installation
+) -> None:
+    id = installation.submit(small())
+    installation.wait(id)
+    view = page.page
+    view.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    view.goto(f"/sessions/{id}")
+    export = view.locator("details.export").first
+    export.get_by_text("Export").click()
+    expect(export.locator("pre")).to_contain_text("--tensor-model-parallel-size")
+    export.get_by_role("button", name="Copy").click()
+    expect(export.get_by_role("button", name="Copied")).to_be_visible()
+    assert view.evaluate("navigator.clipboard.readText()") == export.locator("pre").text_content()
+
+
+def test_the_trail_lights_the_graph_and_opens_what_a_step_was_given(
+    page: Watched, installation: Installation
+) -> None:
+    id = installation.submit(small())
+    view = page.page
+    view.goto(f"/sessions/{id}/trail")
+    expect(view.locator(".move").last).to_contain_text("done", timeout=PATIENCE_MS)
+    expect(view.locator('[data-node="proposal"]')).to_have_class("node visited")
+    fold = view.locator(".run details").first
+    fold.locator("summary").click()
+    expect(fold.locator("pre").first).to_contain_text("scenario")
+
+
+def test_sliders_are_answered_and_the_question_stands_in_the_address(page: Watched) -> None:
+    view = page.page
+    view.goto("/what-if")
+    before = view.locator("#answer table").inner_text()
+    slider = view.get_by_role("slider", name="Tensor parallel")
+    slider.focus()
+    slider.press("ArrowLeft")
+    expect(view.locator("#answer table")).not_to_have_text(before)
+    assert "tp=4" in view.url
+    view.reload()
+    expect(view.get_by_role("slider", name="Tensor parallel")).to_have_attribute("aria-valuetext", "4")
+    view.goto("/what-if?tp=64&pp=64")
+    expect(view.locator("#answer .alarm")).to_contain_text("divide 64 devices")

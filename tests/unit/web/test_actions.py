@@ -1,0 +1,210 @@
+"""What people do on a session's page reaches the store as the API's calls do, and figures are answered."""
+
+import json
+from typing import Any
+
+import pytest
+
+from service.store.decisions import list_decisions
+from service.store.sessions import get_session
+from service.store.states import CANCELLED, COMPLETED, FAILED, WAITING
+from service.web.session_figures import FIGURES
+from tests.unit.kb.samples import MemoryStore
+from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.web.browsing import get, post, token
+from tools.kb import KnowledgeBase
+from tools.kb.seed import load_seed
+
+
+@pytest.fixture
+def id(served: Served, report: dict[str, Any]) -> str:
+    """A session that is done."""
+    made = served.submit()
+    served.end(made, COMPLETED, report=report, verdict=report["verdict"])
+    return made
+
+
+def act(served: Served, path: str, **fields: str) -> int:
+    return post(served, path, {"csrf": token(served), **fields}).status_code
+
+
+def decisions(served: Served, id: str) -> list[dict[str, Any]]:
+    with served.parts.database.read() as conn:
+        return list_decisions(conn, id)
+
+
+def state(served: Served, id: str) -> str:
+    with served.parts.database.read() as conn:
+        return get_session(conn, "", id).state
+
+
+@pytest.mark.parametrize("action", ["approve", "reject"])
+def test_a_proposal_is_decided_upon_by_its_rank(served: Served, id: str, action: str) -> None:
+    assert act(served, f"/sessions/{id}/decision", action=action, proposal="2", comment="seen") == 303
+    (made,) = decisions(served, id)
+    assert (made["action"], made["proposal"], made["comment"], made["by"]) == (action, 2, "seen", "local")
+    assert state(served, id) == "queued"
+
+
+def test_the_same_form_sent_twice_decides_once(served: Served, id: str) -> None:
+    for _ in range(2):
+        assert act(served, f"/sessions/{id}/decision", action="approve", proposal="1", id="mine") == 303
+    assert len(decisions(served, id)) == 1
+
+
+def test_an_edit_brings_only_what_was_changed(served: Served, id: str, report: dict[str, Any]) -> None:
+    plan = report["proposals"][0]["plan"]
+    fields = {
+        f"plan.{name}": str(value).lower() for name, value in plan.items() if name not in ("dp", "schedule")
+    }
+    changed = {**fields, "plan.micro_batch_size": "2", "plan.recompute": "full"}
+    assert act(served, f"/sessions/{id}/decision", action="edit", proposal="1", **changed) == 303
+    assert decisions(served, id)[0]["plan"] == {"micro_batch_size": 2, "recompute": "full"}
+
+
+def test_an_edit_without_sense_is_refused_as_a_page(served: Served, id: str) -> None:
+    changes: list[dict[str, str]] = [{}, {"plan.tp": "two"}, {"plan.nothing": "1"}]
+    for changed in changes:
+        assert act(served, f"/sessions/{id}/decision", action="edit", proposal="1", **changed) == 422
+    assert decisions(served, id) == []
+
+
+def test_a_decision_without_sense_is_refused(served: Served, id: str) -> None:
+    senseless: list[dict[str, str]] = [{"action": "maybe"}, {"action": "approve", "proposal": "9"}, {}]
+    for fields in senseless:
+        assert act(served, f"/sessions/{id}/decision", **fields) == 422
+
+
+def test_a_session_is_cancelled_run_again_and_deleted(served: Served) -> None:
+    id = served.submit()
+    assert act(served, f"/sessions/{id}/cancel") == 303
+    assert state(served, id) == CANCELLED
+    assert act(served, f"/sessions/{id}/retry") == 303
+    assert state(served, id) == "queued"
+    assert act(served, f"/sessions/{id}/delete") == 409
+    served.end(id, FAILED, error={"kind": "failed", "message": "m", "field": None})
+    assert act(served, f"/sessions/{id}/delete") == 303
+    assert get(served, f"/sessions/{id}")[0].status_code == 404
+
+
+def test_figures_of_plans_are_answered(served: Served, id: str) -> None:
+    for name in ("step", "memory", "space", "roofline", "collectives", "mesh"):
+        for plan in ("today", "1"):
+            answer = served.client.get(f"/sessions/{id}/figures/{name}", params={"plan": plan, "by": "dp"})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["data"]
+            assert "NaN" not in answer.text
+
+
+def test_the_space_is_searched_once(served: Served, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = served.client.get(f"/sessions/{id}/figures/space").json()
+    monkeypatch.setattr("service.web.plan_figures.search_dots", None)
+    assert served.client.get(f"/sessions/{id}/figures/space").json() == first
+
+
+def test_a_figure_before_there_is_a_report_says_so(served: Served) -> None:
+    id = served.submit()
+    for name in FIGURES:
+        answer = served.client.get(f"/sessions/{id}/figures/{name}")
+        assert answer.status_code == 409
+        assert "nothing to draw yet" in answer.json()["detail"]
+
+
+def test_a_session_without_traces_has_no_measured_figures(served: Served, id: str) -> None:
+    for name in ("ranks", "timeline", "lateness", "measured-roofline", "measured-collectives"):
+        assert served.client.get(f"/sessions/{id}/figures/{name}").status_code == 404
+
+
+def test_what_a_session_does_not_have_is_not_found(served: Served, id: str) -> None:
+    for path in ("figures/nothing", "figures/mesh?plan=9", "trail/99", "trail/0", "proposals/9/export"):
+        assert get(served, f"/sessions/{id}/{path}")[0].status_code in (404, 422), path
+
+
+def test_a_proposal_is_downloaded_as_a_configuration(served: Served, id: str) -> None:
+    answer = served.client.get(f"/sessions/{id}/proposals/1/export?format=megatron")
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert "--tensor-model-parallel-size" in answer.text
+
+
+def test_a_report_is_downloaded_as_markdown(served: Served, id: str) -> None:
+    answer, _ = get(served, f"/sessions/{id}/report.md")
+    assert answer.headers["content-type"].startswith("text/markdown")
+    assert answer.text.startswith("# ")
+
+
+def test_plans_of_one_session_are_compared(served: Served, id: str) -> None:
+    answer, page = get(served, f"/compare?a={id}&b={id}&b_plan=today")
+    assert answer.status_code == 200
+    assert "the tokens a second on each device of A" in page.text
+    assert "What else differs" not in page.text
+
+
+def test_other_training_is_said_to_be_no_comparison(served: Served, id: str, report: dict[str, Any]) -> None:
+    other = served.submit({**SCENARIO, "training": {**SCENARIO["training"], "seq_len": 4096}})
+    served.end(other, COMPLETED, report=report, verdict="v")
+    _, page = get(served, f"/compare?s={id}&s={other}")
+    assert "Not comparable" in page.text
+    assert "training.seq_len" in page.text
+
+
+def test_what_if_starts_from_any_plan_of_a_session(served: Served, id: str) -> None:
+    for plan in ("today", "1"):
+        answer, page = get(served, f"/what-if?session={id}&plan={plan}&inter=2")
+        assert answer.status_code == 200
+        assert "step time" in page.text
+    assert get(served, f"/what-if?session={id}&plan=9")[0].status_code == 404
+
+
+def test_a_case_is_marked_and_its_history_shown(served: Served) -> None:
+    served.parts.knowledge._opened = KnowledgeBase(load_seed(), MemoryStore())
+    case = {"id": "own", "title": "Ours", "story": "We tried.", "status": "hypothesis"}
+    assert served.client.post("/v1/knowledge", json=case).status_code == 201
+    assert act(served, "/knowledge/own/mark", status="refuted", reason="slower here") == 303
+    _, page = get(served, "/knowledge/own")
+    assert "Slower here." in page.text
+    assert "A measurement spoke against this" in page.text
+
+
+def test_a_mark_needs_a_status_and_a_reason(served: Served) -> None:
+    entry = served.client.get("/v1/knowledge", params={"kind": "case"}).json()["items"][0]["id"]
+    wrong: list[dict[str, str]] = [{"status": "refuted"}, {"status": "maybe", "reason": "x"}]
+    for fields in wrong:
+        assert act(served, f"/knowledge/{entry}/mark", **fields) == 422
+
+
+def test_knowledge_is_found_by_words_and_read(served: Served) -> None:
+    answer, page = get(served, "/knowledge?q=pipeline+bubble&kind=playbook")
+    assert answer.status_code == 200
+    address = next(link for link in page.links() if link.startswith("/knowledge/"))
+    entry, text = get(served, address)
+    assert entry.status_code == 200
+    assert "What to do" in text.text
+    assert "Sources" in text.text
+    assert get(served, "/knowledge?kind=other")[0].status_code == 422
+
+
+def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> None:
+    from service.store.events import append_event
+
+    id = served.submit()
+    told = {
+        "tool": "read_traces",
+        "arguments": {"kernel": "<script>alert(1)</script>"},
+        "result": ["a"],
+        "seconds": 1.0,
+    }
+    with served.parts.database.begin() as conn:
+        append_event(conn, id, {"key": "1/1/analyzer/1", "node": "analyzer", "kind": "tool", **told})
+    answer, page = get(served, f"/sessions/{id}/trail/2")
+    assert "<script>alert" not in answer.text
+    assert json.dumps("<script>alert(1)</script>")[1:-1] in page.text.replace("\\", "")
+    assert "read traces" in get(served, f"/sessions/{id}/trail")[1].text
+
+
+def test_a_waiting_session_is_decided_upon(served: Served, report: dict[str, Any]) -> None:
+    id = served.submit({**SCENARIO, "approval": "person"})
+    asked = [{"rank": one["rank"], "plan": one["plan"]} for one in report["proposals"]]
+    served.end(id, WAITING, waiting_for={"question": "which proposal?", "proposals": asked})
+    assert served.client.get(f"/sessions/{id}/figures/step").status_code == 200
+    assert act(served, f"/sessions/{id}/decision", action="approve", proposal="1") == 303
+    assert state(served, id) == "queued"

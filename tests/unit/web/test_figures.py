@@ -1,0 +1,185 @@
+"""The figures as data: what is drawn is what was computed, and text in them is only text."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.report.view import View, view_of
+from service.web.figures.accuracy import Pair, accuracy_figure
+from service.web.figures.canvas import label
+from service.web.figures.collectives import Transfer, collectives_figure
+from service.web.figures.mesh import AXES, GROUPS, axes_of, coordinates, mesh_figure
+from service.web.figures.ranks import lateness_figure, terms_figure, timeline_figure
+from service.web.figures.roofline import Point, roofline_figure
+from service.web.figures.space import Dot, Space, space_figure
+from service.web.figures.stacks import memory_figure, step_time_figure
+from tests.unit.service_report.scenes import SMALL, session
+from tools.hardware import get_device
+from tools.scenario import Plan
+
+EVIL = "<b onmouseover=alert(1)>x</b> & <a href='javascript:alert(2)'>y</a>"
+
+
+@pytest.fixture(scope="module")
+def view() -> View:
+    return view_of(SMALL, session(SMALL))
+
+
+def test_the_parts_of_every_bar_add_up_to_its_step_time(view: View) -> None:
+    *stack, interval = step_time_figure(view.plans)["data"]
+    for row, one in enumerate(view.plans):
+        assert sum(part["x"][row] for part in stack) == pytest.approx(one.prediction["step_time_s"], rel=0.02)
+        assert interval["x"][row] == one.prediction["step_time_s"]
+        assert interval["error_x"]["array"][row] > 0
+
+
+def test_memory_is_drawn_against_what_a_plan_may_fill_and_what_there_is(view: View) -> None:
+    figure = memory_figure(view.plans, view.limit_gib, view.capacity_gib)
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [view.limit_gib, view.capacity_gib]
+    for row, one in enumerate(view.plans):
+        total = sum(part["x"][row] for part in figure["data"])
+        assert total == pytest.approx(one.prediction["peak_memory_gib"], rel=0.02)
+
+
+def test_colours_are_names_of_the_stylesheet(view: View) -> None:
+    style = json.dumps([step_time_figure(view.plans), memory_figure(view.plans, 1.0, 2.0)])
+    assert '"#' not in style
+    assert "--compute" in style
+
+
+@given(st.text(max_size=200))
+def test_a_label_holds_no_tag(text: str) -> None:
+    assert "<" not in label(text)
+    assert ">" not in label(text)
+    assert len(label(text)) <= 5 * 160
+
+
+def everything(text: str) -> list[dict[str, Any]]:
+    """Every figure that shows names from elsewhere."""
+    dots = [Dot(1.0, 2.0, text)]
+    return [
+        space_figure(Space(dots, dots, dots, dots, dots, 3.0)),
+        roofline_figure([Point(text, 10.0, 1e12, 1.0, text)], None, []),
+        collectives_figure([Transfer(text, 1e6, 1e9, text)], []),
+        accuracy_figure([Pair(1.0, 1.1, text, text)]),
+    ]
+
+
+def test_names_of_kernels_and_plans_stay_text() -> None:
+    for figure in everything(EVIL):
+        said = json.dumps(figure)
+        assert "<a" not in said
+        assert "<b " not in said
+        assert "&lt;b onmouseover" in said
+
+
+def test_a_text_that_looks_like_a_field_of_plotly_is_not_filled_in() -> None:
+    for figure in everything("%{x} %{customdata}"):
+        templates = [str(trace.get("hovertemplate", "")) for trace in figure["data"]]
+        assert not any("%{customdata} %{" in one or "%{x} %{customdata}" in one for one in templates)
+
+
+def test_the_space_shows_what_it_was_given_and_leaves_empty_parts_out() -> None:
+    figure = space_figure(Space([Dot(1, 5, "a"), Dot(2, 4, "b")], [Dot(1, 5, "a")], today=[Dot(3, 9, "t")]))
+    assert [trace["name"] for trace in figure["data"]] == ["plans", "front", "today"]
+    low, high = figure["layout"]["yaxis"]["range"]
+    assert low < 4
+    assert high > 9
+
+
+def test_the_far_end_of_the_front_does_not_flatten_the_rest() -> None:
+    plans = [Dot(40, 10, "a"), Dot(50, 12, "b")]
+    figure = space_figure(Space(plans, [Dot(40, 10, "a"), Dot(5, 500, "slow")]))
+    assert figure["layout"]["yaxis"]["range"][1] < 20
+
+
+def test_the_roof_bends_where_peak_meets_bandwidth() -> None:
+    device = get_device("h100-sxm-80gb")
+    roof, points = roofline_figure([Point("op", 100.0, 2e14, 1e-3, "")], device, ["bf16"])["data"]
+    peak, bandwidth = device.peak_flops["bf16"], device.memory_bandwidth_bytes_per_s
+    assert roof["x"][1] == pytest.approx(peak / bandwidth)
+    assert roof["y"][1] == pytest.approx(peak / 1e12)
+    assert points["y"] == [200.0]
+
+
+def test_links_are_drawn_across_all_sizes() -> None:
+    transfers = [Transfer("tp", 1e6, 1e11, ""), Transfer("dp", 1e9, 2e10, "")]
+    figure = collectives_figure(transfers, [("inside", 4.5e11), ("between", 5e10)])
+    names = [trace["name"] for trace in figure["data"]]
+    assert names == ["dp", "tp", "inside, 450 GB/s", "between, 50 GB/s"]
+    assert figure["data"][2]["x"][0] < 1e6 < 1e9 < figure["data"][2]["x"][1]
+
+
+RANK = {"rank": 3, "compute_us": 5e3, "exposed_communication_us": 2e3, "memory_us": 1e3, "idle_us": 2e3}
+STRIP = {
+    "rank": 3, "start_ms": 100.0, "end_ms": 102.0,
+    "compute": [900, 100], "exposed_communication": [0, 800], "memory": [0, 0],
+}  # fmt: skip
+
+
+def test_a_ranks_terms_are_in_milliseconds() -> None:
+    figure = terms_figure([RANK])
+    assert [trace["x"][0] for trace in figure["data"]] == [5.0, 2.0, 1.0, 2.0]
+    assert figure["data"][0]["y"] == ["rank 3"]
+
+
+def test_a_stretch_has_the_colour_of_what_filled_most_of_it() -> None:
+    (strip,) = timeline_figure([STRIP])["data"]
+    assert strip["z"] == [[0, 1]]
+    assert strip["x"] == [0.5, 1.5]
+    assert strip["zsmooth"] is False
+
+
+def test_lateness_keeps_a_row_a_rank() -> None:
+    (heat,) = lateness_figure([0, 1], [[0.0, 5.0], [3.0, None]])["data"]  # type: ignore[list-item]
+    assert heat["y"] == ["rank 0", "rank 1"]
+    assert heat["z"][1] == [3.0, None]
+
+
+def plan(**degrees: int) -> Plan:
+    ones = dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "micro_batch_size"), 1)
+    rest = {"zero_stage": 1, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"}
+    return Plan.model_validate({**ones, **rest, **degrees})
+
+
+degrees = st.sampled_from([1, 2, 4])
+
+
+@given(degrees, degrees, degrees, degrees)
+def test_every_group_has_as_many_ranks_as_its_degree(tp: int, cp: int, dp: int, pp: int) -> None:
+    one = plan(tp=tp, cp=cp, dp=dp, pp=pp, dp_shard=dp * cp)
+    ranks = range(tp * cp * dp * pp)
+    places = {coordinates(one, rank) for rank in ranks}
+    assert len(places) == len(ranks)
+    sizes = {"tp": tp, "cp": cp, "dp": dp * cp, "pp": tp * cp * dp, "dp_shard": dp * cp}
+    for by, size in sizes.items():
+        groups = [GROUPS[by](one, rank) for rank in ranks]
+        assert {groups.count(group) for group in groups} == {size}, by
+
+
+def test_the_mesh_draws_a_row_a_node_and_names_its_axis() -> None:
+    figure = mesh_figure(plan(tp=4, dp=4, dp_shard=4), 16, 8, "tp")
+    (heat,) = figure["data"]
+    assert [len(row) for row in heat["z"]] == [8, 8]
+    assert heat["customdata"] == [[0, 0, 0, 0, 1, 1, 1, 1], [2, 2, 2, 2, 3, 3, 3, 3]]
+    assert AXES["tp"] in figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_a_mesh_of_thousands_of_nodes_is_cut() -> None:
+    (heat,) = mesh_figure(plan(tp=8, dp=2048, dp_shard=2048), 16384, 8, "tp")["data"]
+    assert len(heat["z"]) == 128
+
+
+def test_only_degrees_above_one_are_offered() -> None:
+    assert list(axes_of(plan(tp=2, dp=4, dp_shard=2))) == ["tp", "dp", "dp_shard"]
+    assert list(axes_of(plan())) == ["tp"]
+
+
+def test_equal_is_a_line_from_corner_to_corner() -> None:
+    figure = accuracy_figure([Pair(1.0, 1.2, "dense"), Pair(10.0, 9.0, "trials here", "mine")])
+    assert figure["data"][0]["x"] == figure["data"][0]["y"]
+    assert "+20.0%" in figure["data"][3]["text"][0]
+    assert figure["data"][4]["marker"]["color"] == "--accent"

@@ -1,0 +1,164 @@
+"""What the form of a new session says becomes the API's request; what is wrong names a field of the form."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.api.problems import ApiError
+from service.web.forms import MEDIA_TYPE, parse_form
+from service.web.submission import body_of
+from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.web.browsing import post, token
+from tools.errors import InputError
+
+FILLED = {
+    "kind": "huggingface",
+    "config": json.dumps(SCENARIO["model"]),
+    "cluster.device": "h100-sxm-80gb",
+    "cluster.num_devices": "8",
+    "training.seq_len": "2,048",
+    "training.global_batch_size": "64",
+    "training.precision": "bf16",
+    "training.framework": "megatron-core",
+}
+MEGATRON = (
+    "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 "
+    "--num-layers 8 --hidden-size 1024 --ffn-hidden-size 4096 --num-attention-heads 16 --seq-length 2048 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 32000 --swiglu "
+    "--untie-embeddings-and-output-weights"
+)
+
+
+def test_a_filled_form_is_the_scenario() -> None:
+    body = body_of(FILLED)
+    assert body["model"] == SCENARIO["model"]
+    assert body["cluster"] == {"device": "h100-sxm-80gb", "num_devices": 8}
+    assert body["training"] == SCENARIO["training"]
+    assert "plan" not in body
+
+
+def test_degrees_left_empty_are_one_and_data_parallelism_follows() -> None:
+    plan = body_of({**FILLED, "plan.tp": "2", "plan.zero_stage": "1"})["plan"]
+    assert plan == {
+        "tp": 2, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 1, "micro_batch_size": 1, "dp": 4, "dp_shard": 4,
+    }  # fmt: skip
+
+
+def test_a_whole_scenario_is_taken_as_it_is_with_what_the_form_adds() -> None:
+    form = {
+        "kind": "scenario",
+        "config": json.dumps(SCENARIO),
+        "notes": "slow at night",
+        "labels": "team=a, night",
+    }
+    body = body_of(form)
+    assert body == {**SCENARIO, "notes": "slow at night", "labels": {"team": "a", "night": ""}}
+
+
+def test_a_launch_script_is_read_with_what_stands_beside_it() -> None:
+    form = {
+        "kind": "megatron",
+        "config": MEGATRON,
+        "cluster.device": "h100-sxm-80gb",
+        "cluster.num_devices": "8",
+    }
+    body = body_of({**form, "model.name": "mine"})
+    assert body["plan"]["tp"] == 2
+    assert body["model"]["name"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"kind": "other"}, "kind"),
+        ({"config": ""}, "config"),
+        ({"config": "{"}, "config"),
+        ({"config": "[1]"}, "config"),
+        ({"cluster.num_devices": "many"}, "cluster.num_devices"),
+        ({"plan.tp": "2.5"}, "plan.tp"),
+        ({"plan.tp": "9" * 30}, "plan.tp"),
+        ({"constraints": "tp"}, "constraints"),
+        ({"kind": "megatron", "config": MEGATRON, "cluster.num_devices": ""}, "cluster.num_devices"),
+        ({"kind": "megatron", "config": MEGATRON, "cluster.device": ""}, "cluster.device"),
+        ({"kind": "torchtitan", "config": "= ="}, "config"),
+    ],
+)
+def test_what_cannot_be_a_request_names_its_field(changed: dict[str, str], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        body_of({**FILLED, **changed})
+    assert caught.value.field == field
+
+
+@given(st.dictionaries(st.sampled_from([*FILLED, "plan.tp", "labels", "constraints"]), st.text(max_size=30)))
+def test_whatever_is_typed_is_a_request_or_an_input_error(typed: dict[str, str]) -> None:
+    with suppress(InputError):
+        assert set(body_of({**FILLED, **typed})) >= {"model", "cluster", "training", "labels"}
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=10), st.text(max_size=30), max_size=5))
+def test_a_form_is_read_back_as_it_was_sent(fields: dict[str, str]) -> None:
+    from urllib.parse import urlencode
+
+    try:
+        body = urlencode(fields).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair: no browser sends it
+        return
+    try:
+        read = parse_form(MEDIA_TYPE, body)
+    except ApiError:
+        assert any("\x00" in text for pair in fields.items() for text in pair)
+        return
+    assert read == {name: text.replace("\r\n", "\n").strip() for name, text in fields.items()}
+
+
+@pytest.mark.parametrize(
+    ("media", "body"), [("text/plain", b"a=1"), (MEDIA_TYPE, b"a=%ff"), (MEDIA_TYPE, b"a=\xff")]
+)
+def test_what_is_no_form_is_refused(media: str, body: bytes) -> None:
+    with pytest.raises(ApiError):
+        parse_form(media, body)
+
+
+def validated(served: Served, fields: dict[str, str]) -> dict[str, Any]:
+    answer = post(served, "/web/validate", {**fields, "csrf": token(served)})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_the_form_is_judged_by_the_rules_of_the_api(served: Served) -> None:
+    assert validated(served, FILLED)["ok"]
+    wrong = validated(served, {**FILLED, "plan.tp": "3"})
+    refused = served.client.post(
+        "/v1/sessions", json={**SCENARIO, "plan": body_of({**FILLED, "plan.tp": "3"})["plan"]}
+    )
+    assert wrong["field"] == refused.json()["field"]
+    assert refused.json()["allowed"] in wrong["says"]
+
+
+def test_a_form_with_todays_plan_is_answered_with_its_prediction(served: Served) -> None:
+    assert "a step" in validated(served, {**FILLED, "plan.tp": "8"})["says"]
+
+
+def test_an_upload_that_is_not_whole_is_refused_before_anything_is_submitted(served: Served) -> None:
+    id = served.client.post("/v1/traces", json={}).json()["id"]
+    assert validated(served, {**FILLED, "traces": f"trace:{id}"})["field"] == "traces"
+
+
+def test_a_form_that_is_sent_twice_makes_one_session(served: Served) -> None:
+    fields = {**FILLED, "csrf": token(served), "key": "k" * 32}
+    places = {post(served, "/sessions/new", fields).headers["location"] for _ in range(2)}
+    assert len(places) == 1
+    assert len(served.client.get("/v1/sessions").json()["items"]) == 1
+
+
+def test_a_wrong_form_comes_back_with_what_was_typed(served: Served) -> None:
+    answer = post(served, "/sessions/new", {**FILLED, "plan.tp": "3", "notes": "mine", "csrf": token(served)})
+    assert answer.status_code == 422
+    assert "plan.dp" in answer.text or "plan.tp" in answer.text
+    assert ">\nmine</textarea>" in answer.text
+    assert 'role="alert"' in answer.text

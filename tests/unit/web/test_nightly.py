@@ -1,0 +1,64 @@
+"""The fleet and the schedules: what is wasted first, what a night said, and what can be done about it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from service.nightly.definition import Workload, parse
+from service.nightly.outcome import broken
+from service.store.nights import WorkloadRow, set_workload
+from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.web.browsing import EVIL, get, post, token
+
+BODY: dict[str, Any] = {
+    "name": "nightly",
+    "cron": "30 5 * * *",
+    "zone": "Europe/Berlin",
+    "workloads": [{"name": "llama", "scenario": SCENARIO, "uploads": "llama-*"}],
+}
+
+
+def workload(served: Served, name: str, wasted: float, reason: str) -> None:
+    said = broken(parse(Workload, {**BODY["workloads"][0], "name": name}), reason, {})
+    row = WorkloadRow("", name, "broken", reason, wasted, 1e9, None, None, said)
+    with served.parts.database.begin() as conn:
+        set_workload(conn, replace(row, outcome=json.loads(json.dumps(said))))
+
+
+def test_workloads_are_shown_by_what_they_waste_with_the_reason(served: Served) -> None:
+    workload(served, "small", 1.0, "nothing is there")
+    workload(served, "large", 120.0, EVIL)
+    answer, page = get(served, "/fleet")
+    assert answer.status_code == 200, answer.text
+    assert page.text.index("large") < page.text.index("small")
+    assert "121" in page.text
+    assert "<script>alert" not in answer.text
+
+
+def test_a_schedule_is_added_paused_resumed_run_and_removed_by_its_page(served: Served) -> None:
+    given = {"csrf": token(served, "/schedules/new"), "definition": json.dumps(BODY)}
+    made = post(served, "/schedules/new", given)
+    assert made.status_code == 303, made.text
+    place = made.headers["location"]
+    assert "llama" in get(served, "/schedules")[1].text
+    for action, said in (("pause", "paused"), ("resume", "active"), ("run", "manual")):
+        assert post(served, f"{place}/{action}", {"csrf": given["csrf"]}).status_code == 303
+        assert said in get(served, place)[1].text
+    assert post(served, f"{place}/remove", {"csrf": given["csrf"]}).headers["location"] == "/schedules"
+    assert get(served, place)[0].status_code == 404
+
+
+def test_a_schedule_that_is_wrong_comes_back_with_the_reason_and_what_was_typed(served: Served) -> None:
+    text = json.dumps({**BODY, "cron": "99 5 * * *"})
+    answer = post(served, "/schedules/new", {"csrf": token(served, "/schedules/new"), "definition": text})
+    assert answer.status_code == 422
+    assert "cron" in answer.text
+    assert "99 5 * * *" in answer.text
+
+
+def test_the_example_of_the_form_is_one_that_is_accepted(served: Served) -> None:
+    _, page = get(served, "/schedules/new")
+    example = json.loads(next(words for words in page.words if words.strip().startswith("{")))
+    example.pop("recipients")  # mail is not configured here
+    given = {"csrf": token(served, "/schedules/new"), "definition": json.dumps(example)}
+    assert post(served, "/schedules/new", given).status_code == 303

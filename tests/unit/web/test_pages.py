@@ -1,0 +1,151 @@
+"""Every page answers, says what it should, and is light."""
+
+import re
+from typing import Any
+
+import pytest
+
+from service.api.security_headers import CONTENT_POLICY
+from service.store.states import COMPLETED, FAILED, WAITING
+from service.web.assets import PLOTLY, all_assets
+from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.web.browsing import get
+
+MOST_BYTES = 150_000
+STILL = (
+    "/",
+    "/what-if",
+    "/compare",
+    "/knowledge",
+    "/schedules",
+    "/fleet",
+    "/hardware",
+    "/accuracy",
+    "/sessions/new",
+)
+
+
+def done(served: Served, report: dict[str, Any]) -> str:
+    id = served.submit()
+    served.end(id, COMPLETED, report=report, verdict=report["verdict"], speedup=1.5, bottleneck="compute")
+    return id
+
+
+def test_every_page_answers_before_there_is_anything_to_show(served: Served) -> None:
+    for path in STILL:
+        answer, page = get(served, path)
+        assert answer.status_code == 200, path
+        assert len(page.all("h1")) == 1, path
+        assert len(page.all("main")) == 1, path
+
+
+def test_every_page_keeps_the_strict_content_policy_and_holds_no_script_or_style_of_its_own(
+    served: Served,
+) -> None:
+    assert "unsafe" not in CONTENT_POLICY
+    for path in (*STILL, "/hardware/b200", "/sessions/none", "/nowhere"):
+        answer, page = get(served, path)
+        assert answer.headers["content-security-policy"] == CONTENT_POLICY, path
+        assert page.all("style") == [], path
+        assert all(one.get("src") for one in page.all("script")), path
+        assert not [one for _, one in page.elements if "style" in one], path
+
+
+def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_for(
+    served: Served, report: dict[str, Any]
+) -> None:
+    answer, page = get(served, f"/sessions/{done(served, report)}")
+    assert answer.status_code == 200
+    assert report["verdict"][:40] in page.text
+    for one in report["proposals"]:
+        assert f"plan-{one['rank']}" in answer.text
+    for words in ("Step time", "Memory a device", "Export", "Approve", "Reject", "Diagnosis", "Evidence"):
+        assert words in page.text
+    drawn = {
+        str(one.get("data-figure")).rpartition("/")[2] for one in page.all("figure") if one.get("data-figure")
+    }
+    assert drawn == {"step", "memory", "space", "roofline", "collectives", "mesh"}
+
+
+def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
+    served: Served, report: dict[str, Any]
+) -> None:
+    id = served.submit({**SCENARIO, "approval": "person"})
+    asked = [{"rank": one["rank"], "plan": one["plan"]} for one in report["proposals"]]
+    served.end(id, WAITING, waiting_for={"question": "which proposal?", "proposals": asked})
+    answer, page = get(served, f"/sessions/{id}")
+    assert answer.status_code == 200
+    assert "Decide which one to take" in page.text
+    assert [one.get("data-figure") for one in page.all("figure") if "mesh" in str(one.get("data-figure"))]
+    speedup = report["proposals"][0]["speedup"]
+    assert f"{speedup:.2f}x" in page.text
+
+
+def test_a_failed_session_shows_why_and_offers_to_run_it_again(served: Served) -> None:
+    id = served.submit()
+    served.end(id, FAILED, error={"kind": "infeasible", "message": "no legal plan fits", "field": None})
+    _, page = get(served, f"/sessions/{id}")
+    assert "No legal plan fits." in page.text
+    assert "Run again" in page.text
+
+
+def test_a_queued_session_says_that_it_waits_and_where_its_events_are(served: Served) -> None:
+    id = served.submit()
+    _, page = get(served, f"/sessions/{id}")
+    assert "as soon as a worker is free" in page.text
+    assert [one for one in page.all("div") if one.get("data-events") == f"/v1/sessions/{id}/events?after=1"]
+
+
+def test_pages_are_light(served: Served, report: dict[str, Any]) -> None:
+    """All that a page loads besides Plotly, before compression."""
+    id = done(served, report)
+    for path in (*STILL, f"/sessions/{id}", f"/sessions/{id}/trail"):
+        answer, _ = get(served, path)
+        named = set(re.findall(r"/static/[0-9a-f]+/([\w.]+)", answer.text))
+        scripts = {name for name in all_assets() if name.endswith(".js") and name != PLOTLY}
+        loaded = named | scripts if any(name.endswith(".js") for name in named) else named
+        weight = len(answer.content) + sum(len(all_assets()[name].body) for name in loaded)
+        assert weight < MOST_BYTES, f"{path}: {weight:,}"
+
+
+def test_what_is_not_there_is_told_as_a_page_to_browsers_and_as_a_problem_to_others(served: Served) -> None:
+    answer, page = get(served, "/sessions/0" * 2)
+    assert answer.status_code == 404
+    assert "There is no such thing" in page.text
+    plain = served.client.get("/sessions/00", headers={"Accept": "application/json"})
+    assert plain.headers["content-type"] == "application/problem+json"
+    assert served.client.get("/v1/nothing", headers={"Accept": "text/html"}).headers["content-type"] == (
+        "application/problem+json"
+    )
+
+
+def test_a_page_that_breaks_says_so_without_its_reasons(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("secret reason")
+
+    monkeypatch.setattr("service.web.pages.hardware.device_lines", fail)
+    answer, page = get(served, "/hardware")
+    assert answer.status_code == 500
+    assert "secret reason" not in answer.text
+    assert "The server failed" in page.text
+
+
+def test_an_asset_may_be_kept_for_ever_under_its_own_address_only(served: Served) -> None:
+    _, page = get(served, "/")
+    address = next(str(one["href"]) for one in page.all("link") if str(one["href"]).endswith("app.css"))
+    kept = served.client.get(address)
+    assert "immutable" in kept.headers["cache-control"]
+    other = served.client.get(re.sub(r"/static/\w+/", "/static/0000/", address))
+    assert other.headers["cache-control"] == "no-cache"
+    assert other.text == kept.text
+    assert served.client.get(address.replace("app.css", "..%2f__init__.py")).status_code == 404
+
+
+def test_plotly_is_served_compressed_from_its_package(served: Served) -> None:
+    from service.web.assets import address_of
+
+    answer = served.client.get(address_of(PLOTLY), headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert len(answer.content) == len(all_assets()[PLOTLY].body)

@@ -1,0 +1,216 @@
+"""What templates are given: lists, trails, comparisons and answers, checked as data."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.store.rows import EventRow
+from service.web.example import EXAMPLE
+from service.web.validation import find_validation, parse_plot, parse_sections
+from service.web.views.accuracy import median_error, trials_of
+from service.web.views.graph import nodes_of, strip_of
+from service.web.views.hardware import device_lines, facts_of
+from service.web.views.sessions import session_list
+from service.web.views.trail import trail_of
+from service.web.views.units import age, bytes_of, words
+from service.web.views.what_if import controls_of
+from service.web.what_if import ask
+from tools.hardware import device_names, get_device
+from tools.kb import open_seed
+from tools.scenario import parse_scenario
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "said"),
+    [
+        (0, "just now"),
+        (42, "42 s"),
+        (61, "1 min"),
+        (7200, "2 h"),
+        (3 * 86_400, "3 d"),
+        (400 * 86_400, "1968-11-27"),
+    ],
+)
+def test_ages_are_told_in_one_unit(passed_s: float, said: str) -> None:
+    assert age(0 if passed_s < 90 * 86_400 else -passed_s, passed_s if passed_s < 90 * 86_400 else 0) == said
+
+
+@given(st.floats(0, 1e18))
+def test_bytes_have_at_most_four_digits(value: float) -> None:
+    number, unit = bytes_of(value).split()
+    assert unit in ("B", "kB", "MB", "GB", "TB")
+    assert float(number) < 1000 or unit == "TB"
+
+
+def test_names_of_the_code_become_words() -> None:
+    assert words("waiting_approval") == "waits for you"
+    assert words("dp_shard") == "dp shard"
+
+
+def test_filters_stay_in_the_addresses_of_a_list() -> None:
+    view = session_list([], {"completed": 3, "failed": 1}, {"q": "70b x", "state": "failed"}, None, "next")
+    assert view.next_address == "/?state=failed&q=70b+x&cursor=next"
+    assert [(tab.name, tab.address, tab.is_chosen) for tab in view.tabs] == [
+        ("all", "/?q=70b+x", False),
+        ("completed", "/?state=completed&q=70b+x", False),
+        ("failed", "/?state=failed&q=70b+x", True),
+    ]
+
+
+def event(seq: int, key: str, kind: str, **content: object) -> EventRow:
+    return EventRow(
+        seq, key, 100.0 + seq, key.split("/")[-2] if "/" in key else "session", kind, dict(content)
+    )
+
+
+EVENTS = [
+    EventRow(1, "state/1", 100.0, "session", "state", {"state": "queued"}),
+    EventRow(2, "state/2", 101.0, "session", "state", {"state": "running"}),
+    event(3, "1/1/coordinator/1", "started"),
+    event(4, "1/1/coordinator/2", "routed", step="analyzer", reason="first things first"),
+    event(5, "1/1/coordinator/3", "finished", seconds=0.5),
+    event(6, "1/2/analyzer/1", "started"),
+    event(7, "1/2/analyzer/2", "tool", tool="analyse_plan", arguments={}, result={}, seconds=0.25),
+    event(8, "1/2/analyzer/3", "reasoned", question="weigh", by="small-model", tokens=120, seconds=1.5),
+]
+
+
+def test_a_trail_groups_events_by_the_run_of_a_node() -> None:
+    trail = trail_of(EVENTS)
+    assert [run.node for run in trail.runs] == ["session", "session", "coordinator", "analyzer"]
+    analyzer = trail.runs[-1]
+    assert analyzer.reason == "first things first"
+    assert [(step.title, step.seconds, step.tokens) for step in analyzer.steps] == [
+        ("analyse plan", "250 ms", 0),
+        ("weigh", "1.50 s", 120),
+    ]
+    assert (trail.current, trail.tokens, trail.tool_calls) == ("analyzer", 120, 1)
+
+
+def test_the_current_node_is_lit_and_no_other() -> None:
+    lit = [node.name for node in nodes_of(trail_of(EVENTS)) if node.is_lit]
+    assert lit == ["analyzer"]
+    ended = [*EVENTS, EventRow(9, "state/9", 109.0, "session", "state", {"state": "failed"})]
+    assert [node.name for node in nodes_of(trail_of(ended)) if node.is_lit] == []
+
+
+def test_stretches_stay_inside_the_strip() -> None:
+    worked, stretches = strip_of(trail_of(EVENTS))
+    assert worked == ["coordinator", "analyzer"]
+    for one in stretches:
+        assert one.x >= 0
+        assert one.x + one.width <= 100.0001
+
+
+def test_a_trail_of_nothing_is_empty() -> None:
+    trail = trail_of([])
+    assert (trail.runs, trail.current, trail.last_seq) == ([], None, 0)
+    assert strip_of(trail) == ([], [])
+
+
+def asked(**given: str) -> Any:  # noqa: ANN401 - an Answer
+    return ask(parse_scenario(EXAMPLE), given)
+
+
+def test_what_if_nothing_changes_nothing_changes() -> None:
+    answer = asked()
+    assert answer.ratio == 1.0
+    assert answer.variant.prediction == answer.start.prediction
+
+
+def test_faster_links_make_the_step_shorter_and_less_memory_may_not_fit() -> None:
+    assert asked(intra="4", inter="4").ratio > 1.0
+    assert not asked(memory="0.25").variant.prediction["fits"]
+
+
+def test_data_parallelism_follows_the_other_degrees_and_the_devices() -> None:
+    assert "dp 8" in asked(tp="4", pp="2", num_devices="64").variant.summary
+    assert "dp 4" in asked(num_devices="128").variant.summary
+
+
+def test_the_example_fits() -> None:
+    assert asked().start.prediction["fits"]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"tp": "3"}, "plan"),
+        ({"tp": "x"}, "tp"),
+        ({"tp": "16", "pp": "16"}, "plan"),
+        ({"inter": "-1"}, "inter"),
+        ({"inter": "nan"}, "inter"),
+        ({"num_devices": "0"}, "num_devices"),
+        ({"recompute": "some"}, "plan.recompute"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(given: dict[str, str], field: str) -> None:
+    answer = asked(**given)
+    assert answer.variant is None
+    assert answer.refusal.field.startswith(field)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["tp", "pp", "cp", "vpp", "inter", "num_devices", "zero_stage"]), st.text(max_size=6)
+    )
+)
+def test_whatever_the_address_says_is_answered(given: dict[str, str]) -> None:
+    answer = ask(parse_scenario(EXAMPLE), given)
+    assert (answer.variant is None) == (answer.refusal is not None)
+
+
+def test_every_control_stands_on_one_of_its_own_values() -> None:
+    groups = controls_of(parse_scenario(EXAMPLE), {"tp": "2", "pp": "nonsense"})
+    for control in (one for group in groups.values() for one in group):
+        assert control.chosen in [value for value, _ in control.options], control.name
+    chosen = {one.name: one.chosen for one in groups["Plan"]}
+    assert (chosen["tp"], chosen["pp"]) == ("2", "4")
+
+
+def test_every_device_and_every_figure_has_its_source() -> None:
+    assert [line.device.name for line in device_lines()] == list(device_names())
+    for name in device_names():
+        assert all(fact.source for fact in facts_of(get_device(name))), name
+
+
+def test_the_validation_plot_is_read_back_as_it_was_drawn() -> None:
+    import numpy as np
+
+    from tools.validate.plot import scatter_svg
+
+    measured, predicted = np.array([0.02, 1.5, 40.0]), np.array([0.021, 1.4, 44.0])
+    pairs = parse_plot(scatter_svg(measured, predicted, ["small", "dense", "moe"]))
+    assert [pair.measured_s for pair in pairs] == pytest.approx(measured.tolist(), rel=2e-3)
+    assert [pair.predicted_s for pair in pairs] == pytest.approx(predicted.tolist(), rel=2e-3)
+    assert [pair.group for pair in pairs] == ["very small models", "dense", "mixture of experts"]
+
+
+def test_the_validation_of_this_checkout_is_found() -> None:
+    found = find_validation()
+    assert found
+    assert len(found.pairs) > 500
+    assert found.sections[0].title == "Groups left out in turn"
+    assert found.sections[0].rows[0][0] == "all"
+
+
+def test_a_page_without_tables_has_no_sections() -> None:
+    assert parse_sections("# Title\n\n## Nothing\n\nwords\n") == []
+    assert parse_plot("<svg></svg>") == []
+
+
+def test_only_cases_with_both_figures_are_trials() -> None:
+    from dataclasses import replace
+
+    entries = open_seed().entries("case")
+    assert trials_of(entries) == []
+    own = replace(
+        entries[0],
+        body={**entries[0].body, "predicted": {"step_time_s": 2.0}, "measured": {"step_time_s": 2.5}},
+    )
+    (trial,) = trials_of([own, entries[1]])
+    assert trial.error_ratio == pytest.approx(-0.2)
+    assert median_error([trial]) == pytest.approx(0.2)
+    assert median_error([]) is None
