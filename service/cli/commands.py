@@ -59,6 +59,11 @@ COMMANDS = {
         "run a training command under the profiler",
         "asap profile --out traces -- torchrun --nproc-per-node 8 train.py",
     ),
+    "dry-run": Command(
+        "service.cli.dry_run",
+        "run a plan's program without devices, beside the cost model",
+        "asap dry-run scenario.json",
+    ),
     "export": Command(
         "service.cli.export",
         "a plan as the configuration of a training framework",
@@ -68,5 +73,35 @@ COMMANDS = {
         "service.cli.import_plan",
         "a scenario from the configuration of today's job",
         "asap import train.toml --format torchtitan --model config.json --device h100",
+    ),
+    "kb": Command(
+        "service.cli.kb",
+        "the knowledge base: playbooks and measured cases, and your own",
+        'asap kb search "pipeline bubble takes a quarter of the step"',
+    ),
+    "serve": Command(
+        "service.cli.serve",
+        "the API and the workers, in one process or many",
+        "asap serve --port 8000",
+    ),
+    "sessions": Command(
+        "service.cli.sessions",
+        "submit sessions to a server, follow them and decide",
+        "asap sessions submit examples/llama-3.1-70b-64xh100.json --wait",
+    ),
+    "keys": Command(
+        "service.cli.keys",
+        "the API keys of this installation",
+        "asap keys add ci --scope submit",
+    ),
+    "nightly": Command(
+        "service.cli.nightly",
+        "what got slower since yesterday, why, and what it costs",
+        "asap nightly run --config examples/nightly.yaml",
+    ),
+    "schedule": Command(
+        "service.cli.schedule",
+        "let a server do that every night",
+        'asap schedule add nightly.yaml --name pretraining --cron "30 5 * * *"',
     ),
 }

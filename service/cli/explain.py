@@ -7,11 +7,10 @@ from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from service.cli.strict_json import parse_object
 from tools.errors import InputError
 from tools.recommend.optimize import best_plans, workload_of
-from tools.recommend.why_not import changed, explain_plan
+from tools.recommend.score import complete
+from tools.recommend.why_not import explain_plan
 from tools.recommend.words import short
-from tools.recommend.workload import Workload
-from tools.scenario import Plan, did_you_mean, parse_scenario
-from tools.scenario.fields import build
+from tools.scenario import parse_scenario
 
 HELP = """\
 Say what speaks against a plan: the framework's rule, the memory it lacks, or the term that makes it slower.
@@ -36,7 +35,7 @@ def run(args: Namespace) -> int:
     workload = workload_of(scenario)
     asked = _asked(args.plan)
     winner = best_plans(workload)[0][0]
-    answer = explain_plan(workload, _plan(workload, winner, asked), winner)
+    answer = explain_plan(workload, complete(workload, winner, asked), winner)
     if args.json:
         write_json_line({"winner": winner.model_dump(), **answer})
     else:
@@ -46,11 +45,7 @@ def run(args: Namespace) -> int:
 
 
 def _asked(text: str) -> dict[str, object]:
-    fields = parse_object(text.encode(), "--plan") if text.lstrip().startswith("{") else _pairs(text)
-    for name in fields:
-        if name not in Plan.model_fields:
-            raise InputError(f"plan.{name}", fields[name], did_you_mean(name, tuple(Plan.model_fields)))
-    return fields
+    return parse_object(text.encode(), "--plan") if text.lstrip().startswith("{") else _pairs(text)
 
 
 def _pairs(text: str) -> dict[str, object]:
@@ -70,12 +65,3 @@ def _value(text: str) -> object:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _plan(workload: Workload, winner: Plan, asked: dict[str, object]) -> Plan:
-    typed = build(Plan, {**winner.model_dump(), **asked}, "plan.")
-    plans = list(changed(workload, winner, {name: getattr(typed, name) for name in asked}))
-    if not plans:
-        devices = workload.scenario.cluster.num_devices
-        raise InputError("plan", asked, f"tp * pp * cp must be whole numbers that divide {devices} devices")
-    return plans[0]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from service.cli.commands import COMMANDS
-from service.cli.parser import UsageError, command_parser, split_at_command, top_level_parser
+from service.cli.parser import SERVER, UsageError, command_parser, split_at_command, top_level_parser
 from tools.errors import AsapError, InfeasibleError, InputError
 
 FAILED, WRONG_INPUT, NOTHING_FEASIBLE = 1, 2, 3
@@ -44,14 +44,15 @@ def _run(words: list[str]) -> int:
 
 def _call(words: list[str]) -> int:
     flags, rest = split_at_command(words)
-    top_level_parser().parse_args(flags)
+    server = top_level_parser().parse_args(flags).server
     if not rest:
         raise UsageError(f"no command given, choose one of {', '.join(COMMANDS)} (see 'asap --help')")
     name, *arguments = rest
     if name not in COMMANDS:
         raise UsageError(_unknown_command(name))
     module = COMMANDS[name].load()
-    return module.run(command_parser(name, module).parse_args(arguments))
+    passed_on = [SERVER, server] if server else []
+    return module.run(command_parser(name, module).parse_args([*arguments, *passed_on]))
 
 
 def _unknown_command(name: str) -> str:

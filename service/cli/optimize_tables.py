@@ -1,20 +1,28 @@
-"""The report of `asap optimize` for people: proposals with a bar of the step, reasons, and why not others."""
+"""The report of `asap optimize` for people at a terminal: one column of names, one of what is said.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TextIO
+Short on purpose: what is left out here stands in the other formats.
+"""
 
-from rich.console import Console, Group
-from rich.markup import escape
-from rich.panel import Panel
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tools.recommend.words import short
-from tools.scenario import Plan, Scenario
+from service.report.terms import EVIDENCE, STEP
+from service.report.text import plain, seconds, sentence
+from service.report.view import Planned, View, view_of
 
+Data = Mapping[str, Any]
+Row = tuple[str, RenderableType]
+NAMES_WIDTH = 10
+TAG_WIDTH = 10
 BAR_WIDTH = 46
+MOST_CASES = 3
+MOST_REJECTED = 3
+WORTH_SAYING = 1.02
+"""A lever beyond the contract that gives less is not worth a line here."""
 COLOURS = {
     "compute": "green",
     "memory_bound_ops": "cyan",
@@ -28,81 +36,137 @@ COLOURS = {
     "host_and_other": "white",
 }
 
+LEGEND = {
+    "memory_bound_ops": "memory-bound",
+    "tp_comm_exposed": "tp",
+    "cp_comm_exposed": "cp",
+    "ep_comm_exposed": "ep",
+    "dp_comm_exposed": "dp",
+    "pp_comm_exposed": "pp",
+    "pipeline_bubble": "bubble",
+    "host_and_other": "host",
+}
 
-@contextmanager
-def shown_progress(stream: TextIO) -> Iterator[Callable[[float], None]]:
-    """A progress line on a terminal, nothing elsewhere."""
-    console = Console(file=stream, stderr=False)
-    columns = (TextColumn("searching every legal plan"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not stream.isatty()) as bar:
-        task = bar.add_task("search", total=1.0)
-        yield lambda share: bar.update(task, completed=share)
+
+def print_report(scenario: Data, report: Data) -> None:
+    console, view = Console(highlight=False), view_of(scenario, report)
+    console.print(Text(plain(view.title), style="bold"))
+    console.print(Text(view.contract, style="dim"))
+    for rows in (
+        _head(view),
+        _plans(view),
+        _next(report),
+        _advice(report["advice"]),
+        _cases(view),
+        _rejected(report["rejected"]),
+        _notes(report["notes"]),
+        [("incident", _said(f"{one['node']}, {one['kind']}: {one['says']}")) for one in report["incidents"]],
+        _footer(report),
+    ):
+        _print_rows(console, list(rows))
 
 
-def print_report(scenario: Scenario, report: Mapping[str, Any]) -> None:
-    console = Console(highlight=False)
-    s = scenario
-    console.print(
-        f"[bold]{escape(s.model.name) or 'model'}[/] on {s.cluster.num_devices} x {s.cluster.device}, "
-        f"{s.training.framework}, {s.training.precision}, batch {s.training.global_batch_size}, "
-        f"sequence {s.training.seq_len}"
+def _print_rows(console: Console, rows: Sequence[Row]) -> None:
+    """A name is printed where it changes, so that what belongs together reads as one."""
+    if not rows:
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(width=NAMES_WIDTH, style="dim", no_wrap=True)
+    grid.add_column()
+    before = ""
+    for name, content in rows:
+        grid.add_row("" if name == before else name, content)
+        before = name
+    console.print()
+    console.print(grid)
+
+
+def _head(view: View) -> Iterator[Row]:
+    diagnosis = view.report["diagnosis"]
+    yield "verdict", _said(view.report["verdict"], style="bold")
+    yield "", ""
+    yield "diagnosis", _said(f"Limited by {diagnosis['bottleneck']}. {sentence(diagnosis['weighed'])}")
+    for one in view.evidence:
+        yield "diagnosis", _tagged(EVIDENCE[one["kind"]], one["says"])
+
+
+def _plans(view: View) -> Iterator[Row]:
+    slowest = max(one.prediction["step_time_s"] for one in view.plans)
+    for one in view.plans:
+        yield one.name, Text(one.summary, style="bold")
+        yield one.name, _bar(one.prediction, slowest)
+        yield one.name, Text(_figures(one))
+        if one.proposal:
+            yield one.name, _said(one.proposal["rationale"])
+        for risk in one.risks:
+            yield one.name, _said(f"risk: {risk}", style="dim")
+        yield "", ""
+    yield "", _legend(view)
+
+
+def _next(report: Data) -> Iterator[Row]:
+    yield "try first", _said(report["first_step"], style="bold")
+    yield "", ""
+    yield "what if", _said(report["would_change"])
+    for one in report["beyond_contract"]:
+        if one["throughput_ratio"] >= WORTH_SAYING:
+            yield "what if", _said(one["says"], style="dim")
+
+
+def _advice(books: Sequence[Data]) -> Iterator[Row]:
+    """A playbook's title says what to do; how and why is a command away."""
+    for book in books:
+        yield "advice", Text.assemble(plain(book["title"]), _aside(book["id"], book))
+
+
+def _cases(view: View) -> Iterator[Row]:
+    for case in view.warnings:
+        said = ("refuted by measurement: ", "bold red"), plain(case["title"]), ". ", plain(case["lesson"])
+        yield "warning", Text.assemble(*said, _aside(case["id"], case))
+    for case in view.precedents[:MOST_CASES]:
+        yield "past cases", Text.assemble(plain(case["title"]), _aside(case["status"], case))
+
+
+def _aside(what: str, entry: Data) -> tuple[str, str]:
+    return f" ({plain(what)}; {plain(entry['sources'][0]['title'])})", "dim"
+
+
+def _rejected(rejected: Sequence[Data]) -> Iterator[Row]:
+    for one in rejected[:MOST_REJECTED]:
+        yield "why not", _tagged(one["binding"], one["why"])
+
+
+def _notes(notes: Data | None) -> Iterator[Row]:
+    if notes is None:
+        return
+    for one in notes["accepted"]:
+        yield "notes", _said(f'{one["field"]} = {one["value"]}, from "{one["quote"]}"')
+    for one in notes["refused"]:
+        yield "notes", _said(f"not taken up: {one['field']} = {one['value']}: {one['reason']}", style="dim")
+    if notes["says"]:
+        yield "notes", _said(notes["says"])
+
+
+def _footer(report: Data) -> Iterator[Row]:
+    searched, usage = report["searched"], report["usage"]
+    made = (
+        f"{searched['plans']:,} legal plans decided in {searched['seconds']:.1f} s, by {report['reasoner']}"
     )
-    searched = report["searched"]
-    console.print(f"{searched['plans']:,} legal plans decided in {searched['seconds']:.1f} s\n")
-    slowest = _slowest(report)
-    if report["baseline"]:
-        console.print(_today(scenario, report["baseline"], slowest))
-    for proposal in report["proposals"]:
-        console.print(_proposal(proposal, slowest))
-    console.print(_legend())
-    if report["diagnosis"]["lever"]:
-        console.print(f"\n[bold]{report['diagnosis']['lever']}[/]")
-    _print_rejected(console, report["rejected"])
-    _print_rows(console, "If the cluster were", [(one["if"], one["says"]) for one in report["sensitivity"]])
-    levers = [(one["lever"], one["says"]) for one in report["beyond_contract"]]
-    _print_rows(console, "Beyond the contract", levers)
+    spent = f", {usage['tokens']:,.0f} tokens, {usage['cost']:.2f} spent" if usage["tokens"] else ""
+    spent += f", {usage['fell_back']} answers by the expert rules instead" if usage["fell_back"] else ""
+    kept = f"; kept as case {report['case']}" if report["case"] else ""
+    yield "", _said(f"{made}{spent}{kept}. More with --format markdown, html or json.", style="dim")
 
 
-def _slowest(report: Mapping[str, Any]) -> float:
-    times = [p["prediction"]["step_time_s"] for p in report["proposals"]]
-    return float(max([*times, report["baseline"]["step_time_s"] if report["baseline"] else 0.0]))
-
-
-def _today(scenario: Scenario, baseline: Mapping[str, Any], slowest: float) -> Panel:
-    plan = short(scenario.plan) if scenario.plan else ""
-    return Panel(
-        Group(Text(plan), _bar(baseline, slowest), Text(_figures(baseline))),
-        title="today",
-        title_align="left",
-    )
-
-
-def _proposal(proposal: Mapping[str, Any], slowest: float) -> Panel:
-    prediction = proposal["prediction"]
-    lines: list[Text] = [
-        Text(short(Plan.model_validate(proposal["plan"]))),
-        _bar(prediction, slowest),
-        Text(_figures(prediction)),
-        Text(proposal["rationale"], style="italic"),
-        *(Text(f"risk: {risk}", style="dim") for risk in proposal["risks"]),
-    ]
-    return Panel(Group(*lines), title=f"{proposal['rank']}{_speedup(proposal)}", title_align="left")
-
-
-def _speedup(proposal: Mapping[str, Any]) -> str:
-    if proposal["speedup"] is None:
-        return ""
-    low, high = proposal["speedup_low"], proposal["speedup_high"]
-    return f"   {proposal['speedup']:.2f}x (80% interval {low:.2f} to {high:.2f})"
-
-
-def _figures(p: Mapping[str, Any]) -> str:
+def _figures(one: Planned) -> str:
+    p = one.prediction
     fit = "" if p["fits"] else ", DOES NOT FIT"
-    interval = f"{p['step_time_low_s']:.3g} to {p['step_time_high_s']:.3g}"
-    return f"{p['step_time_s']:.3g} s ({interval}), MFU {p['mfu']:.1%}, {p['peak_memory_gib']:.1f} GiB{fit}"
+    gain = f", {one.gain} today's speed" if one.gain else ""
+    pace = f"{seconds(p['step_time_s'])} ({one.interval}){gain}"
+    return f"{pace}, MFU {p['mfu']:.1%}, {p['peak_memory_gib']:.1f} GiB{fit}"
 
 
-def _bar(prediction: Mapping[str, Any], slowest: float) -> Text:
+def _bar(prediction: Data, slowest: float) -> Text:
     bar, drawn = Text(), 0.0
     for term, colour in COLOURS.items():
         end = drawn + prediction["breakdown_s"][term] / slowest * BAR_WIDTH
@@ -111,23 +175,21 @@ def _bar(prediction: Mapping[str, Any], slowest: float) -> Text:
     return bar
 
 
-def _legend() -> Text:
+def _legend(view: View) -> Text:
     legend = Text()
-    for term, colour in COLOURS.items():
-        legend.append("█ ", style=colour)
-        legend.append(f"{term.removesuffix('_exposed')}  ")
+    for term in view.shown(STEP, "breakdown_s"):
+        legend.append("█ ", style=COLOURS[term])
+        legend.append(f"{LEGEND.get(term, term)}  ", style="dim")
     return legend
 
 
-def _print_rejected(console: Console, rejected: Sequence[Mapping[str, Any]]) -> None:
-    _print_rows(console, "Why not", [(one["binding"], one["why"]) for one in rejected])
+def _said(words: object, style: str = "") -> Text:
+    return Text(plain(words), style=style)
 
 
-def _print_rows(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
-    if not rows:
-        return
-    console.print(f"\n[bold]{title}[/]")
-    table = Table(box=None, show_header=False, padding=(0, 1))
-    for name, text in rows:
-        table.add_row(Text(name, style="dim"), Text(text))
-    console.print(table)
+def _tagged(tag: str, words: object) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=TAG_WIDTH, style="dim")
+    grid.add_column()
+    grid.add_row(plain(tag), _said(words))
+    return grid

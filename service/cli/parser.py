@@ -29,6 +29,10 @@ exit status:
 """
 
 
+SERVER = "--server"
+"""The only option before a subcommand that takes a value; the subcommand gets it."""
+
+
 class UsageError(Exception):
     """The command line itself is wrong. Not an AsapError: the message says where to read about usage."""
 
@@ -43,7 +47,7 @@ class OneLineParser(ArgumentParser):
 def top_level_parser() -> OneLineParser:
     parser = OneLineParser(
         prog="asap",
-        usage="asap [--help] [--version] [--debug] COMMAND ...",
+        usage="asap [--help] [--version] [--debug] [--server URL] COMMAND ...",
         description=_ABOUT,
         epilog=f"{_command_list()}\n{_STATUSES}",
         formatter_class=RawDescriptionHelpFormatter,
@@ -51,6 +55,7 @@ def top_level_parser() -> OneLineParser:
     )
     version = f"asap {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")
+    parser.add_argument("--server", metavar="URL", help="let this 'asap serve' answer (optimize, sessions)")
     _add_debug(parser)
     return parser
 
@@ -69,7 +74,9 @@ def command_parser(name: str, module: CommandModule) -> OneLineParser:
 
 def split_at_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """What stands before the subcommand (flags only), and the subcommand with all that follows."""
-    start = next((i for i, word in enumerate(argv) if not word.startswith("-")), len(argv))
+    values = {i + 1 for i, word in enumerate(argv) if word == SERVER}
+    words = (i for i, word in enumerate(argv) if not word.startswith("-") and i not in values)
+    start = next(words, len(argv))
     return list(argv[:start]), list(argv[start:])
 
 

@@ -13,6 +13,8 @@ from service.cli.parser import command_parser, top_level_parser
 
 REPO = Path(__file__).resolve().parents[2]
 HEAVY = {"numpy", "pydantic", "scipy", "rich", "plotly", "msgspec", "isal", "torch"}
+AGENTS = {"langgraph", "langchain_core", "chromadb", "jinja2"}
+"""What only a session needs."""
 
 
 def test_the_subcommands_are_these() -> None:
@@ -23,13 +25,20 @@ def test_the_subcommands_are_these() -> None:
         "hardware",
         "diagnose",
         "profile",
+        "dry-run",
         "export",
         "import",
+        "kb",
+        "serve",
+        "sessions",
+        "keys",
+        "nightly",
+        "schedule",
     ]
 
 
 def test_the_options_before_a_subcommand_are_these() -> None:
-    assert all_options(top_level_parser()) == {"-h", "--help", "--version", "--debug"}
+    assert all_options(top_level_parser()) == {"-h", "--help", "--version", "--debug", "--server"}
 
 
 def all_options(parser: ArgumentParser) -> set[str]:
@@ -61,6 +70,27 @@ def modules_after(*words: str) -> set[str]:
     command = [sys.executable, "-c", script, *words]
     result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True)
     return set(json.loads(result.stderr.splitlines()[-1]))
+
+
+def test_the_options_of_optimize_are_these() -> None:
+    parser = command_parser("optimize", COMMANDS["optimize"].load())
+    assert all_options(parser) == {
+        "-h", "--help", "--debug", "--json", "--format", "--session", "--events", "--server",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["optimize", "--help"], ["optimize", "absent.json"]])
+def test_optimize_loads_no_agents_before_it_needs_them(words: list[str]) -> None:
+    loaded = modules_after(*words)
+    assert "service" in loaded
+    assert loaded & (HEAVY | AGENTS) == set()
+
+
+def test_bad_input_is_told_before_agents_are_loaded(tmp_path: Path) -> None:
+    (tmp_path / "wrong.json").write_text('{"model": {}}')
+    loaded = modules_after("optimize", str(tmp_path / "wrong.json"))
+    assert "numpy" in loaded
+    assert loaded & AGENTS == set()
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["unknown"]])

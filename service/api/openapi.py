@@ -1,0 +1,82 @@
+"""The served OpenAPI 3.1 document: FastAPI's own, with our problem documents in place of its errors."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from service import __version__
+from service.api.problems import KINDS, MEDIA_TYPE, Problem
+from service.auth.caller import MEANINGS
+
+PATH = "/openapi.json"
+_METHODS = ("get", "put", "post", "delete", "patch")
+_FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
+_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+_OPEN_PATHS = ("/healthz", "/readyz")
+
+DESCRIPTION = """\
+Predicts, diagnoses and improves how a training job is sharded over its accelerators.
+
+Submit a session, follow its events, fetch its report. Send `Authorization: Bearer <key>` (`asap keys add`
+makes one); without any key the server answers its own machine only.
+
+Every error is a problem document (RFC 9457) that names the field at fault. Every answer has `X-Request-Id`,
+which is in the server's logs; send your own to find a request again.
+
+Scopes of a key:
+"""
+TAGS = [
+    {"name": "sessions", "description": "Optimizations: submitted, followed, decided upon."},
+    {"name": "reports", "description": "What a session found."},
+    {"name": "traces", "description": "Profiler traces, uploaded in parts."},
+    {"name": "predict", "description": "The cost model alone."},
+    {"name": "plans", "description": "The plan search alone, for small workloads."},
+    {"name": "hardware", "description": "The device catalogue."},
+    {"name": "knowledge", "description": "Playbooks and past cases."},
+    {"name": "schedules", "description": "Nightly runs by the clock, and what they found."},
+    {"name": "audit", "description": "Who did what."},
+    {"name": "health", "description": "For load balancers and Prometheus."},
+]
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Made at the first request for it, then kept."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _document(app)
+    return app.openapi_schema
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title="ASAP",
+        version=__version__,
+        openapi_version="3.1.0",
+        description=DESCRIPTION + "\n".join(f"- `{scope}`: {says}" for scope, says in MEANINGS.items()),
+        routes=app.routes,
+        tags=TAGS,
+    )
+    components = document["components"]
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    schemas = components["schemas"]
+    for name in _FASTAPIS_OWN:
+        schemas.pop(name, None)
+    schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    components["responses"] = {
+        "Problem": {"description": "An error", "content": {MEDIA_TYPE: {"schema": _PROBLEM}}}
+    }
+    for path, operations in document["paths"].items():
+        for method in _METHODS:
+            if method in operations:
+                _complete(operations[method], is_open=path in _OPEN_PATHS)
+    return document
+
+
+def _complete(operation: dict[str, Any], *, is_open: bool) -> None:
+    """Any operation may answer with a problem; which statuses there are stands in `KINDS`."""
+    responses = operation["responses"]
+    responses.pop("422", None)
+    statuses = sorted({kind.status for kind in KINDS.values()} - {int(code) for code in responses})
+    responses |= {str(status): {"$ref": "#/components/responses/Problem"} for status in statuses}
+    if not is_open:
+        operation["security"] = [{"key": []}, {}]

@@ -1,0 +1,1 @@
+"""The words of the API, one file per resource: what may be sent (Create) and what comes back (Public)."""

@@ -1,0 +1,102 @@
+"""The scenario as the API describes it.
+
+Described here, read by `tools.scenario`: its messages name the field and the nearest word, and nothing is
+checked twice. Hence every part is `Any` with a schema for readers.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from tools.scenario import StatedPlan, TrainingSpec
+from tools.scenario.defaults import StatedCluster
+
+MODEL = {
+    "name": "Llama-3.1-70B",
+    "num_hidden_layers": 80,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+}
+CLUSTER = {"device": "h100-sxm-80gb", "num_devices": 64, "devices_per_node": 8}
+TRAINING = {
+    "seq_len": 8192,
+    "global_batch_size": 128,
+    "precision": "bf16",
+    "framework": "megatron-core",
+    "flash_attention": True,
+}
+PLAN = {
+    "tp": 4,
+    "pp": 2,
+    "vpp": 5,
+    "cp": 1,
+    "ep": 1,
+    "dp": 8,
+    "dp_shard": 8,
+    "zero_stage": 1,
+    "micro_batch_size": 1,
+    "sequence_parallel": True,
+    "recompute": "none",
+}
+EXAMPLE: dict[str, Any] = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING, "plan": PLAN}
+
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+_NOT_NEEDED = ("intermediate_size", "num_key_value_heads", "head_dim")
+_MODEL_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "a Hugging Face config.json as it is, or its fields",
+    "properties": {
+        "name": {"type": "string", "maxLength": 200},
+        **{name: {"type": "integer", "minimum": 1} for name in _NEEDED},
+        **{name: {"type": ["integer", "null"], "minimum": 1} for name in _NOT_NEEDED},
+    },
+    "required": list(_NEEDED),
+    "additionalProperties": True,
+}
+
+Model = Annotated[Any, WithJsonSchema(_MODEL_SCHEMA)]
+Cluster = Annotated[Any, WithJsonSchema(StatedCluster.model_json_schema())]
+Training = Annotated[Any, WithJsonSchema(TrainingSpec.model_json_schema())]
+StatedPlanOrNull = Annotated[
+    Any, WithJsonSchema({"anyOf": [StatedPlan.model_json_schema(), {"type": "null"}]})
+]
+ObjectOrNull = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": True}, {"type": "null"}]})
+]
+TextOrNull = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "string", "maxLength": 100_000}, {"type": "null"}]})
+]
+Identity = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "string", "maxLength": 200}, {"type": "number"}, {"type": "null"}]}),
+]
+
+
+class ScenarioCreate(BaseModel):
+    """A workload: what is trained, where, under which contract and, where known, by which plan."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [EXAMPLE]})
+
+    id: Identity = Field(None, description="repeated in the answer")
+    model: Model
+    cluster: Cluster
+    training: Training
+    plan: StatedPlanOrNull = Field(None, description="today's configuration; absent for a cold start")
+
+    def body(self) -> dict[str, Any]:
+        """What was sent, for `tools.scenario` or `graph.request` to read."""
+        return self.model_dump(exclude_unset=True)
+
+
+class SearchCreate(ScenarioCreate):
+    """A workload whose plans are to be searched."""
+
+    constraints: ObjectOrNull = Field(None, description="fixed or allowed values per plan field, and more")
+    traces: TextOrNull = Field(
+        None, description="`trace:<id>` of an upload; a folder of the server with the scope admin"
+    )
+    notes: TextOrNull = Field(None, description="an engineer's free text")

@@ -1,0 +1,109 @@
+"""Tokens of an OpenID Connect issuer (JWT): signature, issuer, audience and times checked, claims read.
+
+Only asymmetric signatures are taken: with a shared secret whoever checks a token could also make one.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from service.auth.caller import DEFAULT_TENANT, SCOPES, Caller
+from service.auth.errors import UnauthenticatedError
+from service.auth.tenants import is_tenant
+from service.settings import Settings
+from tools.errors import InputError
+
+if TYPE_CHECKING:
+    from jwt import PyJWK, PyJWKClient, PyJWKSet
+
+ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+LEEWAY_S = 30
+KEYS_LIFE_S = 300
+SCOPE_CLAIMS = ("scope", "scp", "scopes")
+OWN_PREFIX = "asap:"
+"""Issuers that serve several applications name scopes like this; plain names work too."""
+
+
+class TokenReader:
+    """One for each process: keys fetched from the issuer are kept for some minutes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        if settings.jwt_issuer is None:
+            raise InputError("ASAP_JWT_ISSUER", None, "tokens need the issuer that makes them")
+        if not settings.jwt_audience:
+            raise InputError("ASAP_JWT_AUDIENCE", None, "tokens need the name of this server in them")
+        if settings.jwt_keys_file is None and settings.jwt_keys_url is None:
+            raise InputError(
+                "ASAP_JWT_KEYS_FILE", None, "tokens need the issuer's keys: _KEYS_FILE or _KEYS_URL"
+            )
+
+    def read(self, token: str) -> Caller:
+        """Raises UnauthenticatedError for a token that does not hold."""
+        import jwt
+
+        try:
+            claims = jwt.decode(
+                token,
+                self._key(token),
+                algorithms=ALGORITHMS,
+                issuer=self._settings.jwt_issuer,
+                audience=self._settings.jwt_audience,
+                leeway=LEEWAY_S,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+        except jwt.PyJWTError as error:
+            raise UnauthenticatedError(f"the token does not hold: {error}") from None
+        return self._caller(claims)
+
+    def _key(self, token: str) -> "PyJWK":
+        import jwt
+
+        if self._settings.jwt_keys_file is None:
+            return self._client.get_signing_key_from_jwt(token)
+        wanted = jwt.get_unverified_header(token).get("kid")
+        keys = self._file_keys.keys
+        found = [key for key in keys if key.key_id == wanted] if wanted is not None else keys
+        if len(found) != 1:
+            raise jwt.InvalidKeyError("its key is not one of the issuer's")
+        return found[0]
+
+    @cached_property
+    def _client(self) -> "PyJWKClient":
+        from jwt import PyJWKClient
+
+        return PyJWKClient(str(self._settings.jwt_keys_url), lifespan=KEYS_LIFE_S, timeout=5)
+
+    @cached_property
+    def _file_keys(self) -> "PyJWKSet":
+        from jwt import PyJWKSet, PyJWTError
+
+        file = self._settings.jwt_keys_file
+        try:
+            return PyJWKSet.from_dict(json.loads(file.read_text("utf-8")) if file else {})
+        except (OSError, ValueError, PyJWTError) as error:
+            raise InputError(
+                "ASAP_JWT_KEYS_FILE", str(file), f"must hold a JSON Web Key Set: {error}"
+            ) from None
+
+    def _caller(self, claims: Mapping[str, Any]) -> Caller:
+        subject = str(claims["sub"])[:200]
+        scopes = frozenset(_scopes(claims))
+        return Caller(subject, self._tenant(claims), scopes, f"token:{claims['iss']}:{subject}")
+
+    def _tenant(self, claims: Mapping[str, Any]) -> str:
+        name = self._settings.jwt_tenant_claim
+        if name is None:
+            return DEFAULT_TENANT
+        tenant = claims.get(name)
+        if not isinstance(tenant, str) or not is_tenant(tenant):
+            raise UnauthenticatedError(f"the token's claim {name!r} names no tenant")
+        return tenant
+
+
+def _scopes(claims: Mapping[str, Any]) -> list[str]:
+    given = next((claims[name] for name in SCOPE_CLAIMS if claims.get(name)), "")
+    words = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+    names = [str(word).removeprefix(OWN_PREFIX) for word in words]
+    return [name for name in names if name in SCOPES]

@@ -1,0 +1,124 @@
+"""`asap dry-run`: the reference trainer's program for a plan, run without devices, beside the cost model.
+
+Reads and prints only; what is run and counted is `tools.dryrun`'s. Needs PyTorch.
+"""
+
+from argparse import ArgumentParser, Namespace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from tools.errors import AsapError
+from tools.scenario import parse_scenario
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tools.dryrun.report import Compared, DryRun
+
+HELP = """\
+Run the program that the reference trainer makes of a plan, for up to 1,024 ranks in one process
+and without any device: tensors have shapes only, messages are counted and not sent. FLOPs, bytes
+on the wire and peak memory stand beside the cost model's figures.
+
+The first, a middle and the last pipeline stage are run with a few layers and micro-batches; the
+rest follows on straight lines. Bytes are those of one rank (the one that sends most), as ring
+algorithms send them. The plan must be one that the reference trainer runs: training.framework
+torch-fsdp2, precision fp32 or bf16.
+
+Needs PyTorch in this environment: pip install 'asap-sharding[profile]'
+
+Examples:
+  asap dry-run scenario.json
+  asap dry-run --json scenario.json"""
+
+_AXES = {
+    "tp": "tensor parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+    "dp": "data parallelism",
+    "pp": "pipeline (sent)",
+}
+_UNITS = ("", "K", "M", "G", "T", "P", "E", "Z")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a scenario with a plan, or - for standard input")
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+
+
+def run(args: Namespace) -> int:
+    scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES))
+    if find_spec("torch") is None:
+        raise AsapError("asap dry-run needs PyTorch here: pip install 'asap-sharding[profile]'")
+    from tools.dryrun.report import dry_run
+
+    ran = dry_run(scenario)
+    if args.json:
+        write_json_line(ran.as_json())
+    else:
+        _print(ran)
+    return 0
+
+
+def _print(ran: "DryRun") -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    stages = ", ".join(map(str, ran.stages.stages_run))
+    console.print(
+        f"[bold]{ran.scenario.model.name or 'model'}[/] on {ran.scenario.cluster.num_devices} ranks, "
+        f"stage {stages} of {ran.plan.pp} run in {ran.took_s:.1f} s{_how(ran)}"
+    )
+    console.print(_figures(ran))
+    console.print(_collectives(ran))
+
+
+def _how(ran: "DryRun") -> str:
+    few = {"layers": ran.stages.extrapolated_layers, "micro-batches": ran.stages.extrapolated_micro_batches}
+    named = " and ".join(name for name, was in few.items() if was)
+    return f", from fewer {named}" if named else ""
+
+
+def _figures(ran: "DryRun") -> "Table":
+    table = _table("", "program", "cost model", "ratio")
+    _row(table, "FLOPs of a step, all ranks", ran.flops)
+    for axis, figure in ran.wire_bytes.items():
+        if figure.program or figure.cost_model:
+            _row(table, f"wire bytes a rank: {_AXES[axis]}", figure)
+    for part, figure in ran.memory_bytes.items():
+        _row(table, f"memory bytes: {part.replace('_', ' ')}", figure)
+    return table
+
+
+def _collectives(ran: "DryRun") -> "Table":
+    from tools.dryrun.figures import traffic_of
+
+    table = _table("stage", "group", "collective", "messages", "bytes", "on the wire")
+    for stage in ran.stages.stages_run:
+        for row in traffic_of(ran.stages.figures[stage]):
+            amounts = (f"{row.messages:,.0f}", _short(row.total_bytes), _short(row.wire_bytes))
+            table.add_row(str(stage), row.group, row.kind, *amounts)
+    return table
+
+
+def _table(*columns: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("", "group", "collective") else "right")
+    return table
+
+
+def _row(table: "Table", name: str, figure: "Compared") -> None:
+    ratio = "-" if figure.ratio is None else f"{figure.ratio:.3f}"
+    table.add_row(name, _short(figure.program), _short(figure.cost_model), ratio)
+
+
+def _short(value: float) -> str:
+    """Three digits and a power of a thousand."""
+    power = 0
+    while abs(value) >= 999.5 and power < len(_UNITS) - 1:
+        value, power = value / 1000.0, power + 1
+    return f"{value:.3g} {_UNITS[power]}".strip()

@@ -1,0 +1,198 @@
+"""`asap kb`: search, read and extend the knowledge base.
+
+Reads arguments and prints; what is found and what is kept is `tools.kb`'s. Commands that only read never
+make a folder: without one they answer from what comes with ASAP.
+"""
+
+import sys
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.cli.io import read_object, write_json_line
+from tools.errors import InputError
+from tools.kb.entry import ARCHITECTURES, BOTTLENECKS, KINDS, STATUSES, Entry, Hit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tools.kb import KnowledgeBase
+
+HELP = """\
+Search what is known about sharding: playbooks (advice, with the conditions under which it holds) and cases
+(what was measured before and after a change), and keep cases of your own.
+
+examples:
+  asap kb search "all-to-all across nodes takes a third of the step" --architecture moe
+  asap kb show ep-inside-fast-domain
+  asap kb list --kind case --status refuted
+  asap kb add case.json --by anna
+  asap kb mark our-70b-tp4 --status confirmed --by anna --reason "1.21x over 500 steps"
+
+Your own cases live in the data folder (ASAP_DATA_DIR, default .asap), or in the Chroma server of
+ASAP_CHROMA_URL.
+"""
+_MAX_CASE_BYTES = 2**20
+_CASE_EXAMPLE = """\
+FILE holds one JSON object, or - reads standard input:
+  {"id": "our-70b-tp4", "title": "tp 8 to 4 on 64 H100", "story": "What was changed, and what happened.",
+   "model": "Llama 3.1 70B", "architecture": "dense", "device": "h100-sxm-80gb", "num_devices": 64,
+   "framework": "megatron-core", "bottleneck": "communication", "before": {"tp": 8}, "after": {"tp": 4},
+   "predicted": {"speedup": 1.2}, "measured": {"metric": "step time, s", "before": 9.8, "after": 8.1}}
+Needed are id, title and story. "status" is hypothesis unless stated. Adding a case again changes nothing.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """The actions and their options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    _add_search(_action(actions, "search", "the entries that answer a question or a diagnosis"))
+    _action(actions, "show", "one entry in full").add_argument("id", metavar="ID")
+    listing = _action(actions, "list", "one line for each entry")
+    listing.add_argument("--kind", choices=KINDS, help="only these")
+    listing.add_argument("--status", choices=STATUSES, help="only these")
+    adding = _action(actions, "add", "keep a case of your own", _CASE_EXAMPLE)
+    adding.add_argument("file", metavar="FILE", help="the case as JSON, or - for standard input")
+    adding.add_argument("--by", metavar="NAME", default="command line", help="who says so")
+    _add_mark(
+        _action(actions, "mark", "give a case another status; what it said before stays in its history")
+    )
+    _action(actions, "reindex", "make the vectors for search by meaning anew")
+
+
+def _action(actions: Any, name: str, about: str, epilog: str | None = None) -> ArgumentParser:  # noqa: ANN401 - argparse keeps its class private
+    action: ArgumentParser = actions.add_parser(
+        name,
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    action.add_argument("--data-dir", metavar="DIR", type=Path, help="in place of ASAP_DATA_DIR")
+    action.add_argument("--json", action="store_true", help="print one JSON object a line")
+    # Known to `asap kb` already; suppressed here so that the outer one keeps its value.
+    action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
+    return action
+
+
+def _add_search(action: ArgumentParser) -> None:
+    action.add_argument("query", metavar="QUERY", help="words, a sentence, or a whole diagnosis")
+    action.add_argument("--device", metavar="NAME", help="rather of this device, for instance h100-sxm-80gb")
+    action.add_argument("--architecture", choices=ARCHITECTURES, help="rather of such models")
+    action.add_argument("--bottleneck", choices=BOTTLENECKS, help="rather about this")
+    action.add_argument("--limit", metavar="N", type=int, default=5, help="at most so many (default 5)")
+
+
+def _add_mark(action: ArgumentParser) -> None:
+    action.add_argument("id", metavar="ID", help="the id of a case")
+    action.add_argument("--status", choices=STATUSES, required=True, help="what it is from now on")
+    action.add_argument("--by", metavar="NAME", required=True, help="who says so")
+    action.add_argument("--reason", metavar="TEXT", required=True, help="what was seen")
+
+
+def run(args: Namespace) -> int:
+    """Do the one action; every error names the field or the option."""
+    writes = args.action in ("add", "mark", "reindex")
+    knowledge = _open(args.data_dir, writes=writes)
+    try:
+        _ACTIONS[args.action](knowledge, args)
+    finally:
+        knowledge.close()
+    return 0
+
+
+def _open(data_dir: Path | None, *, writes: bool) -> "KnowledgeBase":
+    from service.context import has_knowledge, open_knowledge
+    from service.settings import load_settings
+    from tools.kb import open_seed
+
+    settings = load_settings()
+    if data_dir is not None:
+        settings = settings.model_copy(update={"data_dir": data_dir})
+    return open_knowledge(settings) if writes or has_knowledge(settings) else open_seed()
+
+
+def _search(knowledge: "KnowledgeBase", args: Namespace) -> None:
+    from tools.hardware import get_device
+
+    facets = {name: value for name in ("architecture", "bottleneck") if (value := getattr(args, name))}
+    if args.device:
+        try:
+            facets["device"] = get_device(args.device).name
+        except InputError as error:
+            raise InputError("--device", error.given, error.allowed) from None
+    knowledge.prepare(lambda count: sys.stderr.write(f"asap: making the vectors of {count} entries, once\n"))
+    hits = knowledge.search(args.query, facets, limit=args.limit)
+    if args.json:
+        for hit in hits:
+            write_json_line(_hit(hit))
+        return
+    from service.cli.kb_tables import print_hits
+
+    print_hits(hits, knowledge.limitation)
+
+
+def _show(knowledge: "KnowledgeBase", args: Namespace) -> None:
+    _print_entry(knowledge.get(args.id), as_json=args.json)
+
+
+def _list(knowledge: "KnowledgeBase", args: Namespace) -> None:
+    entries: Sequence[Entry] = knowledge.entries(kind=args.kind, status=args.status)
+    if args.json:
+        for entry in entries:
+            write_json_line(_head(entry))
+        return
+    from service.cli.kb_tables import print_list
+
+    print_list(entries)
+
+
+def _add(knowledge: "KnowledgeBase", args: Namespace) -> None:
+    case = read_object(args.file, _MAX_CASE_BYTES)
+    _print_entry(knowledge.add(case, by=args.by), as_json=args.json)
+
+
+def _mark(knowledge: "KnowledgeBase", args: Namespace) -> None:
+    entry = knowledge.mark(args.id, args.status, by=args.by, reason=args.reason)
+    _print_entry(entry, as_json=args.json)
+
+
+def _reindex(knowledge: "KnowledgeBase", args: Namespace) -> None:
+    vectors = knowledge.reindex()
+    if args.json:
+        write_json_line({"vectors": vectors, "limitation": knowledge.limitation})
+    else:
+        print(f"{vectors} vectors made" if vectors else f"nothing to make; {knowledge.limitation}")
+
+
+_ACTIONS = {"search": _search, "show": _show, "list": _list, "add": _add, "mark": _mark, "reindex": _reindex}
+
+
+def _print_entry(entry: Entry, *, as_json: bool) -> None:
+    if as_json:
+        write_json_line({**_head(entry), "body": dict(entry.body)})
+        return
+    from service.cli.kb_tables import print_entry
+
+    print_entry(entry)
+
+
+def _head(entry: Entry) -> dict[str, object]:
+    return {
+        "id": entry.id,
+        "kind": entry.kind,
+        "title": entry.title,
+        "status": entry.status,
+        "facets": {name: list(values) for name, values in entry.facets.items()},
+    }
+
+
+def _hit(hit: Hit) -> dict[str, object]:
+    return {
+        **_head(hit.entry),
+        "warning": hit.warning,
+        "score": round(hit.score, 4),
+        "matched": list(hit.matched),
+        "body": dict(hit.entry.body),
+    }

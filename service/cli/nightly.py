@@ -1,0 +1,152 @@
+"""`asap nightly`: one night's run over the workloads of a file, for cron, Slurm's scrontab or a CronJob.
+
+Reads arguments and prints; what is compared and said is `service.nightly`'s and `tools.nightly`'s.
+"""
+
+import sys
+import uuid
+from argparse import SUPPRESS, ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from service.cli.io import write_json_line
+from tools.errors import AsapError
+
+if TYPE_CHECKING:
+    from service.nightly.definition import Config
+    from service.settings import Settings
+
+HELP = """\
+Look at the newest profiles of every workload, compare them with the nights before, say what got slower, why,
+what to do and what it is worth, look for a faster plan where that pays, and tell the team in one report.
+
+  asap nightly run --config nightly.yaml     all of it; examples/nightly.yaml shows the file
+  asap nightly check --config nightly.yaml   only whether everything in it can be found and read
+
+The history of a workload is kept in the data folder (ASAP_DATA_DIR), or in ASAP_DATABASE_URL. A profile is
+taken in once, however often this runs. A workload that cannot be read shows its reason; the others still run.
+
+Exit status of 'run': 0 nothing got slower; 4 a workload got slower (new in this run); 1 none did, but one
+could not be read or somebody not be told; 2 the file is wrong. In crontab, every night at half past five:
+  30 5 * * *  asap nightly run --config /etc/asap/nightly.yaml
+'asap schedule' does the same inside 'asap serve', without cron."""
+REGRESSION_FOUND = 4
+FAILED = 1
+TITLE = "Nightly report"
+LOCK = "nightly.lock"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    running = actions.add_parser("run", help="look at the newest profiles and report", allow_abbrev=False)
+    running.add_argument(
+        "--out", metavar="DIR", type=Path, help="folder of the pages, in place of the file's"
+    )
+    running.add_argument("--no-deliver", action="store_true", help="write the report, and tell nobody")
+    checking = actions.add_parser(
+        "check", help="whether everything can be found and read", allow_abbrev=False
+    )
+    for action in (running, checking):
+        action.add_argument("--config", metavar="FILE", type=Path, required=True, help="nightly.yaml")
+        action.add_argument("--json", action="store_true", help="print one JSON object a line")
+        # Known to `asap nightly` already; suppressed here so that the outer one keeps its value.
+        action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
+
+
+def run(args: Namespace) -> int:
+    from service.nightly.config import load_config
+    from service.nightly.definition import TUNES, check_modes
+    from service.settings import load_settings
+
+    config = load_config(args.config)
+    check_modes(config.mode, config.approval, may_tune=TUNES, may_wait=False)
+    return {"run": _run, "check": _check}[args.action](args, config, load_settings())
+
+
+def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
+    from service.nightly.deliver.send import Post
+    from service.nightly.report.files import write_report
+
+    with _alone(settings):
+        report = _report(args, config, settings)
+        folder = args.out or _folder(args.config, config, settings, report["at"])
+        page = write_report(report, folder)
+        wanted = config.recipients if not args.no_deliver else None
+        told = Post(settings, report["run_id"]).send(report, wanted) if wanted else []
+    if args.json:
+        write_json_line({**report, "page": str(page), "deliveries": told})
+    else:
+        _print(report, page, told)
+    return _status(report, told)
+
+
+def _report(args: Namespace, config: "Config", settings: "Settings") -> dict[str, Any]:
+    from service.context import open_context
+    from service.nightly.night import run_night
+    from service.nightly.opening import opened_database
+    from service.nightly.reoptimize import InProcess
+    from service.nightly.workload import Desk
+    from service.uploads import Uploads
+
+    again = InProcess(open_context(settings, learns=False), config.budget) if config.reoptimize else None
+    with opened_database(settings) as database:
+        base = args.config.absolute().parent
+        desk = Desk(database, "", base, Uploads(settings), again, run_id=uuid.uuid4().hex)
+        return run_night(desk, config, TITLE, on_workload=None if args.json else _tell)
+
+
+def _tell(said: dict[str, Any]) -> None:
+    sys.stderr.write(f"asap: {said['name']}: {said['status']}\n")
+
+
+def _folder(path: Path, config: "Config", settings: "Settings", at: float) -> Path:
+    """A report of every day is kept, unless the file names a folder."""
+    if config.report is not None:
+        return path.absolute().parent / config.report
+    return settings.data_dir / "reports" / datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def _print(report: dict[str, Any], page: Path, told: list[dict[str, Any]]) -> None:
+    from service.nightly.report.markdown import markdown_overview
+
+    sys.stdout.write(markdown_overview(report))
+    sys.stdout.write(f"\n{page}\n")
+    for one in told:
+        state = "told" if one["ok"] else "not told"
+        sys.stderr.write(f"asap: {state}: {one['kind']} {one['to']} ({one['answer']})\n")
+
+
+def _status(report: dict[str, Any], told: list[dict[str, Any]]) -> int:
+    if report["outcome"] == "regression":
+        return REGRESSION_FOUND
+    return FAILED if report["outcome"] == "broken" or not all(one["ok"] for one in told) else 0
+
+
+def _check(args: Namespace, config: "Config", settings: "Settings") -> int:
+    """Looks at everything, keeps nothing."""
+    from service.nightly.check import check_workload
+
+    found = [check_workload(workload, args.config.absolute().parent) for workload in config.workloads]
+    for one in found:
+        if args.json:
+            write_json_line(one)
+        else:
+            sys.stdout.write(f"{one['name']}: {one['reason'] or 'newest is ' + one['newest']}\n")
+    return FAILED if any(one["reason"] for one in found) else 0
+
+
+@contextmanager
+def _alone(settings: "Settings") -> Iterator[IO[str]]:
+    """Two runs at once would tell everybody twice."""
+    import fcntl
+
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with (settings.data_dir / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AsapError(f"another nightly run is under way in {settings.data_dir}; wait for it") from None
+        yield file

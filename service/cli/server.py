@@ -1,0 +1,36 @@
+"""What the commands that speak to an `asap serve` share: the connection, and how a session's end is told."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from tools.errors import AsapError, InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from service.client import Client
+    from service.client_models import Session
+
+COMPLETED, WAITING = "completed", "waiting_approval"
+
+
+def connect(server: str | None) -> "Client":
+    """To the address that is given, else to that of the settings, with the key of the settings."""
+    from service.client import Client
+    from service.settings import load_settings
+
+    settings = load_settings()
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    try:
+        return Client(server or settings.server, key)
+    except InputError as error:
+        raise InputError("--server", error.given, error.allowed) from None
+
+
+def has_report(session: "Session") -> bool:
+    """Whether it ended with one. It may wait for a person, which is said; any other end is an error."""
+    if session.state == WAITING:
+        sys.stderr.write(f"asap: session {session.id} waits: 'asap sessions decide {session.id} approve'\n")
+    if session.state in (COMPLETED, WAITING):
+        return session.state == COMPLETED
+    error = session.error or {}
+    says = error.get("message") or f"session {session.id} was {session.state}"
+    raise InfeasibleError(says) if error.get("kind") == "infeasible" else AsapError(says)

@@ -1,0 +1,83 @@
+"""What takes several calls: waiting for a session, walking the pages of a list, uploading a folder."""
+
+import hashlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.client_calls import Pause, Steps, sent
+from service.client_endpoints import complete_trace, create_trace, get_session, get_trace, put_part
+from service.client_errors import ProblemError, WaitError
+from service.client_models import SessionWithRequest, TraceWithFiles
+from tools.errors import InputError
+
+PART_BYTES = 8 << 20
+FIRST_LOOK_S, LAST_LOOK_S = 0.1, 2.0
+WAITING = "waiting_approval"
+CONFLICT = 409
+
+
+def waited(id: str, timeout_s: float | None) -> Steps[SessionWithRequest]:
+    """Until the session is over or waits for a person; raises WaitError when the time is."""
+    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+    look_s = FIRST_LOOK_S
+    while True:
+        session = yield from sent(get_session(id))
+        if session.is_over or session.state == WAITING:
+            return session
+        if ends_at is not None and time.monotonic() + look_s > ends_at:
+            raise WaitError(f"session {id} is still {session.state} after {timeout_s:g} s")
+        yield Pause(look_s)
+        look_s = min(look_s * 1.5, LAST_LOOK_S)
+
+
+def uploaded(folder: Path, name: str | None, into: str | None, part_bytes: int) -> Steps[TraceWithFiles]:
+    """Every file of a folder, in parts. `into` goes on with an upload that was broken off."""
+    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise InputError("folder", str(folder), "has no files")
+    if into is None:
+        into = (yield from sent(create_trace(folder.name if name is None else name))).id
+    known = yield from sent(get_trace(into))
+    arrived = {file.name: file.received_bytes for file in known.files}
+    digests = {}
+    for file in files:
+        offset = min(arrived.get(file.name, 0), file.stat().st_size)
+        yield from _put(into, file, offset, part_bytes)
+        digests[file.name] = _digest(file)
+    return (yield from sent(complete_trace(into, digests)))
+
+
+def _put(id: str, file: Path, offset: int, part_bytes: int) -> Steps[None]:
+    """At least once, so that an empty file is known too."""
+    size = file.stat().st_size
+    while True:
+        try:
+            part = yield from sent(put_part(id, file.name, offset, _part(file, offset, part_bytes)))
+        except ProblemError as error:
+            if error.status != CONFLICT or error.field != "offset" or offset == 0:
+                raise
+            offset = 0  # less has arrived than we thought: from the start, which replaces what is there
+            continue
+        offset = part.received_bytes
+        if offset >= size:
+            return
+
+
+def _part(file: Path, offset: int, most_bytes: int) -> bytes:
+    with file.open("rb") as source:
+        source.seek(offset)
+        return source.read(most_bytes)
+
+
+def _digest(file: Path) -> str:
+    found = hashlib.sha256()
+    for chunk in _chunks(file):
+        found.update(chunk)
+    return found.hexdigest()
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as source:
+        while chunk := source.read(1 << 20):
+            yield chunk

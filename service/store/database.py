@@ -1,0 +1,165 @@
+"""One database, SQLite or PostgreSQL, opened the same way and brought to the last version of its schema.
+
+Writers on SQLite begin with the write lock (BEGIN IMMEDIATE), because a reader that turns writer half-way can
+only fail; readers take none, so that they never wait for writers.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+
+from service.store import migrations
+
+POOL = 10
+OVERFLOW = 30
+BUSY_MS = 30_000
+UPGRADE_LOCK = 0x41534150
+"""Any number that nobody else uses for an advisory lock in this database: "ASAP"."""
+PREPARE_LOCK = UPGRADE_LOCK + 2
+READING = "asap_reading"
+UNFLUSHED = "asap_unflushed"
+WAL_TRIES = 50
+
+
+class Database:
+    """An engine, and how to begin with it."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+        self._reading = engine.execution_options(**{READING: True})
+        self._unflushed = engine.execution_options(**{UNFLUSHED: True})
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def begin(self, flush: bool = True) -> Iterator[sa.Connection]:
+        """A transaction that may write; it is rolled back where the block raises.
+
+        Without `flush` SQLite leaves it to the next commit to force it to the disk: it outlives the process,
+        but perhaps not a power failure. A commit costs milliseconds otherwise, and a session tells 50 events.
+        """
+        with (self.engine if flush else self._unflushed).begin() as connection:
+            yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """A transaction that only reads, and waits for nobody."""
+        with self._reading.begin() as connection:
+            yield connection
+
+    def upgrade(self, revision: str = "head") -> None:
+        """To the last version of the schema; where several processes start at once, one does it."""
+        with self.engine.begin() as connection:
+            if not self.is_sqlite:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(UPGRADE_LOCK)))
+            command.upgrade(_alembic(connection), revision)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """For a preparation that is not ours to lock: one process at a time is in such a block.
+
+        Asked again and again: whoever waited inside PostgreSQL would hold up the other's index builds.
+        SQLite has one worker, and nobody else prepares anything.
+        """
+        if self.is_sqlite:
+            yield
+            return
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            while not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(PREPARE_LOCK))):
+                time.sleep(0.1)
+            try:
+                yield
+            finally:
+                connection.execute(sa.select(sa.func.pg_advisory_unlock(PREPARE_LOCK)))
+
+    def is_current(self) -> bool:
+        """Whether the schema is the one this code was written for."""
+        head = ScriptDirectory.from_config(_alembic()).get_current_head()
+        with self.read() as connection:
+            if not sa.inspect(connection).has_table("alembic_version"):
+                return False
+            return bool(connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == head)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """`Settings.database` has the address. Connects when first used."""
+    if sa.make_url(url).get_backend_name() == "sqlite":
+        return Database(_sqlite(url))
+    engine = sa.create_engine(
+        url,
+        pool_size=POOL,
+        max_overflow=OVERFLOW,
+        pool_pre_ping=True,
+        json_serializer=_json,
+        json_deserializer=msgspec.json.decode,
+    )
+    return Database(engine)
+
+
+def _sqlite(url: str) -> sa.Engine:
+    Path(sa.make_url(url).database or "").parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(
+        url,
+        pool_size=POOL,
+        max_overflow=OVERFLOW,
+        json_serializer=_json,
+        json_deserializer=msgspec.json.decode,
+    )
+    sa.event.listen(engine, "connect", _prepare)
+    sa.event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+    """SQLAlchemy's recipe to keep sqlite3 from beginning transactions of its own accord."""
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+    connection.execute("PRAGMA foreign_keys=ON")
+    _turn_wal_on(connection)
+
+
+def _turn_wal_on(connection: sqlite3.Connection) -> None:
+    """Two processes that do this to a new file at once get "locked" in spite of the busy timeout."""
+    for remaining in reversed(range(WAL_TRIES)):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if not remaining:
+                raise
+            time.sleep(0.1)
+
+
+def _begin(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    if options.get(READING, False):
+        connection.exec_driver_sql("BEGIN")
+        return
+    connection.exec_driver_sql(f"PRAGMA synchronous={'NORMAL' if options.get(UNFLUSHED, False) else 'FULL'}")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _json(value: object) -> str:
+    """Writes what PostgreSQL accepts: not-a-number and infinity become null."""
+    return msgspec.json.encode(value).decode()
+
+
+def _alembic(connection: sa.Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config

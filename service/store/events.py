@@ -1,0 +1,64 @@
+"""What happened in a session, numbered 1, 2, 3, ... whoever writes, so that a reader can resume anywhere."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from service.errors import CancelledError, FencedError, NotFoundError
+from service.store.rows import EventRow
+from service.store.tables import events, sessions
+
+OWN_COLUMNS = ("key", "at", "node", "kind")
+MOST_EVENTS = 1000
+
+
+def append_event(
+    conn: sa.Connection, id: str, event: Mapping[str, Any], fence: int | None = None
+) -> int | None:
+    """The event's number, or nothing where its key is already there: telling an event twice is harmless.
+
+    With a fence it is the worker who writes: FencedError where another has the session by now, CancelledError
+    where a person asked it to stop.
+    """
+    held = lock_session(conn, id, fence)
+    if fence is not None and held.cancel_requested:
+        raise CancelledError(f"session {id} was asked to stop")
+    return insert_event(conn, id, event)
+
+
+def lock_session(conn: sa.Connection, id: str, fence: int | None = None) -> sa.Row[Any]:
+    """Nobody else writes about this session until the transaction ends (SQLite has one writer anyway)."""
+    held = conn.execute(sa.select(sessions).where(sessions.c.id == id).with_for_update()).one_or_none()
+    if held is None:
+        raise FencedError(f"session {id} is deleted") if fence is not None else NotFoundError("session", id)
+    if fence is not None and held.fence != fence:
+        raise FencedError(f"session {id} was taken over by {held.worker}")
+    return held
+
+
+def insert_event(conn: sa.Connection, id: str, event: Mapping[str, Any]) -> int | None:
+    """The caller holds the lock, so that the next number is free."""
+    key = event["key"]
+    known = sa.select(events.c.seq).where(events.c.session_id == id, events.c.key == key)
+    if conn.execute(known).first():
+        return None
+    seq = next_seq(conn, id)
+    content = {name: value for name, value in event.items() if name not in OWN_COLUMNS}
+    own = {"key": key, "at": event.get("at", time.time()), "node": event["node"], "kind": event["kind"]}
+    conn.execute(events.insert().values(session_id=id, seq=seq, content=content, **own))
+    return seq
+
+
+def next_seq(conn: sa.Connection, id: str) -> int:
+    last = conn.scalar(sa.select(sa.func.max(events.c.seq)).where(events.c.session_id == id))
+    return (last or 0) + 1
+
+
+def events_after(conn: sa.Connection, id: str, seq: int, limit: int = MOST_EVENTS) -> list[EventRow]:
+    """In order. The caller has checked that the session is the tenant's."""
+    columns = [events.c[name] for name in EventRow.__dataclass_fields__]
+    query = sa.select(*columns).where(events.c.session_id == id, events.c.seq > seq)
+    found = conn.execute(query.order_by(events.c.seq).limit(limit))
+    return [EventRow(**row._mapping) for row in found]

@@ -1,0 +1,200 @@
+"""Sessions as their tenant sees them: created once, found, listed newest first, deleted.
+
+How a session moves from state to state is in lifecycle.py.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from service.errors import ConflictError, NotFoundError
+from service.store.erasures import book_erasure
+from service.store.ids import is_id, new_id
+from service.store.rows import LISTED_COLUMNS, SESSION_COLUMNS, Data, SessionRow, session_of
+from service.store.states import BUSY, QUEUED
+from service.store.tables import events, labels, sessions
+from tools.errors import InputError
+
+MOST_ROWS = 500
+MOST_SEARCH_BYTES = 2000
+DEFAULT_PRIORITY = 5
+"""From 0 to 9; the higher ones run first."""
+
+
+_ONE = sa.select(*SESSION_COLUMNS).where(
+    sessions.c.id == sa.bindparam("id"), sessions.c.tenant == sa.bindparam("tenant")
+)
+_LIST = sa.select(*LISTED_COLUMNS)
+
+
+@dataclass(frozen=True)
+class NewSession:
+    """What a caller asks for, already checked by graph.request.parse_request."""
+
+    request: Data
+    """The body that parse_request takes."""
+    tenant: str = ""
+    owner: str = ""
+    mode: str = "advise"
+    approval: str = "none"
+    priority: int = DEFAULT_PRIORITY
+    labels: Mapping[str, str] = field(default_factory=dict)
+    model: str | None = None
+    device: str | None = None
+    num_devices: int | None = None
+    budget: Data | None = None
+    """Fields of graph.context.Limits that the caller wants smaller."""
+    webhook: str | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True)
+class SessionFilter:
+    """Every part that is given must hold."""
+
+    state: str | None = None
+    device: str | None = None
+    model: str | None = None
+    labels: Mapping[str, str | None] = field(default_factory=dict)
+    """A label's value, or None for any value."""
+    text: str | None = None
+
+
+def create_session(
+    conn: sa.Connection, new: NewSession, now_s: float | None = None
+) -> tuple[SessionRow, bool]:
+    """The session and whether it is new; the same idempotency key gives the same session again."""
+    now_s = time.time() if now_s is None else now_s
+    values = _values(new, now_s)
+    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(sessions)
+    done = conn.execute(insert.values(values).on_conflict_do_nothing().returning(sessions.c.id)).scalar()
+    if done is None:
+        return _earlier(conn, new.tenant, str(new.idempotency_key), values["request_digest"]), False
+    if new.labels:
+        rows = [
+            {"session_id": done, "tenant": new.tenant, "name": name, "value": value}
+            for name, value in new.labels.items()
+        ]
+        conn.execute(labels.insert(), rows)
+    content = {"state": QUEUED}
+    first = {"session_id": done, "seq": 1, "key": "state/1", "at": now_s, "node": "session", "kind": "state"}
+    conn.execute(events.insert().values(**first, content=content))
+    return get_session(conn, new.tenant, done), True
+
+
+def _values(new: NewSession, now_s: float) -> Data:
+    body = [new.request, new.mode, new.approval, new.priority, dict(new.labels), new.budget, new.webhook]
+    id = new_id(now_s)
+    words = [
+        id,
+        new.model,
+        new.device,
+        new.owner,
+        *new.labels,
+        *new.labels.values(),
+        new.request.get("notes"),
+    ]
+    return {
+        "id": id,
+        "tenant": new.tenant,
+        "owner": new.owner,
+        "state": QUEUED,
+        "mode": new.mode,
+        "approval": new.approval,
+        "priority": new.priority,
+        "leg": 1,
+        "attempt": 1,
+        "fence": 0,
+        "claims": 0,
+        "cancel_requested": False,
+        "created_at": now_s,
+        "queued_at": now_s,
+        "updated_at": now_s,
+        "model": new.model,
+        "device": new.device,
+        "num_devices": new.num_devices,
+        "search": _search_text(words),
+        "labels": dict(new.labels),
+        "idempotency_key": new.idempotency_key,
+        "request_digest": hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest(),
+        "webhook": new.webhook,
+        "budget": new.budget,
+        "request": new.request,
+    }
+
+
+def _search_text(words: Iterable[object]) -> str:
+    """Cut where PostgreSQL's index would refuse it."""
+    text = "\n".join(str(word).lower() for word in words if word)
+    return text.encode()[:MOST_SEARCH_BYTES].decode(errors="ignore")
+
+
+def _earlier(conn: sa.Connection, tenant: str, idempotency_key: str, digest: str) -> SessionRow:
+    found = conn.execute(
+        sa.select(sessions).where(sessions.c.tenant == tenant, sessions.c.idempotency_key == idempotency_key)
+    ).one()
+    if found.request_digest != digest:
+        raise ConflictError(
+            f"the idempotency key {idempotency_key!r} was used for session {found.id} with another body; "
+            "send the same body, or another key",
+            field="Idempotency-Key",
+        )
+    return session_of(found)
+
+
+def get_session(conn: sa.Connection, tenant: str, id: str) -> SessionRow:
+    found = conn.execute(_ONE, {"id": id, "tenant": tenant}).one_or_none()
+    if found is None:
+        raise NotFoundError("session", id)
+    return SessionRow(*found)
+
+
+def list_sessions(
+    conn: sa.Connection,
+    tenant: str,
+    filters: SessionFilter | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> tuple[list[SessionRow], str | None]:
+    """Newest first, with the cursor of the next page: sessions that arrive in between shift nothing."""
+    query = _LIST.where(sessions.c.tenant == tenant, *_conditions(tenant, filters or SessionFilter()))
+    if cursor is not None:
+        if not is_id(cursor):
+            raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
+        query = query.where(sessions.c.id < cursor)
+    limit = max(1, min(limit, MOST_ROWS))
+    found = conn.execute(query.order_by(sessions.c.id.desc()).limit(limit + 1)).all()
+    rows = [SessionRow(*row) for row in found[:limit]]
+    return rows, rows[-1].id if len(found) > limit else None
+
+
+def _conditions(tenant: str, filters: SessionFilter) -> list[sa.ColumnElement[bool]]:
+    equal = {"state": filters.state, "device": filters.device, "model": filters.model}
+    conditions = [sessions.c[name] == value for name, value in equal.items() if value is not None]
+    for name, value in filters.labels.items():
+        has = sa.select(labels.c.session_id).where(labels.c.tenant == tenant, labels.c.name == name)
+        conditions.append(sessions.c.id.in_(has if value is None else has.where(labels.c.value == value)))
+    words = (filters.text or "").lower().split()
+    return [*conditions, *(sessions.c.search.contains(word, autoescape=True) for word in words)]
+
+
+def delete_session(conn: sa.Connection, tenant: str, id: str) -> None:
+    """With its events and decisions; one that is still to run must be cancelled first."""
+    row = get_session(conn, tenant, id)
+    if row.state in BUSY:
+        raise ConflictError(f"session {id} is {row.state}; cancel it first", field="state")
+    conn.execute(sessions.delete().where(sessions.c.id == id))
+    book_erasure(conn, row)
+
+
+def counts_by_state(conn: sa.Connection, tenant: str | None = None) -> dict[str, int]:
+    """Of one tenant; without one over all tenants, for /metrics."""
+    query = sa.select(sessions.c.state, sa.func.count()).group_by(sessions.c.state)
+    if tenant is not None:
+        query = query.where(sessions.c.tenant == tenant)
+    return {row[0]: row[1] for row in conn.execute(query)}

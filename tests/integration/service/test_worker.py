@@ -1,0 +1,226 @@
+"""A worker in this process, on SQLite and on PostgreSQL: sessions to their end, and whatever stops them."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graph.context import Context
+from service.settings import Settings
+from service.store.lifecycle import decide, request_cancel, retry
+from service.store.states import RUNNING
+from service.work.lock import BusyFolderError
+from service.work.worker import Worker
+from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, working
+from tools.kb import open_seed
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    server = None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    return settings_for(tmp_path, server)
+
+
+@pytest.fixture
+def desk(settings: Settings) -> Iterator[Desk]:
+    with opened(settings) as one:
+        yield one
+
+
+on_sqlite = pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
+"""For what does not depend on the database."""
+
+
+class Gate:
+    """A clock that stops every session at its next event until it is opened."""
+
+    def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.reached = threading.Event()
+
+    def __call__(self) -> float:
+        self.reached.set()
+        self.is_open.wait(60)
+        return time.time()
+
+    def context(self) -> Context:
+        return Context(open_seed(), clock=self)
+
+
+def test_a_session_runs_to_its_report(settings: Settings, desk: Desk) -> None:
+    with working(settings):
+        id = desk.submit(labels={"team": "a"})
+        row = desk.wait(id)
+    assert (row.state, row.error) == ("completed", None)
+    assert row.report is not None
+    assert row.report["proposals"]
+    assert row.bottleneck == row.report["diagnosis"]["bottleneck"]
+    assert row.speedup == row.report["proposals"][0]["speedup"]
+    assert row.verdict == row.report["verdict"]
+    assert desk.states(id) == ["queued", "running", "completed"]
+    assert_whole(desk.events(id))
+
+
+@on_sqlite
+def test_what_cannot_be_done_fails_in_plain_words(settings: Settings, desk: Desk) -> None:
+    hopeless = {
+        **TINY,
+        "plan": None,
+        "constraints": {"tp": 1, "pp": 1, "cp": 1, "max_memory_fraction": 0.001},
+    }
+    with working(settings):
+        infeasible = desk.wait(desk.submit(request=hopeless))
+        wrong = desk.wait(desk.submit(request={**TINY, "cluster": {"device": "h100-sxm-80gb"}}))
+    assert (infeasible.state, wrong.state) == ("failed", "failed")
+    assert infeasible.error is not None
+    assert wrong.error is not None
+    assert infeasible.error["kind"] == "infeasible"
+    assert (wrong.error["kind"], wrong.error["field"]) == ("input", "cluster.num_devices")
+
+
+@on_sqlite
+def test_an_error_of_our_own_tells_no_more_than_its_kind(settings: Settings, desk: Desk) -> None:
+    def broken() -> float:
+        raise ZeroDivisionError("password=hunter2")
+
+    with working(settings, Context(open_seed(), clock=broken)):
+        id = desk.submit()
+        row = desk.wait(id)
+    assert row.state == "failed"
+    assert row.error is not None
+    assert row.error["kind"] == "unexpected"
+    assert "ZeroDivisionError" in row.error["message"]
+    assert "hunter2" not in str([event.content for event in desk.events(id)])
+
+
+@on_sqlite
+def test_a_failed_session_succeeds_when_it_is_retried(settings: Settings, desk: Desk) -> None:
+    def broken() -> float:
+        raise ZeroDivisionError
+
+    with working(settings, Context(open_seed(), clock=broken)):
+        id = desk.submit()
+        desk.wait(id)
+    with working(settings):
+        with desk.database.begin() as conn:
+            desk.queue.enqueue(conn, retry(conn, "", id))
+        row = desk.wait(id)
+    assert (row.state, row.attempt, row.leg) == ("completed", 2, 2)
+    assert desk.states(id) == ["queued", "running", "failed", "queued", "running", "completed"]
+
+
+def test_a_running_session_is_cancelled_at_its_next_event(settings: Settings, desk: Desk) -> None:
+    gate = Gate()
+    with working(settings, gate.context()):
+        id = desk.submit()
+        desk.wait(id, until=lambda row: row.state == RUNNING)
+        gate.reached.wait(30)
+        before = len(desk.events(id))
+        with desk.database.begin() as conn:
+            request_cancel(conn, "", id)
+        gate.is_open.set()
+        row = desk.wait(id)
+    assert row.state == "cancelled"
+    assert len(desk.events(id)) == before + 1
+    assert_whole(desk.events(id))
+
+
+@on_sqlite
+def test_a_cancelled_session_in_the_queue_is_never_begun(settings: Settings, desk: Desk) -> None:
+    id = desk.submit()
+    with desk.database.begin() as conn:
+        request_cancel(conn, "", id)
+    with working(settings):
+        desk.wait(desk.submit())
+    assert desk.states(id) == ["queued", "cancelled"]
+
+
+def test_a_session_waits_for_approval_and_goes_on_after_it(settings: Settings, desk: Desk) -> None:
+    with working(settings):
+        id = desk.submit(request={**TINY, "approval": "person"}, approval="person")
+        asked = desk.wait(id)
+        with desk.database.begin() as conn:
+            desk.queue.enqueue(conn, decide(conn, "", id, {"action": "approve", "proposal": 1}, by="ann"))
+        row = desk.wait(id)
+    assert asked.state == "waiting_approval"
+    assert asked.waiting_for is not None
+    assert asked.waiting_for["proposals"]
+    assert row.state == "completed"
+    assert row.report is not None
+    assert [one["by"] for one in row.report["decisions"]] == ["ann"]
+    assert_whole(desk.events(id))
+
+
+def test_a_worker_that_stops_hands_its_session_back_and_the_next_goes_on(
+    settings: Settings, desk: Desk
+) -> None:
+    gate = Gate()
+    hurried = settings.model_copy(update={"shutdown_s": 0.0})
+    worker = Worker(hurried, gate.context())
+    worker.start()
+    id = desk.submit()
+    gate.reached.wait(30)
+    stopping = threading.Thread(target=worker.stop)
+    stopping.start()
+    time.sleep(0.3)
+    gate.is_open.set()
+    stopping.join()
+    handed_back = desk.row(id)
+    with working(settings):
+        row = desk.wait(id)
+    assert (handed_back.state, handed_back.leg) == ("queued", 2)
+    assert row.state == "completed"
+    assert desk.states(id) == ["queued", "running", "queued", "running", "completed"]
+    assert_whole(desk.events(id))
+
+
+def test_a_worker_that_lost_its_lease_stops_its_sessions(
+    settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate()
+    with working(settings, gate.context()) as worker:
+        id = desk.submit()
+        gate.reached.wait(30)
+        with monkeypatch.context() as patch:
+            patch.setattr(worker._lease, "is_held", lambda: False)
+            gate.is_open.set()
+            desk.wait(id, until=lambda row: row.leg >= 2)
+        row = desk.wait(id)
+    assert row.state == "completed"
+    assert_whole(desk.events(id))
+
+
+def test_urgent_sessions_run_first(settings: Settings, desk: Desk) -> None:
+    made = {priority: desk.submit(priority=priority) for priority in (0, 5, 9, 3)}
+    one_by_one = settings.model_copy(update={"worker_sessions": 1})
+    with working(one_by_one):
+        rows = {priority: desk.wait(id) for priority, id in made.items()}
+    begun = sorted(rows, key=lambda priority: rows[priority].started_at or 0)
+    assert begun == [9, 5, 3, 0]
+
+
+def test_one_tenant_cannot_take_every_place(settings: Settings, desk: Desk) -> None:
+    gate = Gate()
+    limited = settings.model_copy(update={"worker_sessions": 4, "tenant_sessions": 1})
+    with working(limited, gate.context()):
+        greedy = [desk.submit(tenant="a") for _ in range(3)]
+        other = desk.submit(tenant="b")
+        desk.wait(other, "b", until=lambda row: row.state == RUNNING)
+        desk.wait(greedy[0], "a", until=lambda _: desk.busy("a") == 3 and _running(desk, "a", greedy) == 1)
+        time.sleep(0.5)
+        at_a_time = _running(desk, "a", greedy)
+        gate.is_open.set()
+        ends = [desk.wait(id, "a").state for id in greedy] + [desk.wait(other, "b").state]
+    assert at_a_time == 1
+    assert ends == ["completed"] * 4
+
+
+def _running(desk: Desk, tenant: str, ids: list[str]) -> int:
+    return sum(desk.row(id, tenant).state == RUNNING for id in ids)
+
+
+def test_a_folder_has_one_worker(tmp_path: Path) -> None:
+    with working(settings_for(tmp_path)), pytest.raises(BusyFolderError, match="another process"):
+        Worker(settings_for(tmp_path), Context(open_seed())).start()

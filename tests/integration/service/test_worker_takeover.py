@@ -1,0 +1,89 @@
+"""Sessions whose worker died, or which the queue forgot, are found; those of the living are left alone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from service.settings import Settings
+from service.store.lifecycle import set_state
+from service.store.sessions import NewSession, create_session
+from service.store.workers import beat
+from service.work.queue import workflow_id
+from service.work.takeover import reconcile, take_over
+from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, working
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    server = None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    return settings_for(tmp_path, server)
+
+
+@pytest.fixture
+def desk(settings: Settings) -> Iterator[Desk]:
+    with opened(settings) as one:
+        yield one
+
+
+def pretend(desk: Desk, id: str, status: str, worker: str | None = None) -> None:
+    """Writes into the queue's own table what a worker would have left there."""
+    table = "workflow_status" if desk.database.is_sqlite else "dbos.workflow_status"
+    with desk.database.begin() as conn:
+        conn.execute(
+            sa.text(f"UPDATE {table} SET status = :status, executor_id = :worker WHERE workflow_uuid = :id"),
+            {"status": status, "worker": worker, "id": workflow_id(id, 1)},
+        )
+
+
+@pytest.mark.parametrize("settings", ["postgresql"], indirect=True)
+def test_only_sessions_of_dead_workers_are_put_back(desk: Desk) -> None:
+    lost, held, queued = desk.submit(), desk.submit(), desk.submit()
+    pretend(desk, lost, "PENDING", "dead")
+    pretend(desk, held, "PENDING", "living")
+    with desk.database.begin() as conn:
+        beat(conn, "living", "host", 1)
+    assert take_over(desk.database, desk.queue, lease_s=60) == [workflow_id(lost, 1)]
+    assert take_over(desk.database, desk.queue, lease_s=60) == []
+    assert desk.queue.running() == {workflow_id(held, 1): "living"}
+    assert desk.queue.unfinished([workflow_id(queued, 1)]) == {workflow_id(queued, 1)}
+
+
+def test_a_session_without_a_workflow_is_queued_again_and_runs(settings: Settings, desk: Desk) -> None:
+    with desk.database.begin() as conn:
+        id = create_session(conn, NewSession(request=TINY))[0].id
+    there = desk.submit()
+    assert reconcile(desk.database, desk.queue, quiet_s=60) == []
+    assert reconcile(desk.database, desk.queue, quiet_s=-60) == [id]
+    assert reconcile(desk.database, desk.queue, quiet_s=-60) == []
+    with working(settings):
+        rows = [desk.wait(id), desk.wait(there)]
+    assert [(row.state, row.leg) for row in rows] == [("completed", 2), ("completed", 1)]
+    assert_whole(desk.events(id))
+
+
+def test_a_session_whose_workflow_ended_without_it_is_queued_again(desk: Desk) -> None:
+    id, ended = desk.submit(), desk.submit()
+    for one in (id, ended):
+        pretend(desk, one, "SUCCESS")
+    with desk.database.begin() as conn:
+        set_state(conn, ended, "completed")
+    assert reconcile(desk.database, desk.queue, quiet_s=-60) == [id]
+    assert desk.row(id).leg == 2
+    assert desk.queue.unfinished([workflow_id(id, 2)]) == {workflow_id(id, 2)}
+
+
+def test_what_the_queue_keeps_of_a_session_can_be_forgotten(desk: Desk) -> None:
+    id = desk.submit()
+    desk.queue.check()
+    desk.queue.forget([workflow_id(id, 1)])
+    assert desk.queue.unfinished([workflow_id(id, 1)]) == set()
+
+
+def test_a_submission_that_is_rolled_back_is_not_queued(desk: Desk) -> None:
+    with desk.database.engine.connect() as conn, conn.begin() as transaction:
+        row, _ = create_session(conn, NewSession(request=TINY))
+        desk.queue.enqueue(conn, row)
+        transaction.rollback()
+    assert desk.queue.unfinished([workflow_id(row.id, 1)]) == set()

@@ -1,0 +1,84 @@
+"""What stays of a session outside our tables: its last checkpoint, and nothing once it is deleted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from graph.context import Context
+from service.checkpoints import open_checkpoints
+from service.settings import Settings
+from service.store.erasures import list_erasures
+from service.store.lifecycle import decide
+from service.store.sessions import delete_session
+from service.work.queue import workflow_id
+from service.work.tidy import erase_deleted, thread_of
+from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, working
+from tools.kb import open_seed
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    server = None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
+    return settings_for(tmp_path, server)
+
+
+@pytest.fixture
+def desk(settings: Settings) -> Iterator[Desk]:
+    with opened(settings) as one:
+        yield one
+
+
+def checkpoints(settings: Settings, id: str, attempt: int = 1) -> int:
+    with open_checkpoints(settings) as saver:
+        return len(list(saver.list({"configurable": {"thread_id": thread_of(id, attempt)}})))
+
+
+def test_a_completed_session_keeps_one_checkpoint_and_can_still_be_decided_upon(
+    settings: Settings, desk: Desk
+) -> None:
+    with working(settings):
+        id = desk.submit()
+        desk.wait(id)
+        with desk.database.begin() as conn:
+            desk.queue.enqueue(conn, decide(conn, "", id, {"action": "approve", "proposal": 1}, by="ann"))
+        row = desk.wait(id)
+    assert row.state == "completed"
+    assert row.report is not None
+    assert [one["by"] for one in row.report["decisions"]] == ["ann"]
+    assert checkpoints(settings, id) == 1
+    told = [event.key for event in desk.events(id)]
+    assert len(set(told)) == len(told)
+
+
+def test_a_failed_session_keeps_no_checkpoint(settings: Settings, desk: Desk) -> None:
+    calls = iter(range(8))
+
+    def broken() -> float:
+        """In the middle of the session, when there are checkpoints."""
+        if next(calls, None) is None:
+            raise ZeroDivisionError
+        return 1.0
+
+    with working(settings, Context(open_seed(), clock=broken)):
+        id = desk.submit()
+        assert desk.wait(id).state == "failed"
+    assert len(desk.events(id)) > 3
+    assert checkpoints(settings, id) == 0
+    assert_whole(desk.events(id))
+
+
+def test_nothing_stays_of_a_session_that_was_deleted(settings: Settings, desk: Desk) -> None:
+    with working(settings):
+        id, other = desk.submit(), desk.submit()
+        desk.wait(id)
+        desk.wait(other)
+    with desk.database.begin() as conn:
+        delete_session(conn, "", id)
+        assert [one.session_id for one in list_erasures(conn)] == [id]
+    with open_checkpoints(settings) as saver:
+        assert erase_deleted(desk.database, desk.queue, saver) == [id]
+        assert erase_deleted(desk.database, desk.queue, saver) == []
+    assert checkpoints(settings, id) == 0
+    assert checkpoints(settings, other) == 1
+    assert desk.queue.known([workflow_id(id, 1), workflow_id(other, 1)]) == {workflow_id(other, 1)}

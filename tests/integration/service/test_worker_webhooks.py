@@ -1,0 +1,135 @@
+"""Webhooks against a real receiver: signed, repeated until it answers, never sent inside unless allowed."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.settings import Settings
+from service.store.deliveries import list_deliveries
+from service.store.lifecycle import set_state
+from service.work.webhooks import MOST_ATTEMPTS, Webhooks, signature
+from tests.integration.service.at_work import Desk, opened, settings_for, wait_for, working
+
+SECRET = "of-the-receiver"
+
+
+class Receiver(HTTPServer):
+    """Answers with the statuses it is given, then with 204."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.statuses: list[int] = []
+        self.got: list[tuple[str, dict[str, str], bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook?x=1"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.path, dict(self.headers), body))
+        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 204)
+        self.send_header("Location", self.server.url)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:  # noqa: ANN401
+        """Tests are quiet."""
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_for(tmp_path, webhook_secret=SECRET, webhook_private=True)
+
+
+@pytest.fixture
+def desk(settings: Settings) -> Iterator[Desk]:
+    with opened(settings) as one:
+        yield one
+
+
+def deliveries(desk: Desk, id: str) -> list[dict[str, Any]]:
+    with desk.database.read() as conn:
+        return list_deliveries(conn, id)
+
+
+def fail(desk: Desk, url: str) -> str:
+    id = desk.submit(webhook=url)
+    with desk.database.begin() as conn:
+        set_state(conn, id, "failed", error={"kind": "infeasible", "message": "too small", "field": None})
+    return id
+
+
+def test_the_end_of_a_session_is_told_and_signed(settings: Settings, desk: Desk, receiver: Receiver) -> None:
+    with working(settings):
+        id = desk.submit(webhook=receiver.url, labels={"team": "a"})
+        desk.wait(id)
+        wait_for(lambda: [one for one in deliveries(desk, id) if one["delivered_at"]])
+    path, headers, body = receiver.got[0]
+    told = json.loads(body)
+    assert path == "/hook?x=1"
+    assert (told["session"], told["state"], told["labels"]) == (id, "completed", {"team": "a"})
+    assert told["id"] == headers["X-Asap-Delivery"]
+    stamp = headers["X-Asap-Timestamp"]
+    assert abs(int(stamp) - time.time()) < 60
+    assert headers["X-Asap-Signature"] == f"sha256={signature(SECRET.encode(), stamp, body)}"
+    assert headers["X-Asap-Signature"] != f"sha256={signature(b'another', stamp, body)}"
+
+
+def test_a_receiver_that_fails_is_asked_again_with_pauses(
+    settings: Settings, desk: Desk, receiver: Receiver
+) -> None:
+    receiver.statuses = [503, 302]
+    id = fail(desk, receiver.url)
+    webhooks = Webhooks(settings, desk.database, first_pause_s=0.01)
+    waits = []
+    for _ in range(3):
+        webhooks.send_due()
+        row = deliveries(desk, id)[0]
+        waits.append(row["due_at"])
+        time.sleep(0.05)
+    assert [json.loads(body)["id"] for _, _, body in receiver.got] == [row["id"]] * 3
+    assert (row["attempts"], row["answer"], waits[-1]) == (3, "204 No Content", None)
+    assert waits[0] is not None
+    assert waits[1] is not None
+
+
+def test_nobody_there_is_tried_a_limited_number_of_times(settings: Settings, desk: Desk) -> None:
+    id = fail(desk, "http://127.0.0.1:1/")
+    webhooks = Webhooks(settings, desk.database, first_pause_s=0.0)
+    for _ in range(MOST_ATTEMPTS + 2):
+        webhooks.send_due()
+    row = deliveries(desk, id)[0]
+    assert (row["attempts"], row["due_at"], row["delivered_at"]) == (MOST_ATTEMPTS, None, None)
+    assert "refused" in row["answer"]
+
+
+def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receiver: Receiver) -> None:
+    strict = settings.model_copy(update={"webhook_private": False})
+    by_number = fail(desk, receiver.url)
+    by_name = fail(desk, receiver.url.replace("127.0.0.1", "localhost.localdomain"))
+    for _ in range(2):
+        Webhooks(strict, desk.database).send_due()
+    assert receiver.got == []
+    assert deliveries(desk, by_number)[0]["due_at"] is None
+    assert deliveries(desk, by_name)[0]["delivered_at"] is None

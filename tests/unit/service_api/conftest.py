@@ -1,0 +1,74 @@
+"""Makes APIs for the tests of this folder; see served.py."""
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.api.app import create_app, make_parts
+from service.settings import Settings
+from service.store.database import open_database
+from service.work.queue import Queue, prepare
+from tests.unit.service_api.served import BASE, LOOPBACK, SCENARIO, Serve, Served
+from tools.kb import open_seed
+
+
+@pytest.fixture(scope="session")
+def empty_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with every table, made once and copied for each test."""
+    folder = tmp_path_factory.mktemp("data")
+    settings = Settings(data_dir=folder)
+    with closing(open_database(settings.database)) as database:
+        prepare(settings, database)
+    return folder
+
+
+@pytest.fixture
+def serve(empty_data: Path, tmp_path: Path) -> Iterator[Serve]:
+    """Makes an API with these settings; several calls give several replicas over one database."""
+    open_now: list[Callable[[], object]] = []
+    shutil.copytree(empty_data, tmp_path / "data")
+
+    def make(
+        *, host: str = "127.0.0.1", address: tuple[str, int] = LOOPBACK, base: str = BASE, **more: object
+    ) -> Served:
+        settings = Settings(data_dir=tmp_path / "data", embedding="none", **more)  # type: ignore[arg-type]
+        database = open_database(settings.database)
+        parts = make_parts(settings, database, Queue(database), host, open_seed)
+        client = TestClient(create_app(parts), base, client=address, raise_server_exceptions=False)
+        client.__enter__()
+        open_now.extend([database.close, partial(client.__exit__, None, None, None)])
+        return Served(client, parts)
+
+    yield make
+    for close in reversed(open_now):
+        close()
+
+
+@pytest.fixture
+def served(serve: Serve) -> Served:
+    return serve()
+
+
+@pytest.fixture
+def scenario() -> dict[str, Any]:
+    """A small workload, for a test to change."""
+    return copy.deepcopy(SCENARIO)
+
+
+@pytest.fixture(scope="session")
+def report() -> dict[str, Any]:
+    """What the agents say about the scenario, by the expert rules."""
+    from graph.context import Context
+    from graph.request import parse_request
+    from graph.session import Session
+
+    found = Session("test", Context(knowledge=open_seed())).run(parse_request(SCENARIO)).report
+    assert found
+    return found

@@ -1,0 +1,87 @@
+"""An API over a real database and queue, without a worker: tests say themselves what a worker would do."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from starlette.testclient import TestClient
+
+from service.api.parts import Parts
+from service.auth.api_keys import new_key
+from service.store.keys import add_key
+from service.store.lifecycle import claim, set_state
+from service.store.tables import sessions
+
+LOOPBACK = ("127.0.0.1", 50_000)
+BASE = "http://127.0.0.1"
+SCENARIO: dict[str, Any] = {
+    "model": {
+        "name": "tiny",
+        "num_hidden_layers": 8,
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_attention_heads": 16,
+        "vocab_size": 32000,
+    },
+    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8, "devices_per_node": 8},
+    "training": {"seq_len": 2048, "global_batch_size": 64, "precision": "bf16", "framework": "megatron-core"},
+    "plan": {
+        "tp": 8,
+        "pp": 1,
+        "cp": 1,
+        "ep": 1,
+        "dp": 1,
+        "dp_shard": 1,
+        "zero_stage": 0,
+        "micro_batch_size": 1,
+        "recompute": "none",
+    },
+}
+
+
+@dataclass
+class Served:
+    """A running app and what it stands on."""
+
+    client: TestClient
+    parts: Parts
+
+    def key(
+        self, *scopes: str, tenant: str = "", name: str = "somebody", expires_at: float | None = None
+    ) -> dict[str, str]:
+        """The header of a new key."""
+        made = new_key()
+        with self.parts.database.begin() as conn:
+            add_key(conn, made.id, made.digest, name, scopes, tenant, expires_at)
+        self.parts.authenticator._looked_at = float("-inf")  # a server finds the first key after a second
+        return {"Authorization": f"Bearer {made.text}"}
+
+    def submit(self, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None) -> str:
+        answer = self.client.post("/v1/sessions", json=body or SCENARIO, headers=headers)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def end(self, id: str, state: str, **columns: object) -> None:
+        """What a worker would do: take the session and end it."""
+        with self.parts.database.begin() as conn:
+            held = claim(conn, id, "test", _leg(self.parts, id))
+            assert held
+            set_state(conn, id, state, held.fence, **columns)
+
+
+def _leg(parts: Parts, id: str) -> int:
+    with parts.database.read() as conn:
+        return int(conn.scalar(sa.select(sessions.c.leg).where(sessions.c.id == id)) or 0)
+
+
+class Serve(Protocol):
+    """Makes an API with these settings; several calls give several replicas over one database."""
+
+    def __call__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        address: tuple[str, int] = LOOPBACK,
+        base: str = BASE,
+        **settings: object,
+    ) -> Served: ...

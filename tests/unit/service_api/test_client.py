@@ -1,0 +1,358 @@
+"""The client: what it sends again, how long it waits, how it follows events, both ways alike."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from service import client_calls
+from service.client import AsyncClient, Client, ProblemError, UnreachableError, WaitError
+from service.client_calls import TRIES, pause_s
+from tests.unit.service_api.served import SCENARIO
+from tools.errors import InputError
+
+SERVER = "http://asap.example"
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_calls, "FIRST_PAUSE_S", 0.001)
+
+
+def session(state: str = "queued") -> dict[str, Any]:
+    empty = dict.fromkeys(
+        (
+            "started_at",
+            "finished_at",
+            "model",
+            "device",
+            "num_devices",
+            "bottleneck",
+            "verdict",
+            "speedup",
+            "measured_speedup",
+            "error",
+            "request",
+        )
+    )
+    return empty | {
+        "id": "s1",
+        "state": state,
+        "mode": "advise",
+        "approval": "none",
+        "priority": 5,
+        "labels": {},
+        "owner": "me",
+        "attempt": 1,
+        "cancel_requested": False,
+        "created_at": "2026-11-16T00:00:00Z",
+        "updated_at": "2026-11-16T00:00:00Z",
+        "links": {},
+        "a field of the future": 1,
+    }
+
+
+class Script:
+    """Answers one after another; an exception in it is raised. Keeps the requests."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers, self.requests = list(answers), list[httpx.Request]()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def plain(handler: Handler) -> Client:
+    return Client(SERVER, "asap_key", httpx.MockTransport(handler))
+
+
+def ok(body: object = None, status: int = 200) -> httpx.Response:
+    return httpx.Response(status, json=session() if body is None else body)
+
+
+def refused(status: int, **problem: object) -> httpx.Response:
+    return httpx.Response(status, json={"type": "urn:asap:problem:x", "detail": "no", **problem})
+
+
+LOST = httpx.ReadError("gone")
+UNSENT = httpx.ConnectError("refused")
+
+
+def test_the_key_is_sent_and_unknown_fields_are_kept() -> None:
+    script = Script(ok())
+    found = plain(script).session("s1")
+    assert script.requests[0].headers["Authorization"] == "Bearer asap_key"
+    assert found.model_extra == {"a field of the future": 1}
+
+
+@pytest.mark.parametrize(
+    "passing", [LOST, UNSENT, httpx.ReadTimeout("slow"), refused(503), refused(429), refused(502)]
+)
+def test_a_read_is_sent_again_after_what_passes(passing: httpx.Response | Exception) -> None:
+    script = Script(passing, passing, ok())
+    assert plain(script).session("s1").id == "s1"
+    assert len(script.requests) == 3
+
+
+def test_a_submission_is_sent_again_under_the_same_key() -> None:
+    script = Script(LOST, ok(status=202))
+    plain(script).submit(SCENARIO)
+    keys = {request.headers["Idempotency-Key"] for request in script.requests}
+    assert len(script.requests) == 2
+    assert len(keys) == 1
+
+
+def test_two_submissions_have_two_keys() -> None:
+    script = Script(ok(status=202))
+    client = plain(script)
+    client.submit(SCENARIO)
+    client.submit(SCENARIO)
+    assert len({request.headers["Idempotency-Key"] for request in script.requests}) == 2
+
+
+def test_what_might_happen_twice_is_not_sent_again() -> None:
+    script = Script(LOST, ok())
+    with pytest.raises(UnreachableError):
+        plain(script).retry("s1")
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("passing", [UNSENT, refused(429), refused(503)])
+def test_what_was_never_done_is_sent_again(passing: httpx.Response | Exception) -> None:
+    script = Script(passing, ok())
+    plain(script).retry("s1")
+    assert len(script.requests) == 2
+
+
+def test_a_deletion_whose_answer_was_lost_is_done() -> None:
+    plain(Script(LOST, refused(404))).delete("s1")
+    with pytest.raises(ProblemError):
+        plain(Script(refused(404))).delete("s1")
+
+
+def test_a_refusal_is_final_and_tells_all() -> None:
+    script = Script(refused(422, field="plan.tp", request_id="r1", type="urn:asap:problem:wrong-input"))
+    with pytest.raises(ProblemError, match="no") as caught:
+        plain(script).predict(SCENARIO)
+    error = caught.value
+    assert (error.status, error.kind, error.field, error.request_id) == (422, "wrong-input", "plan.tp", "r1")
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("content", [b"<html>Bad gateway</html>", b"", b"[1]", b"\xff"])
+def test_an_answer_of_somebody_else_is_an_error_too(content: bytes) -> None:
+    with pytest.raises(ProblemError, match="404"):
+        plain(Script(httpx.Response(404, content=content))).session("s1")
+
+
+def test_it_gives_up_in_the_end() -> None:
+    for answer, error in ((UNSENT, UnreachableError), (refused(503), ProblemError)):
+        script = Script(answer)
+        with pytest.raises(error):
+            plain(script).session("s1")
+        assert len(script.requests) == TRIES
+
+
+def test_the_pause_grows_and_heeds_the_server() -> None:
+    assert pause_s(1) < pause_s(4) <= client_calls.LONGEST_PAUSE_S
+    assert pause_s(1, httpx.Response(429, headers={"Retry-After": "7"})) == 7
+    assert pause_s(1, httpx.Response(429, headers={"Retry-After": "99999"})) == 60
+    assert pause_s(1, httpx.Response(429, headers={"Retry-After": "Wed, 21 Oct"})) < 1
+
+
+def test_an_id_cannot_become_another_address() -> None:
+    script = Script(ok())
+    plain(script).session("../../v1/traces?x=1")
+    assert script.requests[0].url.raw_path == b"/v1/sessions/..%2F..%2Fv1%2Ftraces%3Fx%3D1"
+
+
+@pytest.mark.parametrize("server", ["asap.example", "ftp://x", "http://", ""])
+def test_a_wrong_server_is_named(server: str) -> None:
+    with pytest.raises(InputError, match="server"):
+        Client(server)
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "waiting_approval"])
+def test_waiting_ends_with_the_session_or_at_a_person(end: str) -> None:
+    script = Script(ok(session("queued")), ok(session("running")), ok(session(end)))
+    assert plain(script).wait("s1").state == end
+
+
+def test_waiting_ends_with_the_time_given() -> None:
+    with pytest.raises(WaitError, match="still running"):
+        plain(Script(ok(session("running")))).wait("s1", timeout_s=0.05)
+
+
+def test_pages_are_walked() -> None:
+    pages = [
+        ok({"items": [session()] * 2, "next_cursor": "c1"}),
+        ok({"items": [session()], "next_cursor": None}),
+    ]
+    script = Script(*pages)
+    assert len(list(plain(script).all_sessions(state="queued"))) == 3
+    assert script.requests[1].url.params["cursor"] == "c1"
+
+
+def told(*numbers: int) -> bytes:
+    def one(seq: int) -> str:
+        event = {
+            "seq": seq,
+            "at": "2026-11-16T00:00:00Z",
+            "node": "n",
+            "kind": "k",
+            "content": {"text": "a\nb"},
+        }
+        return f"id: {seq}\ndata: {json.dumps(event)}\n\n"
+
+    return ("retry: 300\n\n: heartbeat\n\n" + "".join(map(one, numbers))).encode()
+
+
+class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A stream that is cut in the middle."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self.content
+        raise LOST
+
+    async def __aiter__(self) -> Any:  # noqa: ANN401 - an asynchronous iterator
+        yield self.content
+        raise LOST
+
+
+def cut(content: bytes) -> httpx.Response:
+    return httpx.Response(200, stream=Broken(content))
+
+
+def streams() -> Script:
+    """Cut in the middle of the third event, repeats one, is away for a moment, ends."""
+    return Script(
+        cut(told(1, 2) + told(3)[:-20]),
+        httpx.Response(200, content=told(2, 3)),
+        UNSENT,
+        refused(503),
+        httpx.Response(200, content=told(4)),
+        httpx.Response(204),
+    )
+
+
+def test_events_come_once_and_in_order_over_broken_connections() -> None:
+    script = streams()
+    assert [event.seq for event in plain(script).events("s1")] == [1, 2, 3, 4]
+    sent = [request.headers["Last-Event-ID"] for request in script.requests]
+    assert sent == ["0", "2", "3", "3", "3", "4"]
+
+
+def test_events_that_nobody_tells_are_given_up() -> None:
+    with pytest.raises(UnreachableError):
+        list(plain(Script(UNSENT)).events("s1"))
+    with pytest.raises(ProblemError, match="no"):
+        list(plain(Script(refused(404))).events("s1"))
+
+
+class Store:
+    """Takes uploads as the server does, and loses some answers."""
+
+    def __init__(self, loses: int = 0) -> None:
+        self.files: dict[str, bytes] = {}
+        self.loses = loses
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        trace = {
+            "id": "t1",
+            "name": "n",
+            "owner": "me",
+            "state": "open",
+            "created_at": "2026-11-16T00:00:00Z",
+            "completed_at": None,
+            "expires_at": "2026-11-16T00:00:00Z",
+            "reference": "trace:t1",
+            "analysis": None,
+            "error": None,
+        }
+        if request.method == "PUT":
+            return self._put(request)
+        files = [{"name": name, "received_bytes": len(held)} for name, held in self.files.items()]
+        return httpx.Response(200, json=trace | {"files": files})
+
+    def _put(self, request: httpx.Request) -> httpx.Response:
+        name, offset = request.url.path.rpartition("/")[2], int(request.url.params["offset"])
+        held = self.files.get(name, b"")
+        if offset > len(held):
+            return refused(409, field="offset")
+        self.files[name] = held[:offset] + request.content
+        self.loses -= 1
+        if self.loses >= 0:
+            raise LOST
+        return httpx.Response(200, json={"name": name, "received_bytes": len(self.files[name])})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "rank0.json").write_bytes(bytes(range(256)) * 10)
+    (tmp_path / "rank1.json").write_bytes(b"")
+    (tmp_path / ".hidden").write_bytes(b"no")
+    return tmp_path
+
+
+def test_a_folder_is_uploaded_in_parts_though_answers_are_lost(folder: Path) -> None:
+    store = Store(loses=3)
+    plain(store).upload(folder, part_bytes=1000)
+    assert store.files == {name: (folder / name).read_bytes() for name in ("rank0.json", "rank1.json")}
+
+
+def test_an_upload_that_was_broken_off_goes_on(folder: Path) -> None:
+    store, script = Store(), list[httpx.Request]()
+    store.files["rank0.json"] = (folder / "rank0.json").read_bytes()[:2000]
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        script.append(request)
+        return store(request)
+
+    plain(handler).upload(folder, into="t1", part_bytes=1000)
+    offsets = [request.url.params["offset"] for request in script if request.method == "PUT"]
+    assert offsets == ["2000", "0"]
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no files"):
+        plain(Store()).upload(tmp_path)
+
+
+def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
+    async def use() -> tuple[list[int], dict[str, bytes], str, int]:
+        script, store = streams(), Store(loses=2)
+        async with AsyncClient(SERVER, transport=httpx.MockTransport(script)) as client:
+            numbers = [event.seq async for event in client.events("s1")]
+        async with AsyncClient(SERVER, transport=httpx.MockTransport(store)) as client:
+            await client.upload(folder, part_bytes=1000)
+        ending = Script(ok(session("queued")), LOST, ok(session("completed")))
+        async with AsyncClient(SERVER, transport=httpx.MockTransport(ending)) as client:
+            state = (await client.wait("s1")).state
+        pages = Script(ok({"items": [session()], "next_cursor": "c"}), ok({"items": [], "next_cursor": None}))
+        async with AsyncClient(SERVER, transport=httpx.MockTransport(pages)) as client:
+            count = len([one async for one in client.all_sessions()])
+        return numbers, store.files, state, count
+
+    numbers, files, state, count = anyio.run(use)
+    assert numbers == [1, 2, 3, 4]
+    assert files["rank0.json"] == (folder / "rank0.json").read_bytes()
+    assert (state, count) == ("completed", 1)
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert names(Client) == names(AsyncClient)

@@ -1,0 +1,123 @@
+"""Health, readiness and metrics, and the headers that every answer has."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from service.api.app import create_app, make_parts
+from service.api.metrics import Metrics
+from service.api.rates import BURST_S, MOST_CALLERS, RateLimit
+from service.settings import Settings
+from service.store.database import open_database
+from service.work.queue import Queue
+from tests.unit.service_api.served import BASE, LOOPBACK, Serve, Served
+
+
+def test_health_needs_no_key(served: Served) -> None:
+    served.key("read")
+    assert served.client.get("/healthz").json()["status"] == "ok"
+    assert served.client.get("/readyz").json()["ready"] is True
+
+
+def test_a_database_without_its_tables_is_not_ready(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    with closing(open_database(settings.database)) as database:
+        app = create_app(make_parts(settings, database, Queue(database)))
+        answer = TestClient(app, BASE, client=LOOPBACK).get("/readyz")
+    assert answer.status_code == 503
+    wrong = {name for name, check in answer.json()["checks"].items() if not check["ok"]}
+    assert wrong == {"migrations", "queue"}
+
+
+def test_a_chroma_server_that_does_not_answer_is_not_ready_and_keeps_its_secret(serve: Serve) -> None:
+    answer = serve(chroma_url="http://user:hunter2@127.0.0.1:9").client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["checks"]["knowledge"]["ok"] is False
+    assert "hunter2" not in answer.text
+
+
+def test_a_worker_s_port_answers_health_only(served: Served) -> None:
+    app = create_app(served.parts, only_health=True)
+    client = TestClient(app, BASE, client=LOOPBACK)
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/metrics").status_code == 200
+    assert client.get("/v1/sessions").status_code == 404
+
+
+def test_metrics_count_requests_by_route_and_sessions_by_state(served: Served) -> None:
+    for _ in range(2):
+        served.client.get(f"/v1/sessions/{served.submit()}")
+    text = served.client.get("/metrics").text
+    assert 'asap_http_requests_total{method="GET",route="/v1/sessions/{id}",status="200"} 2.0' in text
+    assert 'asap_sessions{state="queued"} 2.0' in text
+    assert 'asap_sessions{state="failed"} 0.0' in text
+
+
+def test_addresses_that_do_not_exist_are_one_route(served: Served) -> None:
+    for number in range(3):
+        served.client.get(f"/no/such/{number}")
+    text = served.client.get("/metrics").text
+    assert 'route="unknown",status="404"} 3.0' in text
+    assert "/no/such" not in text
+
+
+def test_a_session_s_events_are_measured(served: Served) -> None:
+    metrics: Metrics = served.parts.metrics
+    metrics.observe_wait(0.3)
+    metrics.observe_event({"kind": "tool", "node": "analyzer", "seconds": 0.2})
+    metrics.observe_event(
+        {"kind": "reasoned", "node": "report", "question": "verdict", "tokens": 40, "seconds": 2}
+    )
+    metrics.observe_event({"kind": "incident", "node": "report", "incident": "timeout"})
+    text = metrics.text().decode()
+    assert "asap_queue_wait_seconds_count 1.0" in text
+    assert 'asap_step_seconds_count{kind="tool",node="analyzer"} 1.0' in text
+    assert 'asap_llm_tokens_total{question="verdict"} 40.0' in text
+    assert 'asap_endpoint_faults_total{kind="timeout"} 1.0' in text
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/v1/sessions", "/v1/nothing", "/openapi.json"])
+def test_every_answer_has_the_security_headers(served: Served, path: str) -> None:
+    headers = served.client.get(path).headers
+    assert "script-src 'self'" in headers["Content-Security-Policy"]
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-store"
+    assert "server" not in headers
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_bucket_lets_a_burst_through_then_the_steady_rate() -> None:
+    clock = Clock()
+    limit = RateLimit(60, clock)
+    burst = int(BURST_S)
+    assert [limit.wait_s("a") for _ in range(burst + 1)] == [0] * burst + [1]
+    assert limit.wait_s("b") == 0
+    clock.now = 1.0
+    assert [limit.wait_s("a"), limit.wait_s("a")] == [0, 1]
+
+
+def test_a_refused_request_does_not_lengthen_the_wait() -> None:
+    clock = Clock()
+    limit = RateLimit(6, clock)
+    assert limit.wait_s("a") == 0
+    assert {limit.wait_s("a") for _ in range(5)} == {10}
+    clock.now = 10.0
+    assert limit.wait_s("a") == 0
+
+
+def test_only_so_many_callers_are_remembered() -> None:
+    limit = RateLimit(1, Clock())
+    for number in range(MOST_CALLERS + 5):
+        limit.wait_s(str(number))
+    assert len(limit._buckets) == MOST_CALLERS

@@ -1,0 +1,216 @@
+"""The served description: complete, with examples that work, and the same as what the client speaks."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from service import client_endpoints as endpoints
+from service import client_models as models
+from service import client_schedules as schedules
+from service.api.app import create_app, make_parts
+from service.api.openapi import describe
+from service.api.problems import MEDIA_TYPE
+from service.client_calls import Call
+from service.client_events import Follower
+from service.settings import Settings
+from service.store.database import open_database
+from service.work.queue import Queue
+from tests.unit.service_api.served import Served
+
+METHODS = ("get", "put", "post", "delete")
+OPEN = ("/healthz", "/readyz")
+
+
+@pytest.fixture(scope="module")
+def document(empty_data: Path) -> Iterator[dict[str, Any]]:
+    settings = Settings(data_dir=empty_data)
+    with closing(open_database(settings.database)) as database:
+        yield describe(create_app(make_parts(settings, database, Queue(database))))
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in document["paths"].items():
+        for method in METHODS:
+            if method in item:
+                yield method.upper(), path, item[method]
+
+
+def test_it_is_openapi_3_1_at_both_addresses(served: Served, document: dict[str, Any]) -> None:
+    assert document["openapi"].startswith("3.1")
+    for path in ("/openapi.json", "/v1/openapi.json"):
+        assert served.client.get(path).json() == document
+
+
+def test_every_operation_says_what_it_is_for_and_how_it_fails(document: dict[str, Any]) -> None:
+    problem = document["components"]["responses"]["Problem"]["content"]
+    assert list(problem) == [MEDIA_TYPE]
+    for method, path, operation in operations(document):
+        assert operation["summary"], (method, path)
+        assert operation["tags"], (method, path)
+        assert operation["responses"]["422"] == {"$ref": "#/components/responses/Problem"}
+        assert ("security" in operation) is (path not in OPEN)
+
+
+def test_nothing_of_the_framework_s_own_errors_is_left(document: dict[str, Any]) -> None:
+    assert "HTTPValidationError" not in json.dumps(document)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    for reference in set(re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(document))):
+        place: Any = document
+        for part in reference.split("/"):
+            place = place[part]
+
+
+def test_every_schema_is_one_and_its_examples_fit(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    examples = 0
+    for schema in schemas.values():
+        jsonschema_rs.meta.validate(schema)
+        whole = {**schema, "components": {"schemas": schemas}}
+        for example in schema.get("examples", []):
+            jsonschema_rs.Draft202012Validator(whole).validate(example)
+            examples += 1
+    assert examples >= 8
+    assert schemas["Problem"]["examples"]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/v1/predict", "ScenarioCreate"), ("/v1/sessions", "SessionCreate"), ("/v1/traces", "TraceCreate")],
+)
+def test_an_example_can_be_sent_as_it_is(
+    served: Served, document: dict[str, Any], path: str, name: str
+) -> None:
+    for example in document["components"]["schemas"][name]["examples"]:
+        assert served.client.post(path, json=example).is_success
+
+
+CALLS: list[Call[Any]] = [
+    endpoints.submit({}, None),
+    endpoints.list_sessions(
+        state="queued", device="d", model="m", label=["l"], text="t", cursor="c", limit=1
+    ),
+    endpoints.get_session("x"),
+    endpoints.delete_session("x"),
+    endpoints.cancel("x"),
+    endpoints.retry("x"),
+    endpoints.decide("x", {}, None),
+    endpoints.report("x"),
+    endpoints.report_text("x", "text/html"),
+    endpoints.proposals("x"),
+    endpoints.export("x", 1, "nemo"),
+    endpoints.create_trace("x"),
+    endpoints.put_part("x", "a.json", 0, b""),
+    endpoints.complete_trace("x", {}),
+    endpoints.get_trace("x"),
+    endpoints.list_traces(cursor="c", limit=1),
+    endpoints.delete_trace("x"),
+    endpoints.predict({}),
+    endpoints.predict_batch([{}]),
+    endpoints.search_plans({}),
+    endpoints.explain_plan({}, {}),
+    endpoints.list_hardware(),
+    endpoints.get_hardware("x"),
+    endpoints.search_knowledge("q", device="d", num_devices=1, limit=1),
+    endpoints.get_knowledge("x"),
+    endpoints.add_case({}),
+    endpoints.mark_case("x", {}),
+    endpoints.ready(),
+    schedules.add_schedule({}),
+    schedules.list_schedules(cursor="c", limit=1),
+    schedules.get_schedule("x"),
+    schedules.remove_schedule("x"),
+    schedules.pause_schedule("x"),
+    schedules.resume_schedule("x"),
+    schedules.run_schedule("x"),
+    schedules.list_runs("x", cursor="c", limit=1),
+    schedules.get_run("x", "y"),
+    schedules.run_report("x", "y"),
+    schedules.run_report_text("x", "y", "text/html"),
+    schedules.workload_report_text("x", "y", "z", "text/html"),
+    schedules.list_workloads(),
+    schedules.get_workload("x"),
+    schedules.forget_workload("x"),
+    Call("GET", Follower("x").address, endpoints.as_nothing, headers=Follower("x").headers),
+]
+
+
+def find(document: dict[str, Any], call: Call[Any]) -> dict[str, Any]:
+    """The operation that a call reaches; fixed words win over placeholders."""
+    for _, path, operation in sorted(operations(document), key=lambda one: one[1].count("{")):
+        pattern = re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(path))
+        if re.fullmatch(pattern, call.path) and operation in document["paths"][path].values():
+            found: dict[str, Any] | None = document["paths"][path].get(call.method.lower())
+            if found:
+                return found
+    raise AssertionError(f"{call.method} {call.path} is not described")
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
+def test_each_call_of_the_client_is_described(document: dict[str, Any], call: Call[Any]) -> None:
+    operation = find(document, call)
+    known = {one["name"].lower(): one for one in operation.get("parameters", [])}
+    assert {name.lower() for name in call.params} <= known.keys()
+    assert {name.lower() for name in call.headers} <= known.keys()
+    sends_json = "application/json" in operation.get("requestBody", {}).get("content", {})
+    assert sends_json is (call.json is not None)
+    assert ("octet-stream" in json.dumps(operation.get("requestBody", {}))) is (call.content is not None)
+
+
+def test_every_operation_has_a_call_in_the_client(document: dict[str, Any]) -> None:
+    """But for what only machines or administrators ask for, and the list of all knowledge."""
+    left_out = {("GET", "/healthz"), ("GET", "/metrics"), ("GET", "/v1/audit"), ("GET", "/v1/knowledge")}
+    reached = [find(document, call) for call in CALLS]
+    missing = {(method, path) for method, path, operation in operations(document) if operation not in reached}
+    assert missing == left_out
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (models.Session, "SessionPublic"),
+        (models.SessionWithRequest, "SessionDetail"),
+        (models.SessionPage, "SessionPage"),
+        (models.Event, "EventPublic"),
+        (models.Export, "ExportPublic"),
+        (models.Trace, "TracePublic"),
+        (models.TraceFile, "FilePublic"),
+        (models.TraceWithFiles, "TraceDetail"),
+        (models.TracePage, "TracePage"),
+        (models.Entry, "EntryPublic"),
+        (models.Hit, "HitPublic"),
+        (models.Hits, "HitList"),
+        (schedules.Run, "RunPublic"),
+        (schedules.RunPage, "RunPage"),
+        (schedules.Schedule, "SchedulePublic"),
+        (schedules.SchedulePage, "SchedulePage"),
+    ],
+)
+def test_each_record_of_the_client_is_what_the_server_describes(
+    document: dict[str, Any], model: type[models.Record], name: str
+) -> None:
+    schema = document["components"]["schemas"][name]
+    own = model.model_json_schema()
+    assert own["properties"].keys() <= schema["properties"].keys()
+    assert set(own.get("required", [])) <= set(schema["required"])
+    for field, described in own["properties"].items():
+        assert kinds(described, own) == kinds(schema["properties"][field], document), field
+
+
+def kinds(schema: dict[str, Any], whole: dict[str, Any]) -> set[str]:
+    """The JSON types that a schema allows."""
+    if "$ref" in schema:
+        place: Any = whole
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            place = place[part]
+        return kinds(place, whole)
+    if "anyOf" in schema:
+        return set().union(*(kinds(one, whole) for one in schema["anyOf"]))
+    return {schema["type"]}

@@ -1,0 +1,129 @@
+"""What a session found: in the form that is asked for, with its proposals as files of a framework."""
+
+from typing import Any
+
+import pytest
+
+from service.api.accept import preferred
+from service.api.problems import ApiError
+from tests.unit.service_api.served import SCENARIO, Served
+from tools.export import FORMATS
+
+
+@pytest.fixture
+def done(served: Served, report: dict[str, Any]) -> str:
+    """The path of a completed session."""
+    id = served.submit()
+    served.end(id, "completed", report=report)
+    return f"/v1/sessions/{id}"
+
+
+def test_the_report_is_json_unless_asked_otherwise(served: Served, done: str, report: dict[str, Any]) -> None:
+    for headers in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
+        answer = served.client.get(f"{done}/report", headers=headers)
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json()["proposals"][0]["plan"] == report["proposals"][0]["plan"]
+
+
+def test_the_report_is_to_be_had_as_markdown(served: Served, done: str) -> None:
+    answer = served.client.get(f"{done}/report", headers={"Accept": "text/markdown"})
+    assert answer.headers["content-type"].startswith("text/markdown")
+    assert answer.text.startswith("# ")
+
+
+def test_a_browser_gets_a_page_that_may_run_no_script(served: Served, done: str) -> None:
+    accept = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    answer = served.client.get(f"{done}/report", headers={"Accept": accept})
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.text.startswith("<!doctype html>")
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src" not in policy
+
+
+def test_another_form_is_not_acceptable(served: Served, done: str) -> None:
+    answer = served.client.get(f"{done}/report", headers={"Accept": "image/png"})
+    assert (answer.status_code, answer.json()["field"]) == (406, "Accept")
+
+
+def test_a_session_that_has_not_ended_has_no_report(served: Served) -> None:
+    path = f"/v1/sessions/{served.submit()}"
+    for part in ("report", "proposals", "proposals/1/export?format=megatron"):
+        answer = served.client.get(f"{path}/{part}")
+        assert (answer.status_code, answer.json()["field"]) == (409, "state")
+
+
+def test_proposals_are_the_report_s(served: Served, done: str, report: dict[str, Any]) -> None:
+    items = served.client.get(f"{done}/proposals").json()["items"]
+    assert [one["plan"] for one in items] == [one["plan"] for one in report["proposals"]]
+    assert items[0]["prediction"]["step_time_s"] == report["proposals"][0]["prediction"]["step_time_s"]
+
+
+def test_proposals_can_be_seen_and_exported_while_somebody_must_decide(served: Served) -> None:
+    id = served.submit(SCENARIO | {"approval": "person"})
+    served.end(id, "waiting_approval", waiting_for={"proposals": [{"rank": 1, "plan": SCENARIO["plan"]}]})
+    (one,) = served.client.get(f"/v1/sessions/{id}/proposals").json()["items"]
+    assert one["prediction"]["step_time_s"] > 0
+    exported = served.client.get(f"/v1/sessions/{id}/proposals/1/export?format=megatron").json()
+    assert "--tensor-model-parallel-size 8" in exported["text"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_proposal_is_exported_or_refused_with_the_field(served: Served, done: str, format: str) -> None:
+    answer = served.client.get(f"{done}/proposals/1/export", params={"format": format})
+    if answer.status_code == 200:
+        assert answer.json()["format"] == format
+        assert answer.json()["text"]
+    else:
+        assert answer.status_code == 422
+        assert answer.json()["field"].startswith(("plan.", "training.", "model.", "cluster."))
+
+
+def test_an_export_is_to_be_had_as_a_file(served: Served, done: str) -> None:
+    headers = {"Accept": "text/plain"}
+    answer = served.client.get(f"{done}/proposals/1/export?format=megatron", headers=headers)
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert 'filename="' in answer.headers["Content-Disposition"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "field"),
+    [
+        ("proposals/1/export?format=word", 422, "format"),
+        ("proposals/1/export", 422, "format"),
+        ("proposals/0/export?format=nemo", 422, "rank"),
+    ],
+)
+def test_a_wrong_export_is_named(served: Served, done: str, path: str, status: int, field: str) -> None:
+    answer = served.client.get(f"{done}/{path}")
+    assert (answer.status_code, answer.json()["field"]) == (status, field)
+
+
+def test_a_rank_that_nobody_proposed_is_not_there(served: Served, report: dict[str, Any]) -> None:
+    id = served.submit()
+    served.end(id, "completed", report=report | {"proposals": report["proposals"][:1]})
+    assert served.client.get(f"/v1/sessions/{id}/proposals/2/export?format=megatron").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        ("", "a/x"),
+        ("*/*", "a/x"),
+        ("b/y", "b/y"),
+        ("b/*", "b/y"),
+        ("a/x;q=0.2, b/y;q=0.8", "b/y"),
+        ("a/x;q=0, */*", "b/y"),
+        ("B/Y", "b/y"),
+        ("c/z, */*;q=0.1", "a/x"),
+        ("b/y;q=nan, a/x;q=0.1", "a/x"),
+    ],
+)
+def test_the_form_that_is_liked_best_is_chosen(accept: str, chosen: str) -> None:
+    assert preferred(accept, ("a/x", "b/y")) == chosen
+
+
+@pytest.mark.parametrize("accept", ["c/z", "a/x;q=0", "a/x;q=much", ";;,"])
+def test_what_we_do_not_have_is_not_acceptable(accept: str) -> None:
+    with pytest.raises(ApiError):
+        preferred(accept, ("a/x",))

@@ -1,0 +1,174 @@
+"""/v1/schedules and /v1/workloads over HTTP."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from service.nightly.definition import Workload, parse
+from service.nightly.night import report_of
+from service.nightly.outcome import broken
+from service.store.night_runs import claim_run, set_run
+from service.store.nights import WorkloadRow, set_workload
+from tests.unit.service_api.served import SCENARIO, Serve, Served
+
+NAMES = "/v1/schedules"
+
+
+def body(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a schedule
+    one = {"name": "llama", "scenario": copy.deepcopy(SCENARIO), "uploads": "llama-*"}
+    return {"name": "nightly", "cron": "30 5 * * *", "zone": "Europe/Berlin", "workloads": [one], **parts}
+
+
+def test_a_schedule_is_added_shown_paused_resumed_and_removed(served: Served) -> None:
+    client = served.client
+    made = client.post(NAMES, json=body())
+    assert made.status_code == 201
+    id = made.json()["id"]
+    assert made.headers["Location"] == f"{NAMES}/{id}"
+    shown = client.get(f"{NAMES}/nightly").json()
+    assert (shown["id"], shown["state"], shown["cron"], shown["zone"]) == (
+        id, "active", "30 5 * * *", "Europe/Berlin",
+    )  # fmt: skip
+    assert shown["next_at"].endswith(("03:30:00Z", "04:30:00Z"))
+    assert client.post(f"{NAMES}/{id}/pause").json()["state"] == "paused"
+    assert client.get(f"{NAMES}/{id}").json()["next_at"] is None
+    assert client.post(f"{NAMES}/{id}/resume").json()["state"] == "active"
+    assert [one["id"] for one in client.get(NAMES).json()["items"]] == [id]
+    assert client.delete(f"{NAMES}/{id}").status_code == 204
+    assert client.get(f"{NAMES}/{id}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ({"cron": "99 5 * * *"}, "cron"),
+        ({"cron": 5}, "cron"),
+        ({"zone": "Mars/Olympus"}, "zone"),
+        ({"mode": "tune"}, "mode"),
+        ({"workloads": []}, "workloads"),
+        ({"workloads": [{"name": "x", "scenario": {}, "uploads": "u"}]}, "workloads[0].scenario.model"),
+        ({"recipients": {"emails": ["anna@team.example"]}}, "recipients.emails"),
+        ({"recipients": {"webhooks": ["https://example.com/x"]}}, "recipients.webhooks"),
+        ({"recipients": {"slack": ["http://127.0.0.1/token"]}}, "recipients.slack"),
+        ({"recipients": {"slack": ["ftp://example.com"]}}, "recipients.slack"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_what_is_wrong_is_a_problem_that_names_the_field(
+    served: Served, parts: dict[str, Any], field: str
+) -> None:
+    answer = served.client.post(NAMES, json=body(**parts))
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["field"] == field
+    assert "token" not in answer.text
+
+
+def test_the_same_name_twice_is_a_conflict(served: Served) -> None:
+    assert served.client.post(NAMES, json=body()).status_code == 201
+    again = served.client.post(NAMES, json=body())
+    assert (again.status_code, again.json()["field"]) == (409, "name")
+
+
+def test_paths_of_the_server_are_for_administrators(served: Served) -> None:
+    given = body()
+    given["workloads"][0] |= {"uploads": None, "traces": "/profiles/*"}
+    submit, admin = served.key("read", "submit"), served.key("admin")
+    refused = served.client.post(NAMES, json=given, headers=submit)
+    assert (refused.status_code, refused.json()["field"]) == (422, "workloads[0].traces")
+    assert served.client.post(NAMES, json=given, headers=admin).status_code == 201
+    sly = body(name="sly")
+    sly["workloads"][0]["scenario"]["traces"] = "/etc"
+    assert (
+        served.client.post(NAMES, json=sly, headers=admin).json()["field"] == "workloads[0].scenario.traces"
+    )
+
+
+def test_scopes_and_tenants_are_kept_apart(served: Served) -> None:
+    reader, submitter = served.key("read", tenant="a"), served.key("read", "submit", tenant="a")
+    stranger = served.key("admin", tenant="b")
+    assert served.client.post(NAMES, json=body(), headers=reader).status_code == 403
+    id = served.client.post(NAMES, json=body(), headers=submitter).json()["id"]
+    for action in ("pause", "resume", "run"):
+        assert served.client.post(f"{NAMES}/{id}/{action}", headers=reader).status_code == 403
+        assert served.client.post(f"{NAMES}/{id}/{action}", headers=stranger).status_code == 404
+    assert served.client.delete(f"{NAMES}/{id}", headers=stranger).status_code == 404
+    assert served.client.get(NAMES, headers=stranger).json()["items"] == []
+    assert served.client.get(f"{NAMES}/{id}", headers=reader).status_code == 200
+
+
+def test_addresses_with_tokens_are_not_shown(serve: Serve) -> None:
+    served = serve(webhook_secret="s", webhook_private=True)
+    given = body(
+        recipients={"slack": ["https://hooks.example/T0/B0/secret"], "webhooks": ["http://10.0.0.1/secret"]}
+    )
+    made = served.client.post(NAMES, json=given)
+    assert made.status_code == 201
+    assert "secret" not in made.text
+    assert made.json()["definition"]["recipients"]["slack"] == ["https://hooks.example/..."]
+    assert "secret" not in served.client.get(NAMES).text
+
+
+def finish(served: Served, run_id: str, report: dict[str, Any]) -> None:
+    """What a worker would do."""
+    with served.parts.database.begin() as conn:
+        row = claim_run(conn, run_id, 1, "test")
+        assert row
+        set_run(conn, row, state="completed", outcome=report["outcome"], report=report, deliveries=[])
+
+
+def said() -> dict[str, Any]:
+    return broken(parse(Workload, body()["workloads"][0]), "nothing is there", {})
+
+
+def test_a_run_is_asked_for_and_its_report_is_fetched_in_three_forms(served: Served) -> None:
+    client = served.client
+    client.post(NAMES, json=body())
+    run = client.post(f"{NAMES}/nightly/run")
+    assert (run.status_code, run.json()["trigger"], run.json()["state"]) == (202, "manual", "queued")
+    place = f"{NAMES}/nightly/runs/{run.json()['id']}"
+    early = client.get(f"{place}/report")
+    assert (early.status_code, early.json()["field"]) == (409, "state")
+    finish(served, run.json()["id"], report_of([said()], "Night", 1.79e9, run.json()["id"]))
+    assert client.get(place).json()["outcome"] == "broken"
+    assert client.get(f"{NAMES}/nightly").json()["last_run"]["outcome"] == "broken"
+    assert [one["id"] for one in client.get(f"{NAMES}/nightly/runs").json()["items"]] == [run.json()["id"]]
+    assert client.get(f"{place}/report").json()["workloads"][0]["name"] == "llama"
+    markdown = client.get(f"{place}/report", headers={"Accept": "text/markdown"})
+    assert "| llama | not read |" in markdown.text
+    page = client.get(f"{place}/report", headers={"Accept": "text/html"})
+    assert page.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
+    assert '<a href="workloads/llama">' in page.text
+    one = client.get(f"{place}/workloads/llama", headers={"Accept": "text/html"})
+    assert "nothing is there" in one.text.lower()
+    assert client.get(f"{place}/workloads/other").status_code == 404
+    assert client.get(f"{place}/report", headers={"Accept": "image/png"}).status_code == 406
+
+
+def test_a_run_is_found_under_its_own_schedule_only(served: Served) -> None:
+    served.client.post(NAMES, json=body())
+    served.client.post(NAMES, json=body(name="other"))
+    id = served.client.post(f"{NAMES}/nightly/run").json()["id"]
+    assert served.client.get(f"{NAMES}/other/runs/{id}").status_code == 404
+
+
+def test_workloads_are_listed_by_what_they_waste(served: Served) -> None:
+    with served.parts.database.begin() as conn:
+        for name, hours in (("small", 1.0), ("large", 90.0)):
+            set_workload(conn, WorkloadRow("", name, "slower", None, hours, 1.79e9, None, None, said()))
+    items = served.client.get("/v1/workloads").json()["items"]
+    assert [one["name"] for one in items] == ["large", "small"]
+    assert served.client.get("/v1/workloads/small").json()["wasted_device_hours_per_day"] == 1.0
+    assert served.client.delete("/v1/workloads/small").status_code == 204
+    assert served.client.get("/v1/workloads/small").status_code == 404
+    assert served.client.delete("/v1/workloads/small").status_code == 404
+
+
+def test_every_change_is_in_the_audit_log(served: Served) -> None:
+    served.client.post(NAMES, json=body())
+    for action in ("pause", "resume", "run"):
+        served.client.post(f"{NAMES}/nightly/{action}")
+    served.client.delete(f"{NAMES}/nightly")
+    actions = [one["action"] for one in served.client.get("/v1/audit").json()["items"]]
+    assert actions == [f"schedule.{name}" for name in ("remove", "run", "resume", "pause", "add")]

@@ -1,0 +1,249 @@
+"""Sessions over HTTP: submitted once, listed without gaps, moved by people, and every decision kept."""
+
+from typing import Any
+
+import pytest
+
+from service.store.decisions import list_decisions
+from service.store.lifecycle import set_state
+from tests.unit.service_api.served import SCENARIO, Serve, Served
+
+STATES = ("queued", "running", "waiting_approval", "completed", "failed", "cancelled")
+
+
+def get(served: Served, path: str, **params: object) -> Any:  # noqa: ANN401 - any JSON
+    answer = served.client.get(path, params=params)  # type: ignore[arg-type]
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_submitted_session_is_queued_and_says_where_it_is(served: Served) -> None:
+    answer = served.client.post("/v1/sessions", json=SCENARIO | {"labels": {"team": "a"}, "priority": 7})
+    assert answer.status_code == 202
+    session = answer.json()
+    assert session["state"] == "queued"
+    assert answer.headers["Location"] == session["links"]["self"] == f"/v1/sessions/{session['id']}"
+    assert (session["model"], session["device"], session["num_devices"]) == ("tiny", "h100-sxm-80gb", 8)
+    assert (session["labels"], session["priority"], session["owner"]) == ({"team": "a"}, 7, "local")
+    assert session["created_at"].endswith("Z")
+    assert served.parts.queue.unfinished([f"{session['id']}.1"])
+
+
+def test_one_session_has_its_request(served: Served) -> None:
+    body = SCENARIO | {"mode": "advise", "notes": "be quick", "labels": {"a": "b"}}
+    request = get(served, f"/v1/sessions/{served.submit(body)}")["request"]
+    assert request == {name: value for name, value in body.items() if name != "labels"}
+
+
+def test_the_same_key_and_body_give_the_same_session(served: Served) -> None:
+    key = {"Idempotency-Key": "k1"}
+    assert served.submit(headers=key) == served.submit(headers=key)
+    assert len(get(served, "/v1/sessions")["items"]) == 1
+
+
+def test_the_same_key_with_another_body_is_a_conflict(served: Served) -> None:
+    key = {"Idempotency-Key": "k1"}
+    served.submit(headers=key)
+    answer = served.client.post("/v1/sessions", json=SCENARIO | {"priority": 1}, headers=key)
+    assert answer.status_code == 409
+    assert answer.json()["field"] == "Idempotency-Key"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"mode": "guess"}, "mode"),
+        ({"approval": "dog"}, "approval"),
+        ({"priority": 10}, "priority"),
+        ({"labels": {"a b": "c"}}, "labels"),
+        ({"labels": {"a": "x" * 201}}, "labels.a"),
+        ({"labels": {str(n): "" for n in range(33)}}, "labels"),
+        ({"labels": {"a": 1}}, "labels.a"),
+        ({"webhook": "https://example.org/hook"}, "webhook"),
+        ({"budget": {"tokens": -1}}, "budget.tokens"),
+        ({"budget": {"dollars": 1}}, "budget.dollars"),
+        ({"constraints": {"tp": [3.5]}}, "constraints.tp"),
+        ({"traces": "trace:" + "0" * 32}, "traces"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_what_is_wrong_with_a_submission_is_named(served: Served, wrong: dict[str, Any], field: str) -> None:
+    answer = served.client.post("/v1/sessions", json=SCENARIO | wrong)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["field"] == field
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://a.example", "http://10.0.0.1/", "https://user:pw@a.example", "nonsense"]
+)
+def test_a_webhook_must_be_a_public_address(serve: Serve, url: str) -> None:
+    served = serve(webhook_secret="sign-with-this")
+    answer = served.client.post("/v1/sessions", json=SCENARIO | {"webhook": url})
+    assert (answer.status_code, answer.json()["field"]) == (422, "webhook")
+    assert "pw@" not in answer.text
+    served.submit(SCENARIO | {"webhook": "https://a.example/hook"})
+
+
+def test_a_folder_of_the_server_needs_the_scope_admin(served: Served) -> None:
+    body = SCENARIO | {"traces": "some/folder"}
+    answer = served.client.post("/v1/sessions", json=body, headers=served.key("submit"))
+    assert (answer.status_code, answer.json()["field"]) == (422, "traces")
+    served.submit(body, headers=served.key("admin"))
+
+
+def test_pages_hold_every_session_once_though_others_arrive(served: Served) -> None:
+    ids = [served.submit() for _ in range(7)]
+    seen, cursor = [], None
+    while True:
+        page = get(served, "/v1/sessions", limit=3, **({"cursor": cursor} if cursor else {}))
+        seen += [one["id"] for one in page["items"]]
+        cursor = page["next_cursor"]
+        served.submit()
+        if cursor is None:
+            break
+    assert seen == ids[::-1]
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"state": "failed"}, ["b"]),
+        ({"state": "queued"}, ["c", "a"]),
+        ({"device": "a100-sxm-80gb"}, ["c"]),
+        ({"model": "tiny"}, ["c", "b", "a"]),
+        ({"model": "other"}, []),
+        ({"label": "name=b"}, ["b"]),
+        ({"label": "name"}, ["c", "b", "a"]),
+        ({"label": ["name=b", "missing"]}, []),
+        ({"text": "RACKS blue"}, ["a"]),
+        ({"text": "%"}, []),
+    ],
+)
+def test_lists_are_filtered(served: Served, filters: dict[str, object], found: list[str]) -> None:
+    cluster = SCENARIO["cluster"] | {"device": "a100-sxm-80gb"}
+    served.submit(SCENARIO | {"labels": {"name": "a"}, "notes": "the blue racks"})
+    served.end(served.submit(SCENARIO | {"labels": {"name": "b"}}), "failed")
+    served.submit(SCENARIO | {"labels": {"name": "c"}, "cluster": cluster})
+    assert [one["labels"]["name"] for one in get(served, "/v1/sessions", **filters)["items"]] == found
+
+
+@pytest.mark.parametrize("query", ["cursor=nonsense", "limit=0", "limit=501", "state=odd", "label=%3Dx"])
+def test_a_wrong_filter_is_named(served: Served, query: str) -> None:
+    answer = served.client.get(f"/v1/sessions?{query}")
+    assert (answer.status_code, answer.json()["field"]) == (422, query.partition("=")[0])
+
+
+def test_a_queued_session_is_cancelled_at_once_and_again_changes_nothing(served: Served) -> None:
+    path = f"/v1/sessions/{served.submit()}"
+    for _ in range(2):
+        answer = served.client.post(f"{path}/cancel")
+        assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
+    assert [one["action"] for one in get(served, "/v1/audit")["items"]] == ["session.cancel"]
+
+
+def test_a_completed_session_cannot_be_cancelled(served: Served) -> None:
+    id = served.submit()
+    served.end(id, "completed", report={})
+    answer = served.client.post(f"/v1/sessions/{id}/cancel")
+    assert (answer.status_code, answer.json()["field"]) == (409, "state")
+
+
+def test_a_failed_session_is_retried_as_a_new_attempt_that_is_queued(served: Served) -> None:
+    id = served.submit()
+    served.end(id, "failed", error={"kind": "failed", "message": "no luck", "field": None})
+    assert get(served, f"/v1/sessions/{id}")["error"]["message"] == "no luck"
+    answer = served.client.post(f"/v1/sessions/{id}/retry")
+    assert (answer.status_code, answer.json()["state"], answer.json()["attempt"]) == (202, "queued", 2)
+    assert answer.json()["error"] is None
+    assert served.parts.queue.unfinished([f"{id}.2"])
+    assert served.client.post(f"/v1/sessions/{id}/retry").status_code == 409
+
+
+def test_a_session_that_is_to_run_must_be_cancelled_before_it_is_deleted(served: Served) -> None:
+    path = f"/v1/sessions/{served.submit()}"
+    assert served.client.delete(path).status_code == 409
+    served.client.post(f"{path}/cancel")
+    assert served.client.delete(path).status_code == 204
+    assert served.client.get(path).status_code == 404
+    assert served.client.delete(path).status_code == 404
+
+
+def waiting(served: Served) -> str:
+    id = served.submit(SCENARIO | {"approval": "person"})
+    served.end(id, "waiting_approval", waiting_for={"proposals": [{"rank": 1, "plan": SCENARIO["plan"]}]})
+    return id
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"action": "approve"},
+        {"action": "reject", "comment": "too risky"},
+        {"action": "edit", "proposal": 1, "plan": {"micro_batch_size": 2}},
+        {"action": "submit", "plan": {"tp": 4, "dp": 2}},
+    ],
+)
+def test_a_decision_is_kept_queued_and_audited(served: Served, decision: dict[str, Any]) -> None:
+    id = waiting(served)
+    header = served.key("approve", "admin", name="alice") | {"X-Request-Id": "r-7"}
+    answer = served.client.post(f"/v1/sessions/{id}/decision", json=decision, headers=header)
+    assert (answer.status_code, answer.json()["state"]) == (202, "queued")
+    with served.parts.database.read() as conn:
+        (kept,) = list_decisions(conn, id)
+    assert (kept["action"], kept["by"]) == (decision["action"], "alice")
+    assert served.parts.queue.unfinished([f"{id}.2"])
+    (row,) = served.client.get("/v1/audit", params={"target": id}, headers=header).json()["items"]
+    assert (row["who"], row["action"], row["request_id"]) == ("alice", "session.decide", "r-7")
+    assert row["details"]["decision"]["action"] == decision["action"]
+
+
+@pytest.mark.parametrize("by", ["id", "header"])
+def test_a_decision_sent_twice_counts_once(served: Served, by: str) -> None:
+    id = waiting(served)
+    body = {"action": "approve"} | ({"id": "mine"} if by == "id" else {})
+    headers = {"Idempotency-Key": "mine"} if by == "header" else {}
+    for _ in range(2):
+        assert (
+            served.client.post(f"/v1/sessions/{id}/decision", json=body, headers=headers).status_code == 202
+        )
+    with served.parts.database.read() as conn:
+        assert len(list_decisions(conn, id)) == 1
+    assert len(get(served, "/v1/audit")["items"]) == 1
+
+
+def test_the_same_decision_id_may_be_used_for_two_sessions(served: Served) -> None:
+    for id in (waiting(served), waiting(served)):
+        body = {"action": "approve", "id": "mine"}
+        assert served.client.post(f"/v1/sessions/{id}/decision", json=body).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"action": "maybe"}, "action"),
+        ({}, "action"),
+        ({"action": "approve", "proposal": 4}, "proposal"),
+        ({"action": "approve", "plan": {"tp": 1}}, "plan"),
+        ({"action": "submit"}, "plan"),
+        ({"action": "submit", "plan": {"pt": 1}}, "plan.pt"),
+        ({"action": "approve", "by": "somebody else"}, "by"),
+        ({"action": "approve", "comment": "x" * 4001}, "comment"),
+        ({"action": "approve", "extra": 1}, "extra"),
+    ],
+)
+def test_what_is_wrong_with_a_decision_is_named(served: Served, wrong: dict[str, Any], field: str) -> None:
+    answer = served.client.post(f"/v1/sessions/{waiting(served)}/decision", json=wrong)
+    assert (answer.status_code, answer.json()["field"]) == (422, field), answer.text
+
+
+def test_a_session_that_runs_takes_no_decision(served: Served) -> None:
+    answer = served.client.post(f"/v1/sessions/{served.submit()}/decision", json={"action": "approve"})
+    assert answer.status_code == 409
+
+
+def test_every_state_has_a_word_in_the_api(served: Served) -> None:
+    id = served.submit()
+    for state in STATES:
+        with served.parts.database.begin() as conn:
+            set_state(conn, id, state)
+        assert get(served, f"/v1/sessions/{id}")["state"] == state

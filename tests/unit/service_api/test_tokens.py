@@ -1,0 +1,122 @@
+"""Tokens of an issuer: only what it signed, for us, now."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from jwt.algorithms import ECAlgorithm, RSAAlgorithm
+
+from service.auth.errors import UnauthenticatedError
+from service.auth.tokens import TokenReader
+from service.settings import Settings
+from tests.unit.service_api.served import Serve
+from tools.errors import InputError
+
+ISSUER, AUDIENCE = "https://issuer.example", "asap"
+RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+STRANGER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    keys = [
+        RSAAlgorithm.to_jwk(RSA_KEY.public_key(), as_dict=True) | {"kid": "r", "alg": "RS256", "use": "sig"},
+        ECAlgorithm.to_jwk(EC_KEY.public_key(), as_dict=True) | {"kid": "e", "alg": "ES256", "use": "sig"},
+    ]
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": keys}))
+    return {
+        "jwt_issuer": ISSUER,
+        "jwt_audience": AUDIENCE,
+        "jwt_keys_file": file,
+        "jwt_tenant_claim": "team",
+    }
+
+
+def token(key: Any = RSA_KEY, kid: str | None = "r", algorithm: str = "RS256", **claims: object) -> str:  # noqa: ANN401
+    given = {
+        "iss": ISSUER,
+        "aud": AUDIENCE,
+        "sub": "alice",
+        "exp": time.time() + 60,
+        "team": "research",
+        "scope": "openid asap:read submit",
+        **claims,
+    }
+    held = {name: value for name, value in given.items() if value is not None}
+    return jwt.encode(held, key, algorithm, headers={"kid": kid} if kid else None)
+
+
+def test_a_token_tells_who_for_which_tenant_and_what(settings: dict[str, Any]) -> None:
+    caller = TokenReader(Settings(**settings)).read(token())
+    assert (caller.name, caller.tenant) == ("alice", "research")
+    assert caller.scopes == {"read", "submit"}
+
+
+def test_scopes_may_come_as_a_list(settings: dict[str, Any]) -> None:
+    reader = TokenReader(Settings(**settings))
+    assert reader.read(token(scope=None, scp=["asap:approve", 7])).scopes == {"approve"}
+
+
+def test_each_of_the_issuer_s_keys_is_known(settings: dict[str, Any]) -> None:
+    assert TokenReader(Settings(**settings)).read(token(EC_KEY, "e", "ES256")).name == "alice"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"iss": "https://other.example"},
+        {"aud": "another-service"},
+        {"exp": time.time() - 120},
+        {"exp": None},
+        {"sub": None},
+        {"nbf": time.time() + 3600},
+        {"team": None},
+        {"team": "No Tenant"},
+        {"team": ""},
+        {"key": STRANGER},
+        {"kid": "unknown"},
+        {"kid": None},
+    ],
+)
+def test_a_token_that_does_not_hold_is_refused(settings: dict[str, Any], wrong: dict[str, Any]) -> None:
+    with pytest.raises(UnauthenticatedError):
+        TokenReader(Settings(**settings)).read(token(**wrong))
+
+
+def test_a_token_without_a_signature_is_refused(settings: dict[str, Any]) -> None:
+    unsigned = jwt.encode({"iss": ISSUER, "aud": AUDIENCE, "sub": "x", "exp": time.time() + 60}, "", "none")
+    with pytest.raises(UnauthenticatedError):
+        TokenReader(Settings(**settings)).read(unsigned)
+
+
+def test_a_shared_secret_is_no_signature(settings: dict[str, Any]) -> None:
+    with pytest.raises(UnauthenticatedError):
+        TokenReader(Settings(**settings)).read(token("s" * 64, "r", "HS256"))
+
+
+@pytest.mark.parametrize("missing", ["jwt_audience", "jwt_keys_file"])
+def test_a_setting_that_tokens_need_is_asked_for(settings: dict[str, Any], missing: str) -> None:
+    with pytest.raises(InputError, match=missing.upper()):
+        TokenReader(Settings(**{**settings, missing: None}))
+
+
+def test_a_file_without_keys_is_named(settings: dict[str, Any]) -> None:
+    settings["jwt_keys_file"].write_text("{}")
+    with pytest.raises(InputError, match="ASAP_JWT_KEYS_FILE"):
+        TokenReader(Settings(**settings)).read(token())
+
+
+def test_the_api_takes_tokens_and_keys_side_by_side(serve: Serve, settings: dict[str, Any]) -> None:
+    served = serve(**settings)
+    by_token = {"Authorization": f"Bearer {token()}"}
+    assert served.client.get("/v1/sessions").status_code == 401
+    id = served.submit(headers=by_token)
+    assert served.client.get(f"/v1/sessions/{id}", headers=by_token).json()["owner"] == "alice"
+    assert served.client.get(f"/v1/sessions/{id}", headers=served.key("read", tenant="research")).is_success
+    assert served.client.get("/v1/audit", headers=by_token).status_code == 403

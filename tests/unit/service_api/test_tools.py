@@ -1,0 +1,212 @@
+"""What the tools answer over HTTP: hardware, predictions, plan search, knowledge."""
+
+import time
+from threading import Event
+from typing import Any
+
+import pytest
+
+from service.api import turns
+from service.api.parts import Lazy, Parts
+from service.api.problems import ApiError
+from service.context import open_knowledge
+from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tools.cost.predict import predict
+from tools.hardware import device_names
+from tools.kb import KnowledgeError
+from tools.scenario import parse_scenario
+
+CASE: dict[str, Any] = {
+    "id": "our-racks",
+    "title": "Tensor parallelism inside the node",
+    "story": "Two nodes shared a tensor-parallel group, and it was split.",
+    "bottleneck": "communication",
+}
+
+
+def test_every_device_is_listed_and_one_has_its_sources(served: Served) -> None:
+    listed = served.client.get("/v1/hardware").json()
+    assert [one["name"] for one in listed] == list(device_names())
+    assert "sources" not in listed[0]
+    one = served.client.get("/v1/hardware/h100").json()
+    assert one["name"] == "h100-sxm-80gb"
+    assert one["sources"]
+
+
+def test_an_unknown_device_is_not_there(served: Served) -> None:
+    assert served.client.get("/v1/hardware/abacus").status_code == 404
+
+
+def test_a_prediction_is_the_tool_s(served: Served) -> None:
+    answer = served.client.post("/v1/predict", json=SCENARIO | {"id": 7})
+    assert answer.json() == predict([parse_scenario(SCENARIO | {"id": 7})])[0]
+
+
+def test_a_batch_keeps_its_order_and_tells_errors_in_place(served: Served) -> None:
+    wrong = SCENARIO | {"id": "bad", "plan": SCENARIO["plan"] | {"tp": 3}}
+    answer = served.client.post(
+        "/v1/predict/batch", json=[SCENARIO | {"id": "a"}, wrong, SCENARIO | {"id": "b"}]
+    )
+    assert [one["id"] for one in answer.json()] == ["a", "bad", "b"]
+    assert ["error" in one for one in answer.json()] == [False, True, False]
+    assert answer.json()[1]["field"].startswith("plan.")
+
+
+@pytest.mark.parametrize("count", [0, 1001])
+def test_a_batch_is_bounded(served: Served, count: int) -> None:
+    assert served.client.post("/v1/predict/batch", json=[{}] * count).status_code == 422
+
+
+def test_a_batch_of_a_thousand_is_answered(served: Served) -> None:
+    answer = served.client.post("/v1/predict/batch", json=[SCENARIO] * 1000)
+    assert len(answer.json()) == 1000
+
+
+def test_a_small_search_answers_at_once(served: Served) -> None:
+    report = served.client.post("/v1/plans/search", json=SCENARIO).json()
+    assert 1 <= len(report["proposals"]) <= 3
+    assert report["reasoner"] == "expert-rules"
+    assert report["proposals"][0]["prediction"]["fits"]
+
+
+def test_a_search_with_nothing_feasible_says_so(served: Served, scenario: dict[str, Any]) -> None:
+    scenario["constraints"] = {"tp": 5}
+    answer = served.client.post("/v1/plans/search", json=scenario)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:asap:problem:nothing-feasible")
+
+
+def test_a_large_search_is_sent_to_a_session(served: Served, scenario: dict[str, Any]) -> None:
+    scenario["cluster"]["num_devices"] = 4096
+    del scenario["plan"]
+    answer = served.client.post("/v1/plans/search", json=scenario)
+    assert (answer.status_code, answer.json()["field"]) == (422, "cluster.num_devices")
+    assert "session" in answer.json()["allowed"]
+
+
+def test_a_search_reads_no_traces(served: Served, scenario: dict[str, Any]) -> None:
+    answer = served.client.post("/v1/plans/search", json=scenario | {"traces": "/etc"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "traces")
+
+
+def test_a_search_stops_when_its_time_is_over(serve: Serve) -> None:
+    answer = serve(request_s=1e-6).client.post("/v1/plans/search", json=SCENARIO)
+    assert (answer.status_code, answer.json()["type"]) == (504, "urn:asap:problem:out-of-time")
+
+
+def test_work_that_cannot_be_stopped_is_answered_in_time_and_keeps_its_turn(serve: Serve) -> None:
+    served, go_on = serve(request_s=0.05), Event()
+    with pytest.raises(ApiError, match="not done"):
+        turns.in_turn(served.parts, lambda progress: go_on.wait(10))
+    assert served.parts.searches.acquire(blocking=False)
+    assert not served.parts.searches.acquire(blocking=False)
+    go_on.set()
+    assert served.parts.searches.acquire(timeout=10)
+
+
+def test_searches_beyond_a_few_at_a_time_are_told_to_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "ASK_AGAIN_S", 0)
+    while served.parts.searches.acquire(blocking=False):
+        pass
+    answer = served.client.post("/v1/plans/search", json=SCENARIO)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
+
+
+def test_an_explanation_names_what_speaks_against_a_plan(served: Served) -> None:
+    body = {"scenario": SCENARIO, "plan": {"tp": 8}}
+    found = served.client.post("/v1/plans/explain", json=body).json()
+    assert found["why"]
+    assert found["binding"] in ("rule", "memory", "time", "constraint", "none")
+    assert found["winner"]["tp"]
+
+
+@pytest.mark.parametrize("plan", [None, [], {"pt": 8}])
+def test_a_wrong_plan_to_explain_is_named(served: Served, plan: object) -> None:
+    answer = served.client.post("/v1/plans/explain", json={"scenario": SCENARIO, "plan": plan})
+    assert answer.status_code == 422
+    assert answer.json()["field"].startswith("plan")
+
+
+def test_knowledge_is_listed_page_by_page(served: Served) -> None:
+    first = served.client.get("/v1/knowledge?limit=3&kind=playbook").json()
+    query = {"limit": 3, "kind": "playbook", "cursor": first["next_cursor"]}
+    second = served.client.get("/v1/knowledge", params=query).json()
+    ids = [one["id"] for one in (*first["items"], *second["items"])]
+    assert len(set(ids)) == 6
+    assert served.client.get("/v1/knowledge?cursor=nowhere").json()["field"] == "cursor"
+
+
+def test_knowledge_is_found_by_words_and_facets(served: Served) -> None:
+    query = {"q": "pipeline bubble", "bottleneck": "pipeline", "num_devices": "64", "limit": "3"}
+    found = served.client.get("/v1/knowledge/search", params=query).json()
+    assert len(found["items"]) == 3
+    assert found["methods"] == ["lexical", "facets"]
+    assert found["limitation"]
+    entry = found["items"][0]["entry"]
+    assert served.client.get(f"/v1/knowledge/{entry['id']}").json() == entry
+
+
+@pytest.mark.parametrize("query", ["limit=0", "bottleneck=gravity", "num_devices=0"])
+def test_a_wrong_search_is_named(served: Served, query: str) -> None:
+    answer = served.client.get(f"/v1/knowledge/search?{query}")
+    assert answer.status_code == 422
+    assert query.partition("=")[0] in answer.json()["field"]
+
+
+def test_an_unknown_entry_is_not_there(served: Served) -> None:
+    assert served.client.get("/v1/knowledge/nothing-such").status_code == 404
+    mark = {"status": "refuted", "reason": "why not"}
+    assert served.client.post("/v1/knowledge/nothing-such/mark", json=mark).status_code == 404
+
+
+def replace_knowledge(parts: Parts, base: Lazy) -> None:
+    object.__setattr__(parts, "knowledge", base)
+
+
+@pytest.fixture
+def learning(serve: Serve) -> Served:
+    served = serve()
+    replace_knowledge(served.parts, Lazy(lambda: open_knowledge(served.parts.settings)))
+    return served
+
+
+def test_a_tenant_s_case_is_its_own_and_marks_are_audited(learning: Served) -> None:
+    mine, other = learning.key("admin", tenant="mine", name="me"), learning.key("admin", tenant="other")
+    added = learning.client.post("/v1/knowledge", json=CASE, headers=mine)
+    assert (added.status_code, added.json()["is_own"]) == (201, True), added.text
+    assert learning.client.get("/v1/knowledge/our-racks", headers=other).status_code == 404
+    assert learning.client.post("/v1/knowledge", json=CASE, headers=mine).status_code == 201
+    mark = {"status": "refuted", "reason": "slower"}
+    marked = learning.client.post("/v1/knowledge/our-racks/mark", json=mark, headers=mine).json()
+    assert marked["status"] == "refuted"
+    assert marked["body"]["history"][-1]["by"] == "me"
+    (row,) = learning.client.get("/v1/audit", headers=mine).json()["items"]
+    assert (row["action"], row["target"], row["details"]["status"]) == ("case.mark", "our-racks", "refuted")
+
+
+def test_a_wrong_case_is_named(learning: Served) -> None:
+    answer = learning.client.post("/v1/knowledge", json=CASE | {"bottleneck": "gravity"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "bottleneck")
+
+
+def test_a_store_that_does_not_answer_is_unavailable(served: Served) -> None:
+    def fail() -> Any:  # noqa: ANN401
+        raise KnowledgeError("the store does not answer")
+
+    replace_knowledge(served.parts, Lazy(fail))
+    answer = served.client.get("/v1/knowledge")
+    assert (answer.status_code, answer.json()["type"]) == (503, "urn:asap:problem:unavailable")
+
+
+def test_time_is_not_spent_on_knowledge_before_it_is_asked_for() -> None:
+    opened: list[float] = []
+
+    def open_it() -> Any:  # noqa: ANN401
+        opened.append(time.monotonic())
+        return object()
+
+    lazy = Lazy(open_it)
+    assert opened == []
+    assert lazy.get() is lazy.get()
+    assert len(opened) == 1

@@ -1,0 +1,229 @@
+"""Uploads: in parts, resumed, checked, bounded, analysed, forgotten in time."""
+
+import gzip
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api.retention import sweep
+from service.uploads import check_name
+from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tools.errors import InputError
+
+TRACE = gzip.compress(
+    json.dumps(
+        {
+            "schemaVersion": 1,
+            "distributedInfo": {"rank": 0, "world_size": 1},
+            "traceEvents": [
+                {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 10.0 * n, "dur": 5.0}
+                for n in range(20)
+            ],
+        }
+    ).encode(),
+    mtime=0,
+)
+NAME = "rank0.json.gz"
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def begin(served: Served) -> str:
+    answer = served.client.post("/v1/traces", json={"name": "tuesday"})
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["Location"] == f"/v1/traces/{answer.json()['id']}"
+    return f"/v1/traces/{answer.json()['id']}"
+
+
+def put(served: Served, path: str, content: bytes, offset: int = 0, name: str = NAME) -> Any:  # noqa: ANN401
+    return served.client.put(f"{path}/files/{name}", content=content, params={"offset": offset})
+
+
+def whole(served: Served, content: bytes = TRACE) -> str:
+    path = begin(served)
+    assert put(served, path, content).status_code == 200
+    answer = served.client.post(f"{path}/complete", json={"files": {NAME: digest(content)}})
+    assert answer.status_code == 200, answer.text
+    return path
+
+
+def analysed(served: Served, path: str) -> dict[str, Any]:
+    for _ in range(200):
+        found: dict[str, Any] = served.client.get(path).json()
+        if found["analysis"] or found["error"]:
+            return found
+        time.sleep(0.05)
+    raise AssertionError("no analysis came")
+
+
+def test_a_file_uploaded_in_parts_is_whole(served: Served) -> None:
+    path, offset = begin(served), 0
+    for start in range(0, len(TRACE), 100):
+        answer = put(served, path, TRACE[start : start + 100], offset)
+        offset = answer.json()["received_bytes"]
+        assert offset == min(start + 100, len(TRACE))
+    files = served.client.get(path).json()["files"]
+    assert files == [{"name": NAME, "received_bytes": len(TRACE), "sha256": None}]
+    done = served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}}).json()
+    assert (done["state"], done["files"][0]["sha256"]) == ("complete", digest(TRACE))
+
+
+def test_a_part_sent_again_changes_nothing(served: Served) -> None:
+    path = begin(served)
+    put(served, path, TRACE[:100])
+    for _ in range(2):
+        assert put(served, path, TRACE[100:200], 100).json()["received_bytes"] == 200
+
+
+def test_a_part_from_an_earlier_offset_replaces_what_follows(served: Served) -> None:
+    path = begin(served)
+    put(served, path, b"wrong bytes, all of them")
+    put(served, path, TRACE, 0)
+    assert served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}}).status_code == 200
+
+
+def test_a_gap_is_refused_and_told_where_to_go_on(served: Served) -> None:
+    path = begin(served)
+    put(served, path, TRACE[:100])
+    answer = put(served, path, TRACE[150:], 150)
+    assert (answer.status_code, answer.json()["field"]) == (409, "offset")
+    assert "100 bytes" in answer.json()["detail"]
+
+
+def test_an_upload_goes_on_at_another_replica(serve: Serve) -> None:
+    first, second = serve(), serve()
+    path = begin(first)
+    put(first, path, TRACE[:100])
+    offset = second.client.get(path).json()["files"][0]["received_bytes"]
+    put(second, path, TRACE[offset:], offset)
+    assert second.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}}).status_code == 200
+
+
+def test_a_wrong_digest_is_refused_and_the_upload_stays_open(served: Served) -> None:
+    path = begin(served)
+    put(served, path, TRACE)
+    answer = served.client.post(f"{path}/complete", json={"files": {NAME: "0" * 64}})
+    assert (answer.status_code, answer.json()["field"]) == (422, f"files.{NAME}")
+    assert digest(TRACE) in answer.json()["detail"]
+    assert served.client.get(path).json()["state"] == "open"
+
+
+@pytest.mark.parametrize("files", [{NAME: digest(TRACE), "more.json": "0" * 64}, {"other.json": "0" * 64}])
+def test_the_files_named_must_be_those_uploaded(served: Served, files: dict[str, str]) -> None:
+    path = begin(served)
+    put(served, path, TRACE)
+    answer = served.client.post(f"{path}/complete", json={"files": files})
+    assert answer.status_code == 422
+    assert answer.json()["field"].startswith("files.")
+
+
+def test_completing_again_with_the_same_digests_changes_nothing(served: Served) -> None:
+    path = whole(served)
+    again = served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}})
+    other = served.client.post(f"{path}/complete", json={"files": {NAME: "0" * 64}})
+    assert (again.status_code, other.status_code) == (200, 409)
+
+
+def test_a_complete_upload_takes_no_more_files(served: Served) -> None:
+    answer = put(served, whole(served), b"{}", name="rank1.json")
+    assert (answer.status_code, answer.json()["field"]) == (409, "state")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", ".hidden.json", "a/b.json", "a\\b.json", "-rf.json", "a b.json", "x" * 200 + ".json", "é.json"],
+)
+def test_a_name_with_a_meaning_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="file name"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["rank0.txt", "rank0", "rank0.json.zip"])
+def test_only_traces_are_taken(served: Served, name: str) -> None:
+    answer = put(served, begin(served), b"x", name=name)
+    assert (answer.status_code, answer.json()["field"]) == (422, "name")
+
+
+@pytest.mark.parametrize("name", ["%2e%2e%2fa.json", "..%2f..%2fa.json", "a%2fb.json"])
+def test_a_name_cannot_leave_the_folder(served: Served, name: str, tmp_path: Path) -> None:
+    answer = put(served, begin(served), b"x", name=name)
+    assert answer.status_code in (404, 405, 422)
+    assert not list(tmp_path.rglob("a.json"))
+
+
+def test_the_files_of_an_upload_together_are_bounded(serve: Serve) -> None:
+    served = serve(max_trace_bytes=1500)
+    path = begin(served)
+    assert put(served, path, b"x" * 1000).status_code == 200
+    answer = put(served, path, b"x" * 600, name="rank1.json")
+    assert (answer.status_code, answer.json()["type"]) == (413, "urn:asap:problem:too-large")
+    assert put(served, path, b"x" * 500, name="rank1.json").status_code == 200
+
+
+def test_an_upload_is_analysed_in_the_background(served: Served) -> None:
+    found = analysed(served, whole(served))
+    assert found["error"] is None
+    assert found["analysis"]["total"]["compute_us"] == pytest.approx(100)
+    assert found["analysis"]["diagnosis"]["bottleneck"]
+
+
+def test_an_upload_that_is_no_trace_says_so_without_our_paths(served: Served, tmp_path: Path) -> None:
+    found = analysed(served, whole(served, b"not a trace"))
+    assert found["analysis"] is None
+    assert found["error"]["unreadable"][0]["file"] == NAME
+    assert str(tmp_path) not in json.dumps(found)
+
+
+def test_an_analysis_that_was_lost_is_made_when_asked_for(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = serve()
+    monkeypatch.setattr(first.parts.analyses, "_run", lambda id: None)
+    path = whole(first)
+    assert analysed(serve(), path)["analysis"]
+
+
+def test_a_session_may_use_an_upload_that_is_whole(served: Served) -> None:
+    path = begin(served)
+    reference = served.client.get(path).json()["reference"]
+    early = served.client.post("/v1/sessions", json=SCENARIO | {"traces": reference})
+    assert (early.status_code, early.json()["field"]) == (409, "traces")
+    put(served, path, TRACE)
+    served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}})
+    id = served.submit(SCENARIO | {"traces": reference}, headers=served.key("submit"))
+    detail = served.client.get(f"/v1/sessions/{id}", headers=served.key("read")).json()
+    assert detail["request"]["traces"] == reference
+
+
+def test_uploads_are_listed_newest_first_page_by_page(served: Served) -> None:
+    paths = [begin(served) for _ in range(3)]
+    first = served.client.get("/v1/traces?limit=2").json()
+    rest = served.client.get("/v1/traces", params={"limit": 2, "cursor": first["next_cursor"]}).json()
+    ids = [f"/v1/traces/{one['id']}" for one in (*first["items"], *rest["items"])]
+    assert ids == paths[::-1]
+    assert rest["next_cursor"] is None
+
+
+def test_a_deleted_upload_is_gone_from_disk(served: Served) -> None:
+    path = whole(served)
+    folder = served.parts.uploads.folder(path.rpartition("/")[2])
+    assert folder.is_dir()
+    assert served.client.delete(path).status_code == 204
+    assert not folder.exists()
+    assert served.client.get(path).status_code == 404
+
+
+def test_the_sweep_deletes_what_is_too_old_and_nothing_else(serve: Serve) -> None:
+    served = serve(trace_days=3)
+    path = whole(served)
+    parts, day_s = served.parts, 86_400
+    assert sweep(parts.database, parts.uploads, time.time() + 2.9 * day_s) == 0
+    assert sweep(parts.database, parts.uploads, time.time() + 3.1 * day_s) == 1
+    assert served.client.get(path).status_code == 404
+    assert not parts.uploads.folder(path.rpartition("/")[2]).exists()

@@ -1,0 +1,25 @@
+"""Sessions for the tests of the store, made in one line."""
+
+from typing import Any
+
+from service.store.database import Database
+from service.store.lifecycle import Claim, claim
+from service.store.rows import SessionRow
+from service.store.sessions import NewSession, create_session, get_session
+
+
+def make(database: Database, **fields: Any) -> str:  # noqa: ANN401 - of NewSession
+    with database.begin() as conn:
+        return create_session(conn, NewSession(**{"request": {"model": {}}, **fields}))[0].id
+
+
+def read(database: Database, id: str, tenant: str = "") -> SessionRow:
+    with database.read() as conn:
+        return get_session(conn, tenant, id)
+
+
+def take(database: Database, id: str, worker: str = "w1", leg: int = 1) -> Claim:
+    with database.begin() as conn:
+        held = claim(conn, id, worker, leg)
+    assert held is not None
+    return held

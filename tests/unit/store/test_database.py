@@ -1,0 +1,115 @@
+"""The schema: made by migrations alone, upgraded with data in it, by several processes at once."""
+
+import multiprocessing
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from service.store.database import Database, open_database
+from service.store.sessions import NewSession, SessionFilter, create_session, list_sessions
+from service.store.tables import metadata
+from tests.unit.store.making import make, take
+
+
+def test_the_migrations_make_the_tables_that_the_code_describes(database: Database) -> None:
+    with database.begin() as conn:
+        context = MigrationContext.configure(conn, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    assert database.is_current()
+
+
+def test_the_first_version_is_upgraded_with_its_data(url: str) -> None:
+    database = open_database(url)
+    assert not database.is_current()
+    database.upgrade("0001")
+    assert not database.is_current()
+    with database.begin() as conn:
+        _insert_first(conn, "1" * 32, {"team": "a", "run": "7"})
+        _insert_first(conn, "2" * 32, {})
+    database.upgrade()
+    assert database.is_current()
+    with database.read() as conn:
+        found, _ = list_sessions(conn, "t", SessionFilter(labels={"team": "a", "run": "7"}))
+        both, _ = list_sessions(conn, "t")
+    assert [row.id for row in found] == ["1" * 32]
+    assert [row.id for row in both] == ["2" * 32, "1" * 32]
+    assert take(database, "1" * 32).fence == 1
+    database.close()
+
+
+def _insert_first(conn: sa.Connection, id: str, labels: dict[str, str]) -> None:
+    """As the first version wrote it: every column that must not be empty."""
+    table = sa.Table("sessions", sa.MetaData(), autoload_with=conn)
+    row = {
+        "id": id, "tenant": "t", "owner": "", "state": "queued", "mode": "advise", "approval": "none",
+        "priority": 5, "leg": 1, "attempt": 1, "fence": 0, "claims": 0, "cancel_requested": False,
+        "created_at": 1.0, "queued_at": 1.0, "updated_at": 1.0, "search": "", "labels": labels,
+        "request_digest": "0" * 64, "request": {"model": {}},
+    }  # fmt: skip
+    conn.execute(table.insert().values(row))
+
+
+def upgrade(url: str) -> None:
+    database = open_database(url)
+    database.upgrade()
+    database.close()
+
+
+def test_several_processes_may_upgrade_at_once(url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=upgrade, args=(url,)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    database = open_database(url)
+    assert database.is_current()
+    database.close()
+
+
+def test_the_same_key_from_many_threads_makes_one_session(database: Database) -> None:
+    def create(_: int) -> tuple[str, bool]:
+        with database.begin() as conn:
+            row, created = create_session(conn, NewSession(request={"notes": "x"}, idempotency_key="k"))
+        return row.id, created
+
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(create, range(16)))
+    assert len({id for id, _ in made}) == 1
+    assert sum(created for _, created in made) == 1
+
+
+def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
+    make(database)
+    with database.begin() as writer:
+        create_session(writer, NewSession(request={}))
+        with database.read() as reader:
+            rows, _ = list_sessions(reader, "")
+    assert len(rows) == 1
+
+
+def test_only_what_may_be_lost_in_a_power_failure_is_not_flushed(shared_database: Database) -> None:
+    for flush, expected in ((True, 2), (False, 1), (True, 2)):  # FULL, NORMAL
+        with shared_database.begin(flush) as conn:
+            assert conn.scalar(sa.text("PRAGMA synchronous")) == expected
+
+
+def test_one_at_a_time_prepares(database: Database) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def prepare(number: int) -> None:
+        with database.alone():
+            inside.append(number)
+            most.append(len(inside))
+            time.sleep(0.05)
+            inside.remove(number)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(prepare, range(4)))
+    assert len(most) == 4
+    assert database.is_sqlite or max(most) == 1

@@ -1,0 +1,110 @@
+"""Events: dense numbers whoever writes, each key once, nothing from a worker that has lost the session."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from service.errors import CancelledError, FencedError, NotFoundError
+from service.store.database import Database
+from service.store.events import append_event, events_after
+from service.store.lifecycle import request_cancel
+from tests.unit.store.making import make, take
+
+
+def event(key: str) -> dict[str, object]:
+    return {"key": key, "at": 1.0, "node": "n", "kind": "tool", "name": "search"}
+
+
+def append(database: Database, id: str, key: str, fence: int | None = None) -> int | None:
+    with database.begin() as conn:
+        return append_event(conn, id, event(key), fence)
+
+
+def seqs(database: Database, id: str, after: int = 0) -> list[int]:
+    with database.read() as conn:
+        return [one.seq for one in events_after(conn, id, after)]
+
+
+def test_an_event_told_twice_is_kept_once(database: Database) -> None:
+    id = make(database)
+    assert [append(database, id, key) for key in ("a", "a", "b")] == [2, None, 3]
+    with database.read() as conn:
+        told = events_after(conn, id, 1)
+    assert [(one.key, one.node, one.kind, one.content) for one in told] == [
+        ("a", "n", "tool", {"name": "search"}),
+        ("b", "n", "tool", {"name": "search"}),
+    ]
+
+
+def test_reading_resumes_after_a_number(database: Database) -> None:
+    id = make(database)
+    for number in range(5):
+        append(database, id, str(number))
+    assert seqs(database, id, after=4) == [5, 6]
+    with database.read() as conn:
+        assert [one.seq for one in events_after(conn, id, 1, limit=2)] == [2, 3]
+
+
+def test_numbers_are_dense_under_concurrent_writers(database: Database) -> None:
+    id = make(database)
+    keys = [f"{number % 30}" for number in range(120)]  # every key four times, from eight threads
+    with ThreadPoolExecutor(8) as threads:
+        got = list(threads.map(lambda key: append(database, id, key), keys))
+    assert sorted(number for number in got if number) == list(range(2, 32))
+    assert seqs(database, id) == list(range(1, 32))
+
+
+@hypothesis_settings(max_examples=20)
+@given(writers=st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=2, max_size=5))
+def test_any_writers_leave_each_key_once_and_no_gap(
+    shared_database: Database, writers: list[list[int]]
+) -> None:
+    id = make(shared_database)
+
+    def write(keys: list[int]) -> None:
+        for key in keys:
+            append(shared_database, id, str(key))
+
+    with ThreadPoolExecutor(len(writers)) as threads:
+        list(threads.map(write, writers))
+    with shared_database.read() as conn:
+        told = events_after(conn, id, 0)
+    assert [one.seq for one in told] == list(range(1, len(told) + 1))
+    assert sorted(one.key for one in told[1:]) == sorted({str(key) for keys in writers for key in keys})
+
+
+def test_a_worker_that_lost_the_session_writes_nothing(database: Database) -> None:
+    id = make(database)
+    old = take(database, id)
+    new = take(database, id, worker="w2")
+    with pytest.raises(FencedError, match="w2"):
+        append(database, id, "a", old.fence)
+    assert append(database, id, "a", new.fence) == 3
+
+
+def test_a_worker_hears_of_a_cancel_at_its_next_event(database: Database) -> None:
+    id = make(database)
+    held = take(database, id)
+    with database.begin() as conn:
+        request_cancel(conn, "", id)
+    with pytest.raises(CancelledError):
+        append(database, id, "a", held.fence)
+    assert seqs(database, id) == [1, 2]
+
+
+def test_an_event_of_no_session_is_refused(database: Database) -> None:
+    with pytest.raises(NotFoundError):
+        append(database, "0" * 32, "a")
+    with pytest.raises(FencedError, match="deleted"):
+        append(database, "0" * 32, "a", fence=1)
+
+
+def test_figures_that_are_no_numbers_are_kept_as_null(database: Database) -> None:
+    id = make(database)
+    with database.begin() as conn:
+        append_event(conn, id, {**event("a"), "x": float("nan"), "y": float("inf"), "z": 1.5})
+        told = events_after(conn, id, 1)
+    assert told[0].content == {"name": "search", "x": None, "y": None, "z": 1.5}

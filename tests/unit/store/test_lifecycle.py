@@ -1,0 +1,211 @@
+"""How a session moves, and which moves are refused."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from service.errors import ConflictError, FencedError, NotFoundError
+from service.store.database import Database
+from service.store.decisions import find_decision, list_decisions
+from service.store.deliveries import list_deliveries
+from service.store.events import events_after
+from service.store.lifecycle import MOST_CLAIMS, claim, decide, next_leg, request_cancel, retry, set_state
+from service.store.rows import SessionRow
+from service.store.sessions import list_sessions
+from tests.unit.store.making import make, read, take
+
+
+def states(database: Database, id: str) -> list[str]:
+    with database.read() as conn:
+        return [one.content["state"] for one in events_after(conn, id, 0) if one.kind == "state"]
+
+
+def move(database: Database, id: str, state: str, fence: int | None = None, **columns: Any) -> None:  # noqa: ANN401
+    with database.begin() as conn:
+        set_state(conn, id, state, fence, **columns)
+
+
+def test_a_session_is_told_from_queue_to_end(database: Database) -> None:
+    id = make(database)
+    held = take(database, id)
+    move(database, id, "completed", held.fence, report={"proposals": []}, verdict="fine", speedup=1.5)
+    row = read(database, id)
+    assert states(database, id) == ["queued", "running", "completed"]
+    assert (row.worker, row.report, row.verdict, row.speedup) == ("w1", {"proposals": []}, "fine", 1.5)
+    assert row.started_at is not None
+    assert row.finished_at is not None
+    assert row.created_at <= row.started_at <= row.finished_at
+
+
+def test_a_state_that_is_there_already_is_not_told_again(database: Database) -> None:
+    id = make(database)
+    held = take(database, id)
+    move(database, id, "completed", held.fence)
+    move(database, id, "completed", held.fence)
+    assert states(database, id) == ["queued", "running", "completed"]
+
+
+def test_only_the_last_who_claimed_may_end_a_session(database: Database) -> None:
+    id = make(database)
+    old, new = take(database, id), take(database, id, worker="w2")
+    with pytest.raises(FencedError):
+        move(database, id, "failed", old.fence)
+    move(database, id, "completed", new.fence)
+    assert read(database, id).state == "completed"
+
+
+def test_what_has_ended_or_waits_cannot_be_claimed(database: Database) -> None:
+    for state in ("completed", "failed", "cancelled", "waiting_approval"):
+        id = make(database)
+        move(database, id, state)
+        with database.begin() as conn:
+            assert claim(conn, id, "w1", leg=1) is None
+
+
+def test_an_older_leg_cannot_be_claimed(database: Database) -> None:
+    id = make(database)
+    with database.begin() as conn:
+        row = next_leg(conn, id, leg=1)
+        assert row is not None
+        assert row.leg == 2
+        assert next_leg(conn, id, leg=1) is None
+        assert claim(conn, id, "w1", leg=1) is None
+        assert claim(conn, id, "w1", leg=2) is not None
+        assert claim(conn, "0" * 32, "w1", leg=1) is None
+
+
+def test_a_session_that_kills_its_workers_ends_at_last(database: Database) -> None:
+    id = make(database)
+    for _ in range(MOST_CLAIMS):
+        take(database, id)
+    with database.begin() as conn:
+        assert claim(conn, id, "w1", leg=1) is None
+    row = read(database, id)
+    assert row.state == "failed"
+    assert row.error is not None
+    assert row.error["kind"] == "gave_up"
+
+
+def test_a_queued_session_is_cancelled_at_once_and_a_running_one_is_asked(database: Database) -> None:
+    queued, running = make(database), make(database)
+    held = take(database, running)
+    with database.begin() as conn:
+        assert request_cancel(conn, "", queued).state == "cancelled"
+        asked = request_cancel(conn, "", running)
+    assert (asked.state, asked.cancel_requested) == ("running", True)
+    move(database, running, "cancelled", held.fence)
+    assert read(database, running).state == "cancelled"
+
+
+def test_cancelling_twice_changes_nothing_and_cancelling_what_ended_is_refused(database: Database) -> None:
+    id = make(database)
+    with database.begin() as conn:
+        request_cancel(conn, "", id)
+        request_cancel(conn, "", id)
+    assert states(database, id) == ["queued", "cancelled"]
+    move(database, id, "completed")
+    with database.begin() as conn, pytest.raises(ConflictError, match="already completed"):
+        request_cancel(conn, "", id)
+
+
+def test_moves_are_the_tenants_own(database: Database) -> None:
+    id = make(database, tenant="a")
+    for ask in (request_cancel, retry):
+        with database.begin() as conn, pytest.raises(NotFoundError):
+            ask(conn, "b", id)
+    with database.begin() as conn, pytest.raises(NotFoundError):
+        decide(conn, "b", id, {"action": "approve"}, "bob")
+
+
+def test_a_retry_is_a_new_attempt_in_a_new_leg(database: Database) -> None:
+    id = make(database)
+    with database.begin() as conn, pytest.raises(ConflictError, match="queued"):
+        retry(conn, "", id)
+    held = take(database, id)
+    move(database, id, "failed", held.fence, error={"kind": "unexpected"})
+    with database.begin() as conn:
+        row = retry(conn, "", id)
+    assert (row.state, row.leg, row.attempt, row.error, row.claims) == ("queued", 2, 2, None, 0)
+    assert row.finished_at is None
+    with pytest.raises(FencedError):
+        move(database, id, "completed", held.fence)
+
+
+def test_a_decision_queues_the_leg_that_acts_on_it_once(database: Database) -> None:
+    id = make(database)
+    move(database, id, "waiting_approval", waiting_for={"question": "which?"})
+    given = {"id": "d1", "action": "approve", "proposal": 2}
+    with database.begin() as conn:
+        row = decide(conn, "", id, given, by="ann")
+        again = decide(conn, "", id, given, by="ann")
+    assert (row.state, row.leg, row.waiting_for) == ("queued", 2, None)
+    assert again.leg == 2
+    with database.read() as conn:
+        found = find_decision(conn, id, attempt=1)
+        assert find_decision(conn, id, attempt=2) is None
+        told = list_decisions(conn, id)
+    assert found == {**given, "by": "ann"}
+    assert [one["action"] for one in told] == ["approve"]
+
+
+def test_the_latest_decision_is_the_one_to_act_on(database: Database) -> None:
+    id = make(database)
+    for action in ("reject", "approve"):
+        move(database, id, "waiting_approval")
+        with database.begin() as conn:
+            decide(conn, "", id, {"action": action}, by="ann")
+    with database.read() as conn:
+        found = find_decision(conn, id, attempt=1)
+    assert found is not None
+    assert found["action"] == "approve"
+
+
+def test_nobody_decides_about_a_session_that_runs(database: Database) -> None:
+    id = make(database)
+    take(database, id)
+    with database.begin() as conn, pytest.raises(ConflictError, match="running"):
+        decide(conn, "", id, {"action": "approve"}, by="ann")
+
+
+def test_a_decisions_id_belongs_to_one_session(database: Database) -> None:
+    for id in (make(database), make(database)):
+        move(database, id, "waiting_approval")
+    with database.begin() as conn:
+        first, second = sorted(row.id for row in _all(conn))
+        decide(conn, "", first, {"id": "d", "action": "approve"}, by="ann")
+        with pytest.raises(ConflictError, match="another decision"):
+            decide(conn, "", second, {"id": "d", "action": "approve"}, by="ann")
+
+
+def _all(conn: sa.Connection) -> list[SessionRow]:
+    return list_sessions(conn, "")[0]
+
+
+def test_a_webhook_is_booked_with_the_state_it_tells(database: Database) -> None:
+    id = make(database, webhook="https://example.org/hook", labels={"team": "a"})
+    silent = make(database)
+    for one in (id, silent):
+        held = take(database, one)
+        move(database, one, "waiting_approval", held.fence)
+        move(database, one, "completed", held.fence, verdict="fine")
+    with database.read() as conn:
+        booked, none = list_deliveries(conn, id), list_deliveries(conn, silent)
+    assert [one["body"]["state"] for one in booked] == ["waiting_approval", "completed"]
+    assert booked[1]["body"]["verdict"] == "fine"
+    assert booked[1]["body"]["labels"] == {"team": "a"}
+    assert none == []
+
+
+def fail_and_be_fenced(conn: sa.Connection, id: str) -> None:
+    set_state(conn, id, "failed")
+    set_state(conn, id, "completed", fence=7)
+
+
+def test_a_move_that_is_rolled_back_books_nothing(database: Database) -> None:
+    id = make(database, webhook="https://example.org/hook")
+    with pytest.raises(FencedError), database.begin() as conn:
+        fail_and_be_fenced(conn, id)
+    with database.read() as conn:
+        assert list_deliveries(conn, id) == []
+    assert states(database, id) == ["queued"]

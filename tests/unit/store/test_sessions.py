@@ -1,0 +1,142 @@
+"""Sessions: created once, found by their tenant only, listed without gap or repeat."""
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from service.errors import ConflictError, NotFoundError
+from service.store.database import Database
+from service.store.events import events_after
+from service.store.ids import new_id
+from service.store.lifecycle import set_state
+from service.store.sessions import (
+    NewSession,
+    SessionFilter,
+    counts_by_state,
+    create_session,
+    delete_session,
+    get_session,
+    list_sessions,
+)
+from tests.unit.store.making import make
+from tools.errors import InputError
+
+
+def ids(database: Database, tenant: str = "", **filters: object) -> list[str]:
+    with database.read() as conn:
+        rows, _ = list_sessions(conn, tenant, SessionFilter(**filters), limit=500)  # type: ignore[arg-type]
+    return [row.id for row in rows]
+
+
+def test_a_new_session_is_queued_and_says_so(database: Database) -> None:
+    id = make(database, model="Llama", device="h100", num_devices=8, labels={"team": "a"}, owner="ann")
+    with database.read() as conn:
+        row = get_session(conn, "", id)
+        told = events_after(conn, id, 0)
+    assert (row.state, row.leg, row.attempt, row.labels, row.owner) == ("queued", 1, 1, {"team": "a"}, "ann")
+    assert row.request == {"model": {}}
+    assert [(event.seq, event.kind, event.content) for event in told] == [(1, "state", {"state": "queued"})]
+
+
+def test_the_same_idempotency_key_gives_the_same_session(database: Database) -> None:
+    new = NewSession(request={"notes": "x"}, idempotency_key="k")
+    with database.begin() as conn:
+        first, created = create_session(conn, new)
+        again, created_again = create_session(conn, new)
+    assert (created, created_again) == (True, False)
+    assert first.id == again.id
+
+
+def test_an_idempotency_key_with_another_body_is_refused(database: Database) -> None:
+    with database.begin() as conn:
+        create_session(conn, NewSession(request={"notes": "x"}, idempotency_key="k"))
+    with database.begin() as conn, pytest.raises(ConflictError, match="another body"):
+        create_session(conn, NewSession(request={"notes": "y"}, idempotency_key="k"))
+
+
+def test_an_idempotency_key_is_the_tenants_own(database: Database) -> None:
+    assert make(database, tenant="a", idempotency_key="k") != make(database, tenant="b", idempotency_key="k")
+
+
+def test_another_tenants_session_is_not_there(database: Database) -> None:
+    id = make(database, tenant="a")
+    with database.read() as conn, pytest.raises(NotFoundError):
+        get_session(conn, "b", id)
+    assert ids(database, tenant="b") == []
+
+
+def test_filters_hold_together(database: Database) -> None:
+    wanted = make(database, model="Llama-3", device="h100", labels={"team": "a", "run": "1"}, owner="ann")
+    make(database, model="Llama-3", device="a100", labels={"team": "a"})
+    make(database, model="Qwen", device="h100", labels={"team": "b"})
+    both = {"team": "a", "run": None}
+    assert ids(database, device="h100", model="Llama-3", state="queued", labels=both) == [wanted]
+    assert ids(database, text="LLAMA ann") == [wanted]
+    assert ids(database, labels={"team": "c"}) == []
+    assert ids(database, text="100%") == []
+
+
+def test_long_notes_are_kept_and_found_by_their_beginning(database: Database) -> None:
+    notes = "slow since Monday " + "\u00e9" * 5000
+    id = make(database, request={"notes": notes})
+    assert ids(database, text="MONDAY") == [id]
+    with database.read() as conn:
+        assert get_session(conn, "", id).request == {"notes": notes}
+
+
+def test_newest_comes_first_and_a_page_ends_with_a_cursor(database: Database) -> None:
+    made = [make(database) for _ in range(5)]
+    with database.read() as conn:
+        first, cursor = list_sessions(conn, "", limit=3)
+        second, end = list_sessions(conn, "", cursor=cursor, limit=3)
+    assert [row.id for row in first + second] == sorted(made, reverse=True)
+    assert end is None
+
+
+def test_a_cursor_that_nobody_gave_is_refused(database: Database) -> None:
+    with database.read() as conn, pytest.raises(InputError, match="cursor"):
+        list_sessions(conn, "", cursor="x'--")
+
+
+@hypothesis_settings(max_examples=25)
+@given(
+    at_start=st.integers(0, 30),
+    size=st.integers(1, 7),
+    arrivals=st.lists(st.integers(0, 3), min_size=40, max_size=40),
+)
+def test_pages_are_stable_while_sessions_arrive(
+    shared_database: Database, at_start: int, size: int, arrivals: list[int]
+) -> None:
+    tenant = new_id()
+    there = [make(shared_database, tenant=tenant) for _ in range(at_start)]
+    listed: list[str] = []
+    cursor = None
+    for arriving in arrivals:
+        with shared_database.read() as conn:
+            rows, cursor = list_sessions(conn, tenant, cursor=cursor, limit=size)
+        listed += [row.id for row in rows]
+        if cursor is None:
+            break
+        for _ in range(arriving):
+            make(shared_database, tenant=tenant)
+    assert listed == sorted(there, reverse=True)
+
+
+def test_a_running_session_must_be_cancelled_before_it_is_deleted(database: Database) -> None:
+    id = make(database, labels={"team": "a"})
+    with database.begin() as conn, pytest.raises(ConflictError, match="cancel it first"):
+        delete_session(conn, "", id)
+    with database.begin() as conn:
+        set_state(conn, id, "failed", error={"kind": "x"})
+        delete_session(conn, "", id)
+    assert ids(database) == []
+    with database.read() as conn:
+        assert events_after(conn, id, 0) == []
+
+
+def test_sessions_are_counted_by_state(database: Database) -> None:
+    make(database, tenant="a")
+    make(database, tenant="b")
+    with database.read() as conn:
+        assert counts_by_state(conn) == {"queued": 2}

@@ -1,0 +1,59 @@
+"""A database that is away is waited for; a mistake is not."""
+
+import sqlite3
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from service.store.database import Database, open_database
+from service.work import outages
+from service.work.outages import insist, is_outage
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return open_database(f"sqlite:///{tmp_path / 'asap.db'}")
+
+
+class Flaky:
+    """Fails so many times, then succeeds."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.left, self.error, self.calls = failures, error, 0
+
+    def __call__(self, conn: sa.Connection) -> str:
+        self.calls += 1
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return "done"
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "FIRST_WAIT_S", 0.0)
+
+
+def test_the_work_is_done_again_until_the_database_answers(database: Database) -> None:
+    work = Flaky(3, psycopg.OperationalError("server closed the connection"))
+    assert insist(database, work) == "done"
+    assert work.calls == 4
+
+
+def test_a_mistake_is_raised_at_once(database: Database) -> None:
+    work = Flaky(1, ValueError("mistake"))
+    with pytest.raises(ValueError, match="mistake"):
+        insist(database, work)
+    assert work.calls == 1
+
+
+def test_whoever_gives_up_gets_the_outage(database: Database) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        insist(database, Flaky(9, sqlite3.OperationalError("locked")), gives_up=lambda: True)
+
+
+def test_a_wrong_statement_is_no_outage() -> None:
+    assert not is_outage(sa.exc.ProgrammingError("select", {}, Exception("no such table")))
+    assert is_outage(sa.exc.OperationalError("select", {}, Exception("gone")))
