@@ -1,13 +1,13 @@
 """Chromium and an installation, both begun once; a page that is signed in for each test."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
-from tests.browser.installation import Installation, find_chromium, installed
+from tests.browser.chromium import find_chromium, opened
+from tests.browser.installation import Installation, installed
 from tests.browser.watching import Cookies, Watched, watch
 
 SESSIONS = 10_000
@@ -24,11 +24,8 @@ def browser() -> Iterator[Browser]:
     found = find_chromium()
     if found is None:
         pytest.skip("no Chromium on this machine; `make test-browser` installs one where it can")
-    arguments = ["--no-sandbox"] if os.getuid() == 0 else []
-    with sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=found, args=arguments)
-        yield opened
-        opened.close()
+    with opened(found) as browser:
+        yield browser
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,14 +23,9 @@ from service.store.tables import sessions
 from service.work.queue import prepare
 
 REPO = Path(__file__).resolve().parents[2]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 ALL_SCOPES = ("read", "submit", "approve", "admin")
 LONGEST_S = 60.0
 DAY_S = 86_400.0
-
-
-def find_chromium() -> str | None:
-    return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
 @dataclass
