@@ -38,7 +38,7 @@ demo: setup ## predict and optimize a 70B training step on 64 H100: no key, no s
 	@echo "  edit \"plan\" in $(EXAMPLE) and predict again"
 
 test: setup ## run the tests but the slow ones
-	@$(RUN) -m pytest -m "not slow"
+	@$(RUN) -m pytest -m "not slow" -n 2 --dist loadgroup
 
 test-all: setup ## run every test, with those that take minutes (cross-validation, ten thousand broken traces)
 	@$(RUN) -m pytest

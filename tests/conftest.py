@@ -15,6 +15,21 @@ settings.register_profile("asap", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("asap")
 
 
+ONE_AT_A_TIME = ("tests/integration/launch", "tests/browser")
+"""Folders whose tests share a cluster or a browser of this machine."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where processes share the run (-n), a file stays in one of them: its fixtures are made once."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        file = item.path.relative_to(config.rootpath)
+        folder = file.parent.as_posix()
+        item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_AT_A_TIME else file.as_posix()))
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """The address of a PostgreSQL 18 that was started for this run.
