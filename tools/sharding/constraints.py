@@ -30,6 +30,8 @@ class Constraints:
     max_memory_fraction: float = DEFAULT_MEMORY_FRACTION
     max_changes: int | None = None
     """At most so many fields may differ from today's plan; dp and schedule follow from the others."""
+    excluded: tuple[Mapping[str, object], ...] = ()
+    """A plan that has all values of one of these is left out: it was measured, or would fail like another."""
 
 
 def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constraints:

@@ -186,12 +186,20 @@ class Search:
         opened = where(table, open_rows)
         x = self._inputs(opened, one.code)
         memory = with_state(x, self.settings, one.activity.take(opened["core"])).total
-        fits = np.flatnonzero(memory <= self.limit_bytes)
+        fits = np.flatnonzero((memory <= self.limit_bytes) & ~self._excluded(opened, one.code))
         fitting = where(opened, fits)
         core = one.core.take(fitting.pop("core"))
         times = with_data_parallelism(x.take(fits), self.coefficients, core).total
         plans = {**fitting, "recompute": np.full(len(fits), one.code)}
         return open_rows[fits], Ranked(plans, times, memory[fits])
+
+    def _excluded(self, table: Table, code: int) -> Mask:
+        out = np.zeros(count(table), dtype=np.bool_)
+        for one in self.constraints.excluded:
+            shared = [table[name] == encoded(name, one[name]) for name in one if name in table]
+            is_meant = one.get("recompute") is None or encoded("recompute", one["recompute"]) == code
+            out |= np.logical_and.reduce(shared) & is_meant
+        return out
 
     def _near_today(self, ranked: Ranked) -> Ranked:
         """Those with few enough changes from today's plan."""

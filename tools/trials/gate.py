@@ -1,0 +1,67 @@
+"""The fair-comparison gate: two measurements are compared only where everything but the plan was the same.
+
+The fingerprint (model, data, seed, batch, sequence, precision, software, devices, nodes) must be equal, and
+the losses must follow the baseline's step by step: a plan that is fast because it does not train is no gain.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LOSS_TOLERANCE = {"fp32": 0.001}
+"""Relative, by precision: sums in another order differ by rounding, which training slowly amplifies."""
+LOW_PRECISION_TOLERANCE = 0.03
+_SHOWN_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One thing that was not the same."""
+
+    entry: str
+    baseline: str
+    trial: str
+    says: str
+
+
+def refusals(
+    baseline: Mapping[str, Any],
+    baseline_losses: Sequence[float],
+    trial: Mapping[str, Any],
+    trial_losses: Sequence[float],
+) -> list[Refusal]:
+    """Nothing where the two may be compared. The mappings are fingerprints."""
+    tolerance = LOSS_TOLERANCE.get(str(baseline.get("precision")), LOW_PRECISION_TOLERANCE)
+    return [
+        *_differences(baseline, trial),
+        *_losses_apart(list(baseline_losses), list(trial_losses), tolerance),
+    ]
+
+
+def _differences(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> Iterator[Refusal]:
+    for entry in sorted({*baseline, *trial}):
+        before, after = baseline.get(entry), trial.get(entry)
+        if before != after or (entry in baseline) != (entry in trial):
+            says = f"{entry} was not the same: {_shown(before)} in the baseline, {_shown(after)} in the trial"
+            yield Refusal(entry, _shown(before), _shown(after), says)
+
+
+def _losses_apart(before: list[float], after: list[float], tolerance: float) -> Iterator[Refusal]:
+    if not before or len(before) != len(after):
+        says = f"losses of {len(before)} and {len(after)} steps cannot be compared step by step"
+        yield Refusal("losses", f"{len(before)} steps", f"{len(after)} steps", says)
+        return
+    for step, (one, other) in enumerate(zip(before, after, strict=True)):
+        apart = abs(one - other) / max(abs(one), abs(other), 1e-12)
+        if not apart <= tolerance:
+            says = (
+                f"the loss of step {step} is {other:.5g} and the baseline's {one:.5g}: {apart:.2%} apart, "
+                f"where {tolerance:.1%} are allowed; this plan does not train the same model"
+            )
+            yield Refusal("losses", f"{one:.6g}", f"{other:.6g}", says)
+            return
+
+
+def _shown(value: object) -> str:
+    text = "absent" if value is None else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"

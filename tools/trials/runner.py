@@ -1,0 +1,145 @@
+"""Runs a trial: a job made from a template, waited for, read, and repeated where it is not sure enough.
+
+A trial's jobs have the trial's key with a suffix for each repeat. Whoever runs the same order again, after a
+crash or in another process, finds the jobs that are there: nothing is launched twice. Not here: which plan
+is worth a trial, and whether two may be compared.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools.errors import InputError
+from tools.launch.errors import LaunchError
+from tools.launch.launcher import Launcher
+from tools.launch.template import Template
+from tools.scenario import did_you_mean, parse_scenario
+from tools.trials.keys import run_key
+from tools.trials.measurement import Measurement, pooled
+from tools.trials.order import TrialOrder, Watch
+from tools.trials.run import Run, RunTrouble, finish_run, follow
+from tools.trials.trial_job import DESCRIBED, SECONDS_AN_HOUR, RunLength, check_cluster, make_job
+
+RESOLUTION = 0.02
+"""Half an interval that is no wider than this share of the median is sure enough, whatever is compared."""
+RETRIED = ("node_down",)
+"""Failures that say nothing about the plan."""
+SUBMIT_TRIES, SUBMIT_PAUSE_S = 3, 5.0
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LaunchedTrials:
+    """The trials of an installation: its launchers, its templates, and how long each run is."""
+
+    launchers: Mapping[str, Launcher]
+    templates: Mapping[str, Template]
+    default_template: str
+    results: Path
+    """Where what jobs leave behind is copied to, one folder a job."""
+    length: RunLength = field(default_factory=RunLength)
+    most_runs: int = 3
+    queue_s: float = 4 * SECONDS_AN_HOUR
+    """A job that an engine lets wait so long is given up."""
+
+    def check(self, scenario: Mapping[str, Any], template: str | None = None) -> None:
+        """Raises InputError for a scenario that could not be measured here; before anything is launched."""
+        described = {name: scenario[name] for name in DESCRIBED}
+        check_cluster(self._template(template), parse_scenario(described, need_plan=False))
+
+    def run(self, order: TrialOrder, watch: Watch) -> Json:
+        """Returns when the plan is measured, or it is clear that it will not be."""
+        runs: list[Run] = []
+        while len(runs) < self.most_runs:
+            left_hours = order.device_hours - sum(one.device_hours for one in runs)
+            one = self._run_once(order, len(runs) + 1, left_hours, watch)
+            if one is None:
+                break
+            runs.append(one)
+            if one.cancelled or self._is_enough(runs, order.against_s):
+                break
+        return _told(order, self._template(order.template), runs)
+
+    def _template(self, name: str | None) -> Template:
+        wanted = name or self.default_template
+        if wanted not in self.templates:
+            raise InputError("template", wanted, did_you_mean(wanted, tuple(self.templates)))
+        return self.templates[wanted]
+
+    def _run_once(self, order: TrialOrder, number: int, left_hours: float, watch: Watch) -> Run | None:
+        """Nothing where the budget does not even allow a second of it."""
+        template, key = self._template(order.template), run_key(order.key, number)
+        launcher = self.launchers[template.launcher]
+        devices = int(order.scenario["cluster"]["num_devices"])
+        wall_s = min(template.limits.wall_s, int(left_hours * SECONDS_AN_HOUR / devices))
+        handle = launcher.find(key)
+        if handle is None:
+            if wall_s < 1:
+                return None
+            job = make_job(template, order.scenario, order.plan, self.length, wall_s)
+            for left in reversed(range(SUBMIT_TRIES)):
+                try:
+                    handle = launcher.submit(key, job)
+                    break
+                except LaunchError:
+                    if not left:
+                        raise
+                    time.sleep(SUBMIT_PAUSE_S)
+        assert handle is not None
+        watch.tell(f"launched {key}", job=key, launcher=launcher.name, template=template.name)
+        trouble = follow(launcher, handle, wall_s, self.queue_s, watch)
+        return finish_run(launcher, handle, self.results / key, devices, trouble)
+
+    def _is_enough(self, runs: list[Run], against_s: float | None) -> bool:
+        """A failure that may pass is tried again; a measurement, until its interval tells the difference."""
+        last = runs[-1]
+        if last.failure:
+            return last.failure["kind"] not in RETRIED
+        measured = _measured(runs)
+        assert measured is not None
+        difference = abs(measured.step_time_s - against_s) / 2 if against_s else 0.0
+        matters_s = max(RESOLUTION * measured.step_time_s, difference)
+        return measured.uncertainty * measured.step_time_s <= matters_s
+
+
+def _measured(runs: list[Run]) -> Measurement | None:
+    found = [one.measurement for one in runs if one.measurement]
+    return pooled(found) if found else None
+
+
+def _told(order: TrialOrder, template: Template, runs: list[Run]) -> Json:
+    measured = _measured(runs)
+    last = runs[-1] if runs else None
+    cancelled = bool(last and last.cancelled)
+    failure = last.failure if last and not measured else None
+    if last is None:
+        failure = asdict(RunTrouble("no_budget", 1.0, ("the device-hours left do not allow another run",)))
+    status = "cancelled" if cancelled else "measured" if measured else "failed"
+    return {
+        "key": order.key,
+        "status": status,
+        "template": template.name,
+        "runs": [one.key for one in runs],
+        "failure": None if status == "measured" else failure,
+        "device_hours": sum(one.device_hours for one in runs),
+        "seconds": sum(one.seconds for one in runs),
+        "traces": next((one.traces for one in runs if one.traces), None),
+        **(_figures(measured) if measured else {}),
+    }
+
+
+def _figures(measured: Measurement) -> Json:
+    return {
+        "step_time_s": measured.step_time_s,
+        "interval_s": list(measured.interval_s),
+        "confidence": measured.confidence,
+        "noise": measured.noise,
+        "uncertainty": measured.uncertainty,
+        "steps": len(measured.step_times_s),
+        "peak_memory_bytes": measured.peak_memory_bytes,
+        "nodes": list(measured.nodes),
+        "losses": list(measured.losses),
+        "fingerprint": dict(measured.fingerprint),
+    }

@@ -1,0 +1,84 @@
+"""When enough is measured: the best plan left is not expected to gain more than can be measured.
+
+Before it is measured a plan's step time is a distribution: log-normal about the calibrated prediction, as
+wide as its 80% interval. What it is expected to gain over the best plan measured so far is the mean of the
+improvement, counted as none where it would be slower (expected improvement; Jones, Schonlau and Welch,
+Efficient Global Optimization, 1998, equation 15).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+LEAST_GAIN = 0.01
+"""Gains below one percent are not worth a trial, however quiet the cluster."""
+_NORMAL = NormalDist()
+_SIGMAS = 2 * _NORMAL.inv_cdf(0.9)
+"""Standard deviations that an 80% interval spans."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent on trials, and what is."""
+
+    device_hours: float
+    trials: int
+    spent_device_hours: float = 0.0
+    spent_trials: int = 0
+
+    @property
+    def left_device_hours(self) -> float:
+        return max(0.0, self.device_hours - self.spent_device_hours)
+
+    @property
+    def spent(self) -> str | None:
+        """What is used up, in words; nothing where there is some left."""
+        if self.spent_trials >= self.trials:
+            return f"the budget of {self.trials} trials is spent"
+        if self.left_device_hours <= 0:
+            return f"the budget of {self.device_hours:g} device-hours is spent"
+        return None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    stop: bool
+    says: str
+    expected_gain: float | None = None
+    """Of the most promising plan that is left, as a share of the step time."""
+    noise: float | None = None
+    """Smallest gain that would be told from noise."""
+
+
+def expected_gain(best_s: float, prediction: Mapping[str, Any]) -> float:
+    """Mean of the share of the best measured step time that this plan is predicted to save."""
+    middle, low, high = (
+        float(prediction[name]) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")
+    )
+    sigma = math.log(high / low) / _SIGMAS
+    ahead = math.log(best_s / middle)
+    if sigma <= 0:
+        return max(0.0, 1 - math.exp(-ahead))
+    z = ahead / sigma
+    improvement = sigma * (_NORMAL.pdf(z) + z * _NORMAL.cdf(z))
+    return 1 - math.exp(-improvement)
+
+
+def judge(
+    best_s: float, uncertainty: float, candidates: Sequence[Mapping[str, Any]], budget: Budget
+) -> Judgement:
+    """`candidates` are predictions of plans not measured yet; `uncertainty` is that of the best's median."""
+    noise = max(LEAST_GAIN, math.sqrt(2) * uncertainty)
+    gains = [expected_gain(best_s, one) for one in candidates]
+    best = max(gains, default=None)
+    if best is None:
+        return Judgement(True, "every plan that is legal and fits was measured or failed", None, noise)
+    if best < noise:
+        says = f"the best plan left is expected to gain {best:.1%}; below {noise:.1%} noise hides a gain"
+        return Judgement(True, says, best, noise)
+    if budget.spent:
+        says = f"{budget.spent}; the best plan left is expected to gain {best:.1%}"
+        return Judgement(True, says, best, noise)
+    return Judgement(False, f"the best plan left is expected to gain {best:.1%}", best, noise)
