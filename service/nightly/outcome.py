@@ -29,6 +29,7 @@ NOTHING_FOUND: dict[str, Any] = {
     "attribution": None,
     "diagnosis": None,
     "best": None,
+    "asked": None,
     "proposal": None,
     "lost_device_hours_per_day": 0.0,
     "gained_device_hours_per_day": 0.0,

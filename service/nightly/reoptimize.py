@@ -1,8 +1,4 @@
-"""Whether a workload is worth a session tonight, and the session: here, or in the service's queue.
-
-Every night the search alone says which plan is best; a session is run where that has changed, where it gains
-enough and was not proposed yet, or where the step got slower. What was proposed stays open until then.
-"""
+"""What a workload may be re-optimized by: the search alone, or a session, here or in the service's queue."""
 
 import hashlib
 import json
@@ -18,13 +14,9 @@ from service.nightly.definition import Budget
 from tools.errors import AsapError, InfeasibleError
 from tools.recommend.optimize import best_plans, workload_of
 from tools.recommend.proposal import speedup
-from tools.recommend.words import short
-from tools.scenario import Plan, parse_scenario
+from tools.scenario import parse_scenario
 
 Data = dict[str, Any]
-WORTH_SAYING = 1.01
-"""A best plan that changed, but gains less than this, is no news."""
-KEPT = ("plan", "speedup", "speedup_low", "speedup_high", "changes", "rationale")
 
 
 @dataclass(frozen=True)
@@ -35,10 +27,19 @@ class Answer:
     session_id: str | None = None
     waiting_for: Data | None = None
     failure: str | None = None
+    is_busy: bool = False
+    """It has not ended yet."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_busy or self.waiting_for is not None
 
 
 class Reoptimizer(Protocol):
     def run(self, workload: str, request: Data) -> Answer: ...
+
+    def look(self, session_id: str) -> Answer | None:
+        """What became of a session of an earlier night; None where nobody knows it."""
 
 
 class InProcess:
@@ -61,6 +62,10 @@ class InProcess:
             return Answer(failure=str(error))
         return Answer(report=outcome.report)
 
+    def look(self, session_id: str) -> Answer | None:
+        """Sessions of this kind end with their night; those of a server are its own."""
+        return None
+
 
 def find_best(described: Data, previous: Mapping[str, Any] | None) -> Data:
     """The plan the search puts first, and its speed-up; not searched again where nothing has changed."""
@@ -81,52 +86,3 @@ def _digest(described: Data) -> str:
     content = {name: part for name, part in described.items() if name not in ("traces", "notes", "id")}
     text = json.dumps([__version__, content], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def reason_to_ask(
-    best: Data,
-    last_best: Mapping[str, Any] | None,
-    proposed: Mapping[str, Any] | None,
-    gain: float,
-    slower: bool,
-) -> str | None:
-    """Why a session is run tonight; None where there is nothing new to find out."""
-    if best["plan"] is None:
-        return None
-    if slower:
-        return "the step got slower"
-    if proposed and proposed["best_plan"] == best["plan"]:
-        return None
-    found = best["speedup"]
-    if found is None:
-        return "no plan is known to run today"
-    if last_best and last_best.get("plan") not in (None, best["plan"]) and found >= WORTH_SAYING:
-        return "the best plan changed"
-    return f"the best plan is {found:.2f}x as fast by prediction" if found >= gain else None
-
-
-def proposal_of(answer: Answer, best: Data, reason: str, at: float, gain: float) -> Data | None:
-    """What a night keeps of a session's first proposal; one that waits for a person has its plan only.
-
-    Nothing where it gains less than was asked for and may as well gain nothing.
-    """
-    report = answer.report or {}
-    proposals = (answer.waiting_for or report).get("proposals")
-    if not proposals:
-        return None
-    first = proposals[0]
-    if answer.waiting_for and first["plan"] == best["plan"]:
-        first = {**first, "speedup": best["speedup"]}
-    if (first.get("speedup") or gain) < gain and (first.get("speedup_low") or 0.0) <= 1.0:
-        return None
-    return {
-        **{name: first.get(name) for name in KEPT},
-        "summary": short(Plan.model_validate(first["plan"])),
-        "verdict": report.get("verdict"),
-        "first_step": report.get("first_step"),
-        "best_plan": best["plan"],
-        "since": at,
-        "reason": reason,
-        "session_id": answer.session_id,
-        "waits": answer.waiting_for is not None,
-    }

@@ -21,7 +21,8 @@ from service.nightly.outcome import (
     stale_reason,
     trend_of,
 )
-from service.nightly.reoptimize import Reoptimizer, find_best, proposal_of, reason_to_ask
+from service.nightly.proposals import NOTHING_PLANNED, replan
+from service.nightly.reoptimize import Reoptimizer
 from service.nightly.sources import Source, find_sources, find_uploads
 from service.store.database import Database
 from service.store.nights import WorkloadRow, add_night, find_workload, list_nights, set_workload
@@ -178,33 +179,16 @@ def _plan(
     desk: Desk, workload: Workload, policy: Policy, before: Data, today: Data, taken: Taken, found: Review
 ) -> Data:
     """The best plan, the open proposal, and what it would free."""
-    nothing = {"best": None, "proposal": None, "reoptimized": None, "gained_device_hours_per_day": 0.0}
     if not policy.reoptimize or desk.reoptimizer is None:
-        return nothing
-    best = find_best(today, before.get("best"))
-    proposal = _still_open(before.get("proposal"), best)
-    slower = taken.is_new and found.is_regression
-    reason = reason_to_ask(best, before.get("best"), proposal, policy.gain, slower)
-    asked = None
-    if reason:
-        request = {**today, "mode": policy.mode, "approval": policy.approval}
-        if taken.source.reference:
-            request["traces"] = taken.source.reference
-        answer = desk.reoptimizer.run(workload.name, request)
-        asked = {"reason": reason, "session_id": answer.session_id, "failure": answer.failure}
-        proposal = proposal_of(answer, best, reason, desk.clock(), policy.gain) or proposal
-    speedup = (proposal or {}).get("speedup") or 1.0
+        return {**NOTHING_PLANNED, "gained_device_hours_per_day": 0.0}
+    request = {**today, "mode": policy.mode, "approval": policy.approval}
+    if taken.source.reference:
+        request["traces"] = taken.source.reference
+    is_slower = taken.is_new and found.is_regression
+    planned = replan(desk.reoptimizer, workload.name, request, before, policy.gain, is_slower, desk.clock())
+    speedup = (planned["proposal"] or {}).get("speedup") or 1.0
     gained = gained_device_hours(found.nights[-1].num_devices, speedup, workload.hours_per_day)
-    return {"best": best, "proposal": proposal, "reoptimized": asked, "gained_device_hours_per_day": gained}
-
-
-def _still_open(proposal: Data | None, best: Data) -> Data | None:
-    """A proposal is over when its plan runs, or when nothing is gained by it any more."""
-    if proposal is None or best["plan"] is None:
-        return None
-    if best["speedup"] is not None and best["speedup"] <= 1.0:
-        return None
-    return proposal
+    return {**planned, "gained_device_hours_per_day": gained}
 
 
 def _keep(desk: Desk, name: str, said: Data) -> None:

@@ -86,7 +86,7 @@ def causes(said: Data) -> list[str]:
 def _grown(terms: Sequence[Data]) -> list[str]:
     return [
         f"{term(one['term'])} {seconds(one['before_s'])} to {seconds(one['now_s'])}: "
-        f"{one['share']:.0%} of the change"
+        f"{min(one['share'], 1.0):.0%} of the change"
         for one in terms
     ]
 
@@ -127,13 +127,23 @@ def proposal(said: Data) -> str | None:
     open_one = said["proposal"]
     if open_one is None:
         return None
-    speed = f"{open_one['speedup']:.2f}x as fast by prediction" if open_one["speedup"] else "proposed"
+    how = "as measured" if open_one.get("measured") else "by prediction"
+    speed = f"{open_one['speedup']:.2f}x as fast {how}" if open_one["speedup"] else "proposed"
     if open_one["speedup_low"]:
         speed += f" ({open_one['speedup_low']:.2f} to {open_one['speedup_high']:.2f})"
     freed = said["gained_device_hours_per_day"]
     worth = f", {freed:,.0f} device-hours a day" if freed >= 1 else ""
     waits = "; it waits for an approval" if open_one["waits"] else ""
     return f"{open_one['summary']}: {speed}{worth}{waits}"
+
+
+def still_asked(said: Data) -> str | None:
+    """A session about the workload that has not ended."""
+    asked = said.get("asked")
+    if not asked or not asked["is_open"]:
+        return None
+    waits = bool(said["proposal"]) and said["proposal"]["waits"]
+    return f"session {asked['session_id']} " + ("waits for an approval" if waits else "has not ended yet")
 
 
 def hours(value: float) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graph.request import parse_request
+from service.errors import NotFoundError
 from service.nightly.definition import Policy
 from service.nightly.reoptimize import Answer, Data
 from service.store.database import Database
@@ -45,6 +46,13 @@ class ThroughQueue:
                 self.queue.enqueue(conn, row)
         return self._answer(self._wait(row))
 
+    def look(self, session_id: str) -> Answer | None:
+        with self.database.read() as conn:
+            try:
+                return self._answer(get_session(conn, self.tenant, session_id))
+            except NotFoundError:
+                return None
+
     def _new(self, workload: str, request: Data) -> NewSession:
         parsed = parse_request(request, self.tenant or None)
         scenario = parse_scenario(parsed.scenario, need_plan=False)
@@ -78,6 +86,6 @@ class ThroughQueue:
         if row.state == WAITING:
             return Answer(waiting_for=row.waiting_for, session_id=row.id)
         if row.state in BUSY:
-            return Answer(session_id=row.id, failure=f"session {row.id} has not ended yet; look at it later")
+            return Answer(session_id=row.id, is_busy=True)
         message = (row.error or {}).get("message") or f"session {row.id} was {row.state}"
         return Answer(session_id=row.id, failure=str(message))

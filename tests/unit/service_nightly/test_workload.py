@@ -153,7 +153,7 @@ def fast(described: dict[str, Any], _: object) -> dict[str, Any]:
 def test_a_session_is_run_once_for_a_plan_that_gains_enough(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.workload.find_best", fast)
+    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     again, given = Scripted(), policy(reoptimize=True)
     said = night(database, tmp_path, given, again)
@@ -182,7 +182,7 @@ def test_a_new_regression_is_given_to_a_session_with_its_profile(database: Datab
 def test_a_proposal_that_may_gain_nothing_is_not_kept(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.workload.find_best", fast)
+    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     again = Scripted(Answer(report=report(1.03)))
     assert night(database, tmp_path, policy(reoptimize=True), again)["proposal"] is None
@@ -191,7 +191,7 @@ def test_a_proposal_that_may_gain_nothing_is_not_kept(
 def test_a_session_that_fails_is_told_and_the_night_stands(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.workload.find_best", fast)
+    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     said = night(database, tmp_path, policy(reoptimize=True), Scripted(Answer(failure="no room")))
     assert (said["status"], said["reoptimized"]["failure"], said["proposal"]) == ("quiet", "no room", None)
@@ -200,7 +200,7 @@ def test_a_session_that_fails_is_told_and_the_night_stands(
 def test_a_session_that_waits_is_shown_as_waiting(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.workload.find_best", fast)
+    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     waiting = {"question": "which?", "proposals": [{"rank": 1, "plan": report()["proposals"][0]["plan"]}]}
     said = night(

@@ -1,0 +1,131 @@
+"""A workload's best plan, the session about it and the proposal that is open, from night to night.
+
+Every night the search alone says which plan is best; a session is run where that has changed, where it gains
+enough and was not asked about yet, or where the step got slower. One session of a workload is open at a time:
+while it runs or waits for a person nothing else is asked, and what came of it is looked up the next night.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from service.nightly.reoptimize import Answer, Data, Reoptimizer, find_best
+from tools.recommend.words import short
+from tools.scenario import Plan
+
+WORTH_SAYING = 1.01
+"""A best plan that changed, but gains less than this, is no news."""
+KEPT = ("plan", "speedup", "speedup_low", "speedup_high", "changes", "rationale", "measured")
+NOTHING_PLANNED: Data = {"best": None, "asked": None, "proposal": None, "reoptimized": None}
+Before = Mapping[str, Any]
+"""What was said of the workload last night; empty on the first."""
+
+
+def replan(
+    again: Reoptimizer, name: str, request: Data, before: Before, gain: float, is_slower: bool, at: float
+) -> Data:
+    """`best`, `asked` (the last session), `proposal` (if one is open), `reoptimized` (tonight's session)."""
+    best = find_best(_described(request), before.get("best"))
+    asked, proposal = _follow_up(again, before, gain)
+    reason = reason_to_ask(best, before.get("best"), asked, gain, is_slower)
+    tonight = None
+    if reason:
+        answer = again.run(name, request)
+        tonight = asked = _asked(answer, reason, best, at)
+        proposal = proposal_of(answer, asked, gain) or proposal
+    return {"best": best, "asked": asked, "proposal": _still_open(proposal, best), "reoptimized": tonight}
+
+
+def _described(request: Data) -> Data:
+    return {name: part for name, part in request.items() if name not in ("mode", "approval", "traces")}
+
+
+def _asked(answer: Answer, reason: str, best: Data, at: float) -> Data:
+    return {
+        "reason": reason,
+        "session_id": answer.session_id,
+        "failure": answer.failure,
+        "is_open": answer.is_open,
+        "best": {"plan": best["plan"], "speedup": best["speedup"]},
+        "at": at,
+    }
+
+
+def _follow_up(again: Reoptimizer, before: Before, gain: float) -> tuple[Data | None, Data | None]:
+    """The last session and its proposal as they are now: a person may have decided meanwhile."""
+    asked, proposal = before.get("asked"), before.get("proposal")
+    answer = again.look(asked["session_id"]) if asked and asked["session_id"] else None
+    if asked is None or answer is None:
+        return asked, proposal
+    asked = {**asked, "failure": answer.failure, "is_open": answer.is_open}
+    if answer.is_busy or answer.failure:
+        return asked, proposal if answer.is_busy else None
+    return asked, proposal_of(answer, asked, gain)
+
+
+def reason_to_ask(
+    best: Data, last_best: Before | None, asked: Before | None, gain: float, is_slower: bool
+) -> str | None:
+    """Why a session is run tonight; None where there is nothing new to find out."""
+    if best["plan"] is None or (asked and asked["is_open"]):
+        return None
+    if is_slower:
+        return "the step got slower"
+    if asked and not asked["failure"] and asked["best"]["plan"] == best["plan"]:
+        return None
+    found = best["speedup"]
+    if found is None:
+        return "no plan is known to run today"
+    if last_best and last_best.get("plan") not in (None, best["plan"]) and found >= WORTH_SAYING:
+        return "the best plan changed"
+    return f"the best plan is {found:.2f}x as fast by prediction" if found >= gain else None
+
+
+def proposal_of(answer: Answer, asked: Before, gain: float) -> Data | None:
+    """What a night keeps of a session's proposal; one that waits for a person has its plan only.
+
+    Nothing where a person declined, or where it gains less than was asked for and may as well gain nothing.
+    """
+    report = answer.report or {}
+    chosen = _chosen((answer.waiting_for or report).get("proposals") or [], report.get("decisions") or [])
+    if chosen is None:
+        return None
+    if answer.waiting_for and chosen["plan"] == asked["best"]["plan"]:
+        chosen = {**chosen, "speedup": asked["best"]["speedup"]}
+    kept = {name: chosen.get(name) for name in KEPT} | _measured(chosen)
+    if (kept["speedup"] or gain) < gain and (kept["speedup_low"] or 0.0) <= 1.0:
+        return None
+    return {
+        **kept,
+        "summary": short(Plan.model_validate(chosen["plan"])),
+        "verdict": report.get("verdict"),
+        "first_step": report.get("first_step"),
+        "since": asked["at"],
+        "reason": asked["reason"],
+        "session_id": answer.session_id,
+        "waits": answer.waiting_for is not None,
+    }
+
+
+def _chosen(proposals: list[Data], decisions: list[Data]) -> Data | None:
+    """The first one, or the one that a person approved."""
+    last = decisions[-1] if decisions else {"action": None}
+    if not proposals or last["action"] == "reject":
+        return None
+    rank = int(last["proposal"]) if last["action"] == "approve" else 1
+    return proposals[min(rank, len(proposals)) - 1]
+
+
+def _measured(proposal: Data) -> Data:
+    """What a trial measured stands in place of the prediction."""
+    measured = proposal.get("measured")
+    found = measured.get("speedup") if isinstance(measured, Mapping) else None
+    return {} if found is None else {"speedup": found, "speedup_low": None, "speedup_high": None}
+
+
+def _still_open(proposal: Data | None, best: Data) -> Data | None:
+    """A proposal is over when its plan runs, or when nothing is gained by it any more."""
+    if proposal is None or best["plan"] is None:
+        return None
+    if best["speedup"] is not None and best["speedup"] <= 1.0:
+        return None
+    return proposal

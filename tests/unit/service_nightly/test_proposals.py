@@ -1,0 +1,118 @@
+"""A session and its proposal from night to night: what a person decided, what has not ended, what was said."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.nightly.proposals import proposal_of
+from service.nightly.reoptimize import Answer
+from service.store.database import Database
+from tests.unit.service_nightly.making import Scripted, add_night, add_nights, report
+from tests.unit.service_nightly.test_workload import fast, night, policy
+
+ID = "5" * 32
+ASKED = {
+    "best": {"plan": report()["proposals"][0]["plan"], "speedup": 1.3},
+    "at": 0.0,
+    "reason": "it is time",
+}
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+
+
+def two_nights(
+    database: Database, folder: Path, first: Answer, later: Answer
+) -> tuple[dict[str, Any], Scripted]:
+    """What is said on the second one."""
+    again, given = Scripted(first), policy(reoptimize=True, approval="person")
+    again.later = later
+    add_nights(folder / "job", range(10))
+    night(database, folder, given, again)
+    add_night(folder / "job", 10)
+    return night(database, folder, given, again), again
+
+
+def waiting() -> Answer:
+    asked = [{"rank": 1, "plan": report()["proposals"][0]["plan"]}]
+    return Answer(waiting_for={"question": "which?", "proposals": asked}, session_id=ID)
+
+
+def decided(action: str, rank: int = 1, **more: Any) -> Answer:  # noqa: ANN401 - parts of a report
+    decision = {"action": action, "proposal": rank}
+    return Answer(report={**report(), "decisions": [decision], **more}, session_id=ID)
+
+
+def test_a_proposal_that_a_person_rejected_is_no_longer_open_nor_asked_again(
+    database: Database, tmp_path: Path
+) -> None:
+    said, again = two_nights(database, tmp_path, waiting(), decided("reject"))
+    assert (said["proposal"], said["gained_device_hours_per_day"], said["reoptimized"]) == (None, 0.0, None)
+    assert len(again.asked) == 1
+
+
+def test_a_proposal_that_a_person_approved_waits_no_longer(database: Database, tmp_path: Path) -> None:
+    said, _ = two_nights(database, tmp_path, waiting(), decided("approve"))
+    assert (said["proposal"]["waits"], said["proposal"]["speedup"]) == (False, 1.3)
+
+
+def test_while_a_session_waits_no_other_is_begun_even_if_the_step_got_slower(
+    database: Database, tmp_path: Path
+) -> None:
+    again, given = Scripted(waiting()), policy(reoptimize=True, approval="person")
+    add_nights(tmp_path / "job", range(20))
+    night(database, tmp_path, given, again)
+    add_nights(tmp_path / "job", range(20, 22), 2.5)
+    said = night(database, tmp_path, given, again)
+    assert (said["status"], len(again.asked)) == ("regressed", 1)
+    assert said["proposal"]["waits"]
+
+
+def test_a_session_that_takes_longer_than_the_night_is_taken_up_by_the_next(
+    database: Database, tmp_path: Path
+) -> None:
+    busy = Answer(session_id=ID, is_busy=True)
+    said, again = two_nights(database, tmp_path, busy, Answer(report=report(), session_id=ID))
+    assert (said["proposal"]["speedup"], len(again.asked)) == (1.3, 1)
+
+
+def test_a_session_that_has_still_not_ended_is_not_begun_again(database: Database, tmp_path: Path) -> None:
+    busy = Answer(session_id=ID, is_busy=True)
+    said, again = two_nights(database, tmp_path, busy, busy)
+    assert (said["proposal"], said["asked"]["is_open"], len(again.asked)) == (None, True, 1)
+
+
+def test_a_session_that_found_too_little_is_not_asked_the_same_again(
+    database: Database, tmp_path: Path
+) -> None:
+    little = Answer(report=report(1.03), session_id=ID)
+    said, again = two_nights(database, tmp_path, little, little)
+    assert (said["proposal"], len(again.asked)) == (None, 1)
+
+
+def test_a_session_that_failed_is_asked_again(database: Database, tmp_path: Path) -> None:
+    failed = Answer(failure="no room", session_id=ID)
+    _, again = two_nights(database, tmp_path, failed, failed)
+    assert len(again.asked) == 2
+
+
+def test_the_proposal_that_was_approved_is_kept_not_the_first() -> None:
+    first, second = report(1.3)["proposals"][0], report(1.2)["proposals"][0]
+    kept = proposal_of(decided("approve", 2, proposals=[first, second]), ASKED, 1.05)
+    assert kept is not None
+    assert kept["speedup"] == 1.2
+
+
+def test_what_a_trial_measured_stands_in_place_of_the_prediction() -> None:
+    proposal = {**report(1.3)["proposals"][0], "measured": {"speedup": 1.11}}
+    kept = proposal_of(Answer(report={"proposals": [proposal]}), ASKED, 1.05)
+    assert kept is not None
+    assert (kept["speedup"], kept["speedup_low"]) == (1.11, None)
+
+
+def test_a_plan_that_a_trial_measured_as_slower_is_not_proposed() -> None:
+    proposal = {**report(1.3)["proposals"][0], "measured": {"speedup": 0.9}}
+    assert proposal_of(Answer(report={"proposals": [proposal]}), ASKED, 1.05) is None
