@@ -11,7 +11,7 @@ from langgraph.types import RetryPolicy
 
 from graph.context import Context
 from graph.desk import Desk
-from graph.events import Journal
+from graph.events import Event, Journal
 from graph.nodes.analyzer import analyzer
 from graph.nodes.approve import approve
 from graph.nodes.coordinator import coordinator
@@ -33,6 +33,8 @@ WORKERS: dict[str, Callable[[State, Desk], State]] = {
 }
 TRANSIENT = RetryPolicy(max_attempts=3, initial_interval=0.2, retry_on=OSError)
 """A full disk or a lost connection may pass; anything else would fail again."""
+TELL = "tell"
+"""Where the configuration of a run has the function that is told its events."""
 
 
 def build(context: Context, *, opens: bool = False) -> StateGraph[State, None, State, State]:
@@ -67,7 +69,7 @@ def _at_desk(name: str, work: Callable[[State, Desk], Any], context: Context) ->
 
     def node(state: State, config: RunnableConfig) -> Any:  # noqa: ANN401 - a state or a command
         step = int(config["metadata"]["langgraph_step"])
-        journal = Journal(name, step, get_stream_writer(), context.clock)
+        journal = Journal(name, step, _teller(config), context.clock)
         start = time.perf_counter()
         journal.tell("started")
         result = work(state, Desk(context, journal, state.get("usage", {})))
@@ -76,3 +78,12 @@ def _at_desk(name: str, work: Callable[[State, Desk], Any], context: Context) ->
 
     node.__name__ = name
     return node
+
+
+def _teller(config: RunnableConfig) -> Callable[[Event], None]:
+    """Whoever runs the session hears each event before the node goes on, and so before it is checkpointed.
+
+    LangGraph's stream would deliver them after the checkpoint: a process that dies in between loses them.
+    """
+    tell: Callable[[Event], None] | None = config.get("configurable", {}).get(TELL)
+    return tell or get_stream_writer()

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
 
-from graph.build import build
+from graph.build import TELL, build
 from graph.context import Context
 from graph.decisions import parse_decision
 from graph.events import Event
@@ -74,16 +74,19 @@ class Session:
 
     def _stream(self, start: Any, on_event: Callable[[Event], None] | None) -> Outcome:  # noqa: ANN401 - see run
         last: Data = {}
-        modes: list[Any] = ["custom", "values"]
         durability: Any = "sync" if self._keeps else None
-        stream: Any = self._graph.stream(start, self._config, stream_mode=modes, durability=durability)
-        for mode, content in stream:
-            if mode == "values":
-                last = content
-            elif on_event:
-                on_event(content)
+        config: RunnableConfig = {
+            **self._config,
+            "configurable": {**self._config["configurable"], TELL: on_event or _nobody},
+        }
+        for content in self._graph.stream(start, config, stream_mode="values", durability=durability):
+            last = content
         asked = last.get(INTERRUPT)
         return Outcome(None if asked else last.get("report"), asked[0].value if asked else None)
+
+
+def _nobody(_event: Event) -> None:
+    """Nobody listens."""
 
 
 def _is_taken_in(known: Data, decision: Mapping[str, Any]) -> bool:
