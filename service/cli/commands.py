@@ -104,4 +104,9 @@ COMMANDS = {
         "let a server do that every night",
         'asap schedule add nightly.yaml --name pretraining --cron "30 5 * * *"',
     ),
+    "mcp": Command(
+        "service.cli.mcp",
+        "these tools for an assistant, over the Model Context Protocol",
+        "asap mcp",
+    ),
 }

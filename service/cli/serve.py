@@ -2,7 +2,7 @@
 
 import os
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from service.cli.io import write_json_line
 from service.cli.settings_table import settings_table
@@ -34,7 +34,7 @@ ROLES = ("all", "api", "worker")
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8000, help="the port (8000); 0 takes a free one")
+    parser.add_argument("--port", type=port_number, default=8000, help="the port (8000); 0 takes a free one")
     parser.add_argument("--role", choices=ROLES, default="all", help="what this process does (all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object when it listens")
     parser.epilog = settings_table()
@@ -56,8 +56,8 @@ def run(args: Namespace) -> int:
     return 0 if serve(settings, args.host, args.port, args.role, announce) else 1
 
 
-def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:
-        raise ValueError(text)
-    return value
+def port_number(text: str) -> int:
+    """For argparse, whose message then says what is allowed."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise ArgumentTypeError(f"got {text!r}; allowed: 0 to 65535")
+    return int(text)

@@ -34,6 +34,7 @@ def test_the_subcommands_are_these() -> None:
         "keys",
         "nightly",
         "schedule",
+        "mcp",
     ]
 
 

@@ -1,0 +1,143 @@
+"""What an assistant may call: a scenario in, plain data out, short enough to be read by a model.
+
+Nothing is written and no command is run. Folders of traces are read below one folder only, because what an
+assistant asks for may have been put into its mouth by a text it read.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from service.api.schemas.scenario import ScenarioCreate, SearchCreate
+from service.settings import Settings
+from tools.errors import InputError
+
+if TYPE_CHECKING:
+    from graph.context import Context
+
+Data = dict[str, Any]
+Scenario = Annotated[ScenarioCreate, Field(description="model, cluster, training and plan")]
+Search = Annotated[SearchCreate, Field(description="a scenario; `plan` is today's, absent for a cold start")]
+Folder = Annotated[str, Field(description="traces of one run, one file a rank", max_length=4000)]
+Question = Annotated[str, Field(description="a sentence, or a whole diagnosis", max_length=4000)]
+Format = Annotated[str, Field(description="torchtitan, megatron, nemo, deepspeed, maxtext or accelerate")]
+
+REPORT = (
+    "verdict", "first_step", "would_change", "diagnosis", "baseline", "proposals", "rejected", "searched",
+    "advice", "cases", "notes", "incidents", "reasoner",
+)  # fmt: skip
+"""Of a session's report; the rest is for figures."""
+DIAGNOSIS = ("diagnosis", "total", "stragglers", "collectives", "pipeline", "unreadable")
+"""Of an analysis; what each rank did would fill a model's memory."""
+MOST_COLLECTIVES = 20
+
+
+class Tools:
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings, self._folder = settings, folder.resolve()
+        self._lock = Lock()
+
+    def all(self) -> list[Callable[..., Data]]:
+        """In the order in which an assistant would use them."""
+        return [
+            self.predict,
+            self.optimize,
+            self.explain_plan,
+            self.export_plan,
+            self.diagnose,
+            self.search_knowledge,
+        ]
+
+    def predict(self, scenario: Scenario) -> Data:
+        """Predict the step time of a training plan: 80% interval, breakdown, memory, MFU, bottleneck."""
+        from tools.cost.predict import predict
+        from tools.scenario import parse_scenario
+
+        return dict(predict([parse_scenario(scenario.body())])[0])
+
+    def optimize(self, scenario: Search) -> Data:
+        """Search every legal sharding plan; at most three proposals with speed-ups, reasons and risks.
+
+        `constraints` fixes or limits plan fields, `traces` names a folder of profiles of today's run.
+        """
+        from graph.request import parse_request
+        from graph.session import Session
+
+        body = scenario.body()
+        for name in {"mode", "approval"} & body.keys():
+            raise InputError(name, body[name], "an assistant is advised only; 'asap serve' tunes")
+        if body.get("traces") is not None:
+            body["traces"] = str(self._below(str(body["traces"]), "traces"))
+        report = Session("mcp", self._context).run(parse_request(body)).report or {}
+        return _picked(report, REPORT)
+
+    def explain_plan(self, scenario: Search, plan: Data) -> Data:
+        """Say what speaks against a plan: the rule it breaks, the memory it lacks, the term that is slower.
+
+        `plan` holds the fields that differ from the best plan, for instance {"tp": 8, "pp": 1}.
+        """
+        from tools.recommend.optimize import best_plans, workload_of
+        from tools.recommend.score import complete
+        from tools.recommend.why_not import explain_plan
+        from tools.scenario import parse_scenario
+
+        workload = workload_of(parse_scenario(scenario.body(), need_plan=False))
+        winner = best_plans(workload)[0][0]
+        answer = explain_plan(workload, complete(workload, winner, plan), winner)
+        return {"winner": winner.model_dump(), **answer}
+
+    def export_plan(self, scenario: Scenario, format: Format) -> Data:
+        """Write a scenario's plan as the configuration of a training framework."""
+        from tools.export import export_plan
+        from tools.scenario import parse_scenario
+
+        return asdict(export_plan(parse_scenario(scenario.body()), format))
+
+    def diagnose(self, folder: Folder) -> Data:
+        """Find where the time of profiled training steps goes, and why, from a folder of profiler traces."""
+        from tools.trace.report import analyse_folder
+
+        found = analyse_folder(self._below(folder, "folder")).data
+        answer = _picked(found, DIAGNOSIS)
+        return {
+            **answer,
+            "collectives": answer["collectives"][:MOST_COLLECTIVES],
+            "ranks": len(found["ranks"]),
+        }
+
+    def search_knowledge(self, query: Question, limit: Annotated[int, Field(ge=1, le=20)] = 5) -> Data:
+        """Find playbooks (advice with its conditions) and measured cases about sharding, with sources."""
+        hits = self._context.knowledge.search(query, limit=limit)
+        return {
+            "hits": [
+                {"id": hit.entry.id, "kind": hit.entry.kind, "title": hit.entry.title}
+                | {"status": hit.entry.status, "warning": hit.warning, "body": dict(hit.entry.body)}
+                for hit in hits
+            ]
+        }
+
+    @property
+    def _context(self) -> "Context":
+        with self._lock:  # calls come on threads, and two must not open the knowledge base
+            return self._opened
+
+    @cached_property
+    def _opened(self) -> "Context":
+        from service.context import open_context
+
+        return open_context(self._settings, learns=False)
+
+    def _below(self, path: str, field: str) -> Path:
+        found = (self._folder / path).resolve()
+        if not found.is_relative_to(self._folder):
+            raise InputError(field, path, f"must lie below {self._folder} ('asap mcp --folder DIR' sets it)")
+        return found
+
+
+def _picked(data: Mapping[str, Any], names: tuple[str, ...]) -> Data:
+    return {name: data[name] for name in names if name in data}
