@@ -159,6 +159,13 @@ def list_quiet(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -
     return [(row.id, row.leg) for row in conn.execute(query.order_by(night_runs.c.id))]
 
 
+def delete_old(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -> list[tuple[str, int]]:
+    """Ended runs that were planned before then; given back with their legs."""
+    old = sa.and_(night_runs.c.planned_at < before_s, night_runs.c.state.not_in(BUSY))
+    gone = conn.execute(night_runs.delete().where(old).returning(night_runs.c.id, night_runs.c.leg))
+    return [(row.id, row.leg) for row in gone]
+
+
 def _set(conn: sa.Connection, id: str, **columns: object) -> None:
     values = {"updated_at": time.time(), **columns}
     conn.execute(night_runs.update().where(night_runs.c.id == id).values(values))

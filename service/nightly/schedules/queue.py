@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from dbos import DBOSClient, EnqueueOptions
 
 from service.store.database import Database
-from service.store.night_runs import RunRow, list_quiet, next_leg
+from service.store.night_runs import RunRow, delete_old, list_quiet, next_leg
 from service.store.workers import list_living, now_s
 from service.work.queue import APPLICATION, UNFINISHED
 
@@ -87,6 +87,11 @@ class NightQueue:
         ids = [workflow_id(id, leg) for id, legs in runs for leg in range(1, legs + 1)]
         if ids:
             self._client.delete_workflows(ids)
+
+    def forget_old(self, kept_s: float) -> None:
+        with self._database.begin() as conn:
+            runs = delete_old(conn, now_s(conn) - kept_s)
+        self.forget(runs)
 
     def close(self) -> None:
         self._client.destroy()

@@ -12,6 +12,9 @@ from service.work.leg import Shop
 from service.work.loop import Loop
 
 TICK_S = 5.0
+HOUR_S, DAY_S = 3600.0, 86_400.0
+KEPT_S = 180 * DAY_S
+"""Runs with their reports; longer than anything that is planned again after a clock was set back."""
 Note = Callable[[str, bool], None]
 """Told when a night begins (True) and ends in this worker."""
 
@@ -44,6 +47,7 @@ class Nights:
         return [
             Loop("schedules", self._tick_s, lambda: tick(self._database, self._queue)),
             Loop("nights", self._lease_s, self._look_after),
+            Loop("old nights", HOUR_S, lambda: self._queue.forget_old(KEPT_S)),
         ]
 
     def _look_after(self) -> None:

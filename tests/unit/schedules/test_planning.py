@@ -35,7 +35,7 @@ def test_a_late_night_is_caught_up_once_or_left_out_with_the_reason() -> None:
     now_s = NIGHT + 2 * 3600
     assert due(spec(), now_s) == [Planned(NIGHT, "caught_up")]
     (skipped,) = due(spec(missed="skip"), now_s)
-    assert (skipped.at, skipped.skipped) == (NIGHT, "missed by 120 minutes: no worker was there")
+    assert (skipped.at, skipped.skipped) == (NIGHT, "missed by 120 minutes: no worker could start it")
 
 
 def test_of_several_missed_nights_only_the_last_is_run() -> None:
@@ -64,6 +64,20 @@ def test_a_blackout_keeps_a_night_from_running() -> None:
     (skipped,) = due(spec(blackouts=[once]), NIGHT)
     assert skipped.skipped == "blackout: 2026-11-16 00:00 to 2026-11-17 00:00 (maintenance)"
     assert not due(spec(blackouts=[once]), NIGHT + DAY_S)[-1].skipped
+
+
+def test_a_missed_night_is_caught_up_though_the_one_after_it_is_in_a_blackout() -> None:
+    weekly = {"from": "05:00", "to": "06:00", "days": ["tue"]}
+    found = due(spec(blackouts=[weekly]), NIGHT + DAY_S + 3600)
+    assert [(one.at, one.trigger) for one in found if not one.skipped] == [(NIGHT, "caught_up")]
+    assert [one.skipped for one in found if one.skipped] == ["blackout: 05:00 to 06:00 on tue"]
+
+
+def test_a_night_that_was_missed_before_a_blackout_is_run_when_that_is_over() -> None:
+    given = spec(blackouts=[{"from": "06:00", "to": "18:00"}])
+    held = plan(given, ID, NIGHT - 3600, NIGHT + 3600, False)
+    assert held.nights == []
+    assert due(given, NIGHT + 13 * 3600, held.considered_until) == [Planned(NIGHT, "caught_up")]
 
 
 @pytest.mark.parametrize(

@@ -191,3 +191,16 @@ def test_pages_of_schedules_and_runs_are_walked(database: Database, queue: Night
     assert (len(first), len(rest), end) == (3, 2, None)
     assert [one.name for one in [*page, *last]] == ["second", "nightly"]
     assert none is None
+
+
+def test_old_runs_are_forgotten_and_those_under_way_are_not(database: Database, queue: NightQueue) -> None:
+    schedule = make(database)
+    (first,) = tick(database, queue, NIGHT + 1)
+    with database.begin() as conn:
+        claimed = claim_run(conn, first.id, 1, "w")
+        assert claimed is not None
+        set_run(conn, claimed, state="completed")
+    tick(database, queue, NIGHT + DAY_S + 1)
+    queue.forget_old(-1000 * DAY_S)  # whatever today is, both were planned long before
+    assert [run.planned_at for run in runs(database, schedule)] == [NIGHT + DAY_S]
+    assert tick(database, queue, NIGHT + DAY_S + 2) == []
