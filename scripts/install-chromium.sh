@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sees to it that there is a Chromium for `make test-browser` and `make screenshots`. Where it cannot be installed
-# this says so and succeeds: the tests are then skipped with that reason.
+# Sees to it that there is a Chromium for the tests of the pages and for `make screenshots`. Where it cannot be
+# installed this says so and succeeds: the tests are then skipped with that reason.
 set -euo pipefail
 
 for name in chromium chromium-browser google-chrome; do
@@ -10,7 +10,8 @@ for name in chromium chromium-browser google-chrome; do
 done
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
     echo "chromium: installing by apt"
-    if apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    if timeout 300 bash -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium' >/dev/null; then
         exit 0
     fi
 fi

@@ -4,7 +4,7 @@ from service.api.turns import in_turn
 from service.web.asked import Asked
 from service.web.figures.canvas import Figure
 from service.web.figures.collectives import Transfer, collectives_figure
-from service.web.figures.mesh import axes_of, mesh_figure
+from service.web.figures.mesh import AXES, axes_of, mesh_figure
 from service.web.figures.roofline import Point, roofline_figure
 from service.web.figures.space import space_figure
 from service.web.figures.stacks import memory_figure, step_time_figure
@@ -12,6 +12,8 @@ from service.web.space import search_dots, space_of
 from tools.cost.messages import list_messages
 from tools.cost.operations import list_operations
 from tools.hardware import get_device
+
+COLOURS = {axis: f"--{axis}_comm_exposed" for axis in ("tp", "cp", "ep", "dp", "pp")}
 
 
 def step(asked: Asked) -> Figure:
@@ -34,8 +36,7 @@ def space(asked: Asked) -> Figure:
 
 def mesh(asked: Asked) -> Figure:
     plan, cluster = asked.chosen, asked.workload.scenario.cluster
-    axes = axes_of(plan)
-    by = asked.by if asked.by in axes else next(iter(axes))
+    by = asked.by if asked.by in AXES else next(iter(axes_of(plan)))
     return mesh_figure(plan, cluster.num_devices, cluster.devices_per_node, by)
 
 
@@ -54,10 +55,11 @@ def collectives(asked: Asked) -> Figure:
     device = get_device(scenario.cluster.device, scenario.cluster.overrides)
     transfers = [
         Transfer(
-            one.axis,
+            AXES.get(one.axis, one.axis),
             one.message_bytes,
             one.bus_bytes_per_s,
             f"{one.kind} over {one.group_size} {'across' if one.crosses_nodes else 'inside'} nodes",
+            COLOURS.get(one.axis, "--host_and_other"),
         )
         for one in list_messages(scenario)
     ]

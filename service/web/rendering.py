@@ -26,7 +26,7 @@ NAVIGATION = (
     ("/accuracy", "Accuracy", ()),
 )
 """Address, name, and what else belongs to the page."""
-FILTERS = ("age", "bytes_of", "count", "instant", "stamp", "words")
+FILTERS = ("age", "ago", "bytes_of", "count", "instant", "stamp", "told", "words")
 
 
 def page(

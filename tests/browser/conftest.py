@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 from tests.browser.chromium import find_chromium, opened
 from tests.browser.installation import Installation, installed
+from tests.browser.signing_in import sign_in
 from tests.browser.watching import Cookies, Watched, watch
 
 SESSIONS = 10_000
@@ -36,16 +37,7 @@ def installation(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def signed_in(browser: Browser, installation: Installation) -> Cookies:
-    """The cookies of somebody who has shown the key at the door."""
-    context = browser.new_context(base_url=installation.server.address)
-    page = context.new_page()
-    page.goto("/knowledge")
-    page.get_by_label("API key").fill(installation.key)
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("heading", name="Knowledge")).to_be_visible()
-    kept = context.storage_state()
-    context.close()
-    return kept
+    return sign_in(browser, installation.server.address, installation.key)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from tests.unit.service_api.served import SCENARIO
 
 TRACES = Path(__file__).resolve().parents[2] / "examples" / "traces" / "ddp-gloo-straggler"
 EVIL = "<img src=x onerror=\"window.hacked='{}'\">"
+EVIL_KERNEL = "<img src=x onerror=hacked=1>"
 
 
 def evil(place: str) -> str:
@@ -36,7 +37,7 @@ def evil_traces(folder: Path) -> list[Path]:
     """The example's traces, their kernels renamed."""
     made = []
     for file in sorted(TRACES.glob("*.json.gz")):
-        text = gzip.decompress(file.read_bytes()).decode().replace("aten::mm", "<img src=x onerror=hacked=1>")
+        text = gzip.decompress(file.read_bytes()).decode().replace("aten::mm", EVIL_KERNEL)
         (folder / file.name).write_bytes(gzip.compress(text.encode(), 1))
         made.append(folder / file.name)
     return made

@@ -60,6 +60,15 @@ def test_no_page_is_wider_than_a_phone(
             assert width <= NARROW["width"], path
 
 
+def test_a_case_is_refuted_with_a_reason_that_stays(page: Watched, paths: list[str]) -> None:
+    view = page.page
+    view.goto(paths[-1])
+    view.get_by_label("Why").fill("measured again on our racks: slower")
+    view.get_by_role("button", name="Refute").click()
+    expect(view.locator(".status")).to_have_text("refuted")
+    expect(view.locator(".history")).to_contain_text("measured again on our racks: slower")
+
+
 def test_the_content_is_one_key_away_and_every_control_is_reached(page: Watched, paths: list[str]) -> None:
     view = page.page
     view.goto(next(path for path in paths if path.startswith("/sessions/0")))

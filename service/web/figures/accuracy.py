@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from service.report.text import seconds
 from service.web.figures.canvas import Figure, frame, label, line, log_axis
 
+OWN = "trials here"
 OFF = 1.1
 """The dashed lines: so many times too long or too short."""
 
@@ -22,8 +23,12 @@ COLOURS = {
     "dense": "--compute",
     "mixture of experts": "--tp_comm_exposed",
     "very small models": "--edge",
-    "trials here": "--accent",
+    OWN: "--ink",
 }
+
+
+SMALL = {"size": 7, "opacity": 0.6}
+LARGE = {"size": 12, "symbol": "diamond", "line": {"color": "--page", "width": 1}}
 
 
 def accuracy_figure(pairs: Sequence[Pair]) -> Figure:
@@ -35,7 +40,7 @@ def accuracy_figure(pairs: Sequence[Pair]) -> Figure:
     for factor, name in ((OFF, "10% too long"), (1 / OFF, "10% too short")):
         lines.append(line([low, high], [low * factor, high * factor], name) | {"showlegend": False})
     layout = frame("measured, s", "predicted, s", 480)
-    layout["xaxis"], layout["yaxis"] = log_axis("measured, s"), log_axis("predicted, s")
+    layout["xaxis"], layout["yaxis"] = log_axis("measured, s", both), log_axis("predicted, s", both)
     return {"data": [*lines, *data], "layout": layout}
 
 
@@ -53,5 +58,5 @@ def _points(group: str, pairs: Sequence[Pair]) -> Figure:
         "y": [one.predicted_s for one in pairs],
         "text": said,
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-        "marker": {"color": COLOURS.get(group, "--accent"), "size": 7, "opacity": 0.6},
+        "marker": {"color": COLOURS.get(group, "--accent"), **(LARGE if group == OWN else SMALL)},
     }

@@ -1,5 +1,7 @@
 """What all figures share: the frame, the type, and text made harmless."""
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from service.report.text import plain
@@ -7,6 +9,12 @@ from service.report.text import plain
 Figure = dict[str, Any]
 MOST_CHARACTERS = 160
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+PALETTE = (
+    "--compute", "--tp_comm_exposed", "--dp_comm_exposed", "--optimizer", "--ep_comm_exposed",
+    "--memory_bound_ops", "--cp_comm_exposed",
+)  # fmt: skip
+"""For things that have no colour of their own."""
+OTHERS = "--edge"
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
@@ -66,8 +74,30 @@ def names_axis(names: list[str]) -> Figure:
     }
 
 
-def log_axis(title: str) -> Figure:
-    return axis(title) | {"type": "log", "exponentformat": "SI"}
+def number(value: float) -> str:
+    return f"{value:,.10g}"
+
+
+def log_axis(title: str, values: Sequence[float], told: Callable[[float], str] = number) -> Figure:
+    """Over these values, with every mark written out: Plotly's own marks leave the zeros to the reader."""
+    above = [value for value in values if value > 0] or [1.0]
+    low, high = math.log10(min(above)), math.log10(max(above))
+    room = max(0.06 * (high - low), 0.1)
+    at = marks(low - room, high + room)
+    return axis(title) | {
+        "type": "log",
+        "range": [low - room, high + room],
+        "tickvals": at,
+        "ticktext": [told(value) for value in at],
+    }
+
+
+def marks(low: float, high: float) -> list[float]:
+    """Between two powers of ten: at 1, 2 and 5, or over a long way at powers of ten alone."""
+    steps = (1, 2, 5) if high - low <= 2.5 else (1,)
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    every = [step * 10.0**power for power in powers for step in steps]
+    return [value for value in every if low <= math.log10(value) <= high]
 
 
 def line(x: list[float], y: list[float], name: str, dash: str = "dash", colour: str = "--soft") -> Figure:

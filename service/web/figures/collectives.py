@@ -3,17 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.web.figures.canvas import Figure, frame, label, line, log_axis
+from service.web.figures.canvas import PALETTE, Figure, frame, label, line, log_axis
+from service.web.views.units import bytes_of
 
 GIGA = 1e9
-COLOURS = (
-    "--tp_comm_exposed",
-    "--dp_comm_exposed",
-    "--accent",
-    "--ep_comm_exposed",
-    "--optimizer",
-    "--runtime",
-)
 
 
 @dataclass(frozen=True)
@@ -23,13 +16,15 @@ class Transfer:
     message_bytes: float
     bus_bytes_per_s: float
     says: str
+    colour: str = ""
+    """Where the group has one of its own."""
 
 
 def collectives_figure(transfers: Sequence[Transfer], links: Sequence[tuple[str, float]]) -> Figure:
     """`links` by name, in bytes a second."""
     groups = sorted({one.group for one in transfers})
     data = [
-        _points(group, [one for one in transfers if one.group == group], COLOURS[number % len(COLOURS)])
+        _points(group, [one for one in transfers if one.group == group], PALETTE[number % len(PALETTE)])
         for number, group in enumerate(groups)
     ]
     sizes = [one.message_bytes for one in transfers]
@@ -38,9 +33,9 @@ def collectives_figure(transfers: Sequence[Transfer], links: Sequence[tuple[str,
         line(span, [rate / GIGA] * 2, f"{name}, {rate / GIGA:.3g} GB/s", dash)
         for (name, rate), dash in zip(links, ("solid", "dash", "dot"), strict=False)
     ]
-    layout = frame("message size, bytes", "bus bandwidth, GB/s", 400)
-    layout["xaxis"] = log_axis("message size, bytes")
-    layout["yaxis"] = log_axis("bus bandwidth, GB/s")
+    layout = frame("message size", "bus bandwidth, GB/s", 400, showlegend=True)
+    layout["xaxis"] = log_axis("message size", sizes, bytes_of)
+    layout["yaxis"] = log_axis("bus bandwidth, GB/s", [y for one in data for y in one["y"]])
     return {"data": data, "layout": layout}
 
 
@@ -53,5 +48,9 @@ def _points(group: str, transfers: Sequence[Transfer], colour: str) -> Figure:
         "y": [one.bus_bytes_per_s / GIGA for one in transfers],
         "text": [label(one.says) for one in transfers],
         "hovertemplate": "%{text}<br>%{x:.3s}B at %{y:.3g} GB/s<extra></extra>",
-        "marker": {"color": colour, "size": 12, "line": {"color": "--page", "width": 1}},
+        "marker": {
+            "color": transfers[0].colour or colour,
+            "size": 12,
+            "line": {"color": "--page", "width": 1},
+        },
     }

@@ -10,6 +10,7 @@ from service.web.figures.canvas import Figure, axis, frame
 from tools.scenario import Plan
 
 MOST_NODES = 128
+MOST_WRITTEN = 32
 ROW_HEIGHT = 22
 AXES = {
     "tp": "tensor-parallel",
@@ -46,7 +47,8 @@ def mesh_figure(plan: Plan, num_devices: int, devices_per_node: int, by: str) ->
     data = {
         "type": "heatmap",
         "z": [[colours[group] for group in row] for row in groups],
-        "text": [[_says(plan, rank) for rank in row] for row in ranks],
+        "text": [[str(rank) for rank in row] for row in ranks],
+        "hovertext": [[_says(plan, rank) for rank in row] for row in ranks],
         "customdata": groups,
         "zmin": 0,
         "zmax": 1,
@@ -55,10 +57,13 @@ def mesh_figure(plan: Plan, num_devices: int, devices_per_node: int, by: str) ->
         "showscale": False,
         "xgap": 2,
         "ygap": 2,
-        "hovertemplate": "%{text}<br>" + AXES[by] + " group %{customdata}<extra>node %{y}</extra>",
+        "texttemplate": "%{text}" if nodes <= MOST_WRITTEN and columns <= MOST_WRITTEN else "",
+        "hovertemplate": "%{hovertext}<br>" + AXES[by] + " group %{customdata}<extra>node %{y}</extra>",
     }
     layout = frame("device of the node", "node", 90 + ROW_HEIGHT * nodes)
-    layout["xaxis"] = axis(f"device of the node; one colour is one {AXES[by]} group") | {
+    alone = len({group for row in groups for group in row}) == sum(map(len, groups))
+    meaning = f"{AXES[by]} group" + (": each device is its own" if alone else "")
+    layout["xaxis"] = axis(f"device of the node; one colour is one {meaning}") | {
         "dtick": 1 if columns <= 16 else 8,
         "showgrid": False,
     }

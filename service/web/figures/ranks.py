@@ -9,6 +9,7 @@ from service.web.figures.canvas import Figure, axis, frame, names_axis
 MOST_RANKS = 64
 ROW_HEIGHT = 24
 ROOM = 104
+LEAST_HEIGHT = 200
 KINDS = tuple(MEASURED.values())
 COLOURS = ("--compute", "--tp_comm_exposed", "--dp_comm_exposed", "--rule")
 STEPPED = [
@@ -87,20 +88,27 @@ def _strip(row: int, strip: Data, zero_ms: float) -> Figure:
     }
 
 
-def lateness_figure(ranks: Sequence[int], late_us: Sequence[Sequence[float]]) -> Figure:
+def lateness_figure(ranks: Sequence[int], late_us: Sequence[Sequence[float | None]]) -> Figure:
     """A row a rank, a column a stretch of collectives in order; dark where others wait for the rank."""
     names = [f"rank {rank}" for rank in ranks]
+    longest_us = max((value for row in late_us for value in row if value is not None), default=0.0)
+    unit, factor = ("ms", 1e-3) if longest_us >= 1000 else ("µs", 1.0)
     data = {
         "type": "heatmap",
         "y": names,
-        "z": [list(row) for row in late_us],
+        "z": [[None if value is None else value * factor for value in row] for row in late_us],
         "zsmooth": False,
         "colorscale": LATE,
         "ygap": 2,
-        "colorbar": {"title": {"text": "µs late", "side": "right"}, "outlinewidth": 0, "thickness": 10},
-        "hovertemplate": "%{y} came %{z:.3g} µs after the first<extra></extra>",
+        "colorbar": {
+            "title": {"text": f"{unit} late", "side": "top"},
+            "outlinewidth": 0,
+            "thickness": 10,
+            "nticks": 4,
+        },
+        "hovertemplate": f"%{{y}} came %{{z:.3g}} {unit} after the first<extra></extra>",
     }
-    layout = frame("collectives, in order", "", ROOM - 20 + ROW_HEIGHT * len(names))
+    layout = frame("collectives, in order", "", max(LEAST_HEIGHT, ROOM - 20 + ROW_HEIGHT * len(names)))
     layout["xaxis"] |= {"showticklabels": False, "showgrid": False}
     layout["yaxis"] = names_axis(names) | {"showgrid": False}
     return {"data": [data], "layout": layout}

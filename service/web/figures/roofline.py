@@ -3,11 +3,12 @@
 The roof: Williams, Waterman, Patterson 2009, min(peak, intensity × memory bandwidth).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.report.text import seconds
-from service.web.figures.canvas import Figure, frame, label, line, log_axis
+from service.web.figures.canvas import OTHERS, PALETTE, Figure, frame, label, line, log_axis
 from tools.hardware import Device
 
 TERA = 1e12
@@ -28,26 +29,41 @@ def roofline_figure(points: Sequence[Point], device: Device | None, precisions: 
     roofs = [
         _roof(device, one, points) for one in precisions if device is not None and one in device.peak_flops
     ]
+    data = [*roofs, *_operations(points)]
     layout = frame("FLOPs per byte moved", "TFLOP/s", 440)
-    layout["xaxis"] = log_axis("FLOPs per byte moved")
-    layout["yaxis"] = log_axis("TFLOP/s")
-    return {"data": [*roofs, _points(points)], "layout": layout}
+    layout["xaxis"] = log_axis("FLOPs per byte moved", [x for one in data for x in one["x"]])
+    layout["yaxis"] = log_axis("TFLOP/s", [y for one in data for y in one["y"]])
+    return {"data": data, "layout": layout}
 
 
-def _points(points: Sequence[Point]) -> Figure:
+def _operations(points: Sequence[Point]) -> list[Figure]:
+    """The operations that take longest by name, each in a colour; the rest together."""
+    total_s = Counter[str]()
+    for one in points:
+        total_s[one.name] += one.seconds
+    named = [name for name, _ in total_s.most_common(len(PALETTE))]
     longest = max((one.seconds for one in points), default=1.0) or 1.0
+    groups = {name: [one for one in points if one.name == name] for name in named}
+    rest = [one for one in points if one.name not in groups]
+    found = [
+        _points(name, groups[name], longest, colour) for name, colour in zip(named, PALETTE, strict=False)
+    ]
+    return [*found, *([_points("others", rest, longest, OTHERS)] if rest else [])]
+
+
+def _points(name: str, points: Sequence[Point], longest_s: float, colour: str) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": "operations (larger: longer)",
+        "name": label(name),
         "x": [one.intensity for one in points],
         "y": [one.flops_per_s / TERA for one in points],
         "text": [f"{label(one.name)}<br>{label(one.says)}<br>{seconds(one.seconds)}" for one in points],
         "hovertemplate": "%{text}<br>%{y:.3g} TFLOP/s at %{x:.3g} FLOP/byte<extra></extra>",
         "marker": {
-            "size": [8 + 22 * (one.seconds / longest) ** 0.5 for one in points],
-            "color": "--accent",
-            "opacity": 0.7,
+            "size": [8 + 22 * (one.seconds / longest_s) ** 0.5 for one in points],
+            "color": colour,
+            "opacity": 0.8,
             "line": {"color": "--page", "width": 1},
         },
     }

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from service.web.figures.canvas import Figure, frame, label, upright
 
+MOST_SHARE = 0.98
+FAR = 2.0
+
 
 @dataclass(frozen=True)
 class Dot:
@@ -37,15 +40,30 @@ def space_figure(space: Space) -> Figure:
     ]
     layout = frame("peak memory, GiB", "step time, s", 440)
     layout["shapes"] = [upright(space.limit_gib, "dash")] if space.limit_gib else []
+    layout["xaxis"] |= {"range": _memory_shown(space)}
     layout["yaxis"] |= {"range": _seconds_shown(space)}
     return {"data": [one for one in data if one["x"]], "layout": layout}
 
 
 def _seconds_shown(space: Space) -> list[float]:
-    """From the fastest plan up to what somebody runs or brought: the front's far end is of no interest."""
-    times = [dot.step_time_s for dot in (*space.plans, *space.front, *space.proposals)]
-    known = [dot.step_time_s for dot in (*space.today, *space.brought, *space.proposals, *space.plans)]
-    low, high = min(times, default=0.0), max(known, default=1.0)
+    """From the fastest plan up to what somebody runs or brought: the few slowest are of no interest."""
+    times = sorted(dot.step_time_s for dot in (*space.plans, *space.proposals))
+    known = [dot.step_time_s for dot in (*space.today, *space.brought, *space.proposals)]
+    most = times[int(MOST_SHARE * (len(times) - 1))] if times else 1.0
+    return _with_room(min([*times, *known], default=0.0), max([most, *known]))
+
+
+def _memory_shown(space: Space) -> list[float]:
+    """With the limit, unless that is so far off that it would flatten the plans."""
+    dots = (*space.plans, *space.front, *space.proposals, *space.today, *space.brought)
+    low, high = (
+        min((dot.memory_gib for dot in dots), default=0.0),
+        max((dot.memory_gib for dot in dots), default=1.0),
+    )
+    return _with_room(low, max(high, space.limit_gib) if space.limit_gib <= FAR * high else high)
+
+
+def _with_room(low: float, high: float) -> list[float]:
     room = 0.06 * (high - low) or 0.1 * high
     return [max(0.0, low - room), high + room]
 
@@ -70,8 +88,13 @@ def _front(front: Sequence[Dot]) -> Figure:
 
 
 def _proposals(proposals: Sequence[Dot]) -> Figure:
-    dots = _dots("proposals", proposals, {"color": "--accent", "size": 20})
-    ranks = [str(rank) for rank in range(1, len(proposals) + 1)]
+    """The first drawn last, over the others."""
+    dots = _dots(
+        "proposals",
+        proposals[::-1],
+        {"color": "--accent", "size": 20, "line": {"color": "--page", "width": 1}},
+    )
+    ranks = [str(rank) for rank in range(len(proposals), 0, -1)]
     said = dots.pop("text")
     return dots | {
         "mode": "markers+text",

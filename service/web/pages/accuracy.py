@@ -11,7 +11,7 @@ from service.web.error_pages import PageRoute
 from service.web.figures.accuracy import accuracy_figure
 from service.web.rendering import page
 from service.web.validation import find_validation
-from service.web.views.accuracy import Trial, median_error, trials_of
+from service.web.views.accuracy import Trial, median_error, trials_of, trust_of
 
 router = APIRouter(prefix="/accuracy", route_class=PageRoute)
 
@@ -27,6 +27,7 @@ def show(request: Request, parts: PartsOf, caller: Reader) -> Response:
         pairs=len(validation.pairs) if validation else 0,
         trials=trials,
         median=median_error(trials),
+        trust=trust_of(validation),
     )
 
 

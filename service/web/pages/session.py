@@ -11,9 +11,10 @@ from service.store.sessions import get_session
 from service.web.asked import Asked
 from service.web.error_pages import PageRoute
 from service.web.exports import format_for
-from service.web.figures.mesh import AXES
 from service.web.rendering import page
 from service.web.session_figures import FIGURES
+from service.web.validation import find_validation
+from service.web.views.accuracy import trust_of
 from service.web.views.session import session_view
 from service.web.views.trail import trail_of
 from tools.export import FORMATS
@@ -36,7 +37,7 @@ def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
         formats=FORMATS,
         default_format=format_for(row.request or {}),
         recomputes=RECOMPUTES,
-        axes=AXES,
+        trust=trust_of(find_validation()),
         decision_id=new_id(),
     )
 

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-from service.web.figures.accuracy import Pair
+from service.web.figures.accuracy import OWN, Pair
+from service.web.validation import Validation
 from tools.kb import Entry
 
-OWN = "trials here"
 STEP = "step_time_s"
+ALL = "all"
+INTERVAL = "80% interval holds"
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,26 @@ class Trial:
 def trials_of(entries: Iterable[Entry]) -> list[Trial]:
     """Newest last, as the knowledge base keeps them."""
     return [trial for entry in entries if (trial := _find_trial(entry))]
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How predictions of published runs did, as the validation's page writes it."""
+
+    runs: str
+    median: str
+    holds: str
+
+
+def trust_of(validation: Validation | None) -> Trust | None:
+    """From the row of all runs; None where the page has none."""
+    for section in validation.sections if validation else ():
+        row = next(
+            (dict(zip(section.header[1:], one[1:], strict=True)) for one in section.rows if one[0] == ALL), {}
+        )
+        if {"rows", "median", INTERVAL} <= row.keys():
+            return Trust(row["rows"], row["median"], row[INTERVAL])
+    return None
 
 
 def median_error(trials: list[Trial]) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from service.web.views.trail import COORDINATOR, Run, Trail
 
@@ -61,16 +62,20 @@ def nodes_of(trail: Trail) -> list[Node]:
 
 
 def strip_of(trail: Trail) -> tuple[list[str], list[Stretch]]:
-    """The nodes that worked, in order, and when each did."""
-    worked = list(dict.fromkeys(run.node for run in trail.runs if not run.is_move))
-    return worked, [one for run in trail.runs if not run.is_move for one in _stretch(run, worked, trail)]
+    """The nodes that worked, in order, and when each did; time in which nobody worked is left out."""
+    runs = [run for run in trail.runs if not run.is_move]
+    worked = list(dict.fromkeys(run.node for run in runs))
+    lengths_s = [trail.end_s - run.at_s if run.took_s is None else run.took_s for run in runs]
+    whole_s = sum(lengths_s)
+    if whole_s <= 0:
+        return worked, []
+    ends_s = list(accumulate(lengths_s))
+    return worked, [
+        _stretch(run, 100 * (end_s - length_s) / whole_s, 100 * length_s / whole_s, worked)
+        for run, length_s, end_s in zip(runs, lengths_s, ends_s, strict=True)
+    ]
 
 
-def _stretch(run: Run, worked: Sequence[str], trail: Trail) -> list[Stretch]:
-    whole = trail.end_s - trail.start_s
-    if whole <= 0:
-        return []
-    took_s = trail.end_s - run.at_s if run.took_s is None else run.took_s
-    width = max(100 * took_s / whole, LEAST_PERCENT)
-    x = min(100 * (run.at_s - trail.start_s) / whole, 100 - width)
-    return [Stretch(run, max(0.0, x), width, worked.index(run.node))]
+def _stretch(run: Run, x: float, width: float, worked: Sequence[str]) -> Stretch:
+    wide = max(width, LEAST_PERCENT)
+    return Stretch(run, max(0.0, min(x, 100 - wide)), wide, worked.index(run.node))

@@ -6,6 +6,8 @@ from typing import Any, get_args
 from urllib.parse import urlencode
 
 from service.api.schemas.knowledge import EntryPublic, HitPublic, Kind, Status
+from service.report.text import seconds
+from service.web.views.units import told, words
 
 KINDS: tuple[str, ...] = get_args(Kind)
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -45,14 +47,14 @@ class EntryView:
 
     @property
     def place(self) -> list[tuple[str, str]]:
-        return [(name.replace("_", " "), _told(self.body[name])) for name in PLACE if self.body.get(name)]
+        return [(words(name), told(self.body[name])) for name in PLACE if self.body.get(name)]
 
     @property
     def plan_changes(self) -> list[tuple[str, str, str]]:
         """Fields of the plan, before and after."""
         before, after = self.body.get("before") or {}, self.body.get("after") or {}
         names = dict.fromkeys((*before, *after))
-        shown = [(name, _told(before.get(name)), _told(after.get(name))) for name in names]
+        shown = [(name, told(before.get(name)), told(after.get(name))) for name in names]
         return [one for one in shown if one[1] != one[2]]
 
     @property
@@ -60,9 +62,7 @@ class EntryView:
         """What was predicted and what was measured, as they were written."""
         found = {name: self.body.get(name) or {} for name in ("predicted", "measured")}
         return {
-            name: [(key.replace("_", " "), _told(value)) for key, value in part.items()]
-            for name, part in found.items()
-            if part
+            name: [_figure(key, value) for key, value in part.items()] for name, part in found.items() if part
         }
 
 
@@ -75,9 +75,9 @@ def list_address(chosen: Mapping[str, str | None], **changed: str | None) -> str
     return f"/knowledge?{urlencode(fields)}" if fields else "/knowledge"
 
 
-def _told(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+def _figure(key: str, value: object) -> tuple[str, str]:
+    """Seconds in the unit in which they are easy to read; everything else as it was written."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and key.endswith("_s") and not key.endswith("_per_s"):
+        return words(key.removesuffix("_s")), seconds(float(str(value)))
+    return words(key), told(value)

@@ -4,27 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from graph.decisions import MOST_PROPOSALS
-from graph.request import parse_request
 from service.report.figures import Bar, Figure, figures_of
-from service.report.view import Planned, View, view_of
+from service.report.view import Planned, View, read_workload, view_of
 from service.store.rows import Data, SessionRow
 from service.store.states import BUSY, CANCELLED, COMPLETED, FAILED, TERMINAL, WAITING
-from tools.recommend.optimize import analyse, workload_of
-from tools.recommend.proposal import proposal
-from tools.scenario import Plan, parse_scenario
+from service.web.figures.mesh import AXES, axes_of
+from service.web.views.draft import draft_of
+from tools.scenario import Plan
 
-NOTHING_YET: Data = {
-    "id": None,
-    "verdict": "The proposals are computed and verified. Decide which one to take; the report follows.",
-    "first_step": None,
-    "would_change": None,
-    **{name: [] for name in ("rejected", "sensitivity", "beyond_contract", "pareto", "considered", "advice")},
-    **{name: [] for name in ("cases", "decisions", "trials", "incidents", "route")},
-    "notes": None,
-    "profile": None,
-    "searched": None,
+SECTIONS = {
+    "proposals": "Proposals",
+    "diagnosis": "Diagnosis",
+    "first": "What to try first",
+    "figures": "Figures",
+    "change": "What would change it",
+    "made": "How this was made",
+    "request": "The request",
 }
+ALWAYS = ("proposals", "diagnosis", "figures", "request")
 
 
 @dataclass(frozen=True)
@@ -93,6 +90,29 @@ class SessionView:
         return f"{self.row.model or 'Model'}{devices}"
 
     @property
+    def contents(self) -> list[tuple[str, str]]:
+        """The page's sections, in their order, that this session has."""
+        return [(id, name) for id, name in SECTIONS.items() if id in ALWAYS or not self.is_draft]
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """The groups that some plan has, for the picture of the mesh."""
+        used = {axis for plan in self._plans for axis in axes_of(plan)}
+        return {axis: name for axis, name in AXES.items() if axis in used}
+
+    @property
+    def first_axis(self) -> str:
+        return next(iter(axes_of(self._plans[0])), "")
+
+    @property
+    def _plans(self) -> list[Plan]:
+        """The proposals, then today's."""
+        report = self.report or {}
+        today = read_workload(self.row.request or {}, report).scenario.plan if report else None
+        found = [Plan.model_validate(one["plan"]) for one in report.get("proposals", [])]
+        return [*found, *([today] if today else [])]
+
+    @property
     def cards(self) -> list[Card]:
         return _cards(self.view) if self.view else []
 
@@ -104,28 +124,9 @@ class SessionView:
 
 
 def session_view(row: SessionRow) -> SessionView:
-    report = row.report or (_draft(row) if row.state == WAITING and row.waiting_for else None)
+    report = row.report or (draft_of(row) if row.state == WAITING and row.waiting_for else None)
     view = view_of(row.request or {}, report) if report else None
     return SessionView(row, report, view)
-
-
-def _draft(row: SessionRow) -> Data:
-    """What the graph asks about, by the same tools that write the report when a person has decided."""
-    described = parse_request(row.request or {}).scenario
-    workload = workload_of(parse_scenario({**described, "traces": None}, need_plan=False))
-    asked = (row.waiting_for or {})["proposals"][:MOST_PROPOSALS]
-    plans, today = [Plan.model_validate(one["plan"]) for one in asked], workload.today()
-    told = [
-        proposal(workload, one["rank"], plan, prediction, today)
-        for one, plan, prediction in zip(asked, plans, workload.predict(plans), strict=True)
-    ]
-    prediction, diagnosis = analyse(workload, workload.scenario.plan or plans[0])
-    return {
-        **NOTHING_YET,
-        "diagnosis": {**diagnosis, "weighed": ""},
-        "baseline": prediction if today else None,
-        "proposals": told,
-    }
 
 
 def _cards(view: View) -> list[Card]:

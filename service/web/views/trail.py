@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from service.report.text import seconds
 from service.store.rows import Data, EventRow
+from service.web.views.outcomes import outcome
 from service.web.views.units import words
 
 SESSION = "session"
@@ -116,7 +117,7 @@ def _take(run: Run, event: EventRow) -> None:
 
 def _step(event: EventRow) -> Step:
     told = event.content
-    title, says = _TITLES.get(event.kind, _other)(told)
+    title, says = _TITLES[event.kind](told) if event.kind in _TITLES else _other(event.kind, told)
     took = told.get("seconds")
     return Step(
         seq=event.seq,
@@ -130,7 +131,7 @@ def _step(event: EventRow) -> Step:
 
 
 def _tool(told: Data) -> tuple[str, str]:
-    return words(str(told.get("tool", ""))), ""
+    return words(str(told.get("tool", ""))), outcome(told.get("result"))
 
 
 def _reasoned(told: Data) -> tuple[str, str]:
@@ -149,8 +150,8 @@ def _incident(told: Data) -> tuple[str, str]:
     return str(told.get("incident", "incident")), str(told.get("says", ""))
 
 
-def _other(told: Data) -> tuple[str, str]:
-    return "event", ", ".join(f"{name} {value}" for name, value in told.items())
+def _other(kind: str, told: Data) -> tuple[str, str]:
+    return words(kind), ", ".join(f"{words(name)} {value}" for name, value in told.items())
 
 
 _TITLES = {TOOL: _tool, REASONED: _reasoned, ROUTED: _routed, "decided": _decided, "incident": _incident}

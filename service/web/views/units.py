@@ -27,6 +27,21 @@ def age(at_s: float, now_s: float | None = None) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
 
 
+def ago(at_s: float, now_s: float | None = None) -> str:
+    """An age in a sentence."""
+    told = age(at_s, now_s)
+    return f"{told} ago" if told[-1].isalpha() and told != "just now" else told
+
+
+def told(value: object) -> str:
+    """A field of a plan or of a case."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
 def stamp(at_s: float) -> str:
     """For machines and tooltips."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

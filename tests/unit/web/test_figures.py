@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.report.view import View, view_of
 from service.web.figures.accuracy import Pair, accuracy_figure
-from service.web.figures.canvas import label
+from service.web.figures.canvas import label, log_axis, marks
 from service.web.figures.collectives import Transfer, collectives_figure
 from service.web.figures.mesh import AXES, GROUPS, axes_of, coordinates, mesh_figure
 from service.web.figures.ranks import lateness_figure, terms_figure, timeline_figure
@@ -96,6 +96,34 @@ def test_the_far_end_of_the_front_does_not_flatten_the_rest() -> None:
     assert figure["layout"]["yaxis"]["range"][1] < 20
 
 
+def test_a_limit_far_from_every_plan_does_not_flatten_them() -> None:
+    near, far = (space_figure(Space([Dot(2, 5, "a")], [], limit_gib=limit)) for limit in (3.0, 70.0))
+    assert near["layout"]["xaxis"]["range"][1] > 3
+    assert far["layout"]["xaxis"]["range"][1] < 3
+
+
+@given(st.floats(-9, 12), st.floats(0.3, 12))
+def test_marks_of_a_logarithmic_axis_lie_on_it_and_are_few(low: float, span: float) -> None:
+    found = marks(low, low + span)
+    assert found == sorted(found)
+    assert all(10 ** (low - 1e-9) <= value <= 10 ** (low + span + 1e-9) for value in found)
+    assert len(found) <= 14
+
+
+def test_marks_are_written_out_in_their_unit() -> None:
+    axis = log_axis("size", [2e6, 4e9], lambda value: f"{value / 1e6:g} MB")
+    assert axis["ticktext"] == ["10 MB", "100 MB", "1000 MB"]
+    assert axis["range"][0] < 6.31
+    assert axis["range"][1] > 9.6
+
+
+def test_operations_have_a_colour_by_name_and_the_rest_share_one() -> None:
+    points = [Point(f"op {number}", 10.0, 1e12, 1.0 + number, "") for number in range(9)]
+    data = roofline_figure(points, None, [])["data"]
+    assert [one["name"] for one in data] == [*(f"op {number}" for number in range(8, 1, -1)), "others"]
+    assert len({one["marker"]["color"] for one in data}) == 8
+
+
 def test_the_roof_bends_where_peak_meets_bandwidth() -> None:
     device = get_device("h100-sxm-80gb")
     roof, points = roofline_figure([Point("op", 100.0, 2e14, 1e-3, "")], device, ["bf16"])["data"]
@@ -134,9 +162,12 @@ def test_a_stretch_has_the_colour_of_what_filled_most_of_it() -> None:
 
 
 def test_lateness_keeps_a_row_a_rank() -> None:
-    (heat,) = lateness_figure([0, 1], [[0.0, 5.0], [3.0, None]])["data"]  # type: ignore[list-item]
+    (heat,) = lateness_figure([0, 1], [[0.0, 5.0], [3.0, None]])["data"]
     assert heat["y"] == ["rank 0", "rank 1"]
     assert heat["z"][1] == [3.0, None]
+    (heat,) = lateness_figure([0, 1], [[0.0, 0.0], [3000.0, None]])["data"]
+    assert heat["z"][1] == [3.0, None]
+    assert heat["colorbar"]["title"]["text"] == "ms late"
 
 
 def plan(**degrees: int) -> Plan:
@@ -168,6 +199,12 @@ def test_the_mesh_draws_a_row_a_node_and_names_its_axis() -> None:
     assert AXES["tp"] in figure["layout"]["xaxis"]["title"]["text"]
 
 
+def test_a_degree_of_one_is_drawn_as_devices_on_their_own() -> None:
+    figure = mesh_figure(plan(dp=8, dp_shard=8), 8, 8, "tp")
+    assert "each device is its own" in figure["layout"]["xaxis"]["title"]["text"]
+    assert figure["data"][0]["customdata"] == [list(range(8))]
+
+
 def test_a_mesh_of_thousands_of_nodes_is_cut() -> None:
     (heat,) = mesh_figure(plan(tp=8, dp=2048, dp_shard=2048), 16384, 8, "tp")["data"]
     assert len(heat["z"]) == 128
@@ -182,4 +219,4 @@ def test_equal_is_a_line_from_corner_to_corner() -> None:
     figure = accuracy_figure([Pair(1.0, 1.2, "dense"), Pair(10.0, 9.0, "trials here", "mine")])
     assert figure["data"][0]["x"] == figure["data"][0]["y"]
     assert "+20.0%" in figure["data"][3]["text"][0]
-    assert figure["data"][4]["marker"]["color"] == "--accent"
+    assert figure["data"][4]["marker"]["color"] == "--ink"

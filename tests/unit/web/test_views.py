@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from service.store.rows import EventRow
 from service.web.example import EXAMPLE
 from service.web.validation import find_validation, parse_plot, parse_sections
-from service.web.views.accuracy import median_error, trials_of
+from service.web.views.accuracy import median_error, trials_of, trust_of
 from service.web.views.graph import nodes_of, strip_of
 from service.web.views.hardware import device_lines, facts_of
+from service.web.views.outcomes import outcome
 from service.web.views.sessions import session_list
 from service.web.views.trail import trail_of
-from service.web.views.units import age, bytes_of, words
+from service.web.views.units import age, ago, bytes_of, told, words
 from service.web.views.what_if import controls_of
 from service.web.what_if import ask
 from tools.hardware import device_names, get_device
@@ -35,6 +36,25 @@ from tools.scenario import parse_scenario
 )
 def test_ages_are_told_in_one_unit(passed_s: float, said: str) -> None:
     assert age(0 if passed_s < 90 * 86_400 else -passed_s, passed_s if passed_s < 90 * 86_400 else 0) == said
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "said"),
+    [(0, "just now"), (42, "42 s ago"), (3 * 86_400, "3 d ago"), (400 * 86_400, "1970-01-01")],
+)
+def test_an_age_in_a_sentence_is_ago_unless_it_is_a_date(passed_s: float, said: str) -> None:
+    assert ago(0, passed_s) == said
+
+
+def test_fields_are_told_as_people_write_them() -> None:
+    assert [told(one) for one in (True, False, None, 8, 0.123456, "full")] == [
+        "yes",
+        "no",
+        "",
+        "8",
+        "0.1235",
+        "full",
+    ]
 
 
 @given(st.floats(0, 1e18))
@@ -102,6 +122,50 @@ def test_stretches_stay_inside_the_strip() -> None:
     for one in stretches:
         assert one.x >= 0
         assert one.x + one.width <= 100.0001
+
+
+def test_time_in_which_nobody_works_takes_no_room_in_the_strip() -> None:
+    decided = [
+        event(3, "1/1/coordinator/1", "finished", seconds=1.0),
+        EventRow(4, "2/1/approve/1", 9000.0, "approve", "finished", {"seconds": 3.0}),
+    ]
+    _, (first, second) = strip_of(trail_of(decided))
+    assert (first.x, first.width) == (0.0, 25.0)
+    assert (second.x, second.width) == (25.0, 75.0)
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"summary": "tp 8", "step_time_s": 2.5, "diagnosis": {}}, "tp 8: 2.50 s"),
+        ({"searched": {"plans": 54729}, "proposals": []}, "54,729 legal plans decided"),
+        ({"checked": 161, "faults": []}, "161 numbers, 0 differ"),
+        ({"diagnosis": {"bottleneck": "compute"}}, "limited by compute"),
+        ({"texts": {}, "struck": ["one"]}, "1 sentences struck"),
+        ([1, 2, "and 5 more"], "7 found"),
+        ([], "nothing found"),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_what_a_tool_answered_is_told_in_a_few_words(result: object, said: str) -> None:
+    assert outcome(result) == said
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["summary", "step_time_s", "searched", "plans", "diagnosis"]), inner
+        )
+    ),
+)
+
+
+@given(JSON)
+def test_no_answer_of_a_tool_breaks_the_trail(result: object) -> None:
+    assert isinstance(outcome(result), str)
 
 
 def test_a_trail_of_nothing_is_empty() -> None:
@@ -194,6 +258,15 @@ def test_the_validation_of_this_checkout_is_found() -> None:
     assert len(found.pairs) > 500
     assert found.sections[0].title == "Groups left out in turn"
     assert found.sections[0].rows[0][0] == "all"
+
+
+def test_how_far_to_trust_a_prediction_is_read_from_the_row_of_all_runs() -> None:
+    trust = trust_of(find_validation())
+    assert trust
+    assert int(trust.runs) > 400
+    assert trust.median.endswith("%")
+    assert trust.holds.endswith("%")
+    assert trust_of(None) is None
 
 
 def test_a_page_without_tables_has_no_sections() -> None:

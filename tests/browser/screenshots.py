@@ -1,0 +1,98 @@
+"""`make screenshots`: every page of a filled installation as PNG, light and dark, wide and as on a phone."""
+
+import sys
+import tempfile
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Page, ViewportSize
+
+from tests.browser.chromium import find_chromium, opened
+from tests.browser.figures import draw_all
+from tests.browser.gallery import fill, write_nights
+from tests.browser.installation import installed
+from tests.browser.signing_in import sign_in
+
+PAST = 60
+SIZES: dict[str, ViewportSize] = {
+    "": {"width": 1366, "height": 820},
+    "-phone": {"width": 390, "height": 844},
+}
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+PAGES = {
+    "sessions": "/",
+    "new-session": "/sessions/new?example=true",
+    "session": "/sessions/{done}",
+    "session-waits": "/sessions/{waits}",
+    "session-cold": "/sessions/{cold}",
+    "session-traces": "/sessions/{traced}",
+    "session-failed": "/sessions/{failed}",
+    "trail": "/sessions/{done}/trail",
+    "compare": "/compare?a={done}&a_plan=today&b={done}&b_plan=1",
+    "what-if": "/what-if?session={done}&inter=0.5",
+    "knowledge": "/knowledge?q=gradients+are+exposed",
+    "case": "/knowledge/example-trial-0",
+    "fleet": "/fleet",
+    "schedules": "/schedules",
+    "hardware": "/hardware",
+    "device": "/hardware/h100-sxm-80gb",
+    "accuracy": "/accuracy",
+    "not-found": "/nowhere",
+    "first-look": "/sessions/{done}#main",
+    "figures": "/sessions/{done}#figures",
+    "trail-first-look": "/sessions/{done}/trail#main",
+    "what-if-first-look": "/what-if?session={done}&plan=1&tp=4&num_devices=128#main",
+}
+
+
+def main(folder: Path) -> None:
+    chromium = find_chromium()
+    if chromium is None:
+        sys.exit("no Chromium on this machine")
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as data, opened(chromium) as browser:
+        write_nights(Path(data))
+        with installed(Path(data), PAST) as installation:
+            shown, address = fill(installation), installation.server.address
+            cookies = sign_in(browser, address, installation.key)
+            for scheme, size in product(SCHEMES, SIZES):
+                context = browser.new_context(
+                    base_url=address,
+                    storage_state=cookies,
+                    color_scheme=scheme,
+                    viewport=SIZES[size],
+                    reduced_motion="reduce",
+                )
+                page = context.new_page()
+                for name, path in PAGES.items():
+                    take(page, path.format(**shown), folder / f"{name}-{scheme}{size}.png")
+                context.close()
+
+
+def take(page: Page, path: str, file: Path) -> None:
+    """The whole page, or one screen of it from where the address points to."""
+    page.goto(path)
+    draw_all(page)
+    place = path.partition("#")[2]
+    if place:
+        page.evaluate("id => document.getElementById(id).scrollIntoView()", place)
+        page.screenshot(path=file)
+    else:
+        take_whole(page, file)
+    print(file)
+
+
+def take_whole(page: Page, file: Path) -> None:
+    """In a window as high as the page: what sticks to the window's edge would else cover the middle."""
+    size = page.viewport_size
+    assert size
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": size["width"], "height": height})
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=file)
+    page.set_viewport_size(size)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
