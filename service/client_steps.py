@@ -10,6 +10,7 @@ from service.client_endpoints import complete_trace, create_trace, get_session, 
 from service.client_errors import ProblemError, WaitError
 from service.client_models import SessionWithRequest, TraceWithFiles
 from tools.errors import InputError
+from tools.trace.formats import is_trace_name
 
 PART_BYTES = 8 << 20
 FIRST_LOOK_S, LAST_LOOK_S = 0.1, 2.0
@@ -32,10 +33,10 @@ def waited(id: str, timeout_s: float | None) -> Steps[SessionWithRequest]:
 
 
 def uploaded(folder: Path, name: str | None, into: str | None, part_bytes: int) -> Steps[TraceWithFiles]:
-    """Every file of a folder, in parts. `into` goes on with an upload that was broken off."""
-    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    """Every trace of a folder, in parts. `into` goes on with an upload that was broken off."""
+    files = sorted(file for file in folder.iterdir() if file.is_file() and is_trace_name(file.name))
     if not files:
-        raise InputError("folder", str(folder), "has no files")
+        raise InputError("folder", str(folder), "has no *.json, *.json.gz, *.sqlite or *.xplane.pb file")
     if into is None:
         into = (yield from sent(create_trace(folder.name if name is None else name))).id
     known = yield from sent(get_trace(into))

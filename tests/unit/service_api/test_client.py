@@ -302,7 +302,8 @@ class Store:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "rank0.json").write_bytes(bytes(range(256)) * 10)
     (tmp_path / "rank1.json").write_bytes(b"")
-    (tmp_path / ".hidden").write_bytes(b"no")
+    for other in (".hidden", "README.md", "rank0.overhead.json"):
+        (tmp_path / other).write_bytes(b"no trace")
     return tmp_path
 
 
@@ -325,8 +326,9 @@ def test_an_upload_that_was_broken_off_goes_on(folder: Path) -> None:
     assert offsets == ["2000", "0"]
 
 
-def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no files"):
+def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    with pytest.raises(InputError, match="has no"):
         plain(Store()).upload(tmp_path)
 
 

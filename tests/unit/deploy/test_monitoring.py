@@ -1,0 +1,96 @@
+"""The dashboard and the alerts ask for what /metrics really serves."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from service.api.metrics import Metrics
+from service.store.database import open_database
+from service.store.states import STATES
+from tests.unit.deploy.reading import DEPLOY
+
+OF_PROMETHEUS = {"up"}
+INTERVAL = "$__rate_interval"
+
+
+def queries() -> list[str]:
+    dashboard = json.loads((DEPLOY / "grafana/dashboards/asap.json").read_text())
+    alerts = yaml.safe_load((DEPLOY / "alerts.yml").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    return asked + [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+
+
+def selectors(node: Any) -> Iterator[Any]:  # noqa: ANN401 - promql-parser has no types
+    """Every metric with its matchers in a parsed query."""
+    if isinstance(node, promql.VectorSelector):
+        yield node
+        return
+    parts = [getattr(node, name, None) for name in ("expr", "lhs", "rhs", "vector_selector", "param")]
+    for part in [*parts, *getattr(node, "args", [])]:
+        if part is not None:
+            yield from selectors(part)
+
+
+def asked_for(query: str) -> list[Any]:
+    return list(selectors(promql.parse(query.replace(INTERVAL, "5m"))))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> dict[str, set[str]]:
+    """Every series that /metrics may serve, with its labels."""
+    database = open_database(f"sqlite:///{tmp_path / 'asap.db'}")
+    database.upgrade()
+    metrics = Metrics(database)
+    metrics.measure("GET", "/v1/sessions", 200, 0.1)
+    metrics.observe_wait(0.1)
+    metrics.observe_event(
+        {"kind": "incident", "node": "proposal", "seconds": 1, "tokens": 1, "question": "x"}
+    )
+    series: dict[str, set[str]] = {}
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            series.setdefault(sample.name, set()).update(sample.labels)
+    database.close()
+    return series
+
+
+def test_every_metric_that_is_asked_for_is_served(served: dict[str, set[str]]) -> None:
+    asked = [one for query in queries() for one in asked_for(query)]
+    assert len(asked) > 10
+    assert {one.name for one in asked} - OF_PROMETHEUS <= set(served)
+    wrong = [
+        f"{one.name}: {label.name}"
+        for one in asked
+        for label in one.matchers.matchers
+        if one.name in served and label.name not in served[one.name]
+    ]
+    assert wrong == []
+
+
+def test_every_metric_of_our_own_is_on_the_dashboard(served: dict[str, set[str]]) -> None:
+    asked = {one.name for query in queries() for one in asked_for(query)}
+    ours = {name for name in served if not name.endswith(("_sum", "_count"))}
+    assert ours <= asked
+
+
+def test_the_states_that_are_asked_for_exist() -> None:
+    values = [
+        label.value
+        for query in queries()
+        for one in asked_for(query)
+        for label in one.matchers.matchers
+        if label.name == "state"
+    ]
+    assert values
+    assert {state for value in values for state in value.split("|")} <= set(STATES)
+
+
+def test_prometheus_reads_the_rules_beside_its_configuration() -> None:
+    settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    assert [(DEPLOY / name).exists() for name in settings["rule_files"]] == [True]
+    assert settings["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["api", "worker"]
