@@ -24,22 +24,28 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--warmup", type=int, default=CaptureSchedule.warmup)
     parser.add_argument("--active", type=int, default=CaptureSchedule.active)
     parser.add_argument("--summaries-only", action="store_true")
+    parser.add_argument("--module", action="store_true", help="the script is named as for python -m")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     args = parser.parse_args(words)
     schedule = CaptureSchedule(args.wait, args.warmup, args.active)
-    run_script(args.script, args.arguments, Path(args.out), schedule, keep_traces=not args.summaries_only)
-
-
-def run_script(
-    script: str, arguments: Sequence[str], folder: Path, schedule: CaptureSchedule, *, keep_traces: bool
-) -> None:
-    """Runs the script as `__main__`, as the interpreter would."""
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    with capture(folder, schedule, keep_traces=keep_traces) as session:
+    sys.argv = [args.script, *args.arguments]
+    run = _run_module if args.module else _run_file
+    with capture(Path(args.out), schedule, keep_traces=not args.summaries_only) as session:
         _call_after_optimizer_steps(session.step)
-        runpy.run_path(script, run_name="__main__")
+        run(args.script)
+
+
+def _run_file(script: str) -> None:
+    """As `python script` would."""
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    runpy.run_path(script, run_name="__main__")
+
+
+def _run_module(name: str) -> None:
+    """As `python -m name` would."""
+    sys.path.insert(0, str(Path.cwd()))
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def _call_after_optimizer_steps(step: Callable[[], None]) -> None:

@@ -34,3 +34,16 @@ def test_raw_traces_can_be_left_out() -> None:
 def test_a_command_without_a_python_script_is_the_users_error(command: list[str]) -> None:
     with pytest.raises(InputError, match="COMMAND"):
         insert_capture(command, Path("out"), CaptureSchedule())
+
+
+@pytest.mark.parametrize(
+    ("before", "module"),
+    [
+        (["torchrun", "--nproc-per-node", "8"], ["torchtitan.train", "--config", "llama.py"]),
+        (["python", "-m", "torch.distributed.run", "--nnodes=2"], ["pkg.train"]),
+        (["python"], ["pkg.train", "-m", "other"]),
+    ],
+)
+def test_a_module_is_run_like_a_script(before: list[str], module: list[str]) -> None:
+    made = insert_capture([*before, "-m", *module], Path("out"), CaptureSchedule())
+    assert made == [*before, *INSERTED, "--module", *module]

@@ -1,0 +1,140 @@
+"""A profile of a few training steps, from every rank into one upload of the server.
+
+    upload = ProfileUpload("https://asap.example.com", key="asap_...", name="llama-70b")
+    upload.start()
+    for batch in loader:
+        train(batch)
+        upload.step()
+    upload.finish()
+
+Every rank calls the same methods at the same steps. Training is never harmed: what goes wrong is logged.
+Once, when the profiled steps are over, the ranks wait for each other and for the upload; without `raw` that
+is a few kilobytes a rank.
+"""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from service.client import Client
+from service.client_endpoints import complete_trace, create_trace, put_part
+from service.client_steps import PART_BYTES
+from service.integrations.ranks import Ranks
+from tools.profile import Capture, CaptureSchedule, capture
+from tools.profile.capture import SUMMARY_FOLDER
+
+log = logging.getLogger("asap.profile")
+
+
+class ProfileUpload:
+    """One profile of one run. `scenario` is submitted with it, as a session that explains the profile."""
+
+    def __init__(
+        self,
+        server: str,
+        key: str | None = None,
+        *,
+        name: str = "training",
+        folder: str | Path = "asap-profile",
+        schedule: CaptureSchedule | None = None,
+        raw: bool = False,
+        scenario: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._client = Client(server, key)
+        self._server, self._name, self._folder, self._raw = server.rstrip("/"), name, Path(folder), raw
+        self._schedule, self._scenario = schedule or CaptureSchedule(), scenario
+        self._steps_left = self._schedule.wait + self._schedule.warmup + self._schedule.active
+        self._open = ExitStack()
+        self._capture: Capture | None = None
+        self.trace: str | None = None
+        """What a request names as its `traces`, once the profile has arrived."""
+        self.session: str | None = None
+        """The id of the session that was submitted with it."""
+
+    def start(self) -> None:
+        """Before the first step."""
+        try:
+            entering = capture(self._folder, self._schedule, keep_traces=self._raw)
+            self._capture = self._open.enter_context(entering)
+        except Exception:
+            log.exception("the profiler could not be started")
+
+    def step(self) -> None:
+        """After every step of the optimizer."""
+        if self._steps_left == 0:
+            return
+        self._steps_left -= 1
+        try:
+            if self._capture:
+                self._capture.step()
+        except Exception:
+            log.exception("the profiler failed")
+        if self._steps_left == 0:
+            self._send()
+
+    def finish(self) -> None:
+        """After the last step: a run that was too short sends nothing."""
+        if self._steps_left:
+            log.warning("training ended %d steps before the profile was complete", self._steps_left)
+            self._steps_left = 0
+            self._files()
+        self._client.close()
+
+    def _send(self) -> None:
+        """No rank may leave early: the others wait for it."""
+        ranks, files = Ranks.of_this_job(), self._files()
+        id = ranks.told_by_first(self._begun() if ranks.is_first else None)
+        if id is None:
+            return
+        digests = ranks.gathered(self._sent(id, files))
+        if ranks.is_first:
+            self._complete(id, {name: digest for one in digests for name, digest in one.items()})
+
+    def _files(self) -> list[Path]:
+        """What this rank has to send, when the profiler is closed."""
+        try:
+            self._open.close()
+        except Exception:
+            log.exception("the profile could not be written")
+            return []
+        trace = self._capture.trace_path if self._capture else None
+        if trace is None:
+            return []
+        summary = self._folder / SUMMARY_FOLDER / trace.name.replace(".json.gz", ".summary.json")
+        return [file for file in ([trace] if self._raw else [summary, trace]) if file.exists()][:1]
+
+    def _begun(self) -> str | None:
+        try:
+            return self._client.send(create_trace(self._name)).id
+        except Exception:
+            log.exception("%s takes no profile", self._server)
+            return None
+
+    def _sent(self, id: str, files: list[Path]) -> dict[str, str]:
+        try:
+            return {file.name: self._send_file(id, file) for file in files}
+        except Exception:
+            log.exception("the profile of this rank was not sent")
+            return {}
+
+    def _send_file(self, id: str, file: Path) -> str:
+        digest, offset = hashlib.sha256(), 0
+        with file.open("rb") as source:
+            while part := source.read(PART_BYTES):
+                self._client.send(put_part(id, file.name, offset, part))
+                digest.update(part)
+                offset += len(part)
+        return digest.hexdigest()
+
+    def _complete(self, id: str, digests: dict[str, str]) -> None:
+        try:
+            self.trace = self._client.send(complete_trace(id, digests)).reference
+            log.info("the profile of %d ranks is %s at %s", len(digests), self.trace, self._server)
+            if self._scenario is not None:
+                self.session = self._client.submit({**self._scenario, "traces": self.trace}).id
+                log.info("%s/sessions/%s explains it", self._server, self.session)
+        except Exception:
+            log.exception("the profile was not taken in")
