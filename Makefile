@@ -12,7 +12,7 @@ ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 EXAMPLE := examples/llama-3.1-70b-64xh100.json
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session screenshots clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -115,6 +115,10 @@ bench-nightly: setup ## precision and recall of the nightly review, and false al
 
 bench-session: setup ## seconds of a session for 1,024 devices, and what the graph itself takes
 	@$(RUN) benchmarks/session.py
+
+bench-web: setup ## how soon the pages come and how heavy they are, over 10,000 sessions
+	@scripts/install-chromium.sh
+	@$(RUN) -m benchmarks.web
 
 clean: ## remove what make made
 	@rm -rf $(VENV) $(BENCH_VENV) $(FRAMEWORKS_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
