@@ -5,14 +5,20 @@ Prints only; what a format can express is `tools.export`'s to know.
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from tools.errors import InputError
 from tools.export import FORMATS, Export, export_plan
 from tools.scenario import parse_scenario
 
+MAX_REPORT_BYTES = 16 * 2**20
+
 HELP = """\
-Write the plan of a scenario as a configuration that a training framework accepts.
+Write the plan of a scenario as a configuration that a training framework accepts: today's, or with --report
+a proposal that 'asap optimize --json' printed.
 
 The file goes to standard output, what it cannot say (a setting that lives in the
 model's code, say) to standard error as notes. A plan that the format cannot express
@@ -28,6 +34,7 @@ formats:
 
 examples:
   asap export examples/llama-3.1-70b-64xh100.json --format megatron > megatron-args.sh
+  asap export scenario.json --format torchtitan --report report.json --proposal 2 > train.toml
   asap export scenario.json --format deepspeed --json | jq -r .text > ds_config.json
 """
 
@@ -35,19 +42,33 @@ examples:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a scenario with a plan, or - for standard input")
     parser.add_argument("--format", required=True, metavar="NAME", help=f"one of {', '.join(FORMATS)}")
+    parser.add_argument("--report", metavar="FILE", help="take the plan from this report of the scenario")
+    parser.add_argument("--proposal", type=int, metavar="N", default=1, help="which of its proposals (1)")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object: format, file_name, text, notes"
     )
 
 
 def run(args: Namespace) -> int:
-    scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES))
-    export = export_plan(scenario, args.format)
+    stated = read_object(args.file, MAX_SCENARIO_BYTES)
+    if args.report:
+        stated["plan"] = _proposed(read_object(args.report, MAX_REPORT_BYTES), args.proposal)
+    export = export_plan(parse_scenario(stated), args.format)
     if args.json:
         write_json_line(asdict(export))
     else:
         _print(export)
     return 0
+
+
+def _proposed(report: Mapping[str, Any], rank: int) -> object:
+    """The plan of a proposal; what it holds is checked with the scenario."""
+    proposals = report.get("proposals")
+    if not isinstance(proposals, list) or not all(isinstance(one, dict) for one in proposals):
+        raise InputError("--report", "no proposals", "must be what 'asap optimize --json' printed")
+    if not 1 <= rank <= len(proposals):
+        raise InputError("--proposal", rank, f"the report has {len(proposals)}")
+    return proposals[rank - 1].get("plan")
 
 
 def _print(export: Export) -> None:

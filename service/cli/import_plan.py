@@ -17,7 +17,7 @@ UNUSED = "not used: "
 UNUSED_SHOWN = 40
 
 HELP = """\
-Make a scenario from the configuration of today's training job.
+Make a scenario from the configuration of today's training job, or from a model's config.json.
 
 Such files name neither the devices nor, mostly, the model: give them as options. What
 the file says and a scenario has no place for is listed on standard error. The scenario
@@ -29,8 +29,12 @@ formats:
                                         needs --device, --num-devices, often --model
   deepspeed    ds_config JSON           needs --model, --device, --seq-len
   maxtext      YAML on top of base.yml  needs --device, mostly --model, --num-devices
+  huggingface  a model's config.json    needs --device, --num-devices, --seq-len, --global-batch-size and
+                                        --framework; there is no plan yet: 'asap optimize' finds one
 
 examples:
+  asap import config.json --format huggingface --framework torchtitan --device h100 --num-devices 64 \\
+      --seq-len 8192 --global-batch-size 128 > scenario.json
   asap import train.toml --format torchtitan --model config.json --device h100 > today.json
   asap import pretrain.sh --format megatron --device h100 --num-devices 64 | asap predict -
   asap import ds_config.json --format deepspeed --model config.json --device a100-sxm-80gb \\
@@ -52,6 +56,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("micro-batch-size", "sequences a device runs at once"),
     ):
         parser.add_argument(f"--{name}", type=_positive, metavar="N", help=what)
+    parser.add_argument("--framework", metavar="NAME", help="what will train it, for huggingface")
     parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8, mxfp8 or nvfp4")
     parser.add_argument(
         "--set",
@@ -99,6 +104,7 @@ def _given(args: Namespace) -> Given:
         global_batch_size=args.global_batch_size,
         micro_batch_size=args.micro_batch_size,
         precision=args.precision,
+        framework=args.framework,
         replaced=tuple(_assignment(text) for text in args.set),
     )
 

@@ -22,6 +22,8 @@ class Given:
     global_batch_size: int | None = None
     micro_batch_size: int | None = None
     precision: str | None = None
+    framework: str | None = None
+    """Of a file that belongs to none."""
     replaced: tuple[tuple[str, Any], ...] = ()
     """Dotted scenario fields and the values to put there, last of all."""
 
@@ -30,7 +32,8 @@ class Given:
 class Draft:
     """What a file says, in the words of a scenario. `model` holds Hugging Face names."""
 
-    plan: dict[str, Any]
+    plan: dict[str, Any] | None
+    """None where the file says nothing of one: a cold start."""
     training: dict[str, Any]
     model: dict[str, Any] = field(default_factory=dict)
     num_devices: int | None = None
@@ -72,25 +75,30 @@ def is_moe(given: Given, draft_model: dict[str, Any]) -> bool:
 
 
 def assemble(draft: Draft, given: Given, framework: str) -> Imported:
-    """Checks the result as `asap predict` would."""
+    """Checks the result as `asap predict` would, or `asap optimize` where there is no plan."""
     scenario = {
         "model": given.model if given.model is not None else _model_of(draft),
         "cluster": _cluster(draft, given),
         "training": _training(draft, given) | {"framework": framework},
-        "plan": dict(draft.plan),
+        **_plan(draft, given),
     }
-    if given.micro_batch_size is not None:
-        scenario["plan"]["micro_batch_size"] = given.micro_batch_size
     for name, value in given.replaced:
         part, _, key = name.partition(".")
         if part not in scenario or not key:
             allowed = "FIELD is model.NAME, cluster.NAME, training.NAME or plan.NAME"
             raise InputError("--set", name, allowed)
         scenario[part] = scenario[part] | {key: value}
-    if scenario["plan"].get("micro_batch_size") is None:
+    if "plan" in scenario and scenario["plan"].get("micro_batch_size") is None:
         raise missing("--micro-batch-size", "sequences that a device runs at once")
-    parse_scenario(scenario)
+    parse_scenario(scenario, need_plan="plan" in scenario)
     return Imported(scenario, tuple(draft.notes))
+
+
+def _plan(draft: Draft, given: Given) -> dict[str, Any]:
+    if draft.plan is None:
+        return {}
+    stated = {"micro_batch_size": given.micro_batch_size} if given.micro_batch_size is not None else {}
+    return {"plan": draft.plan | stated}
 
 
 def _model_of(draft: Draft) -> dict[str, Any]:

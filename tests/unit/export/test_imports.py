@@ -1,7 +1,9 @@
 """Files as people have them, and what is said about them."""
 
 import contextlib
+import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -264,3 +266,23 @@ def test_arguments_are_read_however_they_are_laid_out(options: dict[str, int | N
         re.sub("-", "_", name): True if value is None else str(value) for name, value in options.items()
     }
     assert found == expected
+
+
+def test_a_models_config_becomes_a_cold_start() -> None:
+    beside = Given(device="h100", num_devices=64, seq_len=8192, global_batch_size=128, framework="torchtitan")
+    imported = import_plan(json.dumps(MODEL), "huggingface", beside)
+    assert imported.scenario["model"] == MODEL
+    assert imported.scenario["training"]["framework"] == "torchtitan"
+    assert "plan" not in imported.scenario
+
+
+@pytest.mark.parametrize("missing", ["device", "num_devices", "seq_len", "global_batch_size", "framework"])
+def test_what_a_models_config_cannot_say_is_asked_for(missing: str) -> None:
+    beside = Given(device="h100", num_devices=64, seq_len=8192, global_batch_size=128, framework="torchtitan")
+    with pytest.raises(InputError, match="--" + missing.replace("_", "-")):
+        import_plan(json.dumps(MODEL), "huggingface", replace(beside, **{missing: None}))
+
+
+def test_a_frameworks_file_is_not_another_frameworks() -> None:
+    with pytest.raises(InputError, match="--framework"):
+        import_plan("", "torchtitan", replace(BESIDE, framework="deepspeed"))
