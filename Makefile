@@ -26,7 +26,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.sh
 demo: setup ## a session on a real profile and a plan for a 70B model, seen in the browser: no key, no GPU
 	@scripts/demo.sh $(ASAP)
 
-test: setup ## run the tests but the slow ones
+test: setup ## run the tests but the slow ones, those of the pages in a Chromium that apt installs where it can
+	@scripts/install-chromium.sh
 	@$(RUN) -m pytest -m "not slow" -n 2 --dist loadgroup
 
 test-all: setup ## run every test, with those that take minutes (cross-validation, ten thousand broken traces)

@@ -13,7 +13,7 @@ from tests.browser.watching import Watched
 PATIENCE_MS = 60_000
 ONE_SESSION = re.compile(r"/sessions/[0-9a-f]{32}$")
 REPAINTED = "([one, old]) => getComputedStyle(document.querySelector(one)).fill !== old"
-MEASURED = {"ranks", "timeline", "lateness", "measured-collectives"}
+MEASURED = {"ranks", "timeline", "lateness", "measured-collectives", "measured-roofline"}
 
 
 def fill(page: Page) -> None:
@@ -60,6 +60,7 @@ def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(
     mesh.scroll_into_view_if_needed()
     expect(mesh).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)
     mesh.get_by_label("Plan").select_option("today")
+    mesh.get_by_label("Groups").select_option("tensor-parallel")
     expect(mesh.locator(".xtitle")).to_contain_text("tensor-parallel")
     before = mesh.locator(".xtitle").evaluate("one => getComputedStyle(one).fill")
     view.emulate_media(color_scheme="dark")
@@ -91,9 +92,9 @@ def test_a_proposal_is_rejected_and_another_plan_is_scored(page: Watched, instal
     card.get_by_label("recompute").select_option("full")
     card.get_by_role("button", name="Score this plan").click()
     expect(view.locator(".state").first).to_have_text("waits for you", timeout=PATIENCE_MS)
-    expect(view.locator("article.card h3", has_text="recompute full").first).to_be_visible(
-        timeout=PATIENCE_MS
-    )
+    brought = view.get_by_role("list", name="Plans that people brought")
+    expect(brought).to_contain_text("recompute full", timeout=PATIENCE_MS)
+    expect(brought).to_contain_text("against proposal 1")
     view.locator("article.card").nth(1).get_by_role("button", name="Reject").click()
     expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
     expect(view.get_by_role("region", name="Decisions and trials")).to_contain_text(

@@ -15,6 +15,8 @@ PALETTE = (
 )  # fmt: skip
 """For things that have no colour of their own."""
 OTHERS = "--edge"
+LEAST_DECADES = 1.2
+"""So that a logarithmic axis has marks, however near its values are."""
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
 
@@ -82,7 +84,7 @@ def log_axis(title: str, values: Sequence[float], told: Callable[[float], str] =
     """Over these values, with every mark written out: Plotly's own marks leave the zeros to the reader."""
     above = [value for value in values if value > 0] or [1.0]
     low, high = math.log10(min(above)), math.log10(max(above))
-    room = max(0.06 * (high - low), 0.1)
+    room = max(0.06 * (high - low), (LEAST_DECADES - (high - low)) / 2)
     at = marks(low - room, high + room)
     return axis(title) | {
         "type": "log",

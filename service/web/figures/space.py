@@ -32,7 +32,7 @@ class Space:
 
 def space_figure(space: Space) -> Figure:
     data = [
-        _dots("plans", space.plans, {"color": "--edge", "size": 4, "opacity": 0.45}),
+        _dots("plans", space.plans, {"color": "--soft", "size": 4, "opacity": 0.5}),
         _front(space.front),
         _dots("brought by others", space.brought, {"color": "--dp_comm_exposed", "size": 9, "symbol": "x"}),
         _dots("today", space.today, {"color": "--ink", "size": 12, "symbol": "diamond"}),

@@ -15,6 +15,7 @@ from service.web.rendering import page
 from service.web.session_figures import FIGURES
 from service.web.validation import find_validation
 from service.web.views.accuracy import trust_of
+from service.web.views.brought import brought_by_people
 from service.web.views.session import session_view
 from service.web.views.trail import trail_of
 from tools.export import FORMATS
@@ -34,6 +35,7 @@ def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
         caller,
         shown=session_view(row),
         trail=trail_of(events),
+        brought=brought_by_people(events),
         formats=FORMATS,
         default_format=format_for(row.request or {}),
         recomputes=RECOMPUTES,

@@ -10,6 +10,7 @@ from service.store.rows import EventRow
 from service.web.example import EXAMPLE
 from service.web.validation import find_validation, parse_plot, parse_sections
 from service.web.views.accuracy import median_error, trials_of, trust_of
+from service.web.views.brought import Brought, brought_by_people
 from service.web.views.graph import nodes_of, strip_of
 from service.web.views.hardware import device_lines, facts_of
 from service.web.views.outcomes import outcome
@@ -150,6 +151,25 @@ def test_time_in_which_nobody_works_takes_no_room_in_the_strip() -> None:
 )
 def test_what_a_tool_answered_is_told_in_a_few_words(result: object, said: str) -> None:
     assert outcome(result) == said
+
+
+def test_a_plan_that_a_person_brought_is_told_with_its_score() -> None:
+    scored = {"summary": "tp 4", "accepted": True, "step_time_s": 2.0, "step_time_ratio": 1.25}
+    refused = {"summary": "tp 3", "accepted": False, "why": "3 does not divide 8"}
+    events = [
+        event(1, "1/1/proposal/1", "tool", tool="score_plan", result=scored),  # the agents' own
+        event(2, "2/1/approve/1", "decided", action="edit", by="ana", proposal=1),
+        event(3, "2/2/proposal/1", "tool", tool="score_plan", result=scored),
+        EventRow(4, "state/4", 104.0, "session", "state", {"state": "waiting_approval"}),
+        event(5, "3/1/approve/1", "decided", action="submit", by="", proposal=1),
+        event(6, "3/2/proposal/1", "tool", tool="score_plan", result=refused),
+        event(7, "4/1/approve/1", "decided", action="reject", by="ana", proposal=1),
+        event(8, "4/2/proposal/1", "tool", tool="score_plan", result=scored),
+    ]
+    assert brought_by_people(events) == [
+        Brought("ana", "tp 4", "2.00 s a step, +25.0% against proposal 1's"),
+        Brought("somebody", "tp 3", "3 does not divide 8"),
+    ]
 
 
 JSON = st.recursive(
