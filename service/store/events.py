@@ -22,10 +22,17 @@ def append_event(
     With a fence it is the worker who writes: FencedError where another has the session by now, CancelledError
     where a person asked it to stop.
     """
-    held = lock_session(conn, id, fence)
-    if fence is not None and held.cancel_requested:
-        raise CancelledError(f"session {id} was asked to stop")
+    if fence is None:
+        lock_session(conn, id)
+    else:
+        check_claim(conn, id, fence)
     return insert_event(conn, id, event)
+
+
+def check_claim(conn: sa.Connection, id: str, fence: int) -> None:
+    """Locks the session for the worker that has it, and raises where that should go on no longer."""
+    if lock_session(conn, id, fence).cancel_requested:
+        raise CancelledError(f"session {id} was asked to stop")
 
 
 def lock_session(conn: sa.Connection, id: str, fence: int | None = None) -> sa.Row[Any]:

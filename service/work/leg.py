@@ -5,6 +5,7 @@ write is made under the claim's fence: of two workers that believe they have a s
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,9 +20,9 @@ from graph.session import Session
 from service.errors import CancelledError, FencedError
 from service.store.database import Database
 from service.store.decisions import find_decision
-from service.store.events import append_event, lock_session
+from service.store.events import append_event, check_claim, lock_session
 from service.store.lifecycle import Claim, claim, next_leg, set_state
-from service.store.rows import Data, SessionRow
+from service.store.rows import Data
 from service.store.states import CANCELLED
 from service.uploads import Uploads, find_reference
 from service.work.lease import Lease
@@ -31,6 +32,7 @@ from service.work.queue import Queue
 from service.work.tidy import thread_of, tidy_up
 
 BUDGETS = ("session_s", "tokens", "cost")
+LOOK_EVERY_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ def run_leg(shop: Shop, session_id: str, leg: int) -> None:
 
 def _run(shop: Shop, held: Claim) -> End:
     try:
-        return end_of(_session(shop, held.row).run(*_given(shop, held)))
+        return end_of(_session(shop, held).run(*_given(shop, held)))
     except CancelledError:
         return CANCELLED, {}
     except (FencedError, HandBackError):
@@ -93,12 +95,14 @@ def _run(shop: Shop, held: Claim) -> End:
         return failure_of(error, held.row.id)
 
 
-def _session(shop: Shop, row: SessionRow) -> Session:
+def _session(shop: Shop, held: Claim) -> Session:
     """A budget can only be smaller than the installation's."""
-    limits = shop.context.limits
+    row, limits = held.row, shop.context.limits
     wanted = row.budget or {}
     smaller = {name: min(wanted[name], getattr(limits, name)) for name in BUDGETS if wanted.get(name)}
-    context = replace(shop.context, limits=replace(limits, **smaller))
+    context = replace(
+        shop.context, limits=replace(limits, **smaller), progress=_attentive(lambda: _check(shop, held))
+    )
     return Session(thread_of(row.id, row.attempt), context, shop.checkpointer)
 
 
@@ -118,18 +122,35 @@ def _with_folder(shop: Shop, request: Data) -> Data:
 
 def _tell(shop: Shop, held: Claim, event: Event) -> None:
     """Here a session notices everything that should stop it. The keys of another attempt are other keys."""
+    named = {**event, "key": f"{held.row.attempt}/{event['key']}"}
+    _write(shop, lambda conn: append_event(conn, held.row.id, named, held.fence))
+    if shop.observer:
+        shop.observer.observe_event(event)
+
+
+def _check(shop: Shop, held: Claim) -> None:
+    _write(shop, lambda conn: check_claim(conn, held.row.id, held.fence))
+
+
+def _write(shop: Shop, work: Callable[[sa.Connection], object]) -> None:
     if shop.must_stop():
         raise HandBackError("this worker stops")
     if not shop.lease.is_held():
         raise HandBackError("this worker has lost its lease")
-    named = {**event, "key": f"{held.row.attempt}/{event['key']}"}
+    insist(shop.database, work, lambda: shop.must_stop() or not shop.lease.is_held(), flush=False)
 
-    def write(conn: sa.Connection) -> None:
-        append_event(conn, held.row.id, named, held.fence)
 
-    insist(shop.database, write, lambda: shop.must_stop() or not shop.lease.is_held(), flush=False)
-    if shop.observer:
-        shop.observer.observe_event(event)
+def _attentive(check: Callable[[], None]) -> Callable[[float], None]:
+    """The search reports its progress but tells no event, for minutes where there are many plans."""
+    looked_at = time.monotonic()
+
+    def look(_done: float) -> None:
+        nonlocal looked_at
+        if time.monotonic() - looked_at >= LOOK_EVERY_S:
+            check()
+            looked_at = time.monotonic()
+
+    return look
 
 
 def _hand_back(shop: Shop, held: Claim, reason: str) -> None:

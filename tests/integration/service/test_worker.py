@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -125,6 +125,47 @@ def test_a_running_session_is_cancelled_at_its_next_event(settings: Settings, de
     assert row.state == "cancelled"
     assert len(desk.events(id)) == before + 1
     assert_whole(desk.events(id))
+
+
+def search_without_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A search that only its own progress can stop; the event tells that it runs."""
+    runs = threading.Event()
+
+    def propose(_workload: object, progress: Callable[[float], None]) -> None:
+        runs.set()
+        for _ in range(3000):
+            progress(0.0)
+            time.sleep(0.02)
+
+    monkeypatch.setattr("graph.toolbox.propose", propose)
+    monkeypatch.setattr("service.work.leg.LOOK_EVERY_S", 0.05)
+    return runs
+
+
+@on_sqlite
+def test_a_session_is_cancelled_in_the_middle_of_a_long_search(
+    settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = search_without_end(monkeypatch)
+    with working(settings):
+        id = desk.submit()
+        assert runs.wait(30)
+        with desk.database.begin() as conn:
+            request_cancel(conn, "", id)
+        assert desk.wait(id).state == "cancelled"
+
+
+@on_sqlite
+def test_a_worker_that_stops_hands_back_a_session_in_the_middle_of_a_long_search(
+    settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = search_without_end(monkeypatch)
+    worker = Worker(settings.model_copy(update={"shutdown_s": 0.0}), Context(open_seed()))
+    worker.start()
+    id = desk.submit()
+    assert runs.wait(30)
+    assert worker.stop()
+    assert desk.row(id).state == "queued"
 
 
 @on_sqlite
