@@ -49,9 +49,16 @@ def claim(conn: sa.Connection, id: str, worker: str, leg: int) -> Claim | None:
     return Claim(fence, get_session(conn, held.tenant, id))
 
 
-def set_state(conn: sa.Connection, id: str, state: str, fence: int | None = None, **columns: object) -> None:
-    """To the state it has already: changes nothing, so that a lost answer to a commit may be repeated."""
-    _move(conn, lock_session(conn, id, fence), state, **columns)
+def set_state(conn: sa.Connection, id: str, state: str, fence: int | None = None, **columns: object) -> str:
+    """To the state it has already: changes nothing, so that a lost answer to a commit may be repeated.
+
+    Gives back the state it has now: nobody waits for a decision about what somebody wants to stop.
+    """
+    held = lock_session(conn, id, fence)
+    if state == WAITING and held.cancel_requested:
+        state, columns = CANCELLED, {}
+    _move(conn, held, state, **columns)
+    return state
 
 
 def request_cancel(conn: sa.Connection, tenant: str, id: str) -> SessionRow:
@@ -92,9 +99,15 @@ def decide(conn: sa.Connection, tenant: str, id: str, decision: Mapping[str, Any
 
 
 def next_leg(conn: sa.Connection, id: str, leg: int) -> SessionRow | None:
-    """For a busy session whose workflow is lost or given back; nothing where it has gone on meanwhile."""
+    """For a busy session whose workflow is lost or given back; nothing where it has gone on meanwhile.
+
+    One that was asked to stop stops here: the worker that gives it back may not have heard of it.
+    """
     held = conn.execute(sa.select(sessions).where(sessions.c.id == id).with_for_update()).one_or_none()
     if held is None or held.state not in BUSY or held.leg != leg:
+        return None
+    if held.cancel_requested:
+        _move(conn, held, CANCELLED, fence=held.fence + 1)
         return None
     return _requeue(conn, held)
 

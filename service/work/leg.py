@@ -72,8 +72,8 @@ def run_leg(shop: Shop, session_id: str, leg: int) -> None:
     if shop.observer and held.row.started_at is not None and held.row.claims == 1:
         shop.observer.observe_wait(held.row.updated_at - held.row.queued_at)
     try:
-        state, columns = _run(shop, held)
-        insist(shop.database, lambda conn: set_state(conn, session_id, state, held.fence, **columns))
+        wanted, columns = _run(shop, held)
+        state = insist(shop.database, lambda conn: set_state(conn, session_id, wanted, held.fence, **columns))
         tidy_up(shop.checkpointer, thread_of(session_id, held.row.attempt), state)
     except FencedError as error:
         _log.warning("stopped: %s", error)

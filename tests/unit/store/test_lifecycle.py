@@ -98,6 +98,30 @@ def test_a_queued_session_is_cancelled_at_once_and_a_running_one_is_asked(databa
     assert read(database, running).state == "cancelled"
 
 
+def cancel(database: Database, id: str) -> None:
+    with database.begin() as conn:
+        request_cancel(conn, "", id)
+
+
+def test_a_session_that_was_asked_to_stop_stops_where_its_worker_gives_it_back(database: Database) -> None:
+    id = make(database)
+    take(database, id)
+    cancel(database, id)
+    with database.begin() as conn:
+        assert next_leg(conn, id, 1) is None
+    assert states(database, id) == ["queued", "running", "cancelled"]
+
+
+def test_nobody_is_asked_about_a_session_that_was_asked_to_stop(database: Database) -> None:
+    id = make(database)
+    held = take(database, id)
+    cancel(database, id)
+    for _ in range(2):
+        move(database, id, "waiting_approval", held.fence, waiting_for={"proposals": []})
+    assert states(database, id) == ["queued", "running", "cancelled"]
+    assert read(database, id).waiting_for is None
+
+
 def test_cancelling_twice_changes_nothing_and_cancelling_what_ended_is_refused(database: Database) -> None:
     id = make(database)
     with database.begin() as conn:
