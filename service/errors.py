@@ -4,7 +4,8 @@ AsapError
 ├── NotFoundError    there is no such thing, or it belongs to another tenant
 ├── ConflictError    it is there, and its present state does not allow this
 ├── FencedError      somebody else has taken the session over: whoever gets this must stop at once
-└── CancelledError   a person asked the session to stop
+├── CancelledError   a person asked the session to stop
+└── OutOfTimeError   the session's time was over before it had anything to report
 """
 
 from tools.errors import AsapError
@@ -32,3 +33,7 @@ class FencedError(AsapError):
 
 class CancelledError(AsapError):
     """Raised where the session tells its next event."""
+
+
+class OutOfTimeError(AsapError):
+    """The message says what would help."""

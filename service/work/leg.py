@@ -17,7 +17,7 @@ from graph.context import Context
 from graph.events import Event
 from graph.request import parse_request
 from graph.session import Session
-from service.errors import CancelledError, FencedError
+from service.errors import CancelledError, FencedError, OutOfTimeError
 from service.store.database import Database
 from service.store.decisions import find_decision
 from service.store.events import append_event, check_claim, lock_session
@@ -98,11 +98,11 @@ def _run(shop: Shop, held: Claim) -> End:
 def _session(shop: Shop, held: Claim) -> Session:
     """A budget can only be smaller than the installation's."""
     row, limits = held.row, shop.context.limits
-    wanted = row.budget or {}
-    smaller = {name: min(wanted[name], getattr(limits, name)) for name in BUDGETS if wanted.get(name)}
-    context = replace(
-        shop.context, limits=replace(limits, **smaller), progress=_attentive(lambda: _check(shop, held))
-    )
+    wanted = {name: value for name, value in (row.budget or {}).items() if value is not None}
+    smaller = {name: min(wanted[name], getattr(limits, name)) for name in BUDGETS if name in wanted}
+    limits = replace(limits, **smaller)
+    ends_at = time.monotonic() + limits.session_s
+    context = replace(shop.context, limits=limits, progress=_attentive(lambda: _check(shop, held, ends_at)))
     return Session(thread_of(row.id, row.attempt), context, shop.checkpointer)
 
 
@@ -128,7 +128,13 @@ def _tell(shop: Shop, held: Claim, event: Event) -> None:
         shop.observer.observe_event(event)
 
 
-def _check(shop: Shop, held: Claim) -> None:
+def _check(shop: Shop, held: Claim, ends_at: float) -> None:
+    """Between nodes the coordinator sees to the time and reports what it has; a search has nothing yet."""
+    if time.monotonic() > ends_at:
+        raise OutOfTimeError(
+            "the time of the session was over before its search was; allow it more (budget.session_s, "
+            "ASAP_SESSION_S), or narrow the search by constraints"
+        )
     _write(shop, lambda conn: check_claim(conn, held.row.id, held.fence))
 
 

@@ -20,6 +20,7 @@ from tests.integration.service.api_process import api_process
 
 EXAMPLES = 6
 """For each operation and mode: what `make test` has time for."""
+MANY_EXAMPLES = 100
 LEAST_OPERATIONS = 30
 
 
@@ -31,20 +32,31 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
 
 
 def test_no_request_makes_the_server_fail(described: BaseSchema) -> None:
+    check_every_operation(described, EXAMPLES)
+
+
+@pytest.mark.slow
+def test_no_request_of_many_makes_the_server_fail(described: BaseSchema) -> None:
+    check_every_operation(described, MANY_EXAMPLES)
+
+
+def check_every_operation(described: BaseSchema, examples: int) -> None:
     operations = [found.ok() for found in described.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) >= LEAST_OPERATIONS
     failures = [
         f"{operation.label}, {mode.value}: {failure}"
         for operation in operations
         for mode in GenerationMode
-        if (failure := find_failure(operation, mode))
+        if (failure := find_failure(operation, mode, examples))
     ]
     assert not failures, "\n\n".join(failures)
 
 
-def find_failure(operation: APIOperation[Any, Any, Any, Any], mode: GenerationMode) -> str | None:
+def find_failure(
+    operation: APIOperation[Any, Any, Any, Any], mode: GenerationMode, examples: int
+) -> str | None:
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         derandomize=True,
         database=None,

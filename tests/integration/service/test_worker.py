@@ -4,10 +4,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from graph.context import Context
+from graph.reasoner.question import Question, ReasonerError, Reply
 from service.settings import Settings
 from service.store.lifecycle import decide, request_cancel, retry
 from service.store.states import RUNNING
@@ -153,6 +155,41 @@ def test_a_session_is_cancelled_in_the_middle_of_a_long_search(
         with desk.database.begin() as conn:
             request_cancel(conn, "", id)
         assert desk.wait(id).state == "cancelled"
+
+
+@on_sqlite
+def test_a_search_that_takes_longer_than_its_session_may_is_ended(
+    settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search_without_end(monkeypatch)
+    with working(settings):
+        row = desk.wait(desk.submit(budget={"session_s": 0.5}))
+    assert row.state == "failed"
+    assert row.error is not None
+    assert "budget.session_s" in row.error["message"]
+
+
+class Counted:
+    """A language model that has nothing to say."""
+
+    name = "counted"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def ask(self, question: Question[Any]) -> Reply[Any]:
+        self.asked.append(question.name)
+        raise ReasonerError("silent", "nothing to say")
+
+
+@on_sqlite
+def test_a_budget_of_no_tokens_asks_no_language_model(settings: Settings, desk: Desk) -> None:
+    model = Counted()
+    with working(settings, Context(open_seed(), reasoner=model)):
+        assert desk.wait(desk.submit()).state == "completed"
+        asked = len(model.asked)
+        assert desk.wait(desk.submit(budget={"tokens": 0, "cost": None})).state == "completed"
+    assert len(model.asked) == asked > 0
 
 
 @on_sqlite
