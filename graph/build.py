@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -22,6 +23,7 @@ from graph.nodes.trial import trial
 from graph.nodes.verify import verify
 from graph.request import parse_request
 from graph.state import State
+from tools.cost.calibration import Calibration
 
 WORKERS: dict[str, Callable[[State, Desk], State]] = {
     "analyzer": analyzer,
@@ -72,12 +74,18 @@ def _at_desk(name: str, work: Callable[[State, Desk], Any], context: Context) ->
         journal = Journal(name, step, _teller(config), context.clock)
         start = time.perf_counter()
         journal.tell("started")
-        result = work(state, Desk(context, journal, state.get("usage", {})))
+        result = work(state, Desk(_as_learned(context, state), journal, state.get("usage", {})))
         journal.tell("finished", seconds=time.perf_counter() - start)
         return result
 
     node.__name__ = name
     return node
+
+
+def _as_learned(context: Context, state: State) -> Context:
+    """Predictions are those of the model as the session's own trials have made it."""
+    data = state.get("calibration")
+    return replace(context, learned=Calibration.from_data(data)) if data else context
 
 
 def _teller(config: RunnableConfig) -> Callable[[Event], None]:

@@ -1,14 +1,18 @@
 """What the nodes work with: who reasons, what is known, what may be spent. Made by the service."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from graph.reasoner.question import Reasoner
 from graph.reasoner.rules import Rules
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
+from tools.trials.order import TrialOrder, Watch
+
+BUDGETS = ("session_s", "tokens", "cost", "device_hours", "trials")
+"""What a request may have less of than the installation allows."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,27 @@ class Limits:
     cost: float = 5.0
     rounds: int = 2
     """How often the proposal agent may be sent back to work."""
+    device_hours: float = 8.0
+    """What all trials of a session may take of the cluster: ranks times hours."""
+    trials: int = 8
+    """Plans that a session may measure, the baseline among them."""
+
+    def within(self, budget: Mapping[str, Any] | None) -> "Limits":
+        """These, or what of the budget is smaller."""
+        wanted = {
+            name: value for name, value in (budget or {}).items() if name in BUDGETS and value is not None
+        }
+        return replace(self, **{name: min(value, getattr(self, name)) for name, value in wanted.items()})
 
 
 class TrialRunner(Protocol):
-    """Measures one plan on the user's cluster; the same key never launches twice."""
+    """Measures plans on the user's cluster; the same key never launches twice."""
 
-    def run(self, key: str, scenario: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]: ...
+    def check(self, scenario: Mapping[str, Any], template: str | None = None) -> None:
+        """Raises InputError for a scenario that cannot be measured here."""
+        ...
+
+    def run(self, order: TrialOrder, watch: Watch) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +55,12 @@ class Context:
     learns: bool = False
     """Whether outcomes are kept in the knowledge base."""
     calibration: Calibration | None = None
+    """The installation's; None is the one that comes with the package."""
+    learned: Calibration | None = None
+    """What a session's own trials made of it."""
     trials: TrialRunner | None = None
+    must_cancel: Callable[[], bool] = lambda: False
+    """Asked while a trial runs: True ends its job; whoever must let go of the session raises."""
     limits: Limits = Limits()
     clock: Callable[[], float] = time.time
     progress: Callable[[float], None] | None = None

@@ -12,8 +12,24 @@ from graph.reasoner.question import Question, ReasonerError, Reply, Tools
 from graph.reasoner.rules import Rules
 from graph.state import Data, State
 from graph.toolbox import TOOLS
+from tools.errors import InputError
+from tools.trials.order import TrialOrder
 
 A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Of a trial. How often it is told of depends on the engine, so its events have names, not numbers."""
+
+    context: Context
+    journal: Journal
+
+    def tell(self, phase: str, **content: object) -> None:
+        self.journal.tell_once(phase, "waiting", phase=phase, **content)
+
+    def must_cancel(self) -> bool:
+        return self.context.must_cancel()
 
 
 @dataclass
@@ -53,6 +69,17 @@ class Desk:
             seconds=time.perf_counter() - start,
         )
         return reply.answer
+
+    def measure(self, order: TrialOrder) -> Data:
+        """Runs a trial, and tells how it goes while somebody waits for it."""
+        if self.context.trials is None:
+            raise InputError(
+                "mode", "tune", "this installation has no launch templates for trials; use advise"
+            )
+        start = time.perf_counter()
+        result = self.context.trials.run(order, _Waiting(self.context, self.journal))
+        self.usage.update(trials=1, trial_s=time.perf_counter() - start)  # type: ignore[call-overload]
+        return result
 
     def lookups(self, state: State, found: Data) -> Tools:
         """What a language model may call while it thinks; each call is told like any other."""

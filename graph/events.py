@@ -27,7 +27,14 @@ class Journal:
 
     def tell(self, kind: str, **content: object) -> None:
         self._count += 1
-        key = f"{self.step}/{self.node}/{self._count}"
+        self._write(str(self._count), kind, content)
+
+    def tell_once(self, name: str, kind: str, **content: object) -> None:
+        """Of what may or may not happen when a node runs again: the name takes the counter's place."""
+        self._write(name, kind, content)
+
+    def _write(self, name: str, kind: str, content: dict[str, object]) -> None:
+        key = f"{self.step}/{self.node}/{name}"
         self.write({"key": key, "at": self.clock(), "node": self.node, "kind": kind, **content})
 
 

@@ -1,17 +1,22 @@
 """What a caller may ask for: a scenario, and how far ASAP may go with it."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from graph.context import BUDGETS
 from graph.state import Data, State
 from tools.errors import InputError
 from tools.recommend.optimize import workload_of
-from tools.scenario import parse_scenario
+from tools.scenario import Plan, did_you_mean, parse_scenario
+from tools.scenario.fields import shown
 
 MODES = ("advise", "tune")
-APPROVALS = ("none", "person")
-OPTIONS = {"mode": MODES, "approval": APPROVALS}
+APPROVALS = ("none", "person", "policy")
+CHOICES = {"mode": MODES, "approval": APPROVALS}
+OPTIONS = (*CHOICES, "template", "budget", "policy")
+MOST_NAME = 253
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,11 @@ class Request:
     mode: str = "advise"
     approval: str = "none"
     tenant: str | None = None
+    template: str | None = None
+    """The launch template of its trials; None is the installation's."""
+    budget: Data = field(default_factory=dict)
+    policy: Data | None = None
+    """Which fields of the plan trials may change, where a policy approves them."""
 
     def first_state(self, id: str, now: float) -> State:
         session = {
@@ -33,6 +43,8 @@ class Request:
             "plan": self.plan,
             "mode": self.mode,
             "approval": self.approval,
+            "template": self.template,
+            "policy": self.policy,
         }
         return State(session=session, request=self.scenario)
 
@@ -40,10 +52,47 @@ class Request:
 def parse_request(given: Mapping[str, Any], tenant: str | None = None) -> Request:
     """Raises InputError for the first thing that is wrong."""
     options = {name: given[name] for name in OPTIONS if given.get(name) is not None}
-    for name, value in options.items():
-        if value not in OPTIONS[name]:
-            raise InputError(name, value, f"allowed: {', '.join(OPTIONS[name])}")
+    for name, allowed in CHOICES.items():
+        if name in options and options[name] not in allowed:
+            raise InputError(name, options[name], f"allowed: {', '.join(allowed)}")
+    _check_trial_options(options)
     described = {name: part for name, part in given.items() if name not in OPTIONS and part is not None}
     scenario = parse_scenario(described, need_plan=False)
     workload_of(scenario)  # refuses constraints that cannot be
     return Request(described, scenario.plan.model_dump() if scenario.plan else None, tenant=tenant, **options)
+
+
+def _check_trial_options(options: Data) -> None:
+    template = options.get("template")
+    if template is not None and not (isinstance(template, str) and 0 < len(template) <= MOST_NAME):
+        raise InputError("template", template, "allowed: the name of a registered launch template")
+    if "budget" in options:
+        _check_budget(options["budget"])
+    if "policy" in options:
+        _check_policy(options["policy"], options.get("approval"))
+    if options.get("approval") == "policy" and options.get("mode") != "tune":
+        raise InputError("approval", "policy", 'a policy approves trials: allowed with "mode": "tune"')
+
+
+def _check_budget(budget: object) -> None:
+    if not isinstance(budget, Mapping):
+        raise InputError("budget", shown(budget), f"allowed: an object with {', '.join(BUDGETS)}")
+    for name, value in budget.items():
+        if name not in BUDGETS:
+            raise InputError(f"budget.{str(name)[:60]}", value, did_you_mean(str(name), BUDGETS))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and math.isfinite(value) and value >= 0):
+            raise InputError(f"budget.{name}", value, "allowed: a number, 0 or more")
+
+
+def _check_policy(policy: object, approval: object) -> None:
+    if approval != "policy":
+        raise InputError("policy", shown(policy), 'allowed with "approval": "policy" only')
+    if not isinstance(policy, Mapping) or set(policy) - {"fields"}:
+        raise InputError("policy", shown(policy), 'allowed: {"fields": [names of plan fields]}')
+    fields = policy.get("fields", [])
+    if not isinstance(fields, list):
+        raise InputError("policy.fields", shown(fields), "allowed: a list of plan fields")
+    for name in fields:
+        if name not in Plan.model_fields:
+            raise InputError("policy.fields", name, did_you_mean(str(name), tuple(Plan.model_fields)))

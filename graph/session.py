@@ -19,6 +19,8 @@ from graph.request import Request
 from graph.state import Data, State
 
 INTERRUPT = "__interrupt__"
+STEPS_A_TRIAL = 12
+"""Trial, learn, analyzer, proposal, verify and approve, each with the coordinator's turn."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Session:
         self._keeps = checkpointer is not None
         self._config: RunnableConfig = {
             "configurable": {"thread_id": id},
-            "recursion_limit": context.limits.steps,
+            "recursion_limit": context.limits.steps + STEPS_A_TRIAL * context.limits.trials,
         }
 
     def run(

@@ -19,7 +19,8 @@ class State(TypedDict, total=False):
     """Nodes meet here and nowhere else. Lists and counters grow; other keys are replaced."""
 
     session: Data
-    """`id`, `tenant`, `started_at` (seconds since 1970), `mode`, `approval`, and today's `plan` in full."""
+    """`id`, `tenant`, `started_at` (seconds since 1970), `mode`, `approval`, `template`, `policy`;
+    and today's `plan` in full, or in a cold start the framework's own once it is measured."""
     request: Data
     """The caller's scenario, as it came."""
     reading: Data
@@ -39,6 +40,11 @@ class State(TypedDict, total=False):
     handled: int
     """How many of the decisions have been acted upon."""
     trials: Annotated[list[Data], operator.add]
+    """What was measured, the baseline first: each with its plan, the prediction before, and its outcome."""
+    calibration: Data
+    """What the trials made of the cost model, as plain data: a resumed session goes on with it."""
+    stopping: Data
+    """Whether another trial is worth it, in figures and words."""
     incidents: Annotated[list[Data], operator.add]
     """What went wrong and what was done instead."""
     route: Annotated[list[Data], operator.add]

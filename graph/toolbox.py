@@ -8,27 +8,37 @@ from typing import Any
 
 from graph.context import Context
 from graph.state import Data
-from tools.errors import InputError
+from graph.trial_toolbox import (
+    calibrate_model,
+    compare_trials,
+    first_plan,
+    judge_trials,
+    measured_proposals,
+    predict_plan,
+    workload_in,
+)
+from tools.errors import InfeasibleError, InputError
 from tools.kb import matching
 from tools.kb.entry import Status
 from tools.recommend import moves
 from tools.recommend.diagnosis import competing, with_lever
 from tools.recommend.notes import apply_notes
-from tools.recommend.optimize import analyse, propose, workload_of
+from tools.recommend.optimize import analyse, propose
 from tools.recommend.profile import read_profile
 from tools.recommend.prose import checked, figures_in
 from tools.recommend.score import complete, join, score
 from tools.recommend.situation import situation
 from tools.recommend.verify import recheck
-from tools.recommend.workload import Workload
+from tools.recommend.words import short
 from tools.scenario import Plan, parse_scenario
+from tools.trials.steering import is_settled, steered
 
 Tool = Callable[..., Any]
 
 
 def analyse_plan(context: Context, scenario: Data, plan: Data, profile: Data | None = None) -> Data:
     """What a plan is predicted to take, what limits it, and the facts that playbooks ask for."""
-    workload, known = _workload(context, scenario), Plan.model_validate(plan)
+    workload, known = workload_in(context, scenario), Plan.model_validate(plan)
     prediction, diagnosis = analyse(workload, known, profile["diagnosis"] if profile else None)
     facts = situation(workload, known, prediction, profile)
     return {
@@ -44,14 +54,25 @@ def read_traces(context: Context, folder: str) -> Data:
     return read_profile(folder)
 
 
-def search_plans(context: Context, scenario: Data) -> Data:
-    """Every legal plan searched: the three best, why not others, what would change the answer."""
-    return propose(_workload(context, scenario), context.progress)
+def search_plans(context: Context, scenario: Data, trials: Sequence[Data] = ()) -> Data:
+    """Every legal plan searched: the three best, why not others, what would change the answer.
+
+    What trials have settled is left out; where that is everything, it stands under `settled`."""
+    workload = workload_in(context, scenario)
+    try:
+        return propose(steered(workload, trials), context.progress)
+    except InfeasibleError:
+        if not trials:
+            raise
+        everything = propose(workload, context.progress)
+        return {**everything, "proposals": [], "settled": everything["proposals"]}
 
 
-def score_plan(context: Context, scenario: Data, start: Data, fields: Data, best: Data) -> Data:
+def score_plan(
+    context: Context, scenario: Data, start: Data, fields: Data, best: Data, trials: Sequence[Data] = ()
+) -> Data:
     """A plan from elsewhere, judged like the search's own; `fields` replace those of the plan `start`."""
-    workload = _workload(context, scenario)
+    workload = workload_in(context, scenario)
     try:
         plan = complete(workload, Plan.model_validate(start), fields)
     except InputError as error:
@@ -62,6 +83,10 @@ def score_plan(context: Context, scenario: Data, start: Data, fields: Data, best
             "binding": "rule",
             "why": str(error),
         }
+    if is_settled(plan.model_dump(), steered(workload, trials)):
+        why = "a trial has measured it, or one that would run alike has failed"
+        settled = {"accepted": False, "binding": "trial", "why": why}
+        return {"plan": plan.model_dump(), "summary": short(plan), **settled}
     return score(workload, plan, best)
 
 
@@ -126,7 +151,7 @@ def verify_numbers(
     context: Context, scenario: Data, proposals: Sequence[Data], baseline: Data | None
 ) -> Data:
     """Every number of the proposals, computed a second time."""
-    return recheck(_workload(context, scenario), proposals, baseline)
+    return recheck(workload_in(context, scenario), proposals, baseline)
 
 
 def judge_lever(
@@ -157,22 +182,12 @@ def mark_case(
     return {"id": entry.id, "status": entry.status}
 
 
-def run_trial(context: Context, key: str, scenario: Data, plan: Data) -> Data:
-    """One measured run of a plan; the same key never launches twice."""
-    if context.trials is None:
-        raise InputError("mode", "tune", "this installation has no launcher for trials; use advise")
-    return context.trials.run(key, scenario, plan)
-
-
 TOOLS: Mapping[str, Tool] = {
     tool.__name__: tool
     for tool in (
         analyse_plan, read_traces, search_plans, score_plan, join_plans, explain_plan, resolve_moves,
         supporting_playbooks, matching_playbooks, find_knowledge, read_statements, verify_numbers,
-        judge_lever, check_prose, learn_case, mark_case, run_trial,
+        judge_lever, check_prose, learn_case, mark_case, first_plan, predict_plan, compare_trials,
+        calibrate_model, judge_trials, measured_proposals,
     )
 }  # fmt: skip
-
-
-def _workload(context: Context, scenario: Data) -> Workload:
-    return workload_of(parse_scenario(scenario, need_plan=False), context.calibration)

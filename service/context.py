@@ -6,6 +6,7 @@ from graph.context import Context, Limits
 from graph.reasoner.question import Reasoner
 from graph.reasoner.rules import Rules
 from service.settings import Settings
+from service.trials import open_trials
 from tools.errors import InputError
 from tools.kb import Embedder, KnowledgeBase, find_local_embedder, open_folder, open_seed, open_server
 
@@ -18,8 +19,13 @@ def open_context(settings: Settings, *, learns: bool) -> Context:
         knowledge=open_knowledge(settings) if learns or has_knowledge(settings) else open_seed(),
         reasoner=reasoner_of(settings),
         learns=learns,
+        trials=open_trials(settings),
         limits=Limits(
-            session_s=settings.session_s, tokens=settings.session_tokens, cost=settings.session_cost
+            session_s=settings.session_s,
+            tokens=settings.session_tokens,
+            cost=settings.session_cost,
+            device_hours=settings.session_device_hours,
+            trials=settings.session_trials,
         ),
     )
 

@@ -1,5 +1,7 @@
 """Every setting, from the environment (`ASAP_*`) or a file `.env`. The only place that reads either."""
 
+import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -40,6 +42,21 @@ class Settings(BaseSettings):
     session_tokens: int = Field(200_000, ge=0, description="what one session may use")
     session_cost: float = Field(5.0, ge=0, description="money one session may spend")
     session_s: float = Field(900, gt=0, description="seconds one session may take")
+    session_device_hours: float = Field(8, ge=0, description="ranks times hours that its trials may take")
+    session_trials: int = Field(8, ge=0, le=64, description="plans that one session may measure")
+
+    launch_templates: Path | None = Field(
+        None, description="TOML file of what trials may run; without it there are no trials"
+    )
+    launch_template: str | None = Field(None, description="the template of requests that name none")
+    jobs_dir: Path | None = Field(None, description="trials' jobs; for Slurm a folder that the nodes see")
+    kubeconfig: Path | None = Field(None, description="the cluster of Kubernetes templates; else our own")
+    kube_context: str | None = None
+    trial_steps: int = Field(20, ge=5, le=10_000, description="measured steps of a trial")
+    trial_warmup: int = Field(3, ge=0, le=1000, description="steps before them")
+    trial_profile_steps: int = Field(2, ge=0, le=100, description="profiled steps after them")
+    trial_runs: int = Field(3, ge=1, le=10, description="runs of a plan whose interval is too wide")
+    trial_queue_s: float = Field(14_400, gt=0, description="a job that waits longer is given up")
 
     embedding: Literal["minilm", "endpoint", "none"] = Field(
         "minilm", description="how knowledge is embedded"
@@ -88,6 +105,12 @@ class Settings(BaseSettings):
         if self.database_url is None:
             return f"sqlite:///{(self.data_dir / 'asap.db').absolute()}"
         return self.database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def process_environment() -> dict[str, str]:
+    """What launchers may pass on to jobs; programs of our own Python environment are found first."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path}
 
 
 @cache

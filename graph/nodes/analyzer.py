@@ -4,17 +4,36 @@ from graph.desk import Desk
 from graph.reasoner.answers import Weighing
 from graph.reasoner.question import Question
 from graph.state import Data, State
+from graph.tuning import baseline_of, seen
+from tools.errors import InputError
 
 
 def analyzer(state: State, desk: Desk) -> State:
     scenario = state["reading"]["scenario"]
     subject, plan = _subject(state)
-    profile = desk.call("read_traces", folder=scenario["traces"]) if scenario.get("traces") else None
+    profile = _profile(state, desk)
     analysis = desk.call("analyse_plan", scenario=scenario, plan=plan, profile=profile)
     diagnosis = _weighed(analysis, desk)
-    return desk.done(
-        analysis={**analysis, "subject": subject, "plan": plan, "profile": profile, "diagnosis": diagnosis}
-    )
+    told = {"subject": subject, "plan": plan, "profile": profile, "diagnosis": diagnosis, **seen(state)}
+    return desk.done(analysis={**analysis, **told})
+
+
+def _profile(state: State, desk: Desk) -> Data | None:
+    """Of the traces that came with the request, or else that the baseline's trial left; read once."""
+    known: Data | None = state.get("analysis", {}).get("profile")
+    given = state["reading"]["scenario"].get("traces")
+    baseline = baseline_of(state.get("trials", []))
+    folder = given or (baseline["traces"] if baseline else None)
+    if known or not folder:
+        return known
+    try:
+        read: Data = desk.call("read_traces", folder=folder)
+    except InputError as error:
+        if given:
+            raise
+        desk.report_incident("traces not read", f"of the baseline's trial: {error}")
+        return None
+    return read
 
 
 def _subject(state: State) -> tuple[str, Data]:

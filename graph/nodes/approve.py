@@ -1,14 +1,31 @@
-"""A person's decision. In a node of its own: what stands before an interrupt is repeated on resume."""
+"""A person's or a policy's decision. A node of its own: what precedes an interrupt is repeated on resume."""
 
 from langgraph.types import interrupt
 
 from graph.decisions import parse_decision
 from graph.desk import Desk
-from graph.state import State
+from graph.state import Data, State
+from graph.tuning import budget_of
+
+POLICY = "policy"
 
 
 def approve(state: State, desk: Desk) -> State:
-    asked = [{"rank": one["rank"], "plan": one["plan"]} for one in state["found"]["proposals"]]
-    decision = parse_decision(interrupt({"question": "which proposal?", "proposals": asked}))
+    if state["session"]["approval"] == POLICY:
+        decision = _by_policy(state, desk)
+    else:
+        asked = [{"rank": one["rank"], "plan": one["plan"]} for one in state["found"]["proposals"]]
+        decision = parse_decision(interrupt({"question": "which proposal?", "proposals": asked}))
     desk.journal.tell("decided", action=decision["action"], by=decision["by"], proposal=decision["proposal"])
     return desk.done(decisions=[decision])
+
+
+def _by_policy(state: State, desk: Desk) -> Data:
+    """The search was held to the policy's fields, so that the first proposal keeps to them."""
+    trials, policy = state.get("trials", []), state["session"]["policy"] or {}
+    fields = ", ".join(policy["fields"]) if "fields" in policy else "any field"
+    left = budget_of(desk.context.limits, trials).left_device_hours
+    comment = f"the policy lets trials change {fields}; {left:.3g} device-hours are left"
+    return parse_decision(
+        {"id": f"policy-{len(trials)}", "action": "approve", "by": POLICY, "comment": comment}
+    )

@@ -1,4 +1,4 @@
-"""Keeps the outcome as a case: a hypothesis until a measurement confirms or refutes it."""
+"""Keeps outcomes as cases: proposals are hypotheses, and a trial confirms or refutes its plan."""
 
 from graph.desk import Desk
 from graph.state import Data, State
@@ -11,26 +11,38 @@ WORKLOAD = ("model", "cluster", "training", "constraints")
 
 def learn(state: State, desk: Desk) -> State:
     seen = [len(state.get("decisions", [])), len(state.get("trials", []))]
+    known = {"case": None, "trials": {}, **state.get("learnt", {}), "seen": seen}
     if not desk.context.learns:
-        return desk.done(learnt={"seen": seen, "case": None})
+        return desk.done(learnt=known)
     try:
-        return desk.done(learnt={"seen": seen, "case": _kept(state, desk)})
+        return desk.done(learnt=_kept(state, known, desk))
     except (InputError, KnowledgeError) as error:
         desk.report_incident("not learnt", f"the outcome is reported, but could not be kept: {error}")
-        return desk.done(learnt={"seen": seen, "case": None})
+        return desk.done(learnt=known)
 
 
-def _kept(state: State, desk: Desk) -> str:
-    tenant, earlier = state["session"]["tenant"], state.get("learnt", {}).get("case")
-    id: str = earlier or desk.call("learn_case", case=_case(state), tenant=tenant)["id"]
-    if state.get("trials"):
-        desk.call("mark_case", id=id, tenant=tenant, **_outcome(state))
-    return id
+def _kept(state: State, known: Data, desk: Desk) -> Data:
+    """One case for each plan that was tried; without any, the plan that is proposed."""
+    tenant, trials = state["session"]["tenant"], state.get("trials", [])
+    kept = dict(known["trials"])
+    for number, trial in enumerate(trials):
+        if trial["role"] == "candidate" and trial["status"] != "cancelled" and str(number) not in kept:
+            case = _trial_case(state, trial, number)
+            kept[str(number)] = desk.call("learn_case", case=case, tenant=tenant)["id"]
+    best = known["case"]
+    if not trials:
+        best = best or desk.call("learn_case", case=_case(state, _chosen(state)), tenant=tenant)["id"]
+    return {**known, "trials": kept, "case": kept[_fastest(trials, kept)] if kept else best}
 
 
-def _case(state: State) -> Data:
+def _fastest(trials: list[Data], kept: Data) -> str:
+    """Of the trials that were kept, the one whose case a report names."""
+    return min(kept, key=lambda number: trials[int(number)].get("step_time_s", float("inf")))
+
+
+def _case(state: State, proposal: Data) -> Data:
     """In the shape of the seed's cases, with what was predicted."""
-    facts, best = state["analysis"]["facts"], _chosen(state)
+    facts = state["analysis"]["facts"]
     return {
         "id": f"session-{state['session']['id']}".replace(".", "-"),
         "title": "{architecture} model on {num_devices} {device}, {framework}".format_map(facts),
@@ -40,11 +52,45 @@ def _case(state: State) -> Data:
         "bottleneck": state["analysis"]["diagnosis"]["bottleneck"],
         "scenario": {name: part for name, part in state["request"].items() if name in WORKLOAD},
         "before": state["session"]["plan"] or {},
-        "after": best["plan"],
-        "predicted": _predicted(best),
+        "after": proposal["plan"],
+        "predicted": _predicted(proposal),
         "story": state["prose"]["verdict"],
-        "lesson": best["rationale"],
+        "lesson": proposal["rationale"],
         "sources": [{"title": "a session of this installation", "where": state["session"]["id"]}],
+    }
+
+
+def _trial_case(state: State, trial: Data, number: int) -> Data:
+    """What was predicted before the trial, what it measured, and what that says about the plan."""
+    proposal = {
+        "plan": trial["plan"],
+        "prediction": trial["predicted"],
+        "rationale": f"{trial['summary']}: {trial['says']}",
+        **dict.fromkeys(("speedup", "speedup_low", "speedup_high")),
+    }
+    case = _case(state, proposal)
+    told = f"Trial {trial['key']} of {trial['summary']}. {trial['says'][:1].upper()}{trial['says'][1:]}."
+    measured = {"measured": _measured(trial)} if trial["status"] == "measured" else {}
+    verdict = {"status": _verdict(trial), "story": told, **measured}
+    return {**case, **verdict, "id": f"{case['id']}-trial-{number}"}
+
+
+def _verdict(trial: Data) -> str:
+    """Confirmed where the plan is surely faster than the baseline, refuted where it is slower or fails."""
+    if trial["status"] != "measured":
+        return "refuted"
+    if trial["speedup"] is None or trial["speedup_low"] <= 1.0 <= trial["speedup_high"]:
+        return "hypothesis"
+    return "confirmed" if trial["speedup"] > 1.0 else "refuted"
+
+
+def _measured(trial: Data) -> Data:
+    gain = {"speedup": trial["speedup"]} if trial["speedup"] is not None else {}
+    return {
+        "metric": "step time, s",
+        "after": trial["step_time_s"],
+        "step_time_s": trial["step_time_s"],
+        **gain,
     }
 
 
@@ -59,10 +105,3 @@ def _chosen(state: State) -> Data:
 def _predicted(best: Data) -> Data:
     gain = {name: best[name] for name in ("speedup", "speedup_low", "speedup_high") if best[name] is not None}
     return {"step_time_s": best["prediction"]["step_time_s"], **gain}
-
-
-def _outcome(state: State) -> Data:
-    """What the last trial said, and who let it run."""
-    trial, decisions = state["trials"][-1], state.get("decisions", [])
-    by = (decisions[-1]["by"] if decisions else None) or "asap"
-    return {"status": trial["status"], "by": by, "reason": trial["says"], "measured": trial["measured"]}

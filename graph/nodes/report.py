@@ -1,7 +1,10 @@
 """The report: what leaves the graph, assembled from verified parts only."""
 
+from dataclasses import asdict
+
 from graph.desk import Desk
 from graph.state import Data, State
+from graph.tuning import budget_of
 
 MOST_ADVICE = 6
 FROM_SEARCH = ("rejected", "searched", "sensitivity", "beyond_contract", "pareto", "considered")
@@ -15,6 +18,7 @@ def report(state: State, desk: Desk) -> State:
         **{name: prose[name] for name in ("verdict", "first_step", "would_change")},
         "diagnosis": analysis["diagnosis"],
         "baseline": analysis["prediction"] if analysis["subject"] == "today" else None,
+        "baseline_plan": _baseline_plan(state),
         "proposals": [_told(one, state, desk) for one in found["proposals"]],
         **{name: found[name] for name in FROM_SEARCH},
         "advice": _advice(state),
@@ -22,7 +26,8 @@ def report(state: State, desk: Desk) -> State:
         "notes": _notes(state),
         "profile": analysis["profile"],
         "decisions": state.get("decisions", []),
-        "trials": state.get("trials", []),
+        "trials": [_told_trial(one) for one in state.get("trials", [])],
+        "stopping": _stopping(state, desk),
         "verification": state["verification"],
         "incidents": [*state.get("incidents", []), *desk.incidents],
         "route": state["route"],
@@ -31,6 +36,35 @@ def report(state: State, desk: Desk) -> State:
         "reasoner": desk.context.reasoner.name,
     }
     return desk.done(report=whole)
+
+
+def _baseline_plan(state: State) -> Data | None:
+    """What gains are counted from, and whether somebody runs it or the framework would take it."""
+    session = state["session"]
+    if session["plan"] is None:
+        return None
+    name = "the framework's default" if session.get("plan_is_default") else "today"
+    return {"plan": session["plan"], "name": name}
+
+
+def _told_trial(trial: Data) -> Data:
+    """Without what only the gate reads."""
+    return {name: part for name, part in trial.items() if name not in ("losses", "fingerprint")}
+
+
+def _stopping(state: State, desk: Desk) -> Data | None:
+    """Why the trials ended, and what they took of the budget."""
+    trials = state.get("trials", [])
+    if state["session"]["mode"] != "tune":
+        return None
+    budget = budget_of(desk.context.limits, trials)
+    told = state.get("stopping") or {
+        "says": budget.spent or "no trial was run",
+        "expected_gain": None,
+        "noise": None,
+    }
+    names = ("says", "expected_gain", "noise")
+    return {**{name: told[name] for name in names}, **asdict(budget)}
 
 
 def _told(proposal: Data, state: State, desk: Desk) -> Data:

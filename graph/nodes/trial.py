@@ -1,13 +1,102 @@
-"""A measured run of the plan that was approved, or of the first proposal where no approval is asked for."""
+"""Trials: today's plan first, then the proposal that was approved; each compared fairly, and learned from."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from graph.desk import Desk
-from graph.state import State
+from graph.state import Data, State
+from graph.trial_words import outcome_in_words
+from graph.tuning import baseline_of, budget_of, fastest, is_fresh, measured, reference_of
+from tools.trials.keys import trial_key
+from tools.trials.order import TrialOrder
+
+GAIN = ("speedup", "speedup_low", "speedup_high")
+"""Over the baseline; unknown where that could not be measured."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """A plan to be measured, and the rank of the proposal it is."""
+
+    role: str
+    plan: Data
+    rank: int | None = None
 
 
 def trial(state: State, desk: Desk) -> State:
-    proposals, decisions = state["found"]["proposals"], state.get("decisions", [])
-    rank = min(decisions[-1]["proposal"], len(proposals)) if decisions else 1
-    plan = proposals[rank - 1]["plan"]
-    key = f"{state['session']['id']}-{len(state.get('trials', []))}"
-    result = desk.call("run_trial", key=key, scenario=state["reading"]["scenario"], plan=plan)
-    return desk.done(trials=[{**result, "key": key, "rank": rank, "plan": plan}])
+    """Runs again after a crash: a trial that was launched is found by its key, never launched twice."""
+    known, update = state.get("trials", []), {"handled": len(state.get("decisions", []))}
+    new: list[Data] = []
+    for due in _due(state, desk):
+        if budget_of(desk.context.limits, [*known, *new]).spent:
+            desk.report_incident("no trial", f"{budget_of(desk.context.limits, [*known, *new]).spent}")
+            break
+        new.append(_measure(state, desk, due, [*known, *new]))
+        if due.role == "baseline" and state["session"]["plan"] is None:
+            update |= _with_plan(state, due.plan)
+        if new[-1]["status"] == "cancelled":
+            break
+    learned = measured([*known, *new])
+    if measured(new):
+        scenario = state["reading"]["scenario"]
+        update["calibration"] = desk.call("calibrate_model", scenario=scenario, trials=learned)
+    return desk.done(trials=new, **update)
+
+
+def _due(state: State, desk: Desk) -> Iterator[Due]:
+    """The baseline where there is none yet; the chosen proposal where there are verified ones."""
+    scenario, trials = state["reading"]["scenario"], state.get("trials", [])
+    if baseline_of(trials) is None:
+        plan = desk.call("first_plan", scenario=scenario, plan=state["session"]["plan"])
+        yield Due("baseline", plan)
+    if is_fresh(state, "found") and state.get("verification"):
+        proposals = state["found"]["proposals"]
+        pending = state.get("decisions", [])[state.get("handled", 0) :]
+        approved = [one["proposal"] for one in pending if one["action"] == "approve"]
+        rank = min(approved[-1] if approved else 1, len(proposals))
+        if proposals[rank - 1]["measured"] is None:
+            yield Due("candidate", proposals[rank - 1]["plan"], rank)
+
+
+def _with_plan(state: State, plan: Data) -> Data:
+    """A cold start goes on as if the framework's own plan had been today's."""
+    reading = state["reading"]
+    return {
+        "session": {**state["session"], "plan": plan, "plan_is_default": True},
+        "reading": {**reading, "scenario": {**reading["scenario"], "plan": plan}},
+    }
+
+
+def _measure(state: State, desk: Desk, due: Due, before: list[Data]) -> Data:
+    scenario, start = state["reading"]["scenario"], time.perf_counter()
+    predicted = desk.call("predict_plan", scenario=scenario, plan=due.plan)
+    best = fastest(before)
+    order = TrialOrder(
+        key=trial_key(state["session"]["id"], len(before)),
+        scenario=scenario,
+        plan=due.plan,
+        device_hours=budget_of(desk.context.limits, before).left_device_hours,
+        against_s=best["step_time_s"] if best else None,
+        template=state["session"].get("template"),
+    )
+    result = desk.measure(order)
+    told = {**result, "role": due.role, "rank": due.rank, "plan": due.plan, "predicted": predicted}
+    told |= {"waited_s": time.perf_counter() - start, "summary": predicted["summary"]}
+    told |= _compared(desk, told, before)
+    told["says"] = outcome_in_words(told)
+    shown = ("key", "role", "summary", "predicted", "status", "step_time_s", "interval_s", "speedup", "says")
+    desk.journal.tell("trial", **{name: told.get(name) for name in shown})
+    return told
+
+
+def _compared(desk: Desk, trial: Data, before: list[Data]) -> Data:
+    """Beside the baseline, or where that failed beside the first plan that was measured."""
+    reference = reference_of(before)
+    if trial["status"] != "measured" or (reference is None and trial["role"] != "baseline"):
+        return {"refusals": [], **dict.fromkeys(GAIN)}
+    compared: Data = desk.call("compare_trials", baseline=reference or trial, trial=trial)
+    if compared["refusals"]:
+        return {"status": "refused", **compared}
+    is_gain = reference is None or reference["role"] == "baseline"
+    return compared if is_gain else {**compared, **dict.fromkeys(GAIN)}

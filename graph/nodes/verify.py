@@ -11,6 +11,8 @@ from tools.scenario import Plan
 
 OUTSIDE = ("notes", "id", "traces", "origin", "reason")
 """Text that came from outside."""
+SHOWN = ("role", "summary", "predicted", "status", "step_time_s", "interval_s", "speedup", "says")
+"""What prose may say of a trial; not what a job printed."""
 
 
 class UnverifiedError(AsapError):
@@ -62,8 +64,16 @@ def _payload(state: State, found: Data, diagnosis: Data, baseline: Data | None) 
         "rejected": found["rejected"],
         "sensitivity": found["sensitivity"],
         "considered": found["considered"],
+        "trials": [{name: one.get(name) for name in SHOWN} for one in state.get("trials", [])],
+        "trials_run": len(state.get("trials", [])),
+        "stopping": state.get("stopping"),
+        "baseline_name": _baseline_name(state),
         "playbooks": state.get("knowledge", {}).get("playbooks", []),
     }
+
+
+def _baseline_name(state: State) -> str:
+    return "the framework's default plan" if state["session"].get("plan_is_default") else "today's plan"
 
 
 def _prose(payload: Data, desk: Desk) -> tuple[Data, list[str]]:

@@ -79,9 +79,12 @@ Write the text above the numbers. Every number outside the data will be struck o
 sentence: copy or round, never compute.
 - verdict: what limits the job today and what proposal 1 brings, with its interval (speedup_low to \
 speedup_high). Without a baseline: what to start with and what will limit it. Where `diagnosis.lever` is \
-set, sharding is not the lever: say so first.
+set, sharding is not the lever: say so first. Where proposal 1 has `measured`, it was run: say what was \
+measured (its step_time_s and speedup, beside the trial of role baseline) and why the trials ended \
+(`stopping.says`), before any prediction.
 - first_step: what to run first and which measured step time (step_time_low_s to step_time_high_s of \
-proposal 1) would confirm or refute it.
+proposal 1) would confirm or refute it; where it has `measured`, to switch to it, or to stay where it has \
+no `changes`.
 - would_change: which entries of `sensitivity` or missing facts would lead to another plan.
 - rationales: exactly one for each entry of `proposals`, in their order: which part of the step shrinks, \
 which grows, what it costs in memory, what can go wrong. At most three sentences each.""",

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from graph.reasoner.answers import Prose
+from graph.reasoner.trial_prose import is_measured, measured_first_step, measured_verdict
 
 Payload = Mapping[str, Any]
 MOST_CHANGES = 3
 
 
 def write(payload: Payload) -> Prose:
+    told = is_measured(payload)
     return Prose(
-        verdict=_verdict(payload),
-        first_step=_first_step(payload),
+        verdict=measured_verdict(payload) if told else _verdict(payload),
+        first_step=measured_first_step(payload) if told else _first_step(payload),
         would_change=_would_change(payload),
         rationales=[one["rationale"] for one in payload["proposals"]],
     )

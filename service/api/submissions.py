@@ -12,6 +12,7 @@ from service.auth.caller import Caller
 from service.errors import ConflictError, NotFoundError
 from service.store.sessions import NewSession
 from service.store.traces import COMPLETE, get_trace
+from service.trials import check_tune
 from service.uploads import find_reference
 from service.work.addresses import parse_target
 from tools.errors import InputError
@@ -28,6 +29,7 @@ def new_session(
     """Raises InputError for the first thing that is wrong."""
     body = {name: value for name, value in given.body().items() if name not in EXTRAS}
     request = parse_request(body, caller.knowledge_tenant)
+    check_tune(parts.settings, request)
     scenario = parse_scenario(request.scenario, need_plan=False)
     _check_labels(given.labels)
     _check_webhook(parts, given.webhook)

@@ -38,6 +38,14 @@ A run leaves nothing behind. With --session it is kept in the data folder (ASAP_
 a killed run goes on where it was, a finished one prints its report again, and its outcome is
 remembered as a case for later runs.
 
+With "mode": "tune" the plans are measured, not only predicted: today's plan first (in a cold start
+the framework's own), then the best proposal, as short jobs from a registered launch template
+(ASAP_LAUNCH_TEMPLATES, ASAP_LAUNCH_TEMPLATE); each result makes the next prediction better, until
+no further gain is expected. Such a run is always kept as a session.
+  "budget": {"device_hours": 2, "trials": 5}    what its trials may take at most
+  "approval": "policy", "policy": {"fields": ["micro_batch_size", "recompute"]}
+                                                trials change these fields of the plan only
+
 Exit status 3: nothing legal fits, and the message says what would make it fit.
 
 Examples:
@@ -101,16 +109,25 @@ def _request(scenario: Mapping[str, Any]) -> "Request":
     from graph.request import parse_request
 
     request = parse_request(scenario)
-    if request.mode != "advise":
-        raise InputError("mode", request.mode, "asap optimize advises; asap serve tunes")
-    if request.approval != "none":
+    if request.approval == "person":
         raise InputError("approval", request.approval, "asap optimize asks nobody; asap serve does")
+    if request.mode == "tune":
+        from service.settings import load_settings
+        from service.trials import check_tune
+
+        check_tune(load_settings(), request)
     return request
 
 
 def _answer(session: str | None, request: "Request", watch: Watch) -> dict[str, Any]:
-    from service.cli.optimize_session import check_name, run_kept, run_once
+    from service.cli.optimize_session import check_name, name_of_trials, run_kept, run_once
 
+    if session is None and request.mode == "tune":
+        session = name_of_trials()
+        print(
+            f"asap: kept as session {session}; if interrupted, go on with --session {session}",
+            file=sys.stderr,
+        )
     if session is None:
         return run_once(request, watch)
     check_name(session)

@@ -11,6 +11,8 @@ AGENTS = {
     "analyzer": "analyzer: finding what limits the plan",
     "proposal": "proposal agent: searching every legal plan",
     "verify": "verification: computing every number again",
+    "approve": "the policy: what may be measured",
+    "trial": "trial: measuring a plan on the cluster",
     "learn": "keeping the outcome",
     "report": "writing the report",
 }

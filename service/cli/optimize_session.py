@@ -4,6 +4,8 @@ Not here: what the agents do (`graph`), and how the report is shown.
 """
 
 import re
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +32,11 @@ def check_name(name: str) -> None:
         raise InputError(
             "--session", name, "allowed: up to 80 of a-z, 0-9, '_' and '-', first a letter or digit"
         )
+
+
+def name_of_trials() -> str:
+    """For a session that nobody named: its trials' jobs must be found again under it."""
+    return f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
 def run_once(request: Request, watch: Watch) -> dict[str, Any]:
@@ -59,7 +66,8 @@ def _run(
     from graph.session import Session
     from service.context import open_context
 
-    context = replace(open_context(settings, learns=saver is not None), progress=watch.progress)
+    context = open_context(settings, learns=saver is not None)
+    context = replace(context, progress=watch.progress, limits=context.limits.within(request.budget))
     report = Session(id, context, saver).run(request, watch.event).report
     if report is None:
         raise InputError("--session", id, "waits for a decision; asap serve takes it")

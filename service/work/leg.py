@@ -5,6 +5,7 @@ write is made under the claim's fence: of two workers that believe they have a s
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +32,6 @@ from service.work.outcome import End, end_of, failure_of
 from service.work.queue import Queue
 from service.work.tidy import thread_of, tidy_up
 
-BUDGETS = ("session_s", "tokens", "cost")
 LOOK_EVERY_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -97,12 +97,15 @@ def _run(shop: Shop, held: Claim) -> End:
 
 def _session(shop: Shop, held: Claim) -> Session:
     """A budget can only be smaller than the installation's."""
-    row, limits = held.row, shop.context.limits
-    wanted = {name: value for name, value in (row.budget or {}).items() if value is not None}
-    smaller = {name: min(wanted[name], getattr(limits, name)) for name in BUDGETS if name in wanted}
-    limits = replace(limits, **smaller)
-    ends_at = time.monotonic() + limits.session_s
-    context = replace(shop.context, limits=limits, progress=_attentive(lambda: _check(shop, held, ends_at)))
+    row, limits = held.row, shop.context.limits.within(held.row.budget)
+    # Trials take their own time; between them the coordinator sees to what is left.
+    ends_at = math.inf if row.mode == "tune" else time.monotonic() + limits.session_s
+    context = replace(
+        shop.context,
+        limits=limits,
+        progress=_attentive(lambda: _check(shop, held, ends_at)),
+        must_cancel=lambda: _must_cancel(shop, held),
+    )
     return Session(thread_of(row.id, row.attempt), context, shop.checkpointer)
 
 
@@ -157,6 +160,15 @@ def _attentive(check: Callable[[], None]) -> Callable[[float], None]:
             looked_at = time.monotonic()
 
     return look
+
+
+def _must_cancel(shop: Shop, held: Claim) -> bool:
+    """Asked while a trial runs. Whoever takes the session over finds the trial's job by its key."""
+    try:
+        _write(shop, lambda conn: check_claim(conn, held.row.id, held.fence))
+    except CancelledError:
+        return True
+    return False
 
 
 def _hand_back(shop: Shop, held: Claim, reason: str) -> None:

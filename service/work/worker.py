@@ -14,16 +14,19 @@ from service.context import open_context
 from service.nightly.schedules.worker import Nights
 from service.settings import Settings
 from service.store.database import Database, open_database
+from service.trials import jobs_folder
 from service.uploads import Uploads
 from service.work.lease import Lease
 from service.work.leg import Observer, Shop, run_leg
 from service.work.lock import lock_for_work
 from service.work.loop import Loop
+from service.work.orphans import end_orphans
 from service.work.outages import AWAY
 from service.work.queue import APPLICATION, QUEUE, VERSION, WORKFLOW, Queue, prepare
 from service.work.takeover import reconcile, take_over
 from service.work.tidy import erase_deleted
 from service.work.webhooks import Webhooks
+from tools.trials.runner import LaunchedTrials
 
 BEATS_A_LEASE = 3
 HAND_BACK_S = 5.0
@@ -123,6 +126,7 @@ class Worker:
             Loop("heartbeat", beat_s, shop.lease.renew),
             Loop("reconcile", lease_s, lambda: reconcile(database, queue, quiet_s=lease_s)),
             Loop("erase", lease_s, lambda: erase_deleted(database, queue, shop.checkpointer)),
+            *self._trial_loops(shop),
             *nights.loops(),
         ]
         if not database.is_sqlite:
@@ -131,6 +135,12 @@ class Worker:
             self._loops.append(Loop("webhooks", WEBHOOK_POLL_S, Webhooks(self._settings, database).send_due))
         for loop in self._loops:
             loop.start()
+
+    def _trial_loops(self, shop: Shop) -> list[Loop]:
+        trials, jobs = shop.context.trials, jobs_folder(self._settings)
+        if not isinstance(trials, LaunchedTrials):
+            return []
+        return [Loop("orphans", shop.lease.lease_s, lambda: end_orphans(shop.database, trials, jobs))]
 
     def stop(self) -> bool:
         """Takes no more sessions, finishes or hands back those it has, and tells whether it could."""

@@ -5,7 +5,7 @@ the losses must follow the baseline's step by step: a plan that is fast because 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 LOSS_TOLERANCE = {"fp32": 0.001}
@@ -24,17 +24,29 @@ class Refusal:
     says: str
 
 
-def refusals(
-    baseline: Mapping[str, Any],
-    baseline_losses: Sequence[float],
-    trial: Mapping[str, Any],
-    trial_losses: Sequence[float],
-) -> list[Refusal]:
-    """Nothing where the two may be compared. The mappings are fingerprints."""
-    tolerance = LOSS_TOLERANCE.get(str(baseline.get("precision")), LOW_PRECISION_TOLERANCE)
+def compare(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two outcomes of a runner: the refusals, or how many times as fast the trial's plan is."""
+    found = refusals(baseline, trial)
+    if found:
+        gain = dict.fromkeys(("speedup", "speedup_low", "speedup_high"))
+        return {"refusals": [asdict(one) for one in found], **gain}
+    low, high = trial["interval_s"]
+    base_low, base_high = baseline["interval_s"]
+    return {
+        "refusals": [],
+        "speedup": baseline["step_time_s"] / trial["step_time_s"],
+        "speedup_low": base_low / high if baseline is not trial else 1.0,
+        "speedup_high": base_high / low if baseline is not trial else 1.0,
+    }
+
+
+def refusals(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> list[Refusal]:
+    """Nothing where the two may be compared; each has a `fingerprint` and its `losses`."""
+    expected = baseline["fingerprint"]
+    tolerance = LOSS_TOLERANCE.get(str(expected.get("precision")), LOW_PRECISION_TOLERANCE)
     return [
-        *_differences(baseline, trial),
-        *_losses_apart(list(baseline_losses), list(trial_losses), tolerance),
+        *_differences(expected, trial["fingerprint"]),
+        *_losses_apart(baseline["losses"], trial["losses"], tolerance),
     ]
 
 
@@ -46,7 +58,7 @@ def _differences(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> Itera
             yield Refusal(entry, _shown(before), _shown(after), says)
 
 
-def _losses_apart(before: list[float], after: list[float], tolerance: float) -> Iterator[Refusal]:
+def _losses_apart(before: Sequence[float], after: Sequence[float], tolerance: float) -> Iterator[Refusal]:
     if not before or len(before) != len(after):
         says = f"losses of {len(before)} and {len(after)} steps cannot be compared step by step"
         yield Refusal("losses", f"{len(before)} steps", f"{len(after)} steps", says)

@@ -6,8 +6,8 @@ is worth a trial, and whether two may be compared.
 """
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ Json = dict[str, Any]
 class LaunchedTrials:
     """The trials of an installation: its launchers, its templates, and how long each run is."""
 
-    launchers: Mapping[str, Launcher]
+    launcher: Callable[[str], Launcher]
+    """Opens the engine of that name, or gives the one that is open."""
     templates: Mapping[str, Template]
     default_template: str
     results: Path
@@ -71,14 +72,15 @@ class LaunchedTrials:
     def _run_once(self, order: TrialOrder, number: int, left_hours: float, watch: Watch) -> Run | None:
         """Nothing where the budget does not even allow a second of it."""
         template, key = self._template(order.template), run_key(order.key, number)
-        launcher = self.launchers[template.launcher]
+        launcher = self.launcher(template.launcher)
         devices = int(order.scenario["cluster"]["num_devices"])
         wall_s = min(template.limits.wall_s, int(left_hours * SECONDS_AN_HOUR / devices))
         handle = launcher.find(key)
         if handle is None:
             if wall_s < 1:
                 return None
-            job = make_job(template, order.scenario, order.plan, self.length, wall_s)
+            length = self.length if number == 1 else replace(self.length, profile_steps=0)
+            job = make_job(template, order.scenario, order.plan, length, wall_s)
             for left in reversed(range(SUBMIT_TRIES)):
                 try:
                     handle = launcher.submit(key, job)

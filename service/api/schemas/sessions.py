@@ -23,6 +23,16 @@ class BudgetCreate(BaseModel):
     session_s: float | None = Field(None, gt=0, le=86_400, description="seconds")
     tokens: int | None = Field(None, ge=0, le=10**9, description="of the language model")
     cost: float | None = Field(None, ge=0, le=10**6, description="money for the language model")
+    device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
+    trials: int | None = Field(None, ge=0, le=64, description="plans it may measure, the baseline among them")
+
+
+class PolicyCreate(BaseModel):
+    """What trials may change where a policy approves them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fields: list[str] = Field(max_length=50, description="fields of the plan; what follows from them may too")
 
 
 class SessionCreate(SearchCreate):
@@ -40,8 +50,14 @@ class SessionCreate(SearchCreate):
     mode: Literal["advise", "tune"] | None = Field(
         None, description="tune also measures plans on the cluster"
     )
-    approval: Literal["none", "person"] | None = Field(
-        None, description="person: the session waits for a decision before anything is launched or closed"
+    approval: Literal["none", "person", "policy"] | None = Field(
+        None,
+        description="person: the session waits for a decision before anything is launched or closed; "
+        "policy: trials keep to `policy` and the budget",
+    )
+    policy: PolicyCreate | None = Field(None, description="with approval policy: what trials may change")
+    template: str | None = Field(
+        None, max_length=253, description="the registered launch template of its trials; else the usual one"
     )
     labels: dict[str, str] = Field(default_factory=dict, description="at most 32, to find it again by")
     priority: int = Field(DEFAULT_PRIORITY, ge=0, le=9, description="the higher ones run first")

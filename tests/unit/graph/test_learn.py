@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph.context import Context
-from tests.unit.graph.cases import report_of, run, small, steps_of
+from graph.context import Context, Limits
+from tests.unit.graph.cases import report_of, run, small
+from tests.unit.graph.simulated_trials import SimulatedTrials, failed
 from tools.errors import InputError
 from tools.kb import open_folder
 
@@ -18,18 +19,6 @@ def context(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator of contexts
     made = Context(open_folder(tmp_path / "knowledge", None), learns=True)
     yield made
     made.knowledge.close()
-
-
-class SimulatedTrial:
-    """Answers at once with a made-up measurement, and counts."""
-
-    def __init__(self, status: str) -> None:
-        self.status, self.keys = status, list[str]()
-
-    def run(self, key: str, scenario: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
-        self.keys.append(key)
-        measured = {"metric": "step time, s", "before": 2.0, "after": 1.5, "speedup": 1.33}
-        return {"status": self.status, "says": "measured twice", "measured": measured}
 
 
 def test_the_outcome_is_kept_as_a_hypothesis_with_its_prediction(context: Context) -> None:
@@ -46,17 +35,26 @@ def test_a_session_that_may_not_learn_leaves_nothing(context: Context) -> None:
     assert all(entry.is_seed for entry in context.knowledge.entries())
 
 
-@pytest.mark.parametrize("status", ["confirmed", "refuted"])
-def test_a_measurement_marks_the_case(context: Context, status: str) -> None:
-    trial = SimulatedTrial(status)
-    outcome, events = run(small(mode="tune"), replace(context, trials=trial))
-    assert steps_of(events) == ["analyzer", "proposal", "verify", "trial", "learn", "report"]
-    assert trial.keys == ["s1-0"]
+@pytest.mark.parametrize(
+    ("takes", "status"),
+    [(0.5, "confirmed"), (2.0, "refuted"), (1.001, "hypothesis"), (failed("out_of_memory"), "refuted")],
+    ids=["faster", "slower", "inside the noise", "failed"],
+)
+def test_each_trial_is_kept_with_what_it_showed(context: Context, takes: Any, status: str) -> None:  # noqa: ANN401
+    trials = SimulatedTrials(lambda plan: 1.0 if plan["recompute"] == "full" else takes)
+    outcome, _ = run(small(mode="tune"), replace(context, trials=trials, limits=Limits(trials=2)))
     assert outcome.report is not None
-    case = context.knowledge.get(outcome.report["case"])
-    assert case.status == status
-    assert case.body["measured"]["speedup"] == 1.33
-    assert [one["to"] for one in case.body["history"]][-1] == status
+    case = context.knowledge.get("session-s1-trial-1")
+    assert (case.id, case.status) == (outcome.report["case"], status)
+    assert case.body["after"] == trials.orders[1].plan
+    assert case.body["predicted"]["step_time_s"] > 0
+    assert case.body.get("measured", {}).get("step_time_s") == (takes if isinstance(takes, float) else None)
+
+
+def test_a_baseline_is_no_case(context: Context) -> None:
+    trials = SimulatedTrials(lambda plan: 1.0)
+    run(small(mode="tune"), replace(context, trials=trials, limits=Limits(trials=1)))
+    assert all(entry.is_seed for entry in context.knowledge.entries())
 
 
 def test_tune_without_a_launcher_is_refused() -> None:

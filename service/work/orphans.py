@@ -1,0 +1,50 @@
+"""Ends trials' jobs that nobody waits for: of sessions cancelled while no worker had them, retried or deleted.
+
+A job of a session that still runs is never touched: whoever takes the session over finds it."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from service.store.database import Database
+from service.store.states import TERMINAL
+from service.store.tables import sessions
+from tools.launch.folder import Intent, JobFolder
+from tools.trials.runner import LaunchedTrials
+
+KEY = re.compile(r"(?P<session>[0-9a-f]{32})-(?P<attempt>\d+)-\d+(-r\d+)?")
+"""Of `tools.trials.keys` for a session of the service; jobs of others are not ours to end."""
+
+_log = logging.getLogger(__name__)
+
+
+def end_orphans(database: Database, trials: LaunchedTrials, jobs: Path) -> list[str]:
+    ended = []
+    for intent in _unfinished(jobs):
+        named = KEY.fullmatch(intent.key)
+        if named and _is_orphan(database, named["session"], int(named["attempt"])):
+            launcher = trials.launcher(intent.launcher)
+            handle = launcher.find(intent.key)
+            if handle and not launcher.status(handle).has_ended:
+                _log.warning("ending %s: its session is over", intent.key)
+                launcher.cancel(handle)
+                ended.append(intent.key)
+    return ended
+
+
+def _unfinished(jobs: Path) -> Iterator[Intent]:
+    for path in sorted(jobs.iterdir()) if jobs.is_dir() else ():
+        folder = JobFolder(path)
+        intent = folder.find_intent() if path.is_dir() and folder.find_final() is None else None
+        if intent:
+            yield intent
+
+
+def _is_orphan(database: Database, session_id: str, attempt: int) -> bool:
+    query = sa.select(sessions.c.state, sessions.c.attempt).where(sessions.c.id == session_id)
+    with database.read() as conn:
+        row = conn.execute(query).one_or_none()
+    return row is None or row.state in TERMINAL or row.attempt != attempt
