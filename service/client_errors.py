@@ -35,6 +35,8 @@ class ProblemError(AsapError):
 
 
 class UnreachableError(AsapError):
+    """Nobody answered, however often the call was sent."""
+
     def __init__(self, method: str, path: str, cause: object) -> None:
         reason = f"{type(cause).__name__}: {cause}" if cause else "no answer"
         super().__init__(f"{method} {path}: the server cannot be reached ({reason})")

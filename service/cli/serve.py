@@ -52,6 +52,8 @@ def run(args: Namespace) -> int:
         if args.json:
             write_json_line({"address": address, "role": args.role, "pid": os.getpid()})
             sys.stdout.flush()
+        elif sys.stdout.isatty():  # a person, who should not have to find it among the logs
+            print(f"asap: open {address}", flush=True)
 
     return 0 if serve(settings, args.host, args.port, args.role, announce) else 1
 

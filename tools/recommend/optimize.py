@@ -29,6 +29,7 @@ REASONER = "expert-rules"
 
 
 def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> Workload:
+    """What a search needs of a scenario; raises InputError for constraints that cannot be."""
     return Workload.of(scenario, parse_constraints(scenario.constraints, scenario.plan), calibration)
 
 
@@ -70,6 +71,7 @@ def propose(workload: Workload, progress: Progress | None = None) -> Report:
 def optimize(
     scenario: Scenario, progress: Progress | None = None, calibration: Calibration | None = None
 ) -> Report:
+    """Every legal plan searched, by rules alone; raises InfeasibleError where nothing fits."""
     workload = workload_of(scenario, calibration)
     profile = read_profile(scenario.traces)["diagnosis"] if scenario.traces else None
     found = propose(workload, progress)

@@ -10,7 +10,7 @@ from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.scenario.defaults import StatedCluster, StatedPlan, resolve_defaults
 from tools.scenario.facts import Facts, columns_of
-from tools.scenario.fields import build, get_object, refuse_unknown, shown
+from tools.scenario.fields import NOTHING, build, get_object, refuse_unknown, shown
 from tools.scenario.huggingface import canonical_model
 from tools.scenario.model_checks import check_model
 from tools.scenario.rules import check_plan
@@ -24,8 +24,10 @@ def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
     """A legal scenario with every default filled in; raises InputError for the first thing that is wrong."""
     given = get_object(obj, "scenario")
     refuse_unknown(given, set(Scenario.model_fields), "")
-    required = (*_PARTS, "plan") if need_plan or given.get("plan") is not None else _PARTS
-    parts = {name: get_object(given.get(name), name) for name in required}
+    has_plan = given.get("plan") is not None
+    parts = {name: get_object(given.get(name), name) for name in ((*_PARTS, "plan") if has_plan else _PARTS)}
+    if need_plan and not has_plan:
+        raise InputError("plan", NOTHING, "allowed: a JSON object; 'asap optimize' finds one")
     for name, cls in (("cluster", StatedCluster), ("training", TrainingSpec), ("plan", StatedPlan)):
         refuse_unknown(parts.get(name, {}), set(cls.model_fields), f"{name}.")
     return _typed(given, parts)

@@ -1,0 +1,95 @@
+"""Every command of the documentation is run, each page in a folder of its own with a server of its own."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.docs.pages import blocks, pages, script
+
+REPO = Path(__file__).resolve().parents[3]
+LINKED = ("examples", "service", "langgraph.json", "pyproject.toml")
+LONGEST_S = 300
+MOST_LEFT_OUT = 12
+WITH_COMMANDS = [page for page in pages(REPO) if any(one.reason is None for one in blocks(page.read_text()))]
+
+
+def place(folder: Path) -> Path:
+    """A checkout as far as commands see it; what they write stays here."""
+    for name in LINKED:
+        (folder / name).symlink_to(REPO / name)
+    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    return folder
+
+
+def environment(port: int) -> dict[str, str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("ASAP_")}
+    return {
+        **plain,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPO),
+        "ASAP_SERVER": f"http://127.0.0.1:{port}",
+        "ASAP_EMBEDDING": "none",
+        "COLUMNS": "100",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    port = free_port()
+    done = subprocess.run(
+        ["bash", "-c", script(page.read_text(), port)],
+        cwd=place(tmp_path), env=environment(port), capture_output=True, text=True, timeout=LONGEST_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def test_what_is_not_run_says_why_and_is_rare() -> None:
+    left_out = [one for page in pages(REPO) for one in blocks(page.read_text()) if one.reason]
+    assert len(left_out) <= MOST_LEFT_OUT
+    assert all(len(one.reason or "") > 10 for one in left_out)
+
+
+def test_every_link_of_a_page_leads_somewhere() -> None:
+    link = re.compile(r"\]\((?!https?://|#|mailto:)([^)#]+)")
+    broken = [
+        f"{page.name}: {target}"
+        for page in [*pages(REPO), REPO / "ARCHITECTURE.md"]
+        for target in link.findall(page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
+    text = "```sh\ntrue\n```\n\n```sh\nasap predict absent.json\n```\n"
+    done = subprocess.run(
+        ["bash", "-c", script(text, 1)], cwd=tmp_path, env=environment(1), capture_output=True, text=True
+    )
+    assert done.returncode != 0
+    assert "the block at line 5 failed: asap predict absent.json" in done.stderr
+
+
+def test_output_that_does_not_come_is_found(tmp_path: Path) -> None:
+    right = "```console\n$ echo one two\none ...\n```\n"
+    wrong = right.replace("one ...", "three")
+    statuses = [
+        subprocess.run(["bash", "-c", script(text, 1)], cwd=tmp_path, capture_output=True).returncode
+        for text in (right, wrong)
+    ]
+    assert statuses[0] == 0
+    assert statuses[1] != 0

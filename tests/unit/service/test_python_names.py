@@ -1,0 +1,43 @@
+"""The names that docs/python.md promises: they are there, say what they do and are typed."""
+
+import inspect
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs/python.md").read_text()
+ROW = re.compile(r"^\| `([\w.]+)` \| (.+) \|$", re.MULTILINE)
+NAMES = [(module, name) for module, names in ROW.findall(PAGE) for name in re.findall(r"`(\w+)`", names)]
+
+
+def untyped(function: Any) -> list[str]:  # noqa: ANN401 - anything callable
+    """Its parameters and what it returns, where nothing is said about them."""
+    signature = inspect.signature(function)
+    missing = [
+        one.name
+        for one in signature.parameters.values()
+        if one.annotation is inspect.Parameter.empty and one.name not in ("self", "cls")
+    ]
+    return missing + (["return"] if signature.return_annotation is inspect.Signature.empty else [])
+
+
+def public_methods(kind: type) -> list[Any]:
+    own = vars(kind).items()
+    return [one for name, one in own if inspect.isfunction(one) and not name.startswith("_")]
+
+
+def test_the_page_lists_names() -> None:
+    assert len(NAMES) > 30
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_a_promised_name_is_there_documented_and_typed(module: str, name: str) -> None:
+    found = getattr(import_module(module), name)
+    if not callable(found):
+        return
+    assert (found.__doc__ or "").strip(), "has no docstring"
+    functions = public_methods(found) if inspect.isclass(found) else [found]
+    assert {one.__name__: untyped(one) for one in functions if untyped(one)} == {}
