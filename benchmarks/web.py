@@ -81,7 +81,7 @@ def weight(browser: Browser, address: str, cookies: Cookies, path: str) -> tuple
     """Bytes as sent, bytes as read, and files, all besides Plotly."""
     context = browser.new_context(base_url=address, storage_state=cookies)
     page, answers = context.new_page(), list[Response]()
-    page.on("response", answers.append)
+    page.on("response", lambda answer: answers.append(answer))
     page.goto(path)
     draw_all(page)
     page.wait_for_timeout(300)

@@ -14,7 +14,7 @@ HUGGING_FACE, SCENARIO = "huggingface", "scenario"
 KINDS = {
     HUGGING_FACE: "a Hugging Face config.json",
     SCENARIO: "a whole scenario (JSON)",
-    **{name: f"a configuration of {name}" for name in IMPORT_FORMATS},
+    **{name: f"a configuration of {name}" for name in IMPORT_FORMATS if name != HUGGING_FACE},
 }
 CLUSTER = ("device", "num_devices", "devices_per_node")
 TRAINING = ("seq_len", "global_batch_size", "precision", "framework")

@@ -30,6 +30,7 @@ MIXTRAL: dict[str, Any] = {
         "recompute": "full",
     },
 }  # fmt: skip
+TOO_SMALL = {"device": "h100-sxm-80gb", "num_devices": 8}
 NOTES = "The switch between the racks is old. Keep tp inside a node; I suspect the pipeline bubble."
 TRIALS = ((9.81, 10.30, "confirmed"), (4.02, 3.86, "confirmed"), (0.62, 0.71, "hypothesis"))
 
@@ -59,7 +60,7 @@ def fill(installation: Installation) -> dict[str, str]:
         "traced": installation.submit({**TRACED, "traces": traces, "labels": {"cluster": "laptop"}}),
         "waits": installation.submit({**MIXTRAL, "approval": "person", "notes": NOTES}),
         "cold": installation.submit({**MIXTRAL, "plan": None}),
-        "failed": installation.submit({**MIXTRAL, "constraints": {"tp": 1, "pp": 1, "zero_stage": 0}}),
+        "failed": installation.submit({**LLAMA, "plan": None, "cluster": TOO_SMALL}),
         "done": installation.submit({**LLAMA, "notes": NOTES, "labels": {"team": "pretraining"}}),
     }
     for id in shown.values():

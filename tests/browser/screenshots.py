@@ -42,7 +42,7 @@ PAGES = {
     "first-look": "/sessions/{done}#main",
     "figures": "/sessions/{done}#figures",
     "trail-first-look": "/sessions/{done}/trail#main",
-    "what-if-first-look": "/what-if?session={done}&plan=1&tp=4&num_devices=128#main",
+    "what-if-first-look": "/what-if?session={done}&tp=4&recompute=selective#main",
 }
 
 

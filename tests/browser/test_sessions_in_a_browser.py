@@ -13,6 +13,11 @@ from tests.browser.watching import Watched
 PATIENCE_MS = 60_000
 ONE_SESSION = re.compile(r"/sessions/[0-9a-f]{32}$")
 REPAINTED = "([one, old]) => getComputedStyle(document.querySelector(one)).fill !== old"
+DROP = """(zone, names) => {
+    const dataTransfer = new DataTransfer();
+    for (const name of names) dataTransfer.items.add(new File(["{}"], name));
+    zone.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+}"""
 MEASURED = {"ranks", "timeline", "lateness", "measured-collectives", "measured-roofline"}
 
 
@@ -47,6 +52,16 @@ def test_a_session_is_submitted_with_traces_watched_and_drawn(page: Watched, tmp
     read.locator("summary").click()
     expect(read.locator("pre").last).to_contain_text(EVIL_KERNEL)
     assert view.evaluate("window.hacked") is None
+
+
+def test_dropped_traces_are_taken_and_other_files_are_left(page: Watched) -> None:
+    view = page.page
+    view.goto("/sessions/new")
+    view.locator("[data-drop]").evaluate(DROP, ["rank0.json.gz", "README.md", "rank1.json"])
+    expect(view.locator("[data-upload]")).to_contain_text("2 files, uploaded when you submit")
+    assert view.locator("#trace-files").evaluate("one => one.files.length") == 2
+    view.locator("[data-drop]").evaluate(DROP, ["README.md"])
+    expect(view.locator("[data-upload]")).to_contain_text("No trace among these files")
 
 
 def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(

@@ -14,7 +14,7 @@ from service.web.exports import format_for
 from service.web.rendering import page
 from service.web.session_figures import FIGURES
 from service.web.validation import find_validation
-from service.web.views.accuracy import trust_of
+from service.web.views.accuracy import DENSE, EXPERTS, trust_of
 from service.web.views.brought import brought_by_people
 from service.web.views.session import session_view
 from service.web.views.trail import trail_of
@@ -29,17 +29,18 @@ def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
     with parts.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
         events = events_after(conn, id, 0)
+    shown = session_view(row)
     return page(
         request,
         "session",
         caller,
-        shown=session_view(row),
+        shown=shown,
         trail=trail_of(events),
         brought=brought_by_people(events),
         formats=FORMATS,
         default_format=format_for(row.request or {}),
         recomputes=RECOMPUTES,
-        trust=trust_of(find_validation()),
+        trust=trust_of(find_validation(), EXPERTS if shown.has_experts else DENSE),
         decision_id=new_id(),
     )
 

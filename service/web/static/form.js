@@ -1,4 +1,5 @@
 // The form of a new session: shows what fits the kind of file, asks the server what is wrong, uploads traces.
+import { acceptDrops } from "./drops.js";
 import { uploadTraces } from "./uploads.js";
 
 const form = document.querySelector("[data-new-session]");
@@ -90,28 +91,23 @@ async function submit(event) {
   }
 }
 
-function acceptDrops(zone) {
-  const mark = (is) => (event) => {
-    event.preventDefault();
-    zone.classList.toggle("over", is);
-  };
-  zone.ondragover = mark(true);
-  zone.ondragleave = mark(false);
-  zone.ondrop = (event) => {
-    mark(false)(event);
-    traces.files = event.dataTransfer.files;
-    traces.dispatchEvent(new Event("change"));
-  };
+function takeTraces(files) {
+  const chosen = new DataTransfer();
+  for (const file of files) chosen.items.add(file);
+  traces.files = chosen.files;
+  traces.dispatchEvent(new Event("change"));
 }
 
 traces.onchange = () => {
   form.elements.traces.value = "";
-  form.querySelector("[data-upload]").textContent = `${traces.files.length} files, uploaded when you submit.`;
+  const [count, names] = [traces.files.length, [...traces.files].map((file) => file.name)];
+  const said = count ? `${count === 1 ? names[0] : `${count} files`}, uploaded when you submit.` : "No trace among these files.";
+  form.querySelector("[data-upload]").textContent = said;
 };
 for (const input of form.querySelectorAll("[data-into]")) input.onchange = () => readFile(input);
 form.elements.kind.onchange = (event) => showFor(event.target.value);
 form.addEventListener("input", later);
 form.addEventListener("submit", submit);
-acceptDrops(form.querySelector("[data-drop]"));
+acceptDrops(form.querySelector("[data-drop]"), traces.accept.split(","), takeTraces);
 showFor(form.elements.kind.value);
 if (form.elements.config.value.trim()) check();

@@ -9,7 +9,7 @@ from service.web.validation import Validation
 from tools.kb import Entry
 
 STEP = "step_time_s"
-ALL = "all"
+ALL, DENSE, EXPERTS = "all", "dense", "mixture of experts"
 INTERVAL = "80% interval holds"
 
 
@@ -39,12 +39,11 @@ class Trust:
     holds: str
 
 
-def trust_of(validation: Validation | None) -> Trust | None:
-    """From the row of all runs; None where the page has none."""
+def trust_of(validation: Validation | None, rows: str = ALL) -> Trust | None:
+    """From the row of these runs; None where the page has none."""
     for section in validation.sections if validation else ():
-        row = next(
-            (dict(zip(section.header[1:], one[1:], strict=True)) for one in section.rows if one[0] == ALL), {}
-        )
+        found = next((one for one in section.rows if one[0] == rows), [])
+        row = dict(zip(section.header[1:], found[1:], strict=False))
         if {"rows", "median", INTERVAL} <= row.keys():
             return Trust(row["rows"], row["median"], row[INTERVAL])
     return None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from service.report.figures import Bar, Figure, figures_of
@@ -10,6 +11,7 @@ from service.store.rows import Data, SessionRow
 from service.store.states import BUSY, CANCELLED, COMPLETED, FAILED, TERMINAL, WAITING
 from service.web.figures.mesh import AXES, axes_of
 from service.web.views.draft import draft_of
+from tools.recommend.workload import Workload
 from tools.scenario import Plan
 
 SECTIONS = {
@@ -105,11 +107,18 @@ class SessionView:
         return next(iter(axes_of(self._plans[0])), "")
 
     @property
+    def has_experts(self) -> bool:
+        return self._workload is not None and self._workload.scenario.model.is_moe
+
+    @cached_property
+    def _workload(self) -> Workload | None:
+        return read_workload(self.row.request or {}, self.report) if self.report else None
+
+    @property
     def _plans(self) -> list[Plan]:
         """The proposals, then today's."""
-        report = self.report or {}
-        today = read_workload(self.row.request or {}, report).scenario.plan if report else None
-        found = [Plan.model_validate(one["plan"]) for one in report.get("proposals", [])]
+        found = [Plan.model_validate(one["plan"]) for one in (self.report or {}).get("proposals", [])]
+        today = self._workload.scenario.plan if self._workload else None
         return [*found, *([today] if today else [])]
 
     @property

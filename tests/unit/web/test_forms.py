@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.api.problems import ApiError
 from service.web.forms import MEDIA_TYPE, parse_form
-from service.web.submission import body_of
+from service.web.submission import KINDS, body_of
 from tests.unit.service_api.served import SCENARIO, Served
 from tests.unit.web.browsing import post, token
 from tools.errors import InputError
@@ -46,6 +46,11 @@ def test_degrees_left_empty_are_one_and_data_parallelism_follows() -> None:
     assert plan == {
         "tp": 2, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 1, "micro_batch_size": 1, "dp": 4, "dp_shard": 4,
     }  # fmt: skip
+
+
+def test_a_models_own_configuration_is_offered_first_and_by_its_name() -> None:
+    assert next(iter(KINDS.values())) == "a Hugging Face config.json"
+    assert len(set(KINDS.values())) == len(KINDS)
 
 
 def test_a_whole_scenario_is_taken_as_it_is_with_what_the_form_adds() -> None:

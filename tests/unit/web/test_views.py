@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from service.store.rows import EventRow
 from service.web.example import EXAMPLE
 from service.web.validation import find_validation, parse_plot, parse_sections
-from service.web.views.accuracy import median_error, trials_of, trust_of
+from service.web.views.accuracy import EXPERTS, median_error, trials_of, trust_of
 from service.web.views.brought import Brought, brought_by_people
 from service.web.views.graph import nodes_of, strip_of
 from service.web.views.hardware import device_lines, facts_of
@@ -286,6 +286,10 @@ def test_how_far_to_trust_a_prediction_is_read_from_the_row_of_all_runs() -> Non
     assert int(trust.runs) > 400
     assert trust.median.endswith("%")
     assert trust.holds.endswith("%")
+    experts = trust_of(find_validation(), EXPERTS)
+    assert experts
+    assert float(experts.median.rstrip("%")) > float(trust.median.rstrip("%"))
+    assert trust_of(find_validation(), "nothing") is None
     assert trust_of(None) is None
 
 
