@@ -13,6 +13,8 @@ from service.report.text import plain
 if TYPE_CHECKING:
     from service.client_schedules import Run, Schedule
 
+LEAST_WIDTH = 120
+
 
 def print_schedules(schedules: Sequence["Schedule"]) -> None:
     table = _table("name", "state", "cron", "zone", "next", "workloads", "last night")
@@ -20,7 +22,7 @@ def print_schedules(schedules: Sequence["Schedule"]) -> None:
         count = str(len(one.definition.get("workloads") or []))
         words = (one.name, one.state, one.cron, one.zone, _time(one.next_at), count, _last(one))
         table.add_row(*(Text(plain(word)) for word in words))
-    Console().print(table if schedules else "no schedules; 'asap schedule add FILE' makes one")
+    _console().print(table if schedules else "no schedules; 'asap schedule add FILE' makes one")
 
 
 def print_schedule(schedule: "Schedule") -> None:
@@ -47,7 +49,7 @@ def print_runs(runs: Sequence["Run"]) -> None:
     for one in runs:
         words = (one.id, _time(one.planned_at), one.trigger, one.state, one.outcome or "", one.reason or "")
         table.add_row(*(Text(plain(word)) for word in words))
-    Console().print(table if runs else "no nights yet")
+    _console().print(table if runs else "no nights yet")
 
 
 def _last(schedule: "Schedule") -> str:
@@ -60,6 +62,11 @@ def _last(schedule: "Schedule") -> str:
 
 def _time(moment: datetime | None) -> str:
     return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _console() -> Console:
+    """Wide enough for an id beside the rest: what is to be copied must not be broken."""
+    return Console(width=max(Console().width, LEAST_WIDTH))
 
 
 def _table(*columns: str) -> Table:

@@ -5,7 +5,7 @@ ranks count in shares of the step, so that a tiny part that doubles is not an al
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tools.nightly.night import Night
@@ -51,6 +51,10 @@ class Series:
     values: list[float]
     """In the figure's scale."""
     floor: float
+
+    def own_nights(self, places: Collection[int]) -> list[int]:
+        """Nights of the workload in the count of this series."""
+        return [night for night, place in enumerate(self.places) if place in places]
 
 
 def list_series(nights: Sequence[Night], least_step_ratio: float = LEAST_STEP_RATIO) -> list[Series]:

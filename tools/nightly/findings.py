@@ -75,7 +75,8 @@ def judge(
     rules = rules or Rules()
     if not series.figure.is_headline:
         rules = replace(rules, chance=rules.chance * STRICTER)
-    course = follow(series.values, series.floor, series.figure.least, rules)
+    own = series.own_nights(changed)
+    course = follow(series.values, series.floor, series.figure.least, rules, own)
     last = len(series.values) - 1
     fresh = last if unread is None else min(last, bisect_left(series.places, unread))
     return _find(series, course, rules, changed, fresh), course

@@ -45,7 +45,7 @@ def read_metrics_night(described: Mapping[str, Any], path: Path) -> Night:
         num_steps=len(times_s),
         step_time_s=step_s,
         step_error_ratio=error_ratio(times_s),
-        mfu=_number(given, "mfu") or mfu_of(scenario, step_s),
+        mfu=_mfu(given) or mfu_of(scenario, step_s),
         terms_s=_terms(given),
         rank_spread_ratio=spread(list(own_s.values()), step_s),
         peak_memory_bytes=_peak(given),
@@ -137,6 +137,14 @@ def _number(given: Mapping[str, Any], field: str) -> float | None:
     if not _is_number(value) or value <= 0:
         raise InputError(field, value, "must be a positive number")
     return float(value)
+
+
+def _mfu(given: Mapping[str, Any]) -> float | None:
+    """Some log it in percent."""
+    mfu = _number(given, "mfu")
+    if mfu is not None and mfu > 1:
+        raise InputError("mfu", mfu, "must be a ratio between 0 and 1")
+    return mfu
 
 
 def _is_number(value: object) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tools.nightly.attribution import attribute, nights_with_changes
-from tools.nightly.figures import MFU, STEP_TIME, list_series
+from tools.nightly.figures import MFU, STEP_TIME, Series, list_series
 from tools.nightly.findings import STRICTER, alarm_night
 from tools.nightly.night import Night
 from tools.nightly.steps import Rules, Step, follow
@@ -98,14 +98,18 @@ def score_found(
 def alarms_of(nights: Sequence[Night], rules: Rules | None = None) -> list[Alarm]:
     """Every night on which somebody is told that the step time got worse."""
     series, changed = list_series(nights)[0], nights_with_changes(nights)
-    steps = follow(series.values, series.floor, series.figure.least, rules).steps
+    steps = _steps(series, rules, changed)
     raised = [(alarm_night(step, series, changed), step) for step in steps if step.after > step.before]
     return [(night, step) for night, step in raised if night is not None]
 
 
+def _steps(series: Series, rules: Rules | None, changed: set[int]) -> list[Step]:
+    own = series.own_nights(changed)
+    return follow(series.values, series.floor, series.figure.least, rules, own).steps
+
+
 def _suspicions(nights: Sequence[Night], rules: Rules | None) -> int:
-    series = list_series(nights)[0]
-    steps = follow(series.values, series.floor, series.figure.least, rules).steps
+    steps = _steps(list_series(nights)[0], rules, nights_with_changes(nights))
     return sum(
         step.cleared is not None and step.told >= LEARNT and step.after > step.before for step in steps
     )
@@ -114,10 +118,10 @@ def _suspicions(nights: Sequence[Night], rules: Rules | None) -> int:
 def _notices(nights: Sequence[Night], rules: Rules | None) -> int:
     """MFU says what the step time says."""
     strict = replace(rules or Rules(), chance=(rules or Rules()).chance * STRICTER)
-    count = 0
+    changed, count = nights_with_changes(nights), 0
     for series in list_series(nights):
         if series.figure.name not in (STEP_TIME, MFU):
-            steps = follow(series.values, series.floor, series.figure.least, strict).steps
+            steps = _steps(series, strict, changed)
             count += sum(step.after > step.before and (step.confirmed or 0) >= LEARNT for step in steps)
     return count
 

@@ -2,10 +2,12 @@
 
 The test is a likelihood ratio for a step (Willsky and Jones 1976) with robust parts: the last 1 to 14 nights
 against up to 28 before them. One night tells a large step at once, two weeks tell a small one that no single
-night shows. A step seen in one night only is held until the next one confirms or clears it.
+night shows. A step seen in one night only is held until the next one confirms or clears it. One that begins
+where software, plan, nodes or data changed needs less proof.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,6 +25,8 @@ class Rules:
     """Nights before anything is told."""
     chance: float = 1e-4
     """Of a false alarm of one test, under normal noise."""
+    explained: float = 1.0
+    """False alarms that begin on nights of a change of surroundings, all together, for each of the others."""
     confirming: float = 2.0
     """Scatters by which the night after a one-night step must still differ."""
     level: Callable[[Values], float] = level
@@ -62,6 +66,8 @@ class _Walk:
     floor: float
     least: float
     rules: Rules
+    changed: list[int]
+    """Nights on which the surroundings changed, in order."""
     course: Course = field(default_factory=Course)
     earlier: list[int] | None = None
     """The nights of the level before, while a step of one night is held."""
@@ -101,7 +107,8 @@ class _Walk:
                 continue
             noise, nights = self._noise(old, before)
             error = noise * np.sqrt(level_variance(len(old)) + level_variance(length))
-            score = abs(after - before) / error / limit(self.rules.chance, nights)
+            chance = self.rules.chance * self._likelier(night, length)
+            score = abs(after - before) / error / limit(chance, nights)
             if score > best:
                 confirmed = night if length > 1 else None
                 best, found = (
@@ -109,6 +116,17 @@ class _Walk:
                     Step(self.course.present[-length], night, before, after, noise, confirmed),
                 )
         return found
+
+    def _likelier(self, night: int, length: int) -> float:
+        """A step on a night of a change is likelier than on others, the more so the rarer changes are.
+
+        So many times the chance that such nights, as many as are known by then, get the false alarms they
+        may have. Not for a single night, which may as well be odd.
+        """
+        if length == 1 or self.course.present[-length] not in self.changed:
+            return 1.0
+        nights_with_changes = bisect_right(self.changed, night)
+        return max(1.0, self.rules.explained * (night + 1) / nights_with_changes)
 
     def _level(self, nights: list[int]) -> float:
         return self.rules.level(self.values[nights])
@@ -135,9 +153,17 @@ class _Walk:
         self.known = np.concatenate([self.known, own])[-self.rules.window :]
 
 
-def follow(values: Sequence[float], floor: float, least: float, rules: Rules | None = None) -> Course:
-    """`floor` is the least scatter to reckon with, `least` the least change worth telling."""
-    walk = _Walk(np.asarray(values, dtype=np.float64), floor, least, rules or Rules())
+def follow(
+    values: Sequence[float],
+    floor: float,
+    least: float,
+    rules: Rules | None = None,
+    changed: Collection[int] = (),
+) -> Course:
+    """`floor` is the least scatter to reckon with, `least` the least change worth telling; on the `changed`
+    nights something else changed too, which makes a step likelier."""
+    known = np.asarray(values, dtype=np.float64)
+    walk = _Walk(known, floor, least, rules or Rules(), sorted(changed))
     for night in range(len(walk.values)):
         walk.add(night)
     return walk.course

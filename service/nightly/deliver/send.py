@@ -69,17 +69,17 @@ class Post:
     ) -> list[tuple[str, str, Callable[[], str]]]:
         hooks, chats = _numbered(recipients.webhooks), _numbered(recipients.slack)
         return [
-            *(("webhook", shown, self._hook(url, report)) for shown, url in hooks),
+            *(("webhook", shown, self._hook(shown, url, report)) for shown, url in hooks),
             *(("slack", shown, self._chat(url, report)) for shown, url in chats),
             *(("email", to, self._mail(to, report)) for to in recipients.emails),
         ]
 
-    def _hook(self, url: str, report: Mapping[str, Any]) -> Callable[[], str]:
+    def _hook(self, shown: str, url: str, report: Mapping[str, Any]) -> Callable[[], str]:
         def work() -> str:
             secret = self.settings.webhook_secret
             if secret is None:
                 raise InputError("webhooks", "an address", "no ASAP_WEBHOOK_SECRET is set to sign with")
-            id = f"{self.run_id}.{_host(url)}"
+            id = f"{self.run_id}.{shown.partition(':')[0]}"
             content = {"id": id, "event": "nightly", "link": self.link, "report": report}
             body = json.dumps(content, allow_nan=False).encode()
             signed = signed_headers(secret.get_secret_value().encode(), id, body)

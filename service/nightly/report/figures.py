@@ -3,17 +3,18 @@
 Only places and texts are computed here; colours are the stylesheet's, by class.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from service.nightly.report.words import amount, day, term
+from service.nightly.report.words import GIB, amount, day, term
 
 Data = Mapping[str, Any]
 WIDTH, HEIGHT = 720.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 12.0, 12.0, 24.0
-TICKS = 4
+TICKS = 6
 MOST_DATES = 6
 MOST_TERMS = 6
 TITLES = {
@@ -107,7 +108,8 @@ def _plot(name: str, one: Data, said: Data) -> Plot:
     ]
     first, last = amount(name, values[0]), amount(name, values[-1])
     says = f"{TITLES[name]} of {len(values)} nights, from {first} to {last}"
-    ticks = [Tick(frame.y(value), amount(name, value)) for value in _steps(frame)]
+    unit = GIB if name == "peak_memory_bytes" else 1.0
+    ticks = [Tick(frame.y(value), amount(name, value)) for value in _steps(frame, unit)]
     lines = _levels(list(zip(nights, levels, strict=False)), frame)
     return Plot(name, TITLES[name], says, dots, lines, ticks, _dates(at, frame), _marks(said, frame))
 
@@ -148,8 +150,12 @@ def _frame(count: int, values: Sequence[float]) -> _Frame:
     return _Frame(count, max(low - room, 0.0) if low >= 0 else low - room, high + room)
 
 
-def _steps(frame: _Frame) -> list[float]:
-    return [frame.low + (frame.high - frame.low) * place / TICKS for place in range(TICKS + 1)]
+def _steps(frame: _Frame, unit: float = 1.0) -> list[float]:
+    """Round values in the unit that people read, at most one more than TICKS."""
+    low, high = frame.low / unit, frame.high / unit
+    power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
+    step = next(power * by for by in (1, 2, 5, 10) if power * by * TICKS >= high - low)
+    return [unit * step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _dates(at: Sequence[float], frame: _Frame) -> list[Tick]:

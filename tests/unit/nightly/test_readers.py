@@ -184,6 +184,7 @@ def test_the_reference_trainers_result_is_a_metrics_file(workload: dict[str, Any
         ('{"step_times_s": [NaN]}', "step_times_s"),
         ('{"step_times_s": [-1]}', "step_times_s"),
         ('{"step_times_s": [1], "mfu": 0}', "mfu"),
+        ('{"step_times_s": [1], "mfu": 38.5}', "mfu"),
         ('{"step_times_s": [1], "breakdown_s": {"compute": "much"}}', "breakdown_s"),
         ('{"step_times_s": [1], "plan": {"tp": 0}}', "plan.tp"),
     ],

@@ -87,3 +87,12 @@ def test_what_was_told_does_not_depend_on_later_nights(times_s: list[float], few
 def test_rules_can_be_made_stricter() -> None:
     values = logs(wobble(28) + wobble(14, 10.15))
     assert follow(values, FLOOR, LEAST, Rules(chance=1e-12)).steps == []
+
+
+def test_a_step_where_something_else_changed_needs_less_proof_unless_that_is_every_night() -> None:
+    values = logs(wobble(28) + wobble(14, 10.15))
+    (plain,) = follow(values, FLOOR, LEAST).steps
+    (explained,) = follow(values, FLOOR, LEAST, changed=[28]).steps
+    assert (explained.night, explained.told < plain.told) == (28, True)
+    (restless,) = follow(values, FLOOR, LEAST, changed=range(len(values))).steps
+    assert restless == plain

@@ -1,17 +1,20 @@
 """Pages, Markdown and messages: complete, and safe whatever the names are."""
 
 import json
+import math
 from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.nightly.definition import Policy, parse
 from service.nightly.deliver.chat import chat_message
 from service.nightly.night import run_night
-from service.nightly.report.figures import plots_of, spark_points
+from service.nightly.report.figures import _Frame, _steps, plots_of, spark_points
 from service.nightly.report.files import write_report
 from service.nightly.report.html import html_overview, html_workload, page_name
 from service.nightly.report.markdown import markdown_overview, markdown_workload
@@ -156,3 +159,13 @@ def test_a_sparkline_stays_in_its_frame() -> None:
     assert spark_points([]) == ""
     assert spark_points([2.0]) == "0.0,23.0"
     assert spark_points([1.0, 2.0]) == "0.0,23.0 100.0,1.0"
+
+
+@given(st.floats(1e-3, 1e12), st.floats(1e-3, 1.0), st.sampled_from([1.0, 2.0**30]))
+def test_the_ticks_of_a_plot_are_round_few_and_inside(low: float, span: float, unit: float) -> None:
+    frame = _Frame(10, low, low * (1 + span))
+    ticks = _steps(frame, unit)
+    assert 2 <= len(ticks) <= 7
+    assert all(frame.low <= tick * (1 + 1e-9) and tick <= frame.high * (1 + 1e-9) for tick in ticks)
+    step = (ticks[1] - ticks[0]) / unit
+    assert round(step / 10 ** math.floor(math.log10(step) + 1e-9)) in (1, 2, 5)
