@@ -63,11 +63,9 @@ trap 'jobs -p | xargs --no-run-if-empty kill 2> serve.end; wait' EXIT
 
 def _shell(text: str, port: int) -> str:
     """A server goes to the background, and is waited for."""
-    serving = re.compile(r"^asap serve.*$", re.MULTILINE)
     ready = f"until curl -sf localhost:{port}/readyz > ready.json; do kill -0 $!; sleep 0.2; done"
-    return serving.sub(
-        lambda found: f"{found[0].partition('#')[0]} > serve.out 2> serve.log &\n{ready}", text
-    )
+    started = rf"\g<1> > serve.out 2> serve.log &\n{ready}"
+    return re.sub(r"^(asap serve[^#&\n]*)(?:&\s*)?(?:#.*)?$", started, text, flags=re.MULTILINE)
 
 
 def _console(text: str, port: int) -> str:
