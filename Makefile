@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-web screenshots clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -102,6 +102,10 @@ bench-agents: setup ## whole sessions on published workloads: rules, language mo
 
 bench-nightly: setup ## precision and recall of the nightly review, and false alarms in quiet months
 	@$(RUN) benchmarks/nightly.py
+
+# Needs root, iproute2 and an idle machine; goes on where the last run stopped (build/testbed).
+bench-trials: setup ## gain, trials needed and errors of predictions on two hosts over slow links
+	@$(RUN) benchmarks/trials.py
 
 bench-session: setup ## seconds of a session for 1,024 devices, and what the graph itself takes
 	@$(RUN) benchmarks/session.py

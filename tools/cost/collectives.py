@@ -4,6 +4,7 @@ Ranks are ordered tensor → context → data → pipeline (Megatron-Core's defa
 consecutive ranks). A group of `size` ranks `stride` apart fills a scale-up domain (node, NVLink domain, TPU
 slice) with `inside` members and spans `outside` domains. Ring algorithms move (n-1)/n of the message over
 each rank's link; between domains the members of one domain use their network cards side by side.
+A flat library (gloo) makes one ring whatever the nodes: the whole of it crosses the card of each node.
 Source: NCCL's bus-bandwidth definitions (nccl-tests, PERFORMANCE.md); hierarchical rings as in NCCL.
 """
 
@@ -55,7 +56,9 @@ def gather_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> 
 def gather_transfer_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
     """The part of a gather that grows with its bytes."""
     fast = message_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
-    slow = message_bytes * (group.outside - 1.0) / group.outside / (group.inside * _slow_rate(x, c))
+    ring = np.where(x.flat_rings > 0, group.size, group.outside)
+    ring = np.where(group.outside > 1, ring, 1.0)
+    slow = message_bytes * (ring - 1.0) / ring / (group.inside * _slow_rate(x, c))
     return np.maximum(fast, slow)
 
 
@@ -77,7 +80,8 @@ def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, co
     outside = group.outside
     fast = sent_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
     domains_hit = outside * (1.0 - (1.0 - 1.0 / np.maximum(outside, 1.0)) ** copies)
-    crossing = sent_bytes / np.maximum(copies, 1.0) * domains_hit * (outside - 1.0) / outside
+    sent_once = sent_bytes / np.maximum(copies, 1.0) * domains_hit
+    crossing = np.where(x.flat_rings > 0, sent_bytes, sent_once) * (outside - 1.0) / outside
     latency = x.fast_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(
         outside > 1, x.slow_latency, 0.0
     )
@@ -87,7 +91,9 @@ def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, co
 def neighbour_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
     """A message to the next rank of the group; the slowest hop counts."""
     crosses = group.outside > 1
-    rate = np.where(crosses, _slow_rate(x, c), _fast_rate(x, c, group))
+    # through a shared card the one member that sends out of its node has the others' share too
+    card = np.where(x.flat_rings > 0, group.inside, 1.0)
+    rate = np.where(crosses, card * _slow_rate(x, c), _fast_rate(x, c, group))
     latency = np.where(crosses, x.slow_latency, x.fast_latency)
     return np.where(group.size > 1, message_bytes / rate + latency, 0.0)
 

@@ -135,6 +135,8 @@ def cluster_facts(s: Scenario, device: Device) -> Facts:
         "slow_latency": device.inter_node_latency_s,
         "domain": _domain(s.cluster, device),
         "torus_dimensions": _torus_dimensions(s.cluster, device),
+        "scatter_passes": device.collectives.reduce_scatter_passes,
+        "flat_rings": float(device.collectives.is_flat),
         "launch_s": device.launch_overhead_s,
     }
 

@@ -70,6 +70,8 @@ class Inputs(Columns):
     slow_latency: Array
     domain: Array
     torus_dimensions: Array
+    scatter_passes: Array
+    flat_rings: Array
     launch_s: Array
     # training
     seq: Array

@@ -98,7 +98,7 @@ def learn(x: Inputs, keys: RowKeys, residuals: Residuals) -> IntervalModel:
     values, seen = residuals.values, residuals.novelties == 0
     usual = {kind: _mean_error(values[residuals.headline & (kinds == kind)]) for kind in ("dense", "moe")}
     stack = {
-        str(label): _shrunk(values[seen & (labels == label)], usual[label.rsplit("|", 1)[1]])
+        str(label): shrunk(values[seen & (labels == label)], usual[label.rsplit("|", 1)[1]])
         for label in np.unique(labels)
     }
     scales = np.array(
@@ -145,7 +145,7 @@ def _mean_error(residuals: Array) -> float:
     return float(np.mean(np.abs(residuals))) if len(residuals) else 0.2
 
 
-def _shrunk(residuals: Array, usual: float) -> float:
+def shrunk(residuals: Array, usual: float) -> float:
     total = SHRINKAGE_ROWS * usual + float(np.sum(np.abs(residuals)))
     return total / (SHRINKAGE_ROWS + len(residuals))
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from tools.cost.coefficients import Coefficients
 from tools.cost.collectives import (
-    all_reduce_s,
     all_to_all_s,
     gather_latency_s,
     gather_s,
@@ -27,7 +26,8 @@ def tensor_pair_s(x: Inputs, c: Coefficients) -> Array:
     """One all-reduce of the hidden state, or the all-gather and reduce-scatter of sequence parallelism, which
     move the same bytes (Korthikanti et al., arXiv 2205.05198, section 4.2.2)."""
     group = place(x, x.tp, np.ones(()))
-    return all_reduce_s(x, c, group, x.tokens * x.hidden * x.value_bytes)
+    passes = 2.0 + np.where(x.sequence_parallel > 0, x.scatter_passes - 1.0, 0.0)
+    return passes * gather_s(x, c, group, x.tokens * x.hidden * x.value_bytes)
 
 
 def context_s(x: Inputs, c: Coefficients) -> Array:
@@ -99,8 +99,9 @@ def _sharded_s(
     one_pass = messages * gather_transfer_s(x, c, shard_group, layer_bytes)
     replicas = 2.0 * messages * gather_transfer_s(x, c, replica_group, layer_bytes / shards)
     # each micro-batch: ZeRO-3 gathers twice and scatters, ZeRO-2 scatters; the rest waits for the step's end
-    each = np.select([x.zero >= 3, x.zero >= 2], [3.0, 1.0], 0.0)
-    at_end = np.select([x.zero >= 3, x.zero >= 2], [0.0, 1.0], 2.0)
+    scatter = x.scatter_passes
+    each = np.select([x.zero >= 3, x.zero >= 2], [2.0 + scatter, scatter], 0.0)
+    at_end = np.select([x.zero >= 3, x.zero >= 2], [0.0, 1.0], 1.0 + scatter)
     passes = each * x.micro_batches + at_end
     latency = messages * (
         passes * gather_latency_s(x, c, shard_group) + 2.0 * gather_latency_s(x, c, replica_group)

@@ -99,12 +99,12 @@ def fit(x: Inputs, keys: RowKeys, measured_s: Array, weights: Array) -> Shifts:
 
     def residuals(scaled: Array) -> Array:
         raw = (predict(scaled * spreads) - target) * weights / RESIDUAL_SPREAD
-        return np.concatenate([_robust(raw)[0], scaled])
+        return np.concatenate([robust(raw)[0], scaled])
 
     def jacobian(scaled: Array) -> Array:
         shifts = scaled * spreads
         centre = predict(shifts)
-        slope = _robust((centre - target) * weights / RESIDUAL_SPREAD)[1] * weights / RESIDUAL_SPREAD
+        slope = robust((centre - target) * weights / RESIDUAL_SPREAD)[1] * weights / RESIDUAL_SPREAD
         top = _derivatives(plan, predict, shifts, centre) * slope[:, None] * spreads[None, :]
         return np.concatenate([top, np.eye(len(spreads))])
 
@@ -114,7 +114,7 @@ def fit(x: Inputs, keys: RowKeys, measured_s: Array, weights: Array) -> Shifts:
     return plan.as_shifts(result.x * spreads)
 
 
-def _robust(raw: Array) -> tuple[Array, Array]:
+def robust(raw: Array) -> tuple[Array, Array]:
     """Soft-L1 of the residuals as signed roots, and its derivative."""
     z = np.sqrt(1.0 + (raw / ROBUST_FROM) ** 2)
     shrink = np.sqrt(2.0 / (z + 1.0))  # not by z - 1, which is lost in rounding where a row fits exactly

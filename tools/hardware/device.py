@@ -7,6 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """How the device's collective library differs from NCCL's rings, which are the default."""
+
+    reduce_scatter_passes: float = 1.0
+    """Bytes that a reduce-scatter moves, over those of an all-gather of the same message."""
+    is_flat: bool = False
+    """Rings and exchanges know no nodes, and all devices of a node send through one network card."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """What the catalogue knows about one device; `sources` has an entry for every figure."""
@@ -39,6 +49,7 @@ class Device:
     torus_dimensions: int
     """0 where the scale-up domain is switched or fully connected."""
 
+    collectives: Collectives = Collectives()
     peak_flops: Mapping[str, float] = field(hash=False)
     """By precision; a precision that the hardware lacks is absent."""
     sources: Mapping[str, str] = field(hash=False)

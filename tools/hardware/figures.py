@@ -4,10 +4,10 @@ The one place where the units of the data files (GiB, GB/s, Gbit/s, TFLOP/s, mic
 units and, for printing, turn back.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from tools.hardware.device import Device
+from tools.hardware.device import Collectives, Device
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 PEAK_KEY = "peak_tflops"
@@ -77,6 +77,7 @@ def describe(device: Device) -> dict[str, Any]:
         "generation": device.generation,
         "aliases": list(device.aliases),
         **{figure.key: in_file_units(device, figure) for figure in FIGURES},
+        **({} if device.collectives == Collectives() else {"collectives": asdict(device.collectives)}),
         PEAK_KEY: peaks,
         "sources": dict(device.sources),
     }

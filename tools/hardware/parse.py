@@ -1,10 +1,11 @@
 """From the text of one data file to a `Device`; whatever is wrong with the file is a DataError."""
 
 import tomllib
+from dataclasses import fields
 from typing import Any
 
 from tools.errors import DataError
-from tools.hardware.device import Device
+from tools.hardware.device import Collectives, Device
 from tools.hardware.figures import FIGURES, FLOPS_PER_TFLOPS, PEAK_KEY, PRECISIONS, peak_key, to_base
 from tools.hardware.values import ValueFault, check_amount, check_figure
 
@@ -15,6 +16,8 @@ GENERATIONS = (
     *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x"),
     *("trainium1", "trainium2", "cpu"),
 )
+COLLECTIVES_KEY = "collectives"
+"""An optional table; NCCL's rings where it is absent."""
 _HEAD = ("name", "title", "vendor", "generation", "aliases")
 
 
@@ -30,6 +33,7 @@ def parse_device(name: str, text: str) -> Device:
         **{key: data[key] for key in _HEAD if key != "aliases"},
         aliases=tuple(data["aliases"]),
         **_read_figures(name, data),
+        collectives=_read_collectives(name, data.get(COLLECTIVES_KEY, {})),
         peak_flops=_read_peaks(name, data[PEAK_KEY]),
         sources=_read_sources(name, data),
     )
@@ -41,7 +45,8 @@ def _where(name: str) -> str:
 
 def _check_keys(name: str, data: dict[str, Any]) -> None:
     wanted = {*_HEAD, *(figure.key for figure in FIGURES), PEAK_KEY, "sources"}
-    for problem, keys in (("lacks", wanted - data.keys()), ("does not know", data.keys() - wanted)):
+    unknown = data.keys() - wanted - {COLLECTIVES_KEY}
+    for problem, keys in (("lacks", wanted - data.keys()), ("does not know", unknown)):
         if keys:
             raise DataError(f"{_where(name)}: {problem} {', '.join(sorted(keys))}")
 
@@ -68,6 +73,20 @@ def _read_figures(name: str, data: dict[str, Any]) -> dict[str, Any]:
     return read
 
 
+def _read_collectives(name: str, table: object) -> Collectives:
+    known = {field.name for field in fields(Collectives)}
+    if not isinstance(table, dict) or table.keys() - known:
+        raise DataError(f"{_where(name)}: [{COLLECTIVES_KEY}] must be a table of {', '.join(sorted(known))}")
+    read = Collectives(**table)
+    try:
+        check_amount(read.reduce_scatter_passes, "passes")
+    except ValueFault as fault:
+        raise DataError(f"{_where(name)}: {COLLECTIVES_KEY}.reduce_scatter_passes {fault}") from None
+    if not isinstance(read.is_flat, bool):
+        raise DataError(f"{_where(name)}: {COLLECTIVES_KEY}.is_flat must be true or false")
+    return read
+
+
 def _read_peaks(name: str, table: object) -> dict[str, float]:
     if not isinstance(table, dict) or not table:
         raise DataError(f"{_where(name)}: [{PEAK_KEY}] must give a figure for each precision")
@@ -87,6 +106,7 @@ def _read_sources(name: str, data: dict[str, Any]) -> dict[str, str]:
     if not isinstance(stated, dict):
         raise DataError(f"{_where(name)}: [sources] must be a table")
     keys = [*(figure.key for figure in FIGURES), *(peak_key(precision) for precision in data[PEAK_KEY])]
+    keys += [COLLECTIVES_KEY] if COLLECTIVES_KEY in data else []
     if unknown := sorted(stated.keys() - {*keys, PEAK_KEY}):
         raise DataError(f"{_where(name)}: sources names no figure with {', '.join(unknown)}")
     return {key: _get_source(name, stated, key) for key in keys}

@@ -4,7 +4,8 @@ Three facts of the cost model save work. No sharding needs less memory than ZeRO
 anything is gathered, so a branch that does not fit even so is closed. No sharding makes the step shorter than
 it is without data-parallel traffic and optimizer, and no recomputation that, so a branch is closed where even
 so it is behind the plans kept, both in time and on the front of time against memory. Sequence parallelism
-costs neither time nor memory, so a plan without it is not timed where the framework accepts it with it.
+costs neither time nor memory, so a plan without it is not timed where the framework accepts it with it (and
+where a reduce-scatter costs no more than half an all-reduce).
 
 A plan is ranked with the least recomputation that fits, or with more where that is faster (longer compute can
 hide more communication). The front has every recomputation.
@@ -82,8 +83,8 @@ class Search:
         _, keys = encode_plans(scenario, columns_of([]))
         self.coefficients = resolve(keys, (calibration or shipped_calibration()).shifts)
         self.settings = memory_settings(keys.framework, [scenario.training.precision])
-        capacity_bytes = float(scenario_device(scenario.cluster).memory_bytes)
-        self.limit_bytes = capacity_bytes * constraints.max_memory_fraction
+        self._device = scenario_device(scenario.cluster)
+        self.limit_bytes = float(self._device.memory_bytes) * constraints.max_memory_fraction
         recomputes = constraints.allowed.get("recompute", RECOMPUTES)
         self.codes = sorted({encoded("recompute", name) for name in recomputes})
 
@@ -106,8 +107,9 @@ class Search:
 
     def _undominated(self, degrees: Table) -> Table:
         """Without sequence parallelism only where the same degrees with it are not legal."""
-        if self.constraints.max_changes is not None:
-            return degrees  # switching it on may be one change too many
+        scatters_cheaply = self._device.collectives.reduce_scatter_passes <= 1.0
+        if self.constraints.max_changes is not None or not scatters_cheaply:
+            return degrees  # switching it on may be one change too many, or cost more than it saves
         keys = np.stack([degrees[name] for name in ("tp", "pp", "cp")], axis=1)
         split = {tuple(key) for key in keys[degrees["sequence_parallel"] == 1].tolist()}
         lone = np.array([tuple(key) not in split for key in keys.tolist()], dtype=np.bool_)

@@ -27,6 +27,8 @@ _WRAPPERS = (
     "DistributedDataParallel",
 )
 """Host ops that contain or wait for others: their time is not computing."""
+_WAITS = (*_WRAPPERS[1:], "_c10d_functional::", "FSDP::")
+"""Host spans in which a thread waits for a collective; so does every op around one, an autograd node say."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,25 @@ def _on_communication_stream(
 
 def _classify_host(trace: RankTrace, patterns: CommunicationPatterns) -> Work:
     talks = np.flatnonzero(match_names(trace.names, trace.annotations, patterns.host_span.search))
-    works = np.flatnonzero(~match_names(trace.names, trace.host_ops, lambda name: name.startswith(_WRAPPERS)))
+    wraps = match_names(trace.names, trace.host_ops, lambda name: name.startswith((*_WRAPPERS, *_WAITS)))
+    works = np.flatnonzero(~(wraps | _around_waiting(trace)))
     spans = join_spans([trace.host_ops.take(works), trace.annotations.take(talks)])
     work_class = np.repeat([COMPUTE, COMMUNICATION], [len(works), len(talks)])
     origin = np.concatenate([np.full(len(works), -1), talks])
     return Work(spans, work_class, origin, "host")
+
+
+def _around_waiting(trace: RankTrace) -> NDArray[np.bool_]:
+    """Which host ops contain a span that waits, on the same thread; what they compute are ops inside."""
+    both = (trace.host_ops, trace.annotations)
+    waits = join_spans(
+        [one.take(match_names(trace.names, one, lambda name: name.startswith(_WAITS))) for one in both]
+    )
+    contains = np.zeros(len(trace.host_ops), dtype=np.bool_)
+    for lane in np.unique(waits.lane):
+        starts_ns = np.sort(waits.start_ns[waits.lane == lane])
+        here = np.flatnonzero(trace.host_ops.lane == lane)
+        first = np.searchsorted(starts_ns, trace.host_ops.start_ns[here], side="right")
+        last = np.searchsorted(starts_ns, trace.host_ops.end_ns[here], side="left")
+        contains[here] = last > first
+    return contains

@@ -9,7 +9,7 @@ from tools.cost.coefficients import RowKeys, Shifts, definitions, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.step import step_breakdown
-from tools.fit.calibrate import _derivatives, _robust, design, fit, row_weights
+from tools.fit.calibrate import _derivatives, robust, design, fit, row_weights
 from tools.scenario import Scenario
 
 TRUTH: Shifts = {
@@ -96,7 +96,7 @@ def test_derivatives_by_shared_evaluations_are_those_lever_by_lever(scenarios: l
 @given(raw=st.floats(-1e4, 1e4))
 @example(raw=1e-8)
 def test_the_robust_residual_is_the_residual_when_small_and_grows_slower_when_large(raw: float) -> None:
-    value, slope = (float(part[0]) for part in _robust(np.array([raw])))
+    value, slope = (float(part[0]) for part in robust(np.array([raw])))
     assert value * raw >= 0.0
     assert abs(value) <= abs(raw) * (1 + 1e-9)
     assert 0.0 <= slope <= 1.0 + 1e-6

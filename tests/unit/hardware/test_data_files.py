@@ -6,6 +6,7 @@ from dataclasses import fields
 import pytest
 
 from tools.hardware import Device, device_names, get_device
+from tools.hardware.device import Collectives
 from tools.hardware.figures import FIGURES, peak_key
 
 WANTED = {
@@ -28,7 +29,7 @@ def test_the_catalogue_has_the_devices_that_callers_name() -> None:
 def test_every_figure_names_a_public_document_or_admits_to_be_measured_or_assumed(name: str) -> None:
     device = get_device(name)
     keys = [figure.key for figure in FIGURES] + [peak_key(precision) for precision in device.peak_flops]
-    assert list(device.sources) == keys
+    assert list(device.sources) == [*keys, *(["collectives"] if device.collectives != Collectives() else [])]
     for key, source in device.sources.items():
         assert OWN_WORD.match(source) or CITATION.match(source), (key, source)
 

@@ -83,6 +83,22 @@ def test_gloo_spans_communicate_where_there_is_no_device(
     assert work.work_class.tolist() == [COMPUTE, COMMUNICATION]
 
 
+def test_an_op_around_a_wait_does_not_compute_and_the_ops_in_it_do(
+    write_trace: Callable[..., Path], host_event: Make
+) -> None:
+    """FSDP2 waits for its reduce-scatter inside an autograd node."""
+    events = [
+        host_event("cpu_op", "RegisterPostBackwardFunctionBackward", 0, 100),
+        host_event("cpu_op", "aten::copy_", 1, 5),
+        host_event("user_annotation", "FSDP::post_backward_reduce (layers.3)", 10, 80),
+        host_event("cpu_op", "aten::mm", 200, 5),
+        host_event("user_annotation", "gloo:all_reduce", 10, 80, thread=2),
+    ]
+    work = _classify(write_trace(events))
+    spans = work.of_class(COMPUTE)
+    assert spans.duration_ns.tolist() == [5_000, 5_000]
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -1,0 +1,76 @@
+"""Who finds a fast plan in how few trials, on a measured table: ASAP's loop, Optuna's TPE, random search.
+
+A trial is looked up, not run, so that many seeds can be tried. Each gives the plans in the order in which it
+measured them, none twice.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+
+from benchmarks.testbed.table import Row
+from benchmarks.testbed.workloads import Workload
+from tools.cost.calibration import Calibration
+from tools.cost.predict import predict
+from tools.scenario import Plan
+from tools.trials.calibrate import calibrate
+from tools.trials.measured_plan import MeasuredPlan
+
+FIELDS = ("tp", "pp", "cp", "ep", "zero_stage", "dp_shard", "micro_batch_size")
+"""What a searcher chooses; the other fields follow or are fixed."""
+TRIES = 2000
+"""Illegal combinations cost nothing and do not count; after so many a search ends."""
+
+
+def within(order: Sequence[Row], best_s: float, share: float = 0.05) -> int | None:
+    """How many trials until one is within `share` of the best."""
+    good = (number for number, row in enumerate(order, 1) if row.step_time_s <= best_s * (1 + share))
+    return next(good, None)
+
+
+def asap(workload: Workload, rows: Sequence[Row], baseline: MeasuredPlan) -> list[Row]:
+    """The baseline with its profile, then always the plan that is predicted fastest of those left."""
+    measured, left = [baseline], [row for row in rows if row.plan != baseline.plan]
+    order = [row for row in rows if row.plan == baseline.plan]
+    while left:
+        times = predicted_s(workload, left, calibrate(workload.scenario, measured))
+        row = left.pop(times.index(min(times)))
+        measured.append(MeasuredPlan(row.plan, row.step_time_s, row.noise))
+        order.append(row)
+        if len(order) >= 8:
+            break
+    return order
+
+
+def predicted_s(workload: Workload, rows: Sequence[Row], calibration: Calibration | None) -> list[float]:
+    scenarios = [workload.scenario.model_copy(update={"plan": row.plan}) for row in rows]
+    return [float(one["step_time_s"]) for one in predict(scenarios, calibration)]  # type: ignore[arg-type]
+
+
+def at_random(rows: Sequence[Row], seed: int) -> list[Row]:
+    return random.Random(seed).sample(list(rows), len(rows))
+
+
+def tpe(rows: Sequence[Row], seed: int) -> Iterator[Row]:
+    """Optuna's tree-structured Parzen estimator over the plan's fields, with its defaults."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    known = {_choice(row.plan): row for row in rows}
+    values = {name: sorted({getattr(row.plan, name) for row in rows}) for name in FIELDS}
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    seen: set[tuple[int, ...]] = set()
+    for _ in range(TRIES):
+        trial = study.ask()
+        choice = tuple(trial.suggest_categorical(name, options) for name, options in values.items())
+        row = known.get(choice)
+        if row is None:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            continue
+        study.tell(trial, row.step_time_s)
+        if choice not in seen:
+            seen.add(choice)
+            yield row
+
+
+def _choice(plan: Plan) -> tuple[int, ...]:
+    return tuple(getattr(plan, name) for name in FIELDS)

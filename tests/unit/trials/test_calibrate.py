@@ -1,0 +1,206 @@
+"""What measured plans make of the cost model: constants found, no trial made worse, intervals narrowed."""
+
+import json
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tools.cost.calibration import Calibration, shipped_calibration
+from tools.cost.cluster import calibrated_to
+from tools.cost.coefficients import resolve
+from tools.cost.encode import encode
+from tools.cost.predict import predict
+from tools.scenario import Plan, Scenario, parse_scenario
+from tools.trials.calibrate import calibrate
+from tools.trials.measured_plan import MeasuredPlan
+
+SCENARIO = parse_scenario(
+    {
+        "model": {
+            "num_hidden_layers": 6,
+            "hidden_size": 256,
+            "intermediate_size": 768,
+            "vocab_size": 4096,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+        },
+        "cluster": {
+            "device": "cpu",
+            "num_devices": 4,
+            "devices_per_node": 2,
+            "overrides": {"inter_node_gbps_per_device": 0.1},
+        },
+        "training": {
+            "seq_len": 64,
+            "global_batch_size": 8,
+            "precision": "fp32",
+            "framework": "torch-fsdp2",
+        },
+        "plan": {
+            "tp": 1,
+            "pp": 1,
+            "cp": 1,
+            "ep": 1,
+            "dp": 4,
+            "dp_shard": 4,
+            "zero_stage": 3,
+            "micro_batch_size": 2,
+        },
+    }
+)
+TRUTH = {"gemm_efficiency": 0.45, "slow_link_efficiency": 0.7, "micro_batch_overhead_s": 6e-3}
+"""Of a made-up cluster, away from the shipped constants."""
+
+
+def plan(**degrees: int) -> Plan:
+    given = {
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "dp": 1,
+        "dp_shard": 1,
+        "zero_stage": 0,
+        "recompute": "none",
+    } | degrees
+    assert SCENARIO.plan is not None
+    return SCENARIO.plan.model_copy(update=given)
+
+
+PLANS = [
+    plan(dp=4, dp_shard=4, zero_stage=3),
+    plan(dp=4),
+    plan(pp=2, dp=2),
+    plan(tp=2, dp=2, micro_batch_size=4),
+    plan(pp=4, micro_batch_size=1),
+    plan(cp=2, dp=2),
+    plan(dp=4, dp_shard=2, zero_stage=3),
+    plan(tp=2, pp=2, micro_batch_size=2),
+]
+HELD_OUT = [plan(pp=2, cp=2), plan(tp=4, micro_batch_size=4), plan(pp=2, dp=2, micro_batch_size=1)]
+
+
+def scenario_with(one: Plan) -> Scenario:
+    return SCENARIO.model_copy(update={"plan": one})
+
+
+def seconds(plans: list[Plan], calibration: Calibration | None = None) -> list[float]:
+    return [float(p["step_time_s"]) for p in predict([scenario_with(one) for one in plans], calibration)]  # type: ignore[arg-type]
+
+
+def truth(constants: Mapping[str, float] = TRUTH) -> Calibration:
+    _, keys = encode([SCENARIO])
+    return calibrated_to(shipped_calibration(), keys, constants)
+
+
+def measured(plans: list[Plan], *, with_terms: bool = False) -> list[MeasuredPlan]:
+    found = predict([scenario_with(one) for one in plans], truth())
+    return [
+        MeasuredPlan(one, float(p["step_time_s"]), 0.01, p["breakdown_s"] if with_terms else None)  # type: ignore[arg-type]
+        for one, p in zip(plans, found, strict=True)
+    ]
+
+
+def errors(plans: list[Plan], calibration: Calibration | None) -> list[float]:
+    pairs = zip(seconds(plans, calibration), seconds(plans, truth()), strict=True)
+    return [abs(math.log(predicted / true)) for predicted, true in pairs]
+
+
+def width(calibration: Calibration, one: Plan = PLANS[0]) -> float:
+    p: dict[str, Any] = predict([scenario_with(one)], calibration)[0]
+    return math.log(p["step_time_high_s"] / p["step_time_low_s"])
+
+
+def test_no_trials_leave_the_base_as_it_is() -> None:
+    assert calibrate(SCENARIO, []) == shipped_calibration()
+    assert calibrate(SCENARIO, [], truth()) == truth()
+
+
+def test_a_cluster_with_other_constants_is_recovered() -> None:
+    learned = calibrate(SCENARIO, measured(PLANS))
+    assert max(errors(PLANS, learned)) < 0.03
+    assert max(errors(HELD_OUT, learned)) < 0.08
+    assert np.mean(errors(HELD_OUT, learned)) < np.mean(errors(HELD_OUT, None)) / 3
+
+
+def test_one_profile_says_more_than_one_step_time() -> None:
+    others = PLANS[1:]
+    plain = calibrate(SCENARIO, measured(PLANS[:1]))
+    profiled = calibrate(SCENARIO, measured(PLANS[:1], with_terms=True))
+    assert np.mean(errors(others, profiled)) < np.mean(errors(others, plain))
+
+
+def test_a_profile_moves_the_constant_of_the_term_that_was_off() -> None:
+    _, keys = encode([SCENARIO])
+    learned = calibrate(SCENARIO, measured(PLANS[:1], with_terms=True))
+    found, before = (resolve(keys, c.shifts) for c in (learned, shipped_calibration()))
+    assert float(found.gemm_efficiency) == pytest.approx(TRUTH["gemm_efficiency"], rel=0.15)
+    assert float(found.slow_link_efficiency) == pytest.approx(TRUTH["slow_link_efficiency"], rel=0.1)
+    assert float(found.fast_link_efficiency) == pytest.approx(float(before.fast_link_efficiency), rel=0.05)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    which=st.integers(0, len(PLANS) - 1),
+    factor=st.floats(0.3, 3.0),
+    noise=st.floats(0.0, 0.3),
+    terms=st.one_of(
+        st.none(),
+        st.dictionaries(
+            st.sampled_from(["compute", "dp_comm_exposed", "pipeline", "host_and_other", "optimizer"]),
+            st.floats(0.0, 5.0),
+        ),
+    ),
+)
+def test_one_trial_never_makes_the_prediction_of_its_plan_worse(
+    which: int, factor: float, noise: float, terms: dict[str, float] | None
+) -> None:
+    one = PLANS[which]
+    before = seconds([one])[0]
+    learned = calibrate(SCENARIO, [MeasuredPlan(one, before * factor, noise, terms)])
+    after = seconds([one], learned)[0]
+    assert abs(math.log(after / (before * factor))) <= abs(math.log(factor)) + 1e-6
+
+
+def test_the_interval_narrows_as_trials_agree() -> None:
+    expected = [MeasuredPlan(one, s, 0.01) for one, s in zip(PLANS, seconds(PLANS), strict=True)]
+    widths = [width(calibrate(SCENARIO, expected[:count])) for count in (0, 1, 2, 4, 8)]
+    assert all(later < earlier for earlier, later in pairwise(widths))
+
+
+def test_trials_of_another_cluster_narrow_it_too_once_they_are_understood() -> None:
+    assert width(calibrate(SCENARIO, measured(PLANS))) < width(calibrate(SCENARIO, measured(PLANS[:1])))
+
+
+def test_trials_that_contradict_each_other_keep_the_interval_wide() -> None:
+    agreeing = measured(PLANS[:4])
+    torn = [
+        MeasuredPlan(one.plan, one.step_time_s * factor, one.noise)
+        for one, factor in zip(agreeing, (0.5, 2.0, 0.5, 2.0), strict=True)
+    ]
+    assert width(calibrate(SCENARIO, torn)) > width(calibrate(SCENARIO, agreeing))
+
+
+def test_other_clusters_are_predicted_as_before() -> None:
+    gpu = parse_scenario(
+        {
+            "model": SCENARIO.model.model_dump(),
+            "cluster": {"device": "h100-sxm-80gb", "num_devices": 4},
+            "training": {**SCENARIO.training.model_dump(), "precision": "bf16"},
+            "plan": PLANS[0].model_dump(),
+        }
+    )
+    learned = calibrate(SCENARIO, measured(PLANS[:3]))
+    assert predict([gpu], learned)[0]["step_time_s"] == predict([gpu])[0]["step_time_s"]
+
+
+def test_a_calibration_survives_as_plain_data() -> None:
+    learned = calibrate(SCENARIO, measured(PLANS[:2]))
+    again = Calibration.from_data(json.loads(json.dumps(learned.to_data())))
+    assert seconds(HELD_OUT, again) == seconds(HELD_OUT, learned)
+    assert width(again) == width(learned)
