@@ -46,7 +46,8 @@ def calibrate_model(context: Context, scenario: Data, trials: Sequence[Data]) ->
     from tools.trials.calibrate import calibrate
 
     measured = [
-        MeasuredPlan(Plan.model_validate(one["plan"]), one["step_time_s"], one["noise"]) for one in trials
+        MeasuredPlan(Plan.model_validate(one["plan"]), one["step_time_s"], one["noise"], one["terms"])
+        for one in trials
     ]
     parsed = parse_scenario(scenario, need_plan=False)
     return calibrate(parsed, measured, context.calibration or shipped_calibration()).to_data()

@@ -1,4 +1,4 @@
-"""Ends trials' jobs that nobody waits for: of sessions cancelled while no worker had them, retried or deleted.
+"""Ends the jobs of trials that nobody waits for: their session was cancelled unattended, retried or deleted.
 
 A job of a session that still runs is never touched: whoever takes the session over finds it."""
 

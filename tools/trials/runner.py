@@ -15,7 +15,7 @@ from tools.errors import InputError
 from tools.launch.errors import LaunchError
 from tools.launch.launcher import Launcher
 from tools.launch.template import Template
-from tools.scenario import did_you_mean, parse_scenario
+from tools.scenario import Plan, did_you_mean, parse_scenario
 from tools.trials.keys import run_key
 from tools.trials.measurement import Measurement, pooled
 from tools.trials.order import TrialOrder, Watch
@@ -113,6 +113,7 @@ def _measured(runs: list[Run]) -> Measurement | None:
 
 def _told(order: TrialOrder, template: Template, runs: list[Run]) -> Json:
     measured = _measured(runs)
+    traces = next((one.traces for one in runs if one.traces), None)
     last = runs[-1] if runs else None
     cancelled = bool(last and last.cancelled)
     failure = last.failure if last and not measured else None
@@ -127,9 +128,19 @@ def _told(order: TrialOrder, template: Template, runs: list[Run]) -> Json:
         "failure": None if status == "measured" else failure,
         "device_hours": sum(one.device_hours for one in runs),
         "seconds": sum(one.seconds for one in runs),
-        "traces": next((one.traces for one in runs if one.traces), None),
+        "traces": traces,
+        "terms": _terms(traces, order.plan),
         **(_figures(measured) if measured else {}),
     }
+
+
+def _terms(traces: str | None, plan: Mapping[str, Any]) -> dict[str, float] | None:
+    """Seconds of the parts of a step, where a profile tells them."""
+    if traces is None:
+        return None
+    from tools.trials.terms import read_terms
+
+    return read_terms(Path(traces), Plan.model_validate(dict(plan)))
 
 
 def _figures(measured: Measurement) -> Json:

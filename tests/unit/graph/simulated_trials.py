@@ -37,6 +37,7 @@ def measured(step_time_s: float, **changed: object) -> Data:
         "status": "measured", "step_time_s": step_time_s, "noise": 0.004, "uncertainty": 0.005,
         "interval_s": [step_time_s * 0.995, step_time_s * 1.005], "confidence": 0.96, "steps": 20,
         "peak_memory_bytes": 2**30, "nodes": ["n1"], "losses": LOSSES, "fingerprint": FINGERPRINT,
+        "terms": None,
     }  # fmt: skip
     return {**told, **changed}
 

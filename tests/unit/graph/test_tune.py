@@ -36,11 +36,11 @@ def slower_cluster(plan: Data) -> float:
 
 
 def tuned(
-    trials: SimulatedTrials,
+    cluster: SimulatedTrials,
     raw: Data = TUNE,
     **limits: Any,  # noqa: ANN401 - of a session
 ) -> tuple[Data, list[Event]]:
-    context = Context(open_seed(), trials=trials, limits=replace(Limits(trials=3), **limits))
+    context = Context(open_seed(), trials=cluster, limits=replace(Limits(trials=3), **limits))
     outcome, events = run(raw, context)
     assert outcome.report is not None
     return outcome.report, events

@@ -1,0 +1,89 @@
+"""Which two measurements may be compared, and why not."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.trials.gate import compare, refusals
+
+BASE: dict[str, Any] = {
+    "step_time_s": 2.0,
+    "interval_s": [1.9, 2.1],
+    "losses": [5.0, 4.5, 4.2],
+    "fingerprint": {
+        "model": {"hidden_size": 64}, "data": "tokens", "global_batch_size": 8, "seq_len": 64,
+        "precision": "fp32", "versions": ["torch 2.13"], "nodes": {"a": 2, "b": 2},
+    },
+}  # fmt: skip
+
+
+def trial(step_time_s: float = 1.0, **changed: object) -> dict[str, Any]:
+    return {**BASE, "step_time_s": step_time_s, "interval_s": [0.9, 1.1], **changed}
+
+
+def test_a_fair_comparison_tells_the_gain_with_its_interval() -> None:
+    found = compare(BASE, trial())
+    assert found == {
+        "refusals": [],
+        "speedup": 2.0,
+        "speedup_low": pytest.approx(1.9 / 1.1),
+        "speedup_high": pytest.approx(2.1 / 0.9),
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("model", {"hidden_size": 32}),
+        ("data", "other"),
+        ("global_batch_size", 16),
+        ("seq_len", 128),
+        ("precision", "bf16"),
+        ("versions", ["torch 2.12"]),
+        ("nodes", {"a": 4}),
+    ],
+)
+def test_anything_else_than_the_plan_refuses_and_names_both_values(entry: str, value: object) -> None:
+    other = trial(fingerprint={**BASE["fingerprint"], entry: value})
+    found = compare(BASE, other)
+    assert found["speedup"] is None
+    assert [one["entry"] for one in found["refusals"]] == [entry]
+    assert str(BASE["fingerprint"][entry]) in found["refusals"][0]["says"]
+    assert str(value) in found["refusals"][0]["says"]
+
+
+def test_an_entry_that_is_missing_refuses_too() -> None:
+    less = {name: part for name, part in BASE["fingerprint"].items() if name != "seq_len"}
+    assert [one.entry for one in refusals(BASE, trial(fingerprint=less))] == ["seq_len"]
+    more = {**BASE["fingerprint"], "kernel": None}
+    assert [one.entry for one in refusals(BASE, trial(fingerprint=more))] == ["kernel"]
+
+
+def test_a_loss_that_does_not_follow_is_refused_at_its_first_step() -> None:
+    found = refusals(BASE, trial(losses=[5.0, 4.6, 4.9]))
+    assert [one.entry for one in found] == ["losses"]
+    assert "step 1" in found[0].says
+    assert "4.6" in found[0].says
+
+
+def test_rounding_is_no_difference_in_loss() -> None:
+    assert refusals(BASE, trial(losses=[5.0, 4.5 * (1 + 2e-7), 4.2 * (1 - 5e-7)])) == []
+
+
+def test_low_precision_may_differ_by_more() -> None:
+    low = {**BASE, "fingerprint": {**BASE["fingerprint"], "precision": "bf16"}}
+    assert refusals(low, {**trial(losses=[5.0, 4.55, 4.25]), "fingerprint": low["fingerprint"]}) == []
+    assert refusals(BASE, trial(losses=[5.0, 4.55, 4.25])) != []
+
+
+@pytest.mark.parametrize("losses", [[], [5.0], [5.0, 4.5, 4.2, 4.0], [float("nan"), 4.5, 4.2]])
+def test_losses_that_cannot_be_compared_refuse(losses: list[float]) -> None:
+    assert [one.entry for one in refusals(BASE, trial(losses=losses))] == ["losses"]
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=4), st.lists(st.floats(1, 9), min_size=1))
+def test_a_run_may_always_be_compared_with_itself(fingerprint: dict[str, int], losses: list[float]) -> None:
+    one = trial(fingerprint=fingerprint, losses=losses)
+    assert compare(one, one)["speedup"] == 1.0

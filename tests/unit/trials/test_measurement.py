@@ -1,0 +1,127 @@
+"""A finished job's result as a measurement: its interval, its noise, and what is no measurement."""
+
+import json
+import math
+import random
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.trials.measurement import (
+    MOST_BYTES,
+    Measurement,
+    MeasurementError,
+    median_interval,
+    pooled,
+    read_measurement,
+)
+
+RESULT: dict[str, Any] = {
+    "step_times_s": [1.0, 1.2, 1.1, 1.0, 1.3],
+    "losses": [5.0, 4.0],
+    "fingerprint": {"model": "m"},
+    "peak_memory_bytes": [100, 200],
+    "nodes": ["n1"],
+}
+TIMES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=60)
+
+
+def write(folder: Path, **changed: object) -> Path:
+    content = {name: part for name, part in {**RESULT, **changed}.items() if part is not None}
+    (folder / "result.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_result_is_read_whole(tmp_path: Path) -> None:
+    found = read_measurement(write(tmp_path))
+    assert found.step_time_s == 1.1
+    assert found.peak_memory_bytes == 200
+    assert found.losses == (5.0, 4.0)
+    assert found.nodes == ("n1",)
+
+
+def test_a_program_of_ones_own_needs_only_times_losses_and_a_fingerprint(tmp_path: Path) -> None:
+    found = read_measurement(write(tmp_path, peak_memory_bytes=None, nodes=None))
+    assert found.peak_memory_bytes is None
+    assert found.nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step_times_s", []),
+        ("step_times_s", [0.0]),
+        ("step_times_s", [1.0, "fast"]),
+        ("step_times_s", [True]),
+        ("step_times_s", [math.nan]),
+        ("losses", [math.inf]),
+        ("losses", None),
+        ("fingerprint", {}),
+        ("fingerprint", "same"),
+    ],
+)
+def test_what_is_no_measurement_names_the_entry(tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(MeasurementError, match=name):
+        read_measurement(write(tmp_path, **{name: value}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, " " * (MOST_BYTES + 2)])
+def test_a_broken_file_is_told_and_does_not_break_us(tmp_path: Path, text: str) -> None:
+    (tmp_path / "result.json").write_text(text)
+    with pytest.raises(MeasurementError):
+        read_measurement(tmp_path)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "elsewhere")
+    (tmp_path / "result.json").symlink_to(tmp_path / "elsewhere" / "result.json")
+    with pytest.raises(MeasurementError, match="left no"):
+        read_measurement(tmp_path)
+
+
+def test_the_known_interval_of_ten_and_of_twenty_steps() -> None:
+    """Tables of the sign test: ranks 2 and 9 of 10 hold the median with 97.9%, 6 and 15 of 20 with 95.9%."""
+    assert median_interval(range(1, 11)) == (2, 9, pytest.approx(0.97852, abs=1e-5))
+    assert median_interval(range(1, 21)) == (6, 15, pytest.approx(0.95861, abs=1e-5))
+
+
+def test_few_steps_give_the_whole_range_and_say_how_sure_that_is() -> None:
+    assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0, 0.75)
+    assert median_interval([1.0]) == (1.0, 1.0, 0.0)
+
+
+@given(TIMES)
+def test_the_interval_holds_the_median_of_what_was_measured(times: list[float]) -> None:
+    low, high, held = median_interval(times)
+    assert low <= median(times) <= high
+    assert 0.0 <= held <= 1.0
+
+
+def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:
+    chance, hits = random.Random(3), 0
+    for _ in range(2000):
+        low, high, held = median_interval([chance.lognormvariate(0.0, 0.3) for _ in range(20)])
+        hits += low <= 1.0 <= high
+    assert hits / 2000 == pytest.approx(held, abs=0.02)
+
+
+@given(TIMES, st.floats(1e-3, 1e3))
+def test_noise_and_uncertainty_do_not_depend_on_the_unit(times: list[float], factor: float) -> None:
+    one = Measurement(tuple(times), (), {})
+    other = Measurement(tuple(factor * time for time in times), (), {})
+    assert one.noise == pytest.approx(other.noise, rel=1e-9, abs=1e-9)
+    assert one.uncertainty == pytest.approx(other.uncertainty, rel=1e-9, abs=1e-9)
+
+
+def test_several_runs_widen_the_interval_to_all_their_medians() -> None:
+    quick = Measurement((1.0,) * 20, (3.0,), {"a": 1}, 10, ("n1",), (1.0,))
+    slow = Measurement((1.5,) * 20, (3.0,), {"a": 1}, 30, ("n1",), (1.5,))
+    both = pooled([quick, slow])
+    assert both.interval_s == (1.0, 1.5)
+    assert both.peak_memory_bytes == 30
+    assert len(both.step_times_s) == 40

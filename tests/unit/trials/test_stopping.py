@@ -1,0 +1,69 @@
+"""When no further trial is worth it."""
+
+import random
+from statistics import mean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools.trials.stopping import LEAST_GAIN, Budget, expected_gain, judge
+
+PLENTY = Budget(device_hours=10, trials=8)
+
+
+def prediction(step_s: float, width: float = 0.1) -> dict[str, float]:
+    names = ("step_time_s", "step_time_low_s", "step_time_high_s")
+    return dict(zip(names, (step_s, step_s * (1 - width), step_s / (1 - width)), strict=True))
+
+
+def test_the_expected_gain_is_the_mean_over_what_the_plan_may_turn_out_to_be() -> None:
+    import math
+
+    chance, told = random.Random(1), prediction(1.05, 0.2)
+    sigma = math.log(told["step_time_high_s"] / told["step_time_low_s"]) / (2 * 1.2815515655)
+    drawn = [max(0.0, -math.log(1.05) - chance.gauss(0.0, sigma)) for _ in range(200_000)]
+    assert expected_gain(1.0, told) == pytest.approx(1 - math.exp(-mean(drawn)), rel=0.02)
+
+
+@given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.01, 0.9))
+def test_a_gain_is_a_share_and_grows_with_what_is_predicted(best: float, step: float, width: float) -> None:
+    gain = expected_gain(best, prediction(step, width))
+    assert 0.0 <= gain < 1.0
+    assert gain <= expected_gain(best, prediction(step * 0.9, width)) + 1e-12
+
+
+def test_a_plan_surely_faster_goes_on_and_one_surely_slower_stops() -> None:
+    assert not judge(1.0, 0.01, [prediction(0.8)], PLENTY).stop
+    stopped = judge(1.0, 0.01, [prediction(1.5, 0.05)], PLENTY)
+    assert stopped.stop
+    assert stopped.expected_gain is not None
+    assert stopped.expected_gain < LEAST_GAIN
+
+
+def test_noise_hides_a_small_gain() -> None:
+    assert not judge(1.0, 0.01, [prediction(0.95, 0.02)], PLENTY).stop
+    assert judge(1.0, 0.10, [prediction(0.95, 0.02)], PLENTY).stop
+
+
+def test_the_most_promising_plan_counts() -> None:
+    assert not judge(1.0, 0.01, [prediction(2.0, 0.02), prediction(0.8, 0.02)], PLENTY).stop
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (Budget(10, 8, 1.0, 8), "8 trials"),
+        (Budget(10, 8, 10.0, 3), "10 device-hours"),
+        (Budget(0, 8), "0 device-hours"),
+    ],
+)
+def test_a_spent_budget_stops_and_says_what_is_left_undone(budget: Budget, says: str) -> None:
+    judged = judge(1.0, 0.01, [prediction(0.5)], budget)
+    assert judged.stop
+    assert says in judged.says
+    assert judged.expected_gain is not None
+
+
+def test_nothing_left_stops() -> None:
+    assert judge(1.0, 0.01, [], PLENTY).stop
