@@ -15,7 +15,7 @@ from service.errors import ConflictError
 from service.store.decisions import add_decision
 from service.store.deliveries import book_delivery
 from service.store.events import insert_event, lock_session, next_seq
-from service.store.rows import Data, SessionRow, session_of
+from service.store.rows import Data, SessionRow
 from service.store.sessions import get_session
 from service.store.states import BUSY, CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING, TERMINAL, WAITING
 from service.store.tables import sessions
@@ -94,7 +94,7 @@ def decide(conn: sa.Connection, tenant: str, id: str, decision: Mapping[str, Any
     held = lock_session(conn, id)
     allowed = held.state in (WAITING, COMPLETED)
     if not add_decision(conn, held, decision, by, refuse=not allowed):
-        return session_of(held)
+        return get_session(conn, tenant, id)
     return _requeue(conn, held, claims=0)
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -113,3 +114,20 @@ def test_one_at_a_time_prepares(database: Database) -> None:
         list(threads.map(prepare, range(4)))
     assert len(most) == 4
     assert database.is_sqlite or max(most) == 1
+
+
+def backend_of(database: Database) -> int:
+    with database.read() as conn:
+        return int(conn.execute(sa.text("SELECT pg_backend_pid()")).scalar_one())
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_connection_that_broke_while_it_rested_is_replaced(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.database.IDLE_S", 0.0)
+    broken, other = backend_of(database), open_database(url)
+    with other.begin() as conn:
+        conn.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": broken})
+    other.close()
+    assert backend_of(database) != broken
