@@ -3,7 +3,7 @@
 The roof: Williams, Waterman, Patterson 2009, min(peak, intensity × memory bandwidth).
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,10 +38,10 @@ def roofline_figure(points: Sequence[Point], device: Device | None, precisions: 
 
 def _operations(points: Sequence[Point]) -> list[Figure]:
     """The operations that take longest by name, each in a colour; the rest together."""
-    total_s = Counter[str]()
+    total_s = defaultdict[str, float](float)
     for one in points:
         total_s[one.name] += one.seconds
-    named = [name for name, _ in total_s.most_common(len(PALETTE))]
+    named = sorted(total_s, key=lambda name: -total_s[name])[: len(PALETTE)]
     longest = max((one.seconds for one in points), default=1.0) or 1.0
     groups = {name: [one for one in points if one.name == name] for name in named}
     rest = [one for one in points if one.name not in groups]

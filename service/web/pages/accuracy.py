@@ -1,13 +1,14 @@
 """/accuracy: predicted against measured, of the published runs and of this installation's own trials."""
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from service.api.dependencies import PartsOf, Reader
 from service.api.parts import Parts
 from service.auth.caller import Caller
 from service.errors import NotFoundError
 from service.web.error_pages import PageRoute
+from service.web.figure_answer import figure_answer
 from service.web.figures.accuracy import accuracy_figure
 from service.web.rendering import page
 from service.web.validation import find_validation
@@ -32,12 +33,12 @@ def show(request: Request, parts: PartsOf, caller: Reader) -> Response:
 
 
 @router.get("/figure")
-def get_figure(parts: PartsOf, caller: Reader) -> JSONResponse:
+def get_figure(request: Request, parts: PartsOf, caller: Reader) -> Response:
     validation = find_validation()
     pairs = [*(validation.pairs if validation else []), *(one.pair for one in _trials(parts, caller))]
     if not pairs:
         raise NotFoundError("measurement for", "a figure")
-    return JSONResponse(accuracy_figure(pairs))
+    return figure_answer(request, accuracy_figure(pairs))
 
 
 def _trials(parts: Parts, caller: Caller) -> list[Trial]:

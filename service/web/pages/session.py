@@ -1,7 +1,7 @@
 """/sessions/{id}: what is slow, what is proposed, and whether to believe it."""
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from service.api.dependencies import Id, PartsOf, Reader
 from service.errors import ConflictError, NotFoundError
@@ -11,6 +11,7 @@ from service.store.sessions import get_session
 from service.web.asked import Asked
 from service.web.error_pages import PageRoute
 from service.web.exports import format_for
+from service.web.figure_answer import figure_answer
 from service.web.rendering import page
 from service.web.session_figures import FIGURES
 from service.web.validation import find_validation
@@ -48,7 +49,7 @@ def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
 @router.get("/figures/{name}")
 def get_figure(
     id: Id, name: str, request: Request, parts: PartsOf, caller: Reader, plan: str = "1", by: str = ""
-) -> JSONResponse:
+) -> Response:
     """Plotly's JSON; colours are names of the stylesheet's custom properties."""
     if name not in FIGURES:
         raise NotFoundError("figure", name)
@@ -57,4 +58,4 @@ def get_figure(
     if shown.view is None:
         raise ConflictError(f"session {id} is {shown.row.state}; there is nothing to draw yet", field="state")
     asked = Asked(parts, request.app.state.searched_spaces, shown, shown.view, plan, by)
-    return JSONResponse(FIGURES[name](asked))
+    return figure_answer(request, FIGURES[name](asked))

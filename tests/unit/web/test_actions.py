@@ -208,3 +208,13 @@ def test_a_waiting_session_is_decided_upon(served: Served, report: dict[str, Any
     assert served.client.get(f"/sessions/{id}/figures/step").status_code == 200
     assert act(served, f"/sessions/{id}/decision", action="approve", proposal="1") == 303
     assert state(served, id) == "queued"
+
+
+def test_a_figure_travels_compressed_where_the_browser_takes_it(served: Served, id: str) -> None:
+    path = f"/sessions/{id}/figures/step"
+    small = served.client.get(path, headers={"Accept-Encoding": "gzip"})
+    plain = served.client.get(path, headers={"Accept-Encoding": "identity"})
+    assert small.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert int(small.headers["content-length"]) < int(plain.headers["content-length"])
+    assert small.json() == plain.json()
