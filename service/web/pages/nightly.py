@@ -1,19 +1,21 @@
-"""/fleet: workloads by what they waste. /schedules: when each is looked at, and what the nights found."""
+"""/fleet: workloads by what they waste, and the last night of each. /schedules: when, and what it found."""
 
 import json
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service.api.dependencies import Id, PartsOf, Reader, Submitter
 from service.api.routes import schedule_runs, schedules
 from service.api.schemas.schedules import ScheduleCreate
 from service.auth.caller import Caller
 from service.cli.strict_json import parse_object
-from service.errors import ConflictError
+from service.errors import ConflictError, NotFoundError
 from service.nightly.definition import parse
 from service.nightly.fleet import fleet_of
+from service.nightly.report.html import content_security_policy, html_workload
+from service.store.nights import find_workload
 from service.web.error_pages import PageRoute
 from service.web.forms import CheckedForm
 from service.web.rendering import page
@@ -32,6 +34,17 @@ def show_fleet(request: Request, parts: PartsOf, caller: Reader) -> Response:
     with parts.database.read() as conn:
         fleet = fleet_of(conn, caller.tenant)
     return page(request, "fleet", caller, view=FleetView(fleet))
+
+
+@router.get("/fleet/{name}")
+def show_workload(name: schedule_runs.Name, parts: PartsOf, caller: Reader) -> Response:
+    """The nightly report's own page, of what the last night said."""
+    with parts.database.read() as conn:
+        row = find_workload(conn, caller.tenant, name)
+    if row is None:
+        raise NotFoundError("workload", name)
+    text = html_workload({"at": row.updated_at, "title": "Fleet"}, row.outcome, "/fleet")
+    return HTMLResponse(text, headers={"Content-Security-Policy": content_security_policy()})
 
 
 @router.get("/schedules")

@@ -35,6 +35,18 @@ def test_workloads_are_shown_by_what_they_waste_with_the_reason(served: Served) 
     assert "<script>alert" not in answer.text
 
 
+def test_a_workload_leads_to_what_its_last_night_said(served: Served) -> None:
+    workload(served, "large", 120.0, EVIL)
+    _, fleet = get(served, "/fleet")
+    assert [one for one in fleet.all("a") if one.get("href") == "/fleet/large"]
+    answer, page = get(served, "/fleet/large")
+    assert answer.status_code == 200
+    assert "large" in page.text
+    assert "script-src" not in answer.headers["content-security-policy"]
+    assert "<script>alert" not in answer.text
+    assert get(served, "/fleet/nothing")[0].status_code == 404
+
+
 def test_a_schedule_is_added_paused_resumed_run_and_removed_by_its_page(served: Served) -> None:
     given = {"csrf": token(served, "/schedules/new"), "definition": json.dumps(BODY)}
     made = post(served, "/schedules/new", given)
