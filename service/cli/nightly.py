@@ -58,12 +58,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     from service.nightly.config import load_config
-    from service.nightly.definition import TUNES, check_modes
+    from service.nightly.definition import check_modes
     from service.settings import load_settings
 
-    config = load_config(args.config)
-    check_modes(config.mode, config.approval, may_tune=TUNES, may_wait=False)
-    return {"run": _run, "check": _check}[args.action](args, config, load_settings())
+    config, settings = load_config(args.config), load_settings()
+    check_modes(config, may_tune=settings.launch_templates is not None, may_wait=False)
+    return {"run": _run, "check": _check}[args.action](args, config, settings)
 
 
 def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
@@ -91,10 +91,12 @@ def _report(args: Namespace, config: "Config", settings: "Settings") -> dict[str
     from service.nightly.workload import Desk
     from service.uploads import Uploads
 
-    again = InProcess(open_context(settings, learns=False), config.budget) if config.reoptimize else None
+    run_id = uuid.uuid4().hex
+    context = open_context(settings, learns=False) if config.reoptimize else None
+    again = InProcess(context, run_id, config.budget) if context else None
     with opened_database(settings) as database:
         base = args.config.absolute().parent
-        desk = Desk(database, "", base, Uploads(settings), again, run_id=uuid.uuid4().hex)
+        desk = Desk(database, "", base, Uploads(settings), again, run_id)
         return run_night(desk, config, TITLE, on_workload=None if args.json else _tell)
 
 

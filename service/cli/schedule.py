@@ -24,8 +24,9 @@ FILE is what 'asap nightly' takes (examples/nightly.yaml), and may also say `nam
     - {from: "22:00", to: "06:00", days: [sat, sun]}
     - {start: 2026-12-24T00:00, end: 2026-12-27T00:00, reason: holidays}
   jitter_s: 600             start up to ten minutes later, to spread the load
-Scenario files of this machine are read and sent. `traces` and `metrics` are paths of the server and need a
-key with the scope admin; `uploads: PATTERN` takes the newest traces uploaded under such a name.
+Scenario files of this machine are read and sent. `traces` and `metrics` are read by the server under the
+path they have here (a shared folder), and need a key with the scope admin; `uploads: PATTERN` takes the
+newest traces uploaded under such a name.
 
 Cron's five fields are read as Debian's cron reads them, in the zone: when clocks go forward a time that does
 not exist runs when the gap is over, when they go back a nightly time runs once.
@@ -101,18 +102,19 @@ def _add(client: "Client", args: Namespace) -> None:
 
 
 def _body(args: Namespace) -> dict[str, Any]:
-    """The file with the options in place of what it says, and with the scenarios that it names."""
+    """The file with the options in place of what it says, the scenarios that it names, and whole paths."""
     from service.nightly.config import load_yaml, scenario_of
     from service.nightly.definition import parse
     from service.nightly.schedules.spec import ScheduleSpec, parse_schedule
 
     given = {name: value for name in ("name", "cron", "zone") if (value := getattr(args, name)) is not None}
-    content = {name: value for name, value in load_yaml(args.file).items() if name != "report"}
+    content = {name: value for name, value in load_yaml(args.file, "FILE").items() if name != "report"}
     spec = parse(ScheduleSpec, {**content, **given})
     body: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     base = args.file.absolute().parent
     for workload, told in zip(spec.workloads, body["workloads"], strict=True):
         told["scenario"] = scenario_of(workload, base)
+        told |= {name: str(base / told[name]) for name in ("traces", "metrics") if told[name]}
     parse_schedule(body, may_tune=True)  # whether it may tune is the server's to say
     return body
 

@@ -31,22 +31,22 @@ def load_config(path: Path) -> Config:
     return parse(Config, load_yaml(path))
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
+def load_yaml(path: Path, field: str = "--config") -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise InputError("--config", str(path), f"{error.strerror or error}; give a readable file") from None
+        raise InputError(field, str(path), f"{error.strerror or error}; give a readable file") from None
     if len(content) > MOST_BYTES:
-        raise InputError("--config", str(path), f"must be at most {MOST_BYTES >> 20} MiB")
+        raise InputError(field, str(path), f"must be at most {MOST_BYTES >> 20} MiB")
     try:
         # A loader of the safe kind, which makes plain data only.
         given = yaml.load(content, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise InputError("--config", str(path), f"must be YAML: {reason}") from None
+        raise InputError(field, str(path), f"must be YAML: {reason}") from None
     if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
-        raise InputError("--config", str(path), "must hold workloads and options")
+        raise InputError(field, str(path), "must hold workloads and options")
     return given
 
 

@@ -70,6 +70,12 @@ class Budget(Strict):
     session_s: float | None = Field(None, gt=0, le=86_400)
     tokens: int | None = Field(None, ge=0, le=10**9)
     cost: float | None = Field(None, ge=0, le=10**6)
+    device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
+    trials: int | None = Field(None, ge=0, le=64, description="plans it may measure")
+
+
+class TrialPolicy(Strict):
+    fields: list[str] = Field([], max_length=50, description="of the plan, which trials may change")
 
 
 class Policy(Strict):
@@ -77,7 +83,11 @@ class Policy(Strict):
 
     workloads: list[Workload] = Field(min_length=1, max_length=MOST_WORKLOADS)
     mode: Literal["advise", "tune"] = Field("advise", description="tune also measures plans on the cluster")
-    approval: Literal["none", "person"] = Field("none", description="person: sessions wait for a decision")
+    approval: Literal["none", "person", "policy"] = Field(
+        "none", description="person: sessions wait for a decision; policy: trials keep to `policy`"
+    )
+    policy: TrialPolicy | None = None
+    template: str | None = Field(None, max_length=253, description="the launch template of trials")
     budget: Budget | None = None
     least_change: float = Field(
         LEAST_STEP_RATIO, gt=0, lt=1, description="a smaller change of the step time is not told"
@@ -85,6 +95,11 @@ class Policy(Strict):
     gain: float = Field(1.05, ge=1, le=10, description="re-optimize where the best plan is so much faster")
     reoptimize: bool = True
     recipients: Recipients = Recipients()
+
+    def request(self, described: Mapping[str, Any]) -> dict[str, Any]:
+        """What a session is asked for."""
+        options = self.model_dump(mode="json", include={"mode", "approval", "policy", "template"})
+        return {**described, **{name: value for name, value in options.items() if value is not None}}
 
     @model_validator(mode="after")
     def _names_once(self) -> "Policy":
@@ -138,13 +153,12 @@ def _reason(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
     return message.removeprefix("Value error, ")
 
 
-TUNES = False
-"""Whether an installation can measure plans on its cluster. Trials will make this a matter of settings."""
-
-
-def check_modes(mode: str, approval: str, *, may_tune: bool, may_wait: bool) -> None:
+def check_modes(policy: Policy, *, may_tune: bool, may_wait: bool) -> None:
     """Tuning measures plans on the cluster, which an installation must have set up."""
-    if mode == "tune" and not may_tune:
-        raise InputError("mode", mode, "allowed: advise; trials are not configured in this installation")
-    if approval == "person" and not may_wait:
-        raise InputError("approval", approval, "allowed: none; only 'asap serve' can wait for a person")
+    if policy.mode == "tune" and not may_tune:
+        allowed = (
+            "advise; this installation runs no trials: it has no launch templates (ASAP_LAUNCH_TEMPLATES)"
+        )
+        raise InputError("mode", policy.mode, f"allowed: {allowed}")
+    if policy.approval == "person" and not may_wait:
+        raise InputError("approval", policy.approval, "only 'asap serve' can wait for a person")

@@ -8,12 +8,15 @@ while it runs or waits for a person nothing else is asked, and what came of it i
 from collections.abc import Mapping
 from typing import Any
 
+from graph.request import OPTIONS
 from service.nightly.reoptimize import Answer, Data, Reoptimizer, find_best
+from service.report.text import seconds
 from tools.recommend.words import short
 from tools.scenario import Plan
 
 WORTH_SAYING = 1.01
 """A best plan that changed, but gains less than this, is no news."""
+FAR_RATIO = 1.3
 KEPT = ("plan", "speedup", "speedup_low", "speedup_high", "changes", "rationale", "measured")
 NOTHING_PLANNED: Data = {"best": None, "asked": None, "proposal": None, "reoptimized": None}
 Before = Mapping[str, Any]
@@ -36,7 +39,8 @@ def replan(
 
 
 def _described(request: Data) -> Data:
-    return {name: part for name, part in request.items() if name not in ("mode", "approval", "traces")}
+    """Without how far the session may go, and without the traces, which the search does not read."""
+    return {name: part for name, part in request.items() if name not in (*OPTIONS, "traces")}
 
 
 def _asked(answer: Answer, reason: str, best: Data, at: float) -> Data:
@@ -45,6 +49,7 @@ def _asked(answer: Answer, reason: str, best: Data, at: float) -> Data:
         "session_id": answer.session_id,
         "failure": answer.failure,
         "is_open": answer.is_open,
+        "trials": _trials(answer),
         "best": {"plan": best["plan"], "speedup": best["speedup"]},
         "at": at,
     }
@@ -56,7 +61,7 @@ def _follow_up(again: Reoptimizer, before: Before, gain: float) -> tuple[Data | 
     answer = again.look(asked["session_id"]) if asked and asked["session_id"] else None
     if asked is None or answer is None:
         return asked, proposal
-    asked = {**asked, "failure": answer.failure, "is_open": answer.is_open}
+    asked = {**asked, "failure": answer.failure, "is_open": answer.is_open, "trials": _trials(answer)}
     if answer.is_busy or answer.failure:
         return asked, proposal if answer.is_busy else None
     return asked, proposal_of(answer, asked, gain)
@@ -115,11 +120,28 @@ def _chosen(proposals: list[Data], decisions: list[Data]) -> Data | None:
     return proposals[min(rank, len(proposals)) - 1]
 
 
+def _trials(answer: Answer) -> str | None:
+    """Why its trials ended, where it had any."""
+    says = ((answer.report or {}).get("stopping") or {}).get("says")
+    return str(says) if says else None
+
+
 def _measured(proposal: Data) -> Data:
     """What a trial measured stands in place of the prediction."""
     measured = proposal.get("measured")
     found = measured.get("speedup") if isinstance(measured, Mapping) else None
-    return {} if found is None else {"speedup": found, "speedup_low": None, "speedup_high": None}
+    if found is None:
+        return {}
+    return {"speedup": found, **{name: measured.get(name) for name in ("speedup_low", "speedup_high")}}
+
+
+def doubt(best: Data | None, step_time_s: float) -> list[str]:
+    """Said where the prediction of today's plan is far from what was measured."""
+    predicted_s = (best or {}).get("today_s")
+    if not predicted_s or 1 / FAR_RATIO <= predicted_s / step_time_s <= FAR_RATIO:
+        return []
+    told = f"today's plan takes {seconds(step_time_s)}, and is predicted to take {seconds(predicted_s)}"
+    return [f"{told}: predicted gains are less certain than they say"]
 
 
 def _still_open(proposal: Data | None, best: Data) -> Data | None:

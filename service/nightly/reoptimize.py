@@ -45,19 +45,17 @@ class Reoptimizer(Protocol):
 class InProcess:
     """Runs the agents here and now; nobody can be asked."""
 
-    def __init__(self, context: Context, budget: Budget | None = None) -> None:
-        limits, wanted = context.limits, budget or Budget()
-        smaller = replace(
-            limits,
-            session_s=min(wanted.session_s or limits.session_s, limits.session_s),
-            tokens=limits.tokens if wanted.tokens is None else min(wanted.tokens, limits.tokens),
-            cost=limits.cost if wanted.cost is None else min(wanted.cost, limits.cost),
-        )
-        self._context = replace(context, limits=smaller)
+    def __init__(self, context: Context, run_id: str, budget: Budget | None = None) -> None:
+        limits = context.limits.within(budget.model_dump() if budget else None)
+        self._context, self._run_id = replace(context, limits=limits), run_id
 
     def run(self, workload: str, request: Data) -> Answer:
         try:
-            outcome = Session(f"nightly-{workload}", self._context).run(parse_request(request))
+            parsed = parse_request(request)
+            if parsed.mode == "tune" and self._context.trials:
+                self._context.trials.check(parsed.scenario, parsed.template)
+            # Trials are known by their session: each night measures anew.
+            outcome = Session(f"{self._run_id}.{workload}", self._context).run(parsed)
         except AsapError as error:
             return Answer(failure=str(error))
         return Answer(report=outcome.report)
@@ -76,9 +74,15 @@ def find_best(described: Data, previous: Mapping[str, Any] | None) -> Data:
     try:
         plan = best_plans(workload)[0][0]
     except InfeasibleError as error:
-        return {"asked": asked, "plan": None, "speedup": None, "infeasible": str(error)}
-    gain = speedup(workload, workload.predict([plan])[0], workload.today())["speedup"]
-    return {"asked": asked, "plan": plan.model_dump(mode="json"), "speedup": gain, "infeasible": None}
+        return {"asked": asked, "plan": None, "speedup": None, "today_s": None, "infeasible": str(error)}
+    today = workload.today()
+    return {
+        "asked": asked,
+        "plan": plan.model_dump(mode="json"),
+        "speedup": speedup(workload, workload.predict([plan])[0], today)["speedup"],
+        "today_s": today[1]["step_time_s"] if today else None,
+        "infeasible": None,
+    }
 
 
 def _digest(described: Data) -> str:

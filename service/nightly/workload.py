@@ -21,7 +21,7 @@ from service.nightly.outcome import (
     stale_reason,
     trend_of,
 )
-from service.nightly.proposals import NOTHING_PLANNED, replan
+from service.nightly.proposals import NOTHING_PLANNED, doubt, replan
 from service.nightly.reoptimize import Reoptimizer
 from service.nightly.sources import Source, find_sources, find_uploads
 from service.store.database import Database
@@ -131,7 +131,7 @@ def _run(desk: Desk, workload: Workload, policy: Policy, before: Data) -> Data:
         **planned,
         "wasted_device_hours_per_day": max(lost, gained),
         "trend": trend_of(found),
-        "notes": [*taken.notes, *taken.night.notes],
+        "notes": [*taken.notes, *taken.night.notes, *doubt(planned["best"], taken.night.step_time_s)],
     }
 
 
@@ -181,7 +181,7 @@ def _plan(
     """The best plan, the open proposal, and what it would free."""
     if not policy.reoptimize or desk.reoptimizer is None:
         return {**NOTHING_PLANNED, "gained_device_hours_per_day": 0.0}
-    request = {**today, "mode": policy.mode, "approval": policy.approval}
+    request = policy.request(today)
     if taken.source.reference:
         request["traces"] = taken.source.reference
     is_slower = taken.is_new and found.is_regression

@@ -5,6 +5,7 @@ from contextlib import closing
 import sqlalchemy as sa
 from fastapi import APIRouter, Response
 
+from graph.request import parse_request
 from service.api.dependencies import Cursor, Id, Limit, PartsOf, Reader, Submitter, get_request_id
 from service.api.parts import Parts
 from service.api.schemas.schedules import (
@@ -18,9 +19,8 @@ from service.api.schemas.schedules import (
 )
 from service.api.strict_route import StrictRoute
 from service.auth.caller import Caller
-from service.nightly.definition import TUNES
 from service.nightly.schedules.queue import NightQueue
-from service.nightly.schedules.spec import ScheduleSpec, check_schedule
+from service.nightly.schedules.spec import ScheduleSpec, check_schedule, placed
 from service.nightly.schedules.ticking import database_clock, run_now
 from service.store.audit import record
 from service.store.night_runs import find_last_run
@@ -33,6 +33,7 @@ from service.store.schedules import (
     pause,
     resume,
 )
+from service.trials import check_tune
 from service.work.addresses import parse_target
 from tools.errors import InputError
 
@@ -42,7 +43,8 @@ router = APIRouter(prefix=PATH, tags=["schedules"], route_class=StrictRoute)
 @router.post("", status_code=201, summary="Register workloads to be looked at by the clock")
 def add(given: ScheduleCreate, parts: PartsOf, caller: Submitter, response: Response) -> SchedulePublic:
     """`traces` and `metrics` are paths of the server and need the scope admin; `uploads` need none."""
-    check_schedule(given, may_tune=TUNES)
+    check_schedule(given, may_tune=parts.settings.launch_templates is not None)
+    _check_trials(given, parts)
     _check_sources(given, caller)
     _check_recipients(given, parts)
     definition = given.model_dump(mode="json", by_alias=True)
@@ -121,6 +123,16 @@ def _check_sources(given: ScheduleSpec, caller: Caller) -> None:
         if described.get("traces") is not None:
             allowed = "must be absent: the run fills it in with the newest profile"
             raise InputError(f"workloads[{place}].scenario.traces", described["traces"], allowed)
+
+
+def _check_trials(given: ScheduleSpec, parts: Parts) -> None:
+    """Whether each workload could be measured here, before a night finds out that it cannot."""
+    for place, workload in enumerate(given.workloads):
+        described = workload.scenario if isinstance(workload.scenario, dict) else {}
+        try:
+            check_tune(parts.settings, parse_request(given.request(described)))
+        except InputError as error:
+            raise placed(error, f"workloads[{place}]") from None
 
 
 def _check_recipients(given: ScheduleSpec, parts: Parts) -> None:

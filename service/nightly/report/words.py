@@ -137,13 +137,17 @@ def proposal(said: Data) -> str | None:
     return f"{open_one['summary']}: {speed}{worth}{waits}"
 
 
-def still_asked(said: Data) -> str | None:
-    """A session about the workload that has not ended."""
+def session(said: Data) -> list[str]:
+    """What is to be said of the last session about the workload."""
     asked = said.get("asked")
-    if not asked or not asked["is_open"]:
-        return None
-    waits = bool(said["proposal"]) and said["proposal"]["waits"]
-    return f"session {asked['session_id']} " + ("waits for an approval" if waits else "has not ended yet")
+    if not asked:
+        return []
+    name = f"session {asked['session_id']}" if asked["session_id"] else "the session"
+    told = [f"{name} failed: {asked['failure']}"] if asked["failure"] else []
+    if asked["is_open"]:
+        waits = bool(said["proposal"]) and said["proposal"]["waits"]
+        told.append(f"{name} " + ("waits for an approval" if waits else "has not ended yet"))
+    return [*told, *([f"trials: {asked['trials']}"] if asked["trials"] else [])]
 
 
 def hours(value: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from graph.request import parse_request
+from graph.request import OPTIONS, parse_request
 from service.nightly.definition import NAME, Policy, Strict, Workload, check_modes, parse
 from service.nightly.schedules.cron import Cron, check_zone, parse_cron
 from tools.errors import InputError
@@ -114,12 +114,12 @@ def parse_schedule(given: Mapping[str, Any], *, may_tune: bool) -> ScheduleSpec:
 def check_schedule(spec: ScheduleSpec, *, may_tune: bool) -> None:
     """What the shape alone does not tell."""
     parse_cron(spec.cron, spec.zone)
-    check_modes(spec.mode, spec.approval, may_tune=may_tune, may_wait=True)
+    check_modes(spec, may_tune=may_tune, may_wait=True)
     for place, workload in enumerate(spec.workloads):
-        _check_workload(workload, f"workloads[{place}]")
+        _check_workload(spec, workload, f"workloads[{place}]")
 
 
-def _check_workload(workload: Workload, field: str) -> None:
+def _check_workload(spec: ScheduleSpec, workload: Workload, field: str) -> None:
     for name in ("traces", "metrics"):
         pattern = getattr(workload, name)
         if pattern is not None and not pattern.startswith("/"):
@@ -127,6 +127,12 @@ def _check_workload(workload: Workload, field: str) -> None:
     if not isinstance(workload.scenario, dict):
         raise InputError(f"{field}.scenario", workload.scenario, "must be the scenario itself")
     try:
-        parse_request(workload.scenario)
+        parse_request(spec.request(workload.scenario))
     except InputError as error:
-        raise InputError(f"{field}.scenario.{error.field}", error.given, error.allowed) from None
+        raise placed(error, field) from None
+
+
+def placed(error: InputError, workload: str) -> InputError:
+    """Options of sessions are the schedule's own; all else is the workload's."""
+    place = "" if error.field.partition(".")[0] in OPTIONS else f"{workload}.scenario."
+    return InputError(f"{place}{error.field}", error.given, error.allowed)

@@ -47,6 +47,13 @@ def test_a_webhook_is_signed_and_holds_the_report() -> None:
     )  # fmt: skip
 
 
+def test_two_webhooks_of_one_host_are_two_deliveries() -> None:
+    with Hook() as hook:
+        post().send(report(), Recipients(webhooks=[f"{hook.url}/a", f"{hook.url}/b"]))
+        ids = [headers["X-Asap-Delivery"] for _, headers, _ in hook.got]
+    assert len(set(ids)) == 2
+
+
 def test_chat_gets_a_message_without_a_signature() -> None:
     with Hook() as hook:
         (told,) = post().send(report("regressed"), Recipients(slack=[f"{hook.url}/services/T0/B0/token"]))

@@ -100,9 +100,16 @@ def test_a_session_that_waits_for_a_person_does_not_hold_the_night(tmp_path: Pat
         run = ask(database, queue, spec(tmp_path, approval="person"))
         with working(settings):
             row = ended(database, run.id)
+            add_night(tmp_path / "job", 3)
+            with database.begin() as conn:
+                second = run_now(conn, queue, "", "nightly")
+            later = ended(database, second.id)
         assert row.report is not None
+        assert later.report is not None
         proposal = row.report["workloads"][0]["proposal"]
+        assert later.report["workloads"][0]["proposal"] == proposal
         with database.begin() as conn:
+            assert len(list_sessions(conn, "", SessionFilter())[0]) == 1
             fleet = fleet_of(conn, "")
             request_cancel(conn, "", proposal["session_id"])
             after = fleet_of(conn, "")

@@ -150,6 +150,18 @@ def test_what_is_wrong_gives_two_and_names_the_field(
     assert says in err
 
 
+def test_paths_are_those_beside_the_file_as_for_asap_nightly(run: Run, file: Path) -> None:
+    one = {"name": "llama", "scenario": "job.json", "metrics": "logs/*.jsonl"}
+    file.write_text(yaml.safe_dump({"workloads": [one]}))
+    assert add(run, file)["definition"]["workloads"][0]["metrics"] == str(file.parent / "logs/*.jsonl")
+
+
+def test_a_file_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("add", str(tmp_path / "no.yaml"), "--name", "n", "--cron", "30 5 * * *")
+    assert status == 2
+    assert "FILE: got" in err
+
+
 def test_a_scenario_file_that_is_not_there_is_named(run: Run, file: Path) -> None:
     (file.parent / "job.json").unlink()
     status, _, err = run("add", str(file), "--name", "n", "--cron", "30 5 * * *")

@@ -1,6 +1,8 @@
 """/v1/schedules and /v1/workloads over HTTP."""
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from service.store.nights import WorkloadRow, set_workload
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 
 NAMES = "/v1/schedules"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def body(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a schedule
@@ -63,6 +66,20 @@ def test_what_is_wrong_is_a_problem_that_names_the_field(
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["field"] == field
     assert "token" not in answer.text
+
+
+def test_tuning_is_for_installations_with_launch_templates_and_workloads_they_can_run(serve: Serve) -> None:
+    served = serve(launch_templates=EXAMPLES / "launch-templates.toml", launch_template="reference-local")
+    small = json.loads((EXAMPLES / "traces/gpt-ddp-gloo/base.json").read_text())
+    tuned = body(mode="tune", workloads=[{"name": "gpt", "scenario": small, "uploads": "gpt-*"}])
+    assert served.client.post(NAMES, json={**tuned, "budget": {"device_hours": 1}}).status_code == 201
+    for parts, field in (
+        ({"template": "nobody-knows"}, "template"),
+        ({"policy": {"fields": ["recompute"]}}, "policy"),
+        ({"approval": "policy", "policy": {"fields": ["colour"]}}, "policy.fields"),
+    ):
+        answer = served.client.post(NAMES, json={**tuned, "name": "other", **parts})
+        assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 
 def test_the_same_name_twice_is_a_conflict(served: Served) -> None:

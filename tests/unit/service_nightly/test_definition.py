@@ -52,12 +52,16 @@ def test_any_workloads_are_taken_or_refused(content: object) -> None:
 
 
 def test_tuning_and_waiting_are_refused_where_they_cannot_be() -> None:
-    check_modes("advise", "none", may_tune=False, may_wait=False)
-    check_modes("tune", "person", may_tune=True, may_wait=True)
-    with pytest.raises(InputError, match="trials are not configured"):
-        check_modes("tune", "none", may_tune=False, may_wait=True)
+    tuning, asking = (
+        parse(Policy, {"workloads": [workload()], "mode": mode, "approval": approval})
+        for mode, approval in (("tune", "none"), ("advise", "person"))
+    )
+    check_modes(tuning, may_tune=True, may_wait=False)
+    check_modes(asking, may_tune=False, may_wait=True)
+    with pytest.raises(InputError, match="ASAP_LAUNCH_TEMPLATES"):
+        check_modes(tuning, may_tune=False, may_wait=True)
     with pytest.raises(InputError, match="asap serve"):
-        check_modes("advise", "person", may_tune=True, may_wait=False)
+        check_modes(asking, may_tune=True, may_wait=False)
 
 
 def test_the_example_is_a_configuration_whose_workloads_can_be_read() -> None:

@@ -28,7 +28,7 @@ def test_kubernetes_takes_the_manifest(documents: list[dict[str, Any]]) -> None:
 def test_the_configuration_in_it_can_be_read(documents: list[dict[str, Any]]) -> None:
     data = documents[0]["data"]
     config = parse(Config, yaml.safe_load(data["nightly.yaml"]))
-    check_modes(config.mode, config.approval, may_tune=False, may_wait=False)
+    check_modes(config, may_tune=False, may_wait=False)
     for workload in config.workloads:
         assert isinstance(workload.scenario, str)
         parse_request(json.loads(data[workload.scenario]))

@@ -1,12 +1,13 @@
-"""A session and its proposal from night to night: what a person decided, what has not ended, what was said."""
+"""A session and its proposal from night to night: what a person decided, what has not ended yet."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.nightly.proposals import proposal_of
+from service.nightly.proposals import doubt, proposal_of
 from service.nightly.reoptimize import Answer
+from service.nightly.report import words
 from service.store.database import Database
 from tests.unit.service_nightly.making import Scripted, add_night, add_nights, report
 from tests.unit.service_nightly.test_workload import fast, night, policy
@@ -116,3 +117,16 @@ def test_what_a_trial_measured_stands_in_place_of_the_prediction() -> None:
 def test_a_plan_that_a_trial_measured_as_slower_is_not_proposed() -> None:
     proposal = {**report(1.3)["proposals"][0], "measured": {"speedup": 0.9}}
     assert proposal_of(Answer(report={"proposals": [proposal]}), ASKED, 1.05) is None
+
+
+def test_why_trials_ended_is_told(database: Database, tmp_path: Path) -> None:
+    ended = {**report(), "stopping": {"says": "nothing could be measured: out of memory"}}
+    said, _ = two_nights(database, tmp_path, *[Answer(report=ended, session_id=ID)] * 2)
+    assert words.session(said) == ["trials: nothing could be measured: out of memory"]
+
+
+def test_a_prediction_far_from_what_was_measured_is_doubted() -> None:
+    assert doubt({"today_s": 2.2}, 2.0) == []
+    assert doubt(None, 2.0) == []
+    (says,) = doubt({"today_s": 4.0}, 2.0)
+    assert "takes 2.00 s, and is predicted to take 4.00 s" in says

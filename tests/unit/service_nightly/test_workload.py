@@ -179,6 +179,19 @@ def test_a_new_regression_is_given_to_a_session_with_its_profile(database: Datab
     assert [Path(one["traces"]).name for one in again.asked] == ["009"]
 
 
+def test_a_session_is_asked_to_go_as_far_as_the_policy_says(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+    add_nights(tmp_path / "job", range(3))
+    options = {
+        "mode": "tune", "approval": "policy", "policy": {"fields": ["recompute"]}, "template": "reference",
+    }  # fmt: skip
+    again = Scripted()
+    night(database, tmp_path, policy(reoptimize=True, **options), again)
+    assert [{name: one[name] for name in options} for one in again.asked] == [options]
+
+
 def test_a_proposal_that_may_gain_nothing_is_not_kept(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
