@@ -11,7 +11,8 @@ done
 if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
     echo "chromium: installing by apt"
     export DEBIAN_FRONTEND=noninteractive
-    if timeout 300 bash -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium' >/dev/null; then
+    apt() { timeout 300 apt-get -qq -o Acquire::Retries=0 -o Acquire::http::Timeout=20 "$@" >/dev/null; }
+    if apt update && apt install -y --no-install-recommends chromium; then
         exit 0
     fi
 fi
