@@ -20,7 +20,7 @@ HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Not "no-referrer": browsers then call the origin of our own forms "null", and auth/cookies.py refuses it.
+    # Not "no-referrer": browsers then call the origin of our own forms "null"; auth/cookies.py refuses that.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",

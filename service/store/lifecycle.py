@@ -63,7 +63,7 @@ def set_state(conn: sa.Connection, id: str, state: str, fence: int | None = None
 
 def request_cancel(conn: sa.Connection, tenant: str, id: str) -> SessionRow:
     """At once where nobody runs it, else at its next event; a session that has ended cannot be cancelled."""
-    row = get_session(conn, tenant, id)
+    row = get_session(conn, tenant, id, report=False)
     held = lock_session(conn, id)
     if held.state in TERMINAL and held.state != CANCELLED:
         raise ConflictError(f"session {id} is already {held.state}", field="state")

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
 
@@ -88,7 +89,7 @@ def _row(parts: Parts, tenant: str, id: str) -> SessionRow:
 
 def _rendered(form: str, request: dict[str, Any], report: dict[str, Any]) -> Response:
     if form == JSON:
-        return JSONResponse(report)
+        return Response(msgspec.json.encode(report), media_type=JSON)
     if form == MARKDOWN:
         from service.report.markdown import markdown_report
 

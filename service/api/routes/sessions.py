@@ -77,7 +77,7 @@ def list_all(
 @router.get("/{id}", summary="One session, with its request")
 def get_one(id: Id, parts: PartsOf, caller: Reader) -> SessionDetail:
     with parts.database.read() as conn:
-        return detailed_session(get_session(conn, caller.tenant, id))
+        return detailed_session(get_session(conn, caller.tenant, id, report=False))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a session that has ended")
