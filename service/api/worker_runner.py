@@ -1,5 +1,6 @@
 """The worker of a process that also answers requests."""
 
+import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class WorkerRunner:
             self._went_well = False
             on_failure()
         else:
+            gc.freeze()  # see server.py: the worker imported as much again
             self._worker = worker
 
     def _stop(self) -> None:
