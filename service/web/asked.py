@@ -9,6 +9,7 @@ from service.errors import NotFoundError
 from service.report.view import View, read_workload
 from service.web.space import Searched
 from service.web.trace_data import get_analysis
+from service.web.views.baseline import TODAY, find_baseline
 from service.web.views.session import SessionView
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
@@ -32,9 +33,9 @@ class Asked:
 
     @property
     def chosen(self) -> Plan:
-        workload = self.workload
-        if self.plan == "today" and workload.scenario.plan:
-            return workload.scenario.plan
+        baseline = find_baseline(self.workload, self.view.report) if self.plan == TODAY else None
+        if baseline:
+            return baseline
         plans = {str(one["rank"]): one["plan"] for one in self.view.report["proposals"]}
         if self.plan not in plans:
             raise NotFoundError("plan", self.plan)

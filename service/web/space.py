@@ -54,7 +54,9 @@ def space_of(view: View, dots: tuple[list[Dot], list[Dot]]) -> Space:
         plans=plans,
         front=front,
         proposals=[_planned(one.summary, one.prediction) for one in view.proposals],
-        today=[_planned(f"today: {one.summary}", one.prediction) for one in view.plans if not one.proposal],
+        today=[
+            _planned(f"{one.name}: {one.summary}", one.prediction) for one in view.plans if not one.proposal
+        ],
         brought=_brought(view.report["considered"]),
         limit_gib=view.limit_gib,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.report.view import Planned, View
+from service.web.views.baseline import NO_REPORT
 from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.recommend.optimize import workload_of
@@ -68,7 +69,7 @@ def ask(scenario: Scenario, given: Given) -> Answer:
     title = (
         f"{scenario.model.name or 'Model'} on {scenario.cluster.num_devices:,} x {scenario.cluster.device}"
     )
-    return Answer(View(title, "", planned, *limits, {}), refusal)
+    return Answer(View(title, "", planned, *limits, NO_REPORT), refusal)
 
 
 def with_changes(scenario: Scenario, given: Given) -> Scenario:

@@ -14,6 +14,7 @@ from service.store.sessions import get_session
 from service.web.error_pages import PageRoute
 from service.web.example import EXAMPLE
 from service.web.rendering import page
+from service.web.views.baseline import TODAY, find_baseline
 from service.web.views.session import session_view
 from service.web.views.what_if import controls_of
 from service.web.what_if import ask
@@ -58,10 +59,12 @@ def _of_session(
         raise ConflictError(f"session {id} is {shown.row.state}; it has no plans yet", field="state")
     workload = read_workload(shown.row.request or {}, shown.report)
     known: dict[str, Any] = {str(one["rank"]): one["plan"] for one in shown.report["proposals"]}
-    if workload.scenario.plan:
-        known = {"today": workload.scenario.plan.model_dump(), **known}
+    baseline = find_baseline(workload, shown.report)
+    if baseline:
+        known = {TODAY: baseline.model_dump(), **known}
     chosen = wanted or next(iter(known))
     if chosen not in known:
         raise NotFoundError("plan", chosen)
-    names = {name: "today's plan" if name == "today" else f"proposal {name}" for name in known}
+    first = "today's plan" if workload.scenario.plan else "the default plan"
+    names = {name: first if name == TODAY else f"proposal {name}" for name in known}
     return workload.with_plan(Plan.model_validate(known[chosen])), names, chosen

@@ -1,12 +1,13 @@
 """Two plans side by side: of two sessions or of one, with what differs besides the plan."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from service.errors import ConflictError, NotFoundError
 from service.report.view import Planned, View, read_workload
 from service.store.rows import SessionRow
+from service.web.views.baseline import NO_REPORT, TODAY, find_baseline
 from service.web.views.session import session_view
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
@@ -81,7 +82,7 @@ class Comparison:
     def view(self) -> View:
         limit = max(self.a.workload.limit_gib, self.b.workload.limit_gib)
         capacity = max(self.a.workload.capacity_gib, self.b.workload.capacity_gib)
-        return View("", "", [self.a.planned, self.b.planned], limit, capacity, {})
+        return View("", "", [self.a.planned, self.b.planned], limit, capacity, NO_REPORT)
 
 
 def side_of(name: str, row: SessionRow, which: str) -> Side:
@@ -90,16 +91,17 @@ def side_of(name: str, row: SessionRow, which: str) -> Side:
     if shown.report is None:
         raise ConflictError(f"session {row.id} is {row.state}; it has no plans to compare yet", field="state")
     workload = read_workload(row.request or {}, shown.report)
-    plan = _plan(workload, shown.report["proposals"], which)
+    plan = _plan(workload, shown.report, which)
     return Side(name, row, workload, plan, workload.predict([plan])[0], which)
 
 
-def _plan(workload: Workload, proposals: Sequence[Mapping[str, Any]], which: str) -> Plan:
-    if which == "today":
-        if workload.scenario.plan is None:
+def _plan(workload: Workload, report: Mapping[str, Any], which: str) -> Plan:
+    if which == TODAY:
+        baseline = find_baseline(workload, report)
+        if baseline is None:
             raise NotFoundError("plan of today in the session for", workload.scenario.model.name or "a model")
-        return workload.scenario.plan
-    found = next((one["plan"] for one in proposals if str(one["rank"]) == which), None)
+        return baseline
+    found = next((one["plan"] for one in report["proposals"] if str(one["rank"]) == which), None)
     if found is None:
         raise NotFoundError("proposal", which)
     return Plan.model_validate(found)

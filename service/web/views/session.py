@@ -5,17 +5,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from service.report.figures import Bar, Figure, figures_of
+from service.report.figures import Figure, figures_of
 from service.report.view import Planned, View, read_workload, view_of
 from service.store.rows import Data, SessionRow
 from service.store.states import BUSY, CANCELLED, COMPLETED, FAILED, TERMINAL, WAITING
 from service.web.figures.mesh import AXES, axes_of
+from service.web.views.baseline import find_baseline
 from service.web.views.draft import draft_of
 from tools.recommend.workload import Workload
 from tools.scenario import Plan
 
 SECTIONS = {
     "proposals": "Proposals",
+    "trials": "Trials",
     "diagnosis": "Diagnosis",
     "first": "What to try first",
     "figures": "Figures",
@@ -23,7 +25,9 @@ SECTIONS = {
     "made": "How this was made",
     "request": "The request",
 }
-ALWAYS = ("proposals", "diagnosis", "figures", "request")
+LATER = ("first", "change", "made")
+"""Sections that wait for the report."""
+TRIALS = "trials"
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,6 @@ class Card:
     planned: Planned
     step: Figure
     memory: Figure
-    gain: Figure | None
 
     @property
     def rank(self) -> int:
@@ -94,7 +97,16 @@ class SessionView:
     @property
     def contents(self) -> list[tuple[str, str]]:
         """The page's sections, in their order, that this session has."""
-        return [(id, name) for id, name in SECTIONS.items() if id in ALWAYS or not self.is_draft]
+        absent = {*(LATER if self.is_draft else ()), *(() if self._has_trials else (TRIALS,))}
+        return [(id, name) for id, name in SECTIONS.items() if id not in absent]
+
+    @property
+    def trial_figures(self) -> list[Figure]:
+        return [one for one in figures_of(self.view) if one.id == TRIALS] if self.view else []
+
+    @property
+    def _has_trials(self) -> bool:
+        return bool((self.report or {}).get("stopping"))
 
     @property
     def axes(self) -> dict[str, str]:
@@ -118,7 +130,7 @@ class SessionView:
     def _plans(self) -> list[Plan]:
         """The proposals, then today's."""
         found = [Plan.model_validate(one["plan"]) for one in (self.report or {}).get("proposals", [])]
-        today = self._workload.scenario.plan if self._workload else None
+        today = find_baseline(self._workload, self.report) if self._workload and self.report else None
         return [*found, *([today] if today else [])]
 
     @property
@@ -140,24 +152,23 @@ def session_view(row: SessionRow) -> SessionView:
 
 def _cards(view: View) -> list[Card]:
     figures = {one.id: one for one in figures_of(view)}
+    before = [one.name for one in view.plans if not one.proposal]
     return [
         Card(
             one,
-            _own(figures["step"], one, "Step time", has_today=True),
-            _own(figures["memory"], one, "Memory a device", has_today=True),
-            _own(figures["gain"], one, "Speed over today's", has_today=False) if "gain" in figures else None,
+            _own(figures["step"], one, "Step time", before),
+            _own(figures["memory"], one, "Memory a device", before),
         )
         for one in view.proposals
     ]
 
 
-def _own(figure: Figure, planned: Planned, title: str, has_today: bool) -> Figure:
-    """The same figure with this plan alone, under today's; on the scale of all."""
-    names = ("today", planned.name) if has_today else (planned.name,)
-    bars: Sequence[Bar] = [_short(bar) for bar in figure.bars if bar.name in names]
+def _own(figure: Figure, planned: Planned, title: str, before: Sequence[str]) -> Figure:
+    """The same figure with this plan alone, under the one before it; on the scale of all."""
+    bars = [
+        bar if bar.name in before else replace(bar, name="this")
+        for bar in figure.bars
+        if bar.name in (*before, planned.name)
+    ]
     id = f"{figure.id}-{planned.name.replace(' ', '-')}"
     return replace(figure, id=id, title=title, caption="", bars=bars, legend={})
-
-
-def _short(bar: Bar) -> Bar:
-    return replace(bar, name="today" if bar.name == "today" else "this")

@@ -154,4 +154,21 @@ def _other(kind: str, told: Data) -> tuple[str, str]:
     return words(kind), ", ".join(f"{words(name)} {value}" for name, value in told.items())
 
 
-_TITLES = {TOOL: _tool, REASONED: _reasoned, ROUTED: _routed, "decided": _decided, "incident": _incident}
+def _trial(told: Data) -> tuple[str, str]:
+    return f"{told.get('role') or 'trial'}: {told.get('summary', '')}", str(told.get("says", ""))
+
+
+def _waiting(told: Data) -> tuple[str, str]:
+    rest = ", ".join(f"{words(name)} {value}" for name, value in told.items() if name != "phase")
+    return words(str(told.get("phase", "waiting"))), rest
+
+
+_TITLES = {
+    TOOL: _tool,
+    REASONED: _reasoned,
+    ROUTED: _routed,
+    "decided": _decided,
+    "incident": _incident,
+    "trial": _trial,
+    "waiting": _waiting,
+}

@@ -67,6 +67,45 @@ def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_f
     assert drawn == {"step", "memory", "space", "roofline", "collectives", "mesh"}
 
 
+def trial(report: dict[str, Any], role: str, step_time_s: float) -> dict[str, Any]:
+    """As the graph tells one that was measured."""
+    first = report["proposals"][0]
+    gain = dict.fromkeys(("speedup", "speedup_low", "speedup_high"), None if role == "baseline" else 1.4)
+    ran = {"status": "measured", "failure": None, "refusals": [], "runs": [{}], "steps": 20}
+    told = {
+        "key": role,
+        "role": role,
+        "rank": 1,
+        "plan": first["plan"],
+        "summary": "tp 4",
+        "says": "measured",
+    }
+    ends = {"step_time_s": step_time_s, "interval_s": [step_time_s * 0.9, step_time_s * 1.1]}
+    return {**told, **ran, **ends, **gain, "predicted": first["prediction"]}
+
+
+def test_a_tuned_session_shows_what_was_measured_beside_what_was_predicted(
+    served: Served, report: dict[str, Any]
+) -> None:
+    trials = [trial(report, "baseline", 2.8), trial(report, "proposal", 2.0)]
+    spent = {"trials": 4, "spent_trials": 2, "device_hours": 8.0, "spent_device_hours": 1.5}
+    gain = {"speedup": 1.4, "speedup_low": 1.3, "speedup_high": 1.5}
+    measured = {"step_time_s": 2.0, "predicted_step_time_s": 2.1, **gain}
+    first = {**report["proposals"][0], "measured": measured}
+    tuned = {
+        **report,
+        "trials": trials,
+        "stopping": {"says": "the rest is noise", **spent},
+        "proposals": [first, *report["proposals"][1:]],
+    }
+    answer, page = get(served, f"/sessions/{done(served, tuned)}")
+    assert answer.status_code == 200, page.text
+    assert "2 of at most 4 plans were tried, in 1.5 of 8 device-hours" in page.text
+    assert "measured speed over today's" in page.text
+    assert "2.00 s (1.80 to 2.20)" in page.text
+    assert [one for one in page.all("a") if one.get("href") == "#trials"]
+
+
 def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     served: Served, report: dict[str, Any]
 ) -> None:
