@@ -110,6 +110,24 @@ def test_a_trail_groups_events_by_the_run_of_a_node() -> None:
     assert (trail.current, trail.tokens, trail.tool_calls) == ("analyzer", 120, 1)
 
 
+def test_the_drawing_has_every_node_of_the_graph() -> None:
+    from graph.build import WORKERS
+
+    assert {node.name for node in nodes_of(trail_of([]))} == {"coordinator", "report", *WORKERS}
+
+
+def test_a_trial_and_the_wait_for_it_are_told() -> None:
+    told = [
+        event(1, "1/1/trial/queued", "waiting", phase="queued", job="17"),
+        event(2, "1/1/trial/1", "trial", role="baseline", summary="tp 8", says="measured 2 s a step"),
+    ]
+    (run,) = trail_of(told).runs
+    assert [(step.title, step.says) for step in run.steps] == [
+        ("queued", "job 17"),
+        ("baseline: tp 8", "measured 2 s a step"),
+    ]
+
+
 def test_the_current_node_is_lit_and_no_other() -> None:
     lit = [node.name for node in nodes_of(trail_of(EVENTS)) if node.is_lit]
     assert lit == ["analyzer"]
