@@ -4,18 +4,19 @@ Writers on SQLite begin with the write lock (BEGIN IMMEDIATE), because a reader 
 only fail; readers take none, so that they never wait for writers.
 """
 
+import select
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy.engine.interfaces import DBAPIConnection
 
 from service.store import migrations
 
@@ -112,21 +113,21 @@ def open_database(url: str) -> Database:
         json_serializer=_json,
         json_deserializer=msgspec.json.decode,
     )
-    _ping_when_idle(engine)
+    _ping_when_in_doubt(engine)
     return Database(engine)
 
 
-def _ping_when_idle(engine: sa.Engine) -> None:
+def _ping_when_in_doubt(engine: sa.Engine) -> None:
     """As SQLAlchemy's pre-ping does at every use, but not for a connection that answered a moment ago."""
 
     def used(_connection: object, record: sa.pool.ConnectionPoolEntry) -> None:
         record.info[USED_AT] = time.monotonic()
 
-    def ping(connection: DBAPIConnection, record: sa.pool.ConnectionPoolEntry, _proxy: object) -> None:
-        if time.monotonic() - record.info.get(USED_AT, time.monotonic()) < IDLE_S:
-            return
+    def ping(connection: Any, record: sa.pool.ConnectionPoolEntry, _proxy: object) -> None:  # noqa: ANN401
+        rested_s = time.monotonic() - record.info.get(USED_AT, time.monotonic())
         try:
-            engine.dialect.do_ping(connection)
+            if rested_s >= IDLE_S or _has_news(connection.fileno()):
+                engine.dialect.do_ping(connection)
         except Exception as error:
             if not engine.dialect.is_disconnect(error, connection, None):
                 raise
@@ -134,6 +135,13 @@ def _ping_when_idle(engine: sa.Engine) -> None:
 
     sa.event.listen(engine, "checkin", used)
     sa.event.listen(engine, "checkout", ping)
+
+
+def _has_news(socket: int) -> bool:
+    """Nobody asked the server anything: what it says, or that it hung up, is about the connection itself."""
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _sqlite(url: str) -> sa.Engine:
