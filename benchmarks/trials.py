@@ -92,7 +92,7 @@ def _report() -> int:
     machine = json.loads((FOLDER / "machine.json").read_text())
     workloads = [replace(workload, machine=machine) for workload in WORKLOADS]
     tables = [read_rows(workload, FOLDER) for workload in workloads]
-    baselines = [_baseline(workload) for workload in workloads]
+    baselines = [_baseline(workload) for workload in WORKLOADS]
     together = list(zip(workloads, tables, baselines, strict=True))
     passed = [_print_gains(together), _print_trials(together), _print_errors(together)]
     (FOLDER / "table.json").write_text(json.dumps([_as_data(*one) for one in together], indent=1) + "\n")

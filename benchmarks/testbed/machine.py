@@ -34,15 +34,14 @@ def measure() -> dict[str, object]:
     left, right = torch.randn(PRODUCT, PRODUCT), torch.randn(PRODUCT, PRODUCT)
     source, target = torch.empty(COPY_BYTES // 4), torch.empty(COPY_BYTES // 4)
     alone = min(RANKS, os.cpu_count() or 1)
-    product_s = _median_s(lambda: [left @ right for _ in range(20)], alone) / 20
-    copy_s = _median_s(lambda: target.copy_(source), alone)
-    inside_s = _median_s(_gather(inside, SMALL_BYTES))
+    product_s = _seconds(lambda: [left @ right for _ in range(20)], min, alone) / 20
+    copy_s = _seconds(lambda: target.copy_(source), min, alone)
     return {
         "peak_tflops": {"fp32": 2.0 * PRODUCT**3 / product_s / 1e12},
         "memory_bandwidth_gbytes_per_s": 2.0 * COPY_BYTES / copy_s / 1e9,
-        "intra_node_gbytes_per_s_per_device": LARGE_BYTES / 2 / _median_s(_gather(inside, LARGE_BYTES)) / 1e9,
-        "intra_node_latency_us": inside_s * 1e6,
-        "inter_node_latency_us": _median_s(_gather(across, SMALL_BYTES)) * 1e6,
+        "intra_node_gbytes_per_s_per_device": LARGE_BYTES / 2 / _seconds(_gather(inside, LARGE_BYTES)) / 1e9,
+        "intra_node_latency_us": _seconds(_gather(inside, SMALL_BYTES)) * 1e6,
+        "inter_node_latency_us": _seconds(_gather(across, SMALL_BYTES)) * 1e6,
     }
 
 
@@ -62,8 +61,12 @@ def _gather(group: dist.ProcessGroup, message_bytes: int) -> Callable[[], object
     return lambda: dist.all_gather(parts, part, group=group)
 
 
-def _median_s(work: Callable[[], object], ranks: int = RANKS) -> float:
-    """The mean over the first ranks: each is as often ahead as behind. The others wait."""
+def _seconds(
+    work: Callable[[], object],
+    choose: Callable[[list[float]], float] = statistics.median,
+    ranks: int = RANKS,
+) -> float:
+    """The best repeat for a peak, the median for a message; the mean over the ranks that work."""
     works = dist.get_rank() < ranks
     seconds = []
     for _ in range(REPEATS):
@@ -72,9 +75,9 @@ def _median_s(work: Callable[[], object], ranks: int = RANKS) -> float:
         if works:
             work()
         seconds.append(time.perf_counter() - start_s)
-    median = torch.tensor([statistics.median(seconds) if works else 0.0], dtype=torch.float64)
-    dist.all_reduce(median)
-    return float(median) / ranks
+    chosen = torch.tensor([choose(seconds) if works else 0.0], dtype=torch.float64)
+    dist.all_reduce(chosen)
+    return float(chosen) / ranks
 
 
 def main() -> int:

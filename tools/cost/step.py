@@ -15,7 +15,7 @@ from tools.cost.sizes import (
     vocabulary_parameters,
 )
 from tools.cost.stage import StageTime, head_time, layer_time, not_hidden, stage_time
-from tools.cost.traffic import data_s
+from tools.cost.traffic import data_s, quick_hops
 
 OPTIMIZER_BYTES = 30.0
 """Adam reads gradient, master weight and two moments and writes three of them and the 16-bit copy."""
@@ -70,7 +70,7 @@ def step_core(x: Inputs, c: Coefficients) -> Core:
     rest = np.where(x.zero_bubble > 0, ZERO_BUBBLE_REST, 1.0)
     return Core(
         stage=slowest,
-        bubble=(x.pp - 1.0) * mean_s / x.vpp * rest,
+        bubble=(x.pp - 1.0) * (mean_s - slowest.pp * quick_hops(x)) / x.vpp * rest,
         dense=dense * lay.inner + vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied),
         expert=expert * lay.inner,
         layers=lay.inner,

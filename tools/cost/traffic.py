@@ -61,6 +61,14 @@ def pipeline_s(x: Inputs, c: Coefficients) -> Array:
     return 2.0 * x.vpp * neighbour_s(x, c, group, message_bytes)
 
 
+def quick_hops(x: Inputs) -> Array:
+    """Share of the hops from the first stage to the last that stay inside a node and take next to no time.
+    Only for flat libraries, whose nodes have one slow card; elsewhere every hop counts as the slowest."""
+    group = place(x, x.pp, x.tp * x.cp * x.dp)
+    crossing = (group.outside - 1.0) / np.maximum(x.pp - 1.0, 1.0)
+    return np.where((x.flat_rings > 0) & (group.outside > 1), 1.0 - crossing, 0.0)
+
+
 @dataclass(frozen=True)
 class DataTraffic:
     """Seconds a step, split by when it can run and by whether compute can hide it."""

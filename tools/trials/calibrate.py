@@ -30,6 +30,7 @@ STEP_SPREAD = 0.02
 """What repeats of a quiet trial differ by, in log time; noisier trials count less."""
 TERM_SPREAD = 0.1
 """A standard deviation: profiled steps are slower than plain ones, and rules tell their terms apart."""
+STEP_WEIGHTS = (1.0, 10.0, 100.0)
 LEAST_SHARE = 0.003
 """Of the step: terms below it are not told from nothing."""
 MIXED_TERMS: Mapping[str, tuple[str, ...]] = {"pipeline": ("pp_comm_exposed", "pipeline_bubble")}
@@ -113,18 +114,19 @@ class _Fitted:
 
 
 def _fit(trials: _Trials, base: Calibration) -> _Fitted:
-    """The constants that explain the trials best. One trial is never explained worse than before: where its
-    terms would have it so, they are left aside."""
+    """The constants that explain the trials best. Steps are never explained worse than before: where terms
+    would have it so, steps count more, and in the end alone."""
     start = resolve(trials.keys, base.shifts)
     levers = _levers(trials, start, base)
-    fitted = _solve(trials, start, levers, with_terms=True)
-    before, after = (np.abs(trials.step_error(c)).sum() for c in (start, _moved(start, levers, fitted.x)))
-    if after > before:
-        fitted = _solve(trials, start, levers, with_terms=False)
+    before = np.abs(trials.step_error(start)).sum()
+    for weight in (*STEP_WEIGHTS, None):
+        fitted = _solve(trials, start, levers, weight)
+        if np.abs(trials.step_error(_moved(start, levers, fitted.x))).sum() <= before:
+            break
     moved = _moved(start, levers, fitted.x)
     return _Fitted(
         {lever.name: float(getattr(moved, lever.name)) for lever in levers},
-        _left_out_errors(trials, fitted) if len(trials.terms) > 1 else np.zeros(0),
+        _left_out_errors(trials.step_error(moved), fitted) if len(trials.terms) > 1 else np.zeros(0),
     )
 
 
@@ -149,13 +151,16 @@ def _matters(trials: _Trials, start: Coefficients, lever: _Lever) -> bool:
     return bool(np.any(np.abs(high - low) > LEAST_EFFECT))
 
 
-def _solve(trials: _Trials, start: Coefficients, levers: list[_Lever], *, with_terms: bool) -> OptimizeResult:
-    """Residuals of steps, of terms, and of the constants from their priors, in this order."""
+def _solve(
+    trials: _Trials, start: Coefficients, levers: list[_Lever], step_weight: float | None
+) -> OptimizeResult:
+    """Residuals of steps, of terms (none without a weight), and of the constants from their priors."""
+    sure = trials.spread / (step_weight or 1.0)
 
     def residuals(shifts: Array) -> Array:
         c = _moved(start, levers, shifts)
-        steps = trials.step_error(c) / trials.spread
-        terms = trials.term_errors(c) / TERM_SPREAD if with_terms else np.zeros(0)
+        steps = trials.step_error(c) / sure
+        terms = trials.term_errors(c) / TERM_SPREAD if step_weight else np.zeros(0)
         return np.concatenate([steps, robust(terms)[0], shifts])
 
     return least_squares(residuals, np.zeros(len(levers)), method="trf", max_nfev=40, ftol=1e-6, xtol=1e-6)
@@ -169,13 +174,12 @@ def _moved(start: Coefficients, levers: list[_Lever], shifts: Array) -> Coeffici
     return replace(start, **moved)
 
 
-def _left_out_errors(trials: _Trials, fitted: OptimizeResult) -> Array:
+def _left_out_errors(fitted_errors: Array, fitted: OptimizeResult) -> Array:
     """What each trial's error would be had it not been fitted, from the leverages of the fit.
 
     Source: Allen, The Relationship between Variable Selection and Data Augmentation (1974), PRESS."""
     jacobian = np.asarray(fitted.jac)
     covariance = np.linalg.inv(jacobian.T @ jacobian)
-    rows = slice(0, len(trials.terms))
+    rows = slice(0, len(fitted_errors))
     leverage = np.einsum("ij,jk,ik->i", jacobian[rows], covariance, jacobian[rows])
-    residuals = np.asarray(fitted.fun)[rows] / np.maximum(1.0 - leverage, 1e-6)
-    return np.asarray(residuals * trials.spread)
+    return np.asarray(fitted_errors / np.maximum(1.0 - leverage, 1e-6))

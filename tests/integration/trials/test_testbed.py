@@ -1,0 +1,72 @@
+"""The testbed of `make bench-trials`: two hosts with names of their own, nothing left behind."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.testbed import hosts
+from benchmarks.testbed.launching import run_plan, write_template
+from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name
+from tools.launch.template_file import read_templates
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2"
+)
+
+
+def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts.os, "geteuid", lambda: 1000)
+    with pytest.raises(hosts.TestbedError, match="run it as root"), hosts.hosts(2, 200):
+        pass
+
+
+def test_the_template_registers_a_command_of_numbers_and_paths(tmp_path: Path) -> None:
+    (template,) = read_templates(write_template(tmp_path / "templates.toml")).values()
+    assert template.launcher == "local"
+    assert template.environment_allowed == ()
+    assert {"{scenario}", "{out}", "{nproc}", "{steps}", "{seed}"} <= set(template.command)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.name)
+def test_every_workload_has_a_space_that_can_be_measured_whole(workload: Workload) -> None:
+    plans = workload.plans()
+    assert 15 <= len(plans) <= 40
+    assert workload.default_plan in plans
+    assert len({plan_name(one) for one in plans}) == len(plans)
+
+
+@needs_root
+@pytest.mark.real
+@pytest.mark.slow
+def test_a_plan_trains_over_two_hosts_and_leaves_nothing(tmp_path: Path) -> None:
+    workload = WORKLOADS[0]
+    plan = next(one for one in workload.plans() if plan_name(one) == "pp2-dp2-mb2")
+    measured = run_plan(workload, plan, tmp_path, "tiny", steps=2, warmup=1, profile_steps=1)
+    result = json.loads((tmp_path / "jobs" / "tiny" / "out" / "result.json").read_text())
+    assert result["fingerprint"]["nodes"] == {"host1": 2, "host2": 2}
+    assert result["losses"][-1] < result["losses"][0]
+    assert measured.terms is not None
+    assert measured.terms["compute"] > 0
+    links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
+    assert "port1" not in links
+    assert "bridge" not in links
+
+
+@needs_root
+@pytest.mark.real
+def test_a_host_that_fails_ends_the_others(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.testbed",
+        str(tmp_path / "missing.json"),
+        "--out",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert done.returncode != 0
