@@ -1,3 +1,3 @@
-"""Command line, and later the HTTP service: everything that meets a user."""
+"""Command line, HTTP service, pages, nightly runs: everything that meets a user."""
 
 __version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""Pure, typed computation: scenario, hardware, cost model, and what later parts add."""
+"""Pure, typed Python that computes: from scenario and hardware to plans, traces, knowledge and jobs."""

@@ -1,4 +1,4 @@
-"""`asap serve`: the API, the workers and later the web pages, in one process or spread over several."""
+"""`asap serve`: the API, the pages and the workers, in one process or spread over several."""
 
 import os
 import sys

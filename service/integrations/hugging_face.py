@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from service.integrations.profile_upload import ProfileUpload
 
 
-class AsapCallback(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+class AsapCallback(TrainerCallback):
     """Takes what `ProfileUpload` takes."""
 
     def __init__(self, server: str, key: str | None = None, **options: Any) -> None:  # noqa: ANN401

@@ -15,7 +15,7 @@ except ImportError:  # the same classes under their older name
     from pytorch_lightning import Callback, LightningModule, Trainer
 
 
-class AsapCallback(Callback):
+class AsapCallback(Callback):  # type: ignore[misc]  # one of two classes
     """Takes what `ProfileUpload` takes."""
 
     def __init__(self, server: str, key: str | None = None, **options: Any) -> None:  # noqa: ANN401

@@ -36,7 +36,8 @@ def import_plan(text: str, format: str, given: Given) -> Imported:
     chosen = _TABLE[format]
     if chosen.framework and given.framework not in (None, chosen.framework):
         raise InputError("--framework", given.framework, f"the file is {chosen.framework}'s")
+    draft = chosen.read(text, given)
     framework = chosen.framework or given.framework
     if framework is None:
         raise missing("--framework", "what will train it, for instance torchtitan or megatron-core")
-    return assemble(chosen.read(text, given), given, framework)
+    return assemble(draft, given, framework)

@@ -241,6 +241,7 @@ NESTED = {
     "deepspeed": "[" * 100_000,
     "maxtext": "[" * 5000,
     "megatron": "{" * 5000,
+    "huggingface": "[" * 5000,
 }
 
 
@@ -268,19 +269,27 @@ def test_arguments_are_read_however_they_are_laid_out(options: dict[str, int | N
     assert found == expected
 
 
+STATED: dict[str, Any] = {
+    "device": "h100",
+    "num_devices": 64,
+    "seq_len": 8192,
+    "global_batch_size": 128,
+    "framework": "torchtitan",
+}
+"""What a model's config.json cannot say."""
+
+
 def test_a_models_config_becomes_a_cold_start() -> None:
-    beside = Given(device="h100", num_devices=64, seq_len=8192, global_batch_size=128, framework="torchtitan")
-    imported = import_plan(json.dumps(MODEL), "huggingface", beside)
+    imported = import_plan(json.dumps(MODEL), "huggingface", Given(**STATED))
     assert imported.scenario["model"] == MODEL
     assert imported.scenario["training"]["framework"] == "torchtitan"
     assert "plan" not in imported.scenario
 
 
-@pytest.mark.parametrize("missing", ["device", "num_devices", "seq_len", "global_batch_size", "framework"])
+@pytest.mark.parametrize("missing", STATED)
 def test_what_a_models_config_cannot_say_is_asked_for(missing: str) -> None:
-    beside = Given(device="h100", num_devices=64, seq_len=8192, global_batch_size=128, framework="torchtitan")
     with pytest.raises(InputError, match="--" + missing.replace("_", "-")):
-        import_plan(json.dumps(MODEL), "huggingface", replace(beside, **{missing: None}))
+        import_plan(json.dumps(MODEL), "huggingface", Given(**(STATED | {missing: None})))
 
 
 def test_a_frameworks_file_is_not_another_frameworks() -> None:
