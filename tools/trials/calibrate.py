@@ -47,6 +47,7 @@ MOVABLE = (
 """Rates and overheads. What shapes a curve (tiles, depths, narrow formats) few trials cannot tell."""
 LEAST_EFFECT = 1e-4
 """On log time: a constant that moves it less is left where it is."""
+NUDGE = 1e-5
 UNTOLD = ("host_and_other", "other_comm_exposed")
 
 
@@ -63,39 +64,6 @@ def calibrate(
     return replace(calibrated_to(base, trials.keys, fitted.constants), intervals=intervals)
 
 
-class _Trials:
-    """The measured plans as the cost model's arrays."""
-
-    def __init__(self, scenario: Scenario, measured: Sequence[MeasuredPlan]) -> None:
-        x, self.keys = encode_plans(scenario, columns_of([one.plan for one in measured]))
-        self.x = resolve_recompute(x, memory_settings(self.keys.framework, [scenario.training.precision]))
-        self.log_step_s = np.log([one.step_time_s for one in measured])
-        self.spread = np.hypot(STEP_SPREAD, [one.noise for one in measured])
-        self.terms = [one.terms or {} for one in measured]
-
-    def step_error(self, c: Coefficients) -> Array:
-        """Logarithms of predicted over measured."""
-        total = np.broadcast_to(step_breakdown(self.x, c).total, self.log_step_s.shape)
-        return np.asarray(np.log(total) - self.log_step_s)
-
-    def term_errors(self, c: Coefficients) -> Array:
-        breakdown = step_breakdown(self.x, c)
-        return np.array(
-            [
-                self._term_error(breakdown, row, name, seconds)
-                for row, terms in enumerate(self.terms)
-                for name, seconds in terms.items()
-                if name not in UNTOLD
-            ]
-        )
-
-    def _term_error(self, breakdown: Breakdown, row: int, name: str, seconds: float) -> float:
-        parts = (getattr(breakdown, part) for part in MIXED_TERMS.get(name, (name,)))
-        predicted_s = sum(float(part[row] if np.ndim(part) else part) for part in parts)
-        least_s = LEAST_SHARE * float(np.exp(self.log_step_s[row]))
-        return float(np.log((predicted_s + least_s) / (seconds + least_s)))
-
-
 @dataclass(frozen=True)
 class _Lever:
     """A constant that may be moved, in units of its prior's standard deviation."""
@@ -104,6 +72,34 @@ class _Lever:
     value: float
     spread: float
     bounds: tuple[float, float]
+
+
+class _Trials:
+    """The measured plans as the cost model's arrays, and what is wrong with their predictions."""
+
+    def __init__(self, scenario: Scenario, measured: Sequence[MeasuredPlan]) -> None:
+        x, self.keys = encode_plans(scenario, columns_of([one.plan for one in measured]))
+        self.x = resolve_recompute(x, memory_settings(self.keys.framework, [scenario.training.precision]))
+        self.step_s = np.array([one.step_time_s for one in measured])
+        self.spread = np.hypot(STEP_SPREAD, [one.noise for one in measured])
+        told = [(row, *term) for row, one in enumerate(measured) for term in (one.terms or {}).items()]
+        self.terms = [(row, name, seconds) for row, name, seconds in told if name not in UNTOLD]
+
+    def errors(self, start: Coefficients, levers: list[_Lever], shifts: Array) -> tuple[Array, Array]:
+        """Logarithms of predicted over measured, of steps and of terms, for each row of shifts at once."""
+        sets, trials = len(shifts), len(self.step_s)
+        x = self.x.take(np.tile(np.arange(trials), sets))
+        breakdown = step_breakdown(x, _moved(start, levers, np.repeat(shifts, trials, axis=0)))
+        step = np.log(np.broadcast_to(breakdown.total, sets * trials).reshape(sets, trials) / self.step_s)
+        return step, np.array([self._term_errors(breakdown, sets, *term) for term in self.terms]).T.reshape(
+            sets, -1
+        )
+
+    def _term_errors(self, breakdown: Breakdown, sets: int, row: int, name: str, seconds: float) -> Array:
+        parts = sum((getattr(breakdown, part) for part in MIXED_TERMS.get(name, (name,))), np.zeros(()))
+        predicted_s = np.broadcast_to(parts, sets * len(self.step_s)).reshape(sets, -1)[:, row]
+        least_s = LEAST_SHARE * self.step_s[row]
+        return np.asarray(np.log((predicted_s + least_s) / (seconds + least_s)))
 
 
 @dataclass(frozen=True)
@@ -118,37 +114,35 @@ def _fit(trials: _Trials, base: Calibration) -> _Fitted:
     would have it so, steps count more, and in the end alone."""
     start = resolve(trials.keys, base.shifts)
     levers = _levers(trials, start, base)
-    before = np.abs(trials.step_error(start)).sum()
+    before = np.abs(trials.errors(start, [], np.zeros((1, 0)))[0]).sum()
     for weight in (*STEP_WEIGHTS, None):
         fitted = _solve(trials, start, levers, weight)
-        if np.abs(trials.step_error(_moved(start, levers, fitted.x))).sum() <= before:
+        errors = trials.errors(start, levers, fitted.x[None, :])[0][0]
+        if np.abs(errors).sum() <= before:
             break
     moved = _moved(start, levers, fitted.x)
     return _Fitted(
         {lever.name: float(getattr(moved, lever.name)) for lever in levers},
-        _left_out_errors(trials.step_error(moved), fitted) if len(trials.terms) > 1 else np.zeros(0),
+        _left_out_errors(errors, fitted) if len(errors) > 1 else np.zeros(0),
     )
 
 
 def _levers(trials: _Trials, start: Coefficients, base: Calibration) -> list[_Lever]:
     """The constants that these trials depend on. Levels of a spread are independent: variances add up."""
     wider = 1.0 if trials.keys.key("stack", 0) in base.intervals.stacks else UNMEASURED
-    known = {one.name: one for one in definitions() if one.name in MOVABLE}
     found = [
         _Lever(
-            name,
-            float(getattr(start, name)),
+            one.name,
+            float(getattr(start, one.name)),
             wider * float(np.linalg.norm([*one.spread.values()])),
             (one.low, one.high),
         )
-        for name, one in known.items()
+        for one in definitions()
+        if one.name in MOVABLE
     ]
-    return [lever for lever in found if lever.value > 0 and _matters(trials, start, lever)]
-
-
-def _matters(trials: _Trials, start: Coefficients, lever: _Lever) -> bool:
-    low, high = (trials.step_error(_moved(start, [lever], np.array([shift]))) for shift in (-1.0, 1.0))
-    return bool(np.any(np.abs(high - low) > LEAST_EFFECT))
+    low, high = (trials.errors(start, found, sign * np.eye(len(found)))[0] for sign in (-1.0, 1.0))
+    matters = np.abs(high - low).max(axis=1) > LEAST_EFFECT
+    return [lever for lever, moves in zip(found, matters, strict=True) if lever.value > 0 and moves]
 
 
 def _solve(
@@ -158,28 +152,40 @@ def _solve(
     sure = trials.spread / (step_weight or 1.0)
 
     def residuals(shifts: Array) -> Array:
-        c = _moved(start, levers, shifts)
-        steps = trials.step_error(c) / sure
-        terms = trials.term_errors(c) / TERM_SPREAD if step_weight else np.zeros(0)
-        return np.concatenate([steps, robust(terms)[0], shifts])
+        steps, terms = trials.errors(start, levers, shifts)
+        terms = robust(terms / TERM_SPREAD)[0] if step_weight else terms[:, :0]
+        return np.concatenate([steps / sure, terms, shifts], axis=1)
 
-    return least_squares(residuals, np.zeros(len(levers)), method="trf", max_nfev=40, ftol=1e-6, xtol=1e-6)
+    def jacobian(shifts: Array) -> Array:
+        nudged = residuals(np.concatenate([shifts[None, :], shifts + NUDGE * np.eye(len(shifts))]))
+        return np.asarray((nudged[1:] - nudged[0]).T / NUDGE)
+
+    return least_squares(
+        lambda shifts: residuals(shifts[None, :])[0],
+        np.zeros(len(levers)),
+        jac=jacobian,
+        method="trf",
+        max_nfev=40,
+        ftol=1e-6,
+        xtol=1e-6,
+    )
 
 
 def _moved(start: Coefficients, levers: list[_Lever], shifts: Array) -> Coefficients:
+    """One set of shifts, or one a row."""
     moved = {
-        lever.name: np.clip(lever.value * np.exp(lever.spread * shift), *lever.bounds)
-        for lever, shift in zip(levers, shifts, strict=True)
+        lever.name: np.clip(lever.value * np.exp(lever.spread * shifts[..., i]), *lever.bounds)
+        for i, lever in enumerate(levers)
     }
     return replace(start, **moved)
 
 
-def _left_out_errors(fitted_errors: Array, fitted: OptimizeResult) -> Array:
+def _left_out_errors(errors: Array, fitted: OptimizeResult) -> Array:
     """What each trial's error would be had it not been fitted, from the leverages of the fit.
 
     Source: Allen, The Relationship between Variable Selection and Data Augmentation (1974), PRESS."""
     jacobian = np.asarray(fitted.jac)
     covariance = np.linalg.inv(jacobian.T @ jacobian)
-    rows = slice(0, len(fitted_errors))
-    leverage = np.einsum("ij,jk,ik->i", jacobian[rows], covariance, jacobian[rows])
-    return np.asarray(fitted_errors / np.maximum(1.0 - leverage, 1e-6))
+    rows = jacobian[: len(errors)]
+    leverage = np.einsum("ij,jk,ik->i", rows, covariance, rows)
+    return np.asarray(errors / np.maximum(1.0 - leverage, 1e-6))
