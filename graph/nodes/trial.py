@@ -33,7 +33,7 @@ def trial(state: State, desk: Desk) -> State:
             desk.report_incident("no trial", f"{budget_of(desk.context.limits, [*known, *new]).spent}")
             break
         new.append(_measure(state, desk, due, [*known, *new]))
-        if due.role == "baseline" and state["session"]["plan"] is None:
+        if due.role == "baseline":
             update |= _with_plan(state, due.plan)
         if new[-1]["status"] == "cancelled":
             break
@@ -60,10 +60,10 @@ def _due(state: State, desk: Desk) -> Iterator[Due]:
 
 
 def _with_plan(state: State, plan: Data) -> Data:
-    """A cold start goes on as if the framework's own plan had been today's."""
-    reading = state["reading"]
+    """Today's plan as it ran, with nothing left open; a cold start goes on from the framework's own."""
+    reading, is_default = state["reading"], state["session"]["plan"] is None
     return {
-        "session": {**state["session"], "plan": plan, "plan_is_default": True},
+        "session": {**state["session"], "plan": plan, "plan_is_default": is_default},
         "reading": {**reading, "scenario": {**reading["scenario"], "plan": plan}},
     }
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from service.report.terms import EVIDENCE, STEP
 from service.report.text import plain, seconds, sentence
+from service.report.trials import NOTHING
 from service.report.view import Planned, View, view_of
 
 Data = Mapping[str, Any]
@@ -54,6 +55,7 @@ def print_report(scenario: Data, report: Data) -> None:
     console.print(Text(view.contract, style="dim"))
     for rows in (
         _head(view),
+        _trials(view),
         _plans(view),
         _next(report),
         _advice(report["advice"]),
@@ -88,6 +90,21 @@ def _head(view: View) -> Iterator[Row]:
     yield "diagnosis", _said(f"Limited by {diagnosis['bottleneck']}. {sentence(diagnosis['weighed'])}")
     for one in view.evidence:
         yield "diagnosis", _tagged(EVIDENCE[one["kind"]], one["says"])
+
+
+def _trials(view: View) -> Iterator[Row]:
+    for row in view.trials:
+        yield "trials", Text(f"{row.name}: {row.plan}", style="bold")
+        gain = f", {row.gain} the baseline's speed" if row.gain != NOTHING else ""
+        yield (
+            "trials",
+            _said(f"{row.outcome}: {row.measured}{gain}; predicted before {row.predicted}, {row.off}"),
+        )
+        for line in row.evidence:
+            yield "trials", _said(f"evidence: {line}", style="dim")
+    stopping = view.report.get("stopping")
+    if stopping:
+        yield "trials", _said(f"ended because {stopping['says']}")
 
 
 def _plans(view: View) -> Iterator[Row]:

@@ -6,9 +6,11 @@ and in dark, under a content security policy that allows nothing inline.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from service.report.terms import MEMORY, STEP
 from service.report.text import gib, percent, seconds, times
+from service.report.trials import TrialRow
 from service.report.view import Planned, View
 
 LABEL_PERCENT = 7.0
@@ -54,7 +56,7 @@ class Bar:
     def says(self) -> str:
         """The bar in words, for those who do not see it."""
         parts = ", ".join(f"{one.name} {one.amount} ({one.share})" for one in self.segments)
-        aside = f"80% interval {self.aside}" if self.whisker else self.aside
+        aside = f"80% interval {self.aside}" if self.whisker and " to " in self.aside else self.aside
         return f"{self.name}: {self.value}, {aside}" + (f"; {parts}" if parts else "")
 
 
@@ -78,7 +80,32 @@ class Figure:
 
 def figures_of(view: View) -> list[Figure]:
     compared = [one for one in view.proposals if one.gain]
-    return [_step_figure(view), _memory_figure(view), *([_gain_figure(compared)] if compared else [])]
+    gains = [_gain_figure(compared)] if compared else []
+    return [*_trial_figure(view), _step_figure(view), _memory_figure(view), *gains]
+
+
+def _trial_figure(view: View) -> list[Figure]:
+    """A bar for each measurement, with what was predicted before it as the line under it."""
+    pairs = zip(view.trials, view.report["trials"], strict=True)
+    shown = [(row, one) for row, one in pairs if one["status"] == "measured"]
+    if not shown:
+        return []
+    longest = MARGIN * max(max(one["step_time_s"], one["predicted"]["step_time_high_s"]) for _, one in shown)
+    bars = [_trial_bar(row, one, longest) for row, one in shown]
+    caption = "The bar is the median step that was measured, the line under it what was predicted before."
+    return [Figure("trials", "Measured on the cluster", caption, bars, {})]
+
+
+def _trial_bar(row: TrialRow, trial: Mapping[str, Any], longest: float) -> Bar:
+    width = 100 * trial["step_time_s"] / longest
+    return Bar(
+        row.name,
+        row.plan,
+        seconds(trial["step_time_s"]),
+        f"{row.off} predicted",
+        [Segment("measured", "compute", 0.0, width, seconds(trial["step_time_s"]), row.gain)],
+        Whisker(*(100 * trial["predicted"][name] / longest for name in STEP_INTERVAL)),
+    )
 
 
 def _step_figure(view: View) -> Figure:

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from service.report import terms, text
 from service.report.figures import figures_of
+from service.report.trials import COLUMNS
 from service.report.view import Data, view_of
 
 TEMPLATE = "report.html.jinja"
@@ -27,6 +28,7 @@ def html_report(scenario: Data, report: Data) -> str:
             report=report,
             figures=figures_of(view),
             terms=terms,
+            trial_columns=COLUMNS,
             style=Markup(stylesheet()),
             policy=content_security_policy(),
         )

@@ -7,6 +7,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from service.report import terms, text
+from service.report.trials import COLUMNS
 from service.report.view import Data, view_of
 
 TEMPLATE = "report.md.jinja"
@@ -18,7 +19,11 @@ _AT_START = re.compile(r"^(#|[-+=](?=[\s=-]|$)|\d+(?=[.)](?:\s|$)))")
 def markdown_report(scenario: Data, report: Data) -> str:
     """The whole document; what came from elsewhere cannot become a heading, a link, a table or HTML."""
     view = view_of(scenario, report)
-    page = _environment().get_template(TEMPLATE).render(view=view, report=report, terms=terms)
+    page = (
+        _environment()
+        .get_template(TEMPLATE)
+        .render(view=view, report=report, terms=terms, trial_columns=COLUMNS)
+    )
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
@@ -47,7 +52,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: getattr(text, name) for name in ("gib", "percent", "seconds", "sentence")}
+    environment.filters |= {
+        name: getattr(text, name) for name in ("gib", "percent", "seconds", "sentence", "times")
+    }
     environment.filters |= {"source": _source, "cell": _cell}
     return environment
 

@@ -10,6 +10,7 @@ from typing import Any
 from graph.request import parse_request
 from service.report.terms import SHOWN_SHARE
 from service.report.text import seconds, times
+from service.report.trials import TrialRow, trial_rows
 from tools.recommend.notes import apply_notes
 from tools.recommend.optimize import workload_of
 from tools.recommend.words import short
@@ -29,6 +30,8 @@ class Planned:
     prediction: Data
     proposal: Data | None = None
     """None for today's plan."""
+    trial: Data | None = None
+    """The trial of today's plan."""
 
     @property
     def gain(self) -> str | None:
@@ -37,6 +40,12 @@ class Planned:
             return None
         low, high = self.proposal["speedup_low"], self.proposal["speedup_high"]
         return f"{times(self.proposal['speedup'])} ({low:.2f} to {high:.2f})"
+
+    @property
+    def measured(self) -> Data | None:
+        """What a trial measured of it, where one did."""
+        found: Data | None = self.proposal.get("measured") if self.proposal else self.trial
+        return found
 
     @property
     def interval(self) -> str:
@@ -101,6 +110,14 @@ class View:
     def precedents(self) -> list[Data]:
         return [one for one in self.report["cases"] if not one["warning"]]
 
+    @property
+    def trials(self) -> list[TrialRow]:
+        return trial_rows(self.report["trials"])
+
+    @property
+    def has_measured(self) -> bool:
+        return any(one.measured for one in self.plans)
+
     def shown(self, names: Mapping[str, str], part: str) -> dict[str, str]:
         """Those of the names that are large enough in some plan to be seen."""
         kept = {}
@@ -137,14 +154,21 @@ def read_workload(scenario: Data, report: Data) -> Workload:
     return workload_of(parse_scenario(described, need_plan=False))
 
 
-def _plans(report: Data, today: Plan | None) -> list[Planned]:
+def _plans(report: Data, stated: Plan | None) -> list[Planned]:
     proposals = [
         Planned(f"proposal {one['rank']}", short(Plan.model_validate(one["plan"])), one["prediction"], one)
         for one in report["proposals"]
     ]
-    if today is None:
+    known = report.get("baseline_plan")
+    today = Plan.model_validate(known["plan"]) if known else stated
+    if today is None or report["baseline"] is None:
         return proposals
-    return [Planned("today", short(today), report["baseline"]), *proposals]
+    name = "default" if stated is None else "today"
+    measured = [
+        one for one in report["trials"] if one.get("role") == "baseline" and one["status"] == "measured"
+    ]
+    trial = measured[0] if measured else None
+    return [Planned(name, short(today), report["baseline"], trial=trial), *proposals]
 
 
 def _answer(case: Data, proposals: Sequence[Data]) -> str:

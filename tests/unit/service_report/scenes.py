@@ -65,12 +65,34 @@ def full(text: str = "plain text") -> tuple[Raw, Raw]:
         "notes": {"accepted": [], "refused": [_statement(text)], "says": text},
         "profile": _profile(text),
         "decisions": [{"by": text, "action": "approve", "proposal": 1, "comment": text}],
-        "trials": [{"rank": 1, "status": "confirmed", "says": text}],
+        "trials": [trial(text), trial(text, failed=True), trial(text, refused=True)],
+        "stopping": {
+            "says": text, "expected_gain": 0.01, "noise": 0.02, "device_hours": 8.0, "trials": 4,
+            "spent_device_hours": 0.5, "spent_trials": 3,
+        },
         "incidents": [{"node": "verify", "kind": text, "says": text}],
         "route": [{"step": "verify", "reason": text}],
         "reasoner": text,
         "case": text,
     }  # fmt: skip
+
+
+def trial(text: str, *, failed: bool = False, refused: bool = False) -> Raw:
+    """The first is a baseline's, measured twice."""
+    predicted = {"step_time_s": 2.0, "step_time_low_s": 1.8, "step_time_high_s": 2.3, "summary": text}
+    told: Raw = {
+        "role": "candidate" if failed or refused else "baseline", "summary": text, "predicted": predicted,
+        "status": "measured", "says": text, "failure": None, "refusals": [], "speedup": 1.25,
+        "speedup_low": 1.2, "speedup_high": 1.3, "runs": ["a", "a-r2"], "steps": 40, "key": "a",
+        "step_time_s": 2.5, "interval_s": [2.4, 2.6],
+    }  # fmt: skip
+    if refused:
+        wrong = {"entry": "nodes", "baseline": text, "trial": text, "says": text}
+        told |= {"status": "refused", "refusals": [wrong], "speedup": None}
+    if failed:
+        failure = {"kind": "out_of_memory", "confidence": 0.9, "evidence": [text]}
+        told |= {"status": "failed", "failure": failure, "speedup": None, "step_time_s": None}
+    return told
 
 
 def _case(text: str, status: str) -> Raw:

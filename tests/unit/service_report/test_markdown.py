@@ -18,6 +18,7 @@ HOSTILE = (
     "# Heading &amp; \x1b[31m ~~s~~"
 )
 SECTIONS = [
+    "Trials",
     "Diagnosis",
     "The plans",
     "Proposals",
@@ -28,7 +29,7 @@ SECTIONS = [
     "Why not",
     "Plans that others brought",
     "Notes read",
-    "Decisions and trials",
+    "Decisions",
     "Incidents",
     "How this was made",
 ]
@@ -59,7 +60,7 @@ def test_a_full_report_has_its_sections_in_the_order_an_engineer_asks() -> None:
 def test_a_plain_report_has_no_empty_section() -> None:
     page = markdown_report(SMALL, session(SMALL))
     assert set(headings(page, "h2")) < set(SECTIONS)
-    for gone in ("Notes read", "Incidents", "Decisions and trials"):
+    for gone in ("Notes read", "Incidents", "Decisions"):
         assert gone not in page
     assert not re.search(r"\n{3}", page)
 
