@@ -16,8 +16,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -51,7 +51,15 @@ def main() -> int:
             return NOT_IDLE
         if not _measured(args.rounds, time.monotonic() + args.seconds):
             return NOT_DONE
+    elif not _is_complete():
+        sys.stderr.write("not every plan was measured: run it without --table-only\n")
+        return NOT_DONE
     return _report()
+
+
+def _is_complete() -> bool:
+    described = (FOLDER / "machine.json").exists()
+    return described and all(len(read_rows(one, FOLDER)) == len(one.plans()) for one in WORKLOADS)
 
 
 def _is_idle() -> bool:
@@ -100,6 +108,7 @@ def _report() -> int:
     return 0 if all(passed) else 1
 
 
+Search = Callable[[list[Row], int], Iterable[Row]]
 Measured = list[tuple[Workload, list[Row], MeasuredPlan]]
 
 
@@ -130,16 +139,14 @@ def _print_trials(together: Measured) -> bool:
     for workload, rows, baseline in together:
         best_s = min(row.step_time_s for row in rows)
         needed.append(within(asap(workload, rows, baseline)[1:], best_s) or len(rows))
-        others = [
-            statistics.median(within(order(seed), best_s) or len(rows) for seed in range(SEEDS))
-            for order in (
-                lambda seed, r=rows: list(islice(tpe(r, seed), len(r))),
-                lambda seed, r=rows: at_random(r, seed),
-            )
-        ]
+        others = [_median_needed(rows, search, best_s) for search in (tpe, at_random)]
         print(f"{workload.name:12}{needed[-1]:>6}{others[0]:>12g}{others[1]:>8g}")
     print(f"bar: {MOST_TRIALS} or fewer, after the baseline's own")
     return max(needed) <= MOST_TRIALS
+
+
+def _median_needed(rows: list[Row], search: Search, best_s: float) -> float:
+    return statistics.median(within(search(rows, seed), best_s) or len(rows) for seed in range(SEEDS))
 
 
 def _print_errors(together: Measured) -> bool:

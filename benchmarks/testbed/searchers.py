@@ -5,7 +5,7 @@ measured them, none twice.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.testbed.table import Row
 from benchmarks.testbed.workloads import Workload
@@ -21,7 +21,7 @@ TRIES = 2000
 """Illegal combinations cost nothing and do not count; after so many a search ends."""
 
 
-def within(order: Sequence[Row], best_s: float, share: float = 0.05) -> int | None:
+def within(order: Iterable[Row], best_s: float, share: float = 0.05) -> int | None:
     """How many trials until one is within `share` of the best."""
     good = (number for number, row in enumerate(order, 1) if row.step_time_s <= best_s * (1 + share))
     return next(good, None)
