@@ -19,7 +19,6 @@ from graph.trial_toolbox import (
 )
 from tools.errors import InfeasibleError, InputError
 from tools.kb import matching
-from tools.kb.entry import Status
 from tools.recommend import moves
 from tools.recommend.diagnosis import competing, with_lever
 from tools.recommend.notes import apply_notes
@@ -174,20 +173,12 @@ def learn_case(context: Context, case: Data, tenant: str | None) -> Data:
     return {"id": context.knowledge.add(case, by="asap", tenant=tenant).id}
 
 
-def mark_case(
-    context: Context, id: str, tenant: str | None, status: Status, by: str, reason: str, measured: Data
-) -> Data:
-    """Gives a case the status that a measurement earned it; nothing is deleted."""
-    entry = context.knowledge.mark(id, status, by=by, reason=reason, tenant=tenant, measured=measured)
-    return {"id": entry.id, "status": entry.status}
-
-
 TOOLS: Mapping[str, Tool] = {
     tool.__name__: tool
     for tool in (
         analyse_plan, read_traces, search_plans, score_plan, join_plans, explain_plan, resolve_moves,
         supporting_playbooks, matching_playbooks, find_knowledge, read_statements, verify_numbers,
-        judge_lever, check_prose, learn_case, mark_case, first_plan, predict_plan, compare_trials,
+        judge_lever, check_prose, learn_case, first_plan, predict_plan, compare_trials,
         calibrate_model, judge_trials, measured_proposals,
     )
 }  # fmt: skip
