@@ -31,7 +31,7 @@ def test_regressions_are_found(
 )
 def test_a_quiet_month_has_few_false_alarms(shape: str) -> None:
     quiet = score_quiet(np.random.default_rng(8), Noise(0.02, shape), HISTORIES // 3)
-    assert quiet.alarms <= 0.3
+    assert quiet.alarms <= (0.1 if shape == "normal" else 0.4)
     assert quiet.notices <= 0.5
 
 
