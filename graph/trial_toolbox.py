@@ -60,14 +60,14 @@ def judge_trials(
     known = Budget(**budget)
     measured = [one for one in trials if one["status"] == "measured"]
     if not measured:
-        return asdict(_without_measurement(trials, known))
+        return asdict(_without_measurement(trials, known, bool(predictions)))
     best = min(measured, key=lambda one: one["step_time_s"])
     return asdict(judge(best["step_time_s"], best["uncertainty"], predictions, known))
 
 
-def _without_measurement(trials: Sequence[Data], budget: Budget) -> Judgement:
+def _without_measurement(trials: Sequence[Data], budget: Budget, has_others: bool) -> Judgement:
     kinds = [(one.get("failure") or {}).get("kind", "not comparable") for one in trials]
-    if len(kinds) >= FAILED_ALIKE:
+    if len(kinds) >= FAILED_ALIKE or not has_others:
         return Judgement(True, f"nothing could be measured: {', '.join(kinds)}; see the trials' evidence")
     return Judgement(bool(budget.spent), budget.spent or "the first trial failed; another plan may run")
 

@@ -41,6 +41,11 @@ def fastest(trials: list[Data]) -> Data | None:
     return min(measured(trials), key=lambda one: one["step_time_s"], default=None)
 
 
+def first_open_rank(proposals: list[Data]) -> int | None:
+    """Of the best proposal that is not measured yet."""
+    return next((one["rank"] for one in proposals if one["measured"] is None), None)
+
+
 def budget_of(limits: Limits, trials: list[Data]) -> Budget:
     spent = sum(one["device_hours"] for one in trials)
     return Budget(limits.device_hours, limits.trials, spent, len(trials))

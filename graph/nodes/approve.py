@@ -5,7 +5,7 @@ from langgraph.types import interrupt
 from graph.decisions import parse_decision
 from graph.desk import Desk
 from graph.state import Data, State
-from graph.tuning import budget_of
+from graph.tuning import budget_of, first_open_rank
 
 POLICY = "policy"
 
@@ -27,5 +27,11 @@ def _by_policy(state: State, desk: Desk) -> Data:
     left = budget_of(desk.context.limits, trials).left_device_hours
     comment = f"the policy lets trials change {fields}; {left:.3g} device-hours are left"
     return parse_decision(
-        {"id": f"policy-{len(trials)}", "action": "approve", "by": POLICY, "comment": comment}
+        {
+            "id": f"policy-{len(trials)}",
+            "action": "approve",
+            "proposal": first_open_rank(state["found"]["proposals"]) or 1,
+            "by": POLICY,
+            "comment": comment,
+        }
     )

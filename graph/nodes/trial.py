@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from graph.desk import Desk
 from graph.state import Data, State
 from graph.trial_words import outcome_in_words
-from graph.tuning import baseline_of, budget_of, fastest, is_fresh, measured, reference_of
+from graph.tuning import (
+    baseline_of,
+    budget_of,
+    fastest,
+    first_open_rank,
+    is_fresh,
+    measured,
+    reference_of,
+)
 from tools.trials.keys import trial_key
 from tools.trials.order import TrialOrder
 
@@ -54,9 +62,10 @@ def _due(state: State, desk: Desk) -> Iterator[Due]:
         proposals = state["found"]["proposals"]
         pending = state.get("decisions", [])[state.get("handled", 0) :]
         approved = [one["proposal"] for one in pending if one["action"] == "approve"]
-        rank = min(approved[-1] if approved else 1, len(proposals))
-        if proposals[rank - 1]["measured"] is None:
-            yield Due("candidate", proposals[rank - 1]["plan"], rank)
+        rank = approved[-1] if approved else first_open_rank(proposals)
+        chosen = proposals[:rank][-1] if rank else None
+        if chosen and chosen["measured"] is None:
+            yield Due("candidate", chosen["plan"], chosen["rank"])
 
 
 def _with_plan(state: State, plan: Data) -> Data:

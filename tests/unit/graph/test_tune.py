@@ -40,7 +40,7 @@ def tuned(
     raw: Data = TUNE,
     **limits: Any,  # noqa: ANN401 - of a session
 ) -> tuple[Data, list[Event]]:
-    context = Context(open_seed(), trials=cluster, limits=replace(Limits(trials=3), **limits))
+    context = Context(open_seed(), trials=cluster, limits=replace(Limits(trials=2), **limits))
     outcome, events = run(raw, context)
     assert outcome.report is not None
     return outcome.report, events
@@ -67,6 +67,7 @@ def test_the_first_proposal_carries_what_was_measured_and_the_prediction_before(
     assert report["verdict"].startswith("Measured:")
 
 
+@pytest.mark.slow
 def test_no_plan_is_measured_twice_and_the_keys_are_the_sessions_own() -> None:
     trials = SimulatedTrials(slower_cluster)
     tuned(trials, trials=6)
@@ -75,6 +76,7 @@ def test_no_plan_is_measured_twice_and_the_keys_are_the_sessions_own() -> None:
     assert [order.key for order in trials.orders] == [f"s1-{number}" for number in range(len(plans))]
 
 
+@pytest.mark.slow
 def test_the_trials_end_when_no_gain_beyond_noise_is_expected() -> None:
     report, _ = tuned(SimulatedTrials(slower_cluster), trials=30)
     assert len(report["trials"]) < 30
@@ -82,7 +84,8 @@ def test_the_trials_end_when_no_gain_beyond_noise_is_expected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "count", "says"), [({"trials": 2}, 2, "2 trials"), ({"device_hours": 0.25}, 3, "device-hours")]
+    ("limits", "count", "says"),
+    [({"trials": 2}, 2, "2 trials"), ({"device_hours": 0.15, "trials": 9}, 2, "device-hours")],
 )
 def test_a_budget_ends_the_trials(limits: Data, count: int, says: str) -> None:
     report, _ = tuned(SimulatedTrials(lambda plan: 1.0), **limits)
@@ -242,6 +245,15 @@ def test_a_plan_of_an_engineer_is_measured_when_it_is_approved_after_the_end() -
     assert len(trials.orders) >= known
 
 
+def test_memory_that_ran_out_at_the_baseline_leaves_what_needs_less_or_ends() -> None:
+    def crowded(plan: Data) -> float | Data:
+        return failed("out_of_memory") if plan["recompute"] == "full" else slower_cluster(plan)
+
+    report, _ = tuned(SimulatedTrials(crowded), trials=3)
+    assert report["proposals"]
+    assert report["stopping"]["says"]
+
+
 def test_a_cancelled_trial_begins_no_other() -> None:
     cancelled = {"status": "cancelled", "failure": {"kind": "cancelled", "confidence": 1.0, "evidence": []}}
     trials = SimulatedTrials(
@@ -251,6 +263,7 @@ def test_a_cancelled_trial_begins_no_other() -> None:
     assert len(trials.orders) == 2
 
 
+@pytest.mark.slow
 def test_a_session_stopped_in_a_trial_asks_for_the_same_trial_again_with_what_it_had_learned() -> None:
     class LetGoError(Exception):
         """What a worker raises that has lost its lease."""
