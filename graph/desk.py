@@ -26,7 +26,9 @@ class _Waiting:
     journal: Journal
 
     def tell(self, phase: str, **content: object) -> None:
-        self.journal.tell_once(phase, "waiting", phase=phase, **content)
+        # Whoever hears of it would end the session where it is cancelled; the job must be ended first.
+        if not self.must_cancel():
+            self.journal.tell_once(phase, "waiting", phase=phase, **content)
 
     def must_cancel(self) -> bool:
         return self.context.must_cancel()

@@ -24,6 +24,8 @@ from tools.trials.trial_job import DESCRIBED, SECONDS_AN_HOUR, RunLength, check_
 
 RESOLUTION = 0.02
 """Half an interval that is no wider than this share of the median is sure enough, whatever is compared."""
+NEW_BEST = 0.05
+"""Half an interval of a plan faster than all before: what later ones are told apart from must be sure."""
 RETRIED = ("node_down",)
 """Failures that say nothing about the plan."""
 SUBMIT_TRIES, SUBMIT_PAUSE_S = 3, 5.0
@@ -101,9 +103,10 @@ class LaunchedTrials:
             return last.failure["kind"] not in RETRIED
         measured = _measured(runs)
         assert measured is not None
-        difference = abs(measured.step_time_s - against_s) / 2 if against_s else 0.0
-        matters_s = max(RESOLUTION * measured.step_time_s, difference)
-        return measured.uncertainty * measured.step_time_s <= matters_s
+        ahead_s = (against_s or measured.step_time_s) - measured.step_time_s
+        told_apart = abs(ahead_s) / 2 / measured.step_time_s
+        matters = min(told_apart, NEW_BEST) if ahead_s > 0 else told_apart
+        return measured.uncertainty <= max(RESOLUTION, matters)
 
 
 def _measured(runs: list[Run]) -> Measurement | None:

@@ -1,0 +1,144 @@
+"""Tuning sessions in the service: killed, handed back, cancelled; their jobs are found again, or ended."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from graph.request import parse_request
+from service.settings import Settings
+from service.store.lifecycle import request_cancel
+from service.trials import check_tune, jobs_folder, open_trials
+from service.work.orphans import end_orphans
+from service.work.worker import Worker
+from tests.integration.launch.waiting import processes_of
+from tests.integration.service.api_process import api_process
+from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, wait_for
+from tests.integration.trials.conftest import QUICK, scenario
+from tools.errors import InputError
+
+TUNE = {**scenario(), "mode": "tune"}
+
+
+def templates(folder: Path, seconds: float) -> Path:
+    """One that takes so long; written as an administrator would."""
+    file = folder / "templates.toml"
+    file.write_text(
+        '[[template]]\nname = "quick"\nlauncher = "local"\nlimits = { wall_s = 60, devices = 2 }\n'
+        f"command = {json.dumps([*QUICK, str(seconds)])}\n"
+    )
+    return file
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    given = {"session_trials": 2, "trial_steps": 6, "trial_runs": 1, "shutdown_s": 0.0}
+    return settings_for(tmp_path, launch_templates=templates(tmp_path, 2.0), **given)
+
+
+@pytest.fixture
+def desk(settings: Settings) -> Iterator[Desk]:
+    with opened(settings) as one:
+        yield one
+    assert processes_of(jobs_folder(settings)) == []
+
+
+def starts(settings: Settings) -> dict[str, int]:
+    files = jobs_folder(settings).glob("*/out/starts.txt")
+    return {file.parent.parent.name: len(file.read_text().split()) for file in files}
+
+
+def test_a_worker_that_stops_leaves_the_trial_to_the_next(settings: Settings, desk: Desk) -> None:
+    id = desk.submit(request=TUNE, mode="tune")
+    for _ in range(2):
+        worker = Worker(settings)
+        worker.start()
+        known = len(starts(settings))
+        wait_for(lambda known=known: len(starts(settings)) > known)
+        assert worker.stop()
+    worker = Worker(settings)
+    worker.start()
+    row = desk.wait(id)
+    worker.stop()
+    assert (row.state, row.error) == ("completed", None)
+    assert row.report is not None
+    assert row.measured_speedup == row.report["proposals"][0]["measured"]["speedup"]
+    assert starts(settings) == {f"{id}-1-0": 1, f"{id}-1-1": 1}
+    assert_whole(desk.events(id))
+
+
+def test_a_cancelled_session_ends_its_trial(settings: Settings, desk: Desk) -> None:
+    slow = settings.model_copy(update={"launch_templates": templates(settings.data_dir, 60.0)})
+    id = desk.submit(request=TUNE, mode="tune")
+    worker = Worker(slow)
+    worker.start()
+    wait_for(lambda: starts(settings))
+    with desk.database.begin() as conn:
+        request_cancel(conn, "", id)
+    row = desk.wait(id)
+    worker.stop()
+    assert row.state == "cancelled"
+    assert processes_of(jobs_folder(settings)) == []
+
+
+def test_a_job_of_a_session_that_was_cancelled_while_nobody_ran_it_is_ended(
+    settings: Settings, desk: Desk
+) -> None:
+    slow = settings.model_copy(update={"launch_templates": templates(settings.data_dir, 60.0)})
+    id, trials = desk.submit(request=TUNE, mode="tune"), open_trials(slow)
+    assert trials is not None
+    worker = Worker(slow)
+    worker.start()
+    wait_for(lambda: starts(settings))
+    assert worker.stop()
+    jobs = jobs_folder(slow)
+    assert end_orphans(desk.database, trials, jobs) == [], "its session goes on"
+    with desk.database.begin() as conn:
+        request_cancel(conn, "", id)
+    assert desk.row(id).state == "cancelled"
+    assert end_orphans(desk.database, trials, jobs) == [f"{id}-1-0"]
+    assert end_orphans(desk.database, trials, jobs) == []
+
+
+@pytest.mark.slow
+def test_a_server_killed_in_each_trial_loses_none(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "launch_templates": templates(tmp_path, 4.0), "session_trials": 3, "trial_runs": 1, "lease_s": 2,
+    }  # fmt: skip
+    jobs = tmp_path / "data" / "jobs"
+    with api_process(tmp_path, **options) as server:
+        id = httpx.post(f"{server.address}/v1/sessions", json=TUNE).json()["id"]
+        server.kill()
+    for number in range(3):
+        begun = jobs / f"{id}-1-{number}" / "out" / "starts.txt"
+        with api_process(tmp_path, **options) as server:
+            wait_for(begun.exists)
+            server.kill()
+    with api_process(tmp_path, **options) as server:
+
+        def ended() -> dict[str, Any] | None:
+            row: dict[str, Any] = httpx.get(f"{server.address}/v1/sessions/{id}").json()
+            return row if row["state"] in ("completed", "failed") else None
+
+        row = wait_for(ended, 180.0)
+        assert row["state"] == "completed", row
+        assert row["measured_speedup"] >= 1.0
+    counts = {
+        file.parent.parent.name: len(file.read_text().split()) for file in jobs.glob("*/out/starts.txt")
+    }
+    assert counts == {f"{id}-1-{number}": 1 for number in range(3)}
+    assert processes_of(jobs) == []
+
+
+def test_tune_is_refused_without_templates_and_for_too_many_ranks(settings: Settings, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ASAP_LAUNCH_TEMPLATES"):
+        check_tune(settings_for(tmp_path), parse_request(TUNE))
+    large = {**TUNE, "cluster": {"device": "cpu", "num_devices": 8}, "plan": None}
+    with pytest.raises(InputError, match="num_devices"):
+        check_tune(settings, parse_request(large))
+    with pytest.raises(InputError, match="template"):
+        check_tune(settings, parse_request({**TUNE, "template": "bash"}))
+    check_tune(settings, parse_request(TUNE))
