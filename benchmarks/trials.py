@@ -25,6 +25,7 @@ sys.path.insert(0, str(REPO))
 
 from benchmarks.testbed.launching import run_plan  # noqa: E402
 from benchmarks.testbed.searchers import asap, at_random, predicted_s, tpe, within  # noqa: E402
+from benchmarks.testbed.session import run_session, told  # noqa: E402
 from benchmarks.testbed.table import Row, measure, read_rows  # noqa: E402
 from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name  # noqa: E402
 from tools.trials.calibrate import calibrate  # noqa: E402
@@ -33,6 +34,7 @@ from tools.trials.measured_plan import MeasuredPlan  # noqa: E402
 FOLDER = REPO / "build" / "testbed"
 IDLE_LOAD = 0.5
 SEEDS = 31
+SESSION_TRIALS = 5
 GAIN_ONCE, GAIN_EACH, MOST_TRIALS, MOST_ERROR = 4.0, 1.43, 3, 0.15
 NOT_IDLE, NOT_DONE = 4, 3
 
@@ -45,6 +47,9 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=1e9, metavar="S", help="stop measuring after")
     arguments.add_argument("--anyway", action="store_true", help="measure on a busy machine too")
     arguments.add_argument("--table-only", action="store_true", help="print from what was measured before")
+    arguments.add_argument(
+        "--sessions", action="store_true", help="then tune each by asap optimize, for real"
+    )
     args = arguments.parse_args()
     if not args.table_only:
         if not args.anyway and not _is_idle():
@@ -54,7 +59,17 @@ def main() -> int:
     elif not _is_complete():
         sys.stderr.write("not every plan was measured: run it without --table-only\n")
         return NOT_DONE
-    return _report()
+    status = _report()
+    if args.sessions:
+        _run_sessions()
+    return status
+
+
+def _run_sessions() -> None:
+    """The same workloads by `asap optimize` in tune mode, every trial run for real."""
+    for workload in WORKLOADS:
+        print(f"\nsession of {workload.name}")
+        print("\n".join(told(run_session(workload.name, trials=SESSION_TRIALS))), flush=True)
 
 
 def _is_complete() -> bool:

@@ -50,12 +50,14 @@ def main() -> int:
     parser.add_argument("workload", choices=[one.name for one in WORKLOADS])
     parser.add_argument("--trials", type=int, default=4, metavar="N", help="at most, the first one included")
     args = parser.parse_args()
-    report = run_session(args.workload, args.trials)
-    for one in report.get("trials", []):
-        print(one["says"])
-    best = report["proposals"][0]
-    print(json.dumps({"plan": best["plan"], "measured": best["measured"]}, indent=1))
+    print("\n".join(told(run_session(args.workload, args.trials))))
     return 0
+
+
+def told(report: dict[str, Any]) -> list[str]:
+    """A line a trial, and why it stopped."""
+    lines = [f"{one['role']:10}{one['summary']}: {one['says']}" for one in report["trials"]]
+    return [*lines, f"stopped: {(report['stopping'] or {}).get('says', 'without a word')}"]
 
 
 if __name__ == "__main__":
