@@ -71,6 +71,8 @@ def _bytes_for_seconds(x: Inputs, c: Coefficients) -> tuple[Inputs, Coefficients
         slow_latency=none,
         domain=x.devices,
         torus_dimensions=none,
+        scatter_passes=one,
+        flat_rings=none,
     )
     return links, replace(c, rank_latency_s=none, **dict.fromkeys(_UNHIDDEN, one))
 
