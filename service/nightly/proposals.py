@@ -113,7 +113,7 @@ def proposal_of(answer: Answer, asked: Before, gain: float) -> Data | None:
 
 def _chosen(proposals: list[Data], decisions: list[Data]) -> Data | None:
     """The first one, or the one that a person approved."""
-    last = decisions[-1] if decisions else {"action": None}
+    last: Data = decisions[-1] if decisions else {"action": None}
     if not proposals or last["action"] == "reject":
         return None
     rank = int(last["proposal"]) if last["action"] == "approve" else 1
@@ -129,10 +129,9 @@ def _trials(answer: Answer) -> str | None:
 def _measured(proposal: Data) -> Data:
     """What a trial measured stands in place of the prediction."""
     measured = proposal.get("measured")
-    found = measured.get("speedup") if isinstance(measured, Mapping) else None
-    if found is None:
+    if not isinstance(measured, Mapping) or measured.get("speedup") is None:
         return {}
-    return {"speedup": found, **{name: measured.get(name) for name in ("speedup_low", "speedup_high")}}
+    return {name: measured.get(name) for name in ("speedup", "speedup_low", "speedup_high")}
 
 
 def doubt(best: Data | None, step_time_s: float) -> list[str]:
