@@ -160,11 +160,15 @@ def _quantiles(scores: Array) -> list[float]:
     return [min(float(low), -0.1), max(float(high), 0.1)]
 
 
+def known_to(model: IntervalModel) -> Known:
+    """What the model's own fit has seen."""
+    return Known(*(frozenset(v) for v in (model.stacks, model.frameworks, model.generations, model.devices)))
+
+
 def interval(model: IntervalModel, x: Inputs, keys: RowKeys, step_time_s: Array) -> tuple[Array, Array]:
     """Low and high of each row. `keys` has one entry a row, or one for all rows."""
-    known = Known(*(frozenset(v) for v in (model.stacks, model.frameworks, model.generations, model.devices)))
-    kinds = kind_names(x)
-    bounds = [_bounds(model, keys, row, kinds[row], known) for row in range(len(keys.device))]
+    seen, kinds = known_to(model), kind_names(x)
+    bounds = [_bounds(model, keys, row, kinds[row], seen) for row in range(len(keys.device))]
     lower, upper = np.array(bounds).T
     widening = _widening(model, x)
     return step_time_s * np.exp(-upper * widening), step_time_s * np.exp(-lower * widening)
