@@ -7,21 +7,26 @@ is worth a trial, and whether two may be compared.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tools.errors import InputError
 from tools.launch.errors import LaunchError
+from tools.launch.job import Job
 from tools.launch.launcher import Launcher
+from tools.launch.status import Handle
 from tools.launch.template import Template
 from tools.scenario import Plan, did_you_mean, parse_scenario
 from tools.trials.keys import run_key
 from tools.trials.measurement import Measurement, pooled
 from tools.trials.order import TrialOrder, Watch
-from tools.trials.run import Run, RunTrouble, finish_run, follow
+from tools.trials.run import CANCELLED, Run, RunTrouble, finish_run, follow
 from tools.trials.trial_job import DESCRIBED, SECONDS_AN_HOUR, RunLength, check_cluster, make_job
+from tools.trials.turns import own_turn
 
+TURN = "local-turn.lock"
 RESOLUTION = 0.02
 """Half an interval that is no wider than this share of the median is sure enough, whatever is compared."""
 NEW_BEST = 0.05
@@ -77,24 +82,22 @@ class LaunchedTrials:
         launcher = self.launcher(template.launcher)
         devices = int(order.scenario["cluster"]["num_devices"])
         wall_s = min(template.limits.wall_s, int(left_hours * SECONDS_AN_HOUR / devices))
-        handle = launcher.find(key)
-        if handle is None:
-            if wall_s < 1:
+        with self._turn(template, watch) as is_ours:
+            handle = launcher.find(key)
+            if handle is None and not is_ours:
+                return Run(key, failure=asdict(CANCELLED), cancelled=True)
+            if handle is None and wall_s < 1:
                 return None
-            length = self.length if number == 1 else replace(self.length, profile_steps=0)
-            job = make_job(template, order.scenario, order.plan, length, wall_s)
-            for left in reversed(range(SUBMIT_TRIES)):
-                try:
-                    handle = launcher.submit(key, job)
-                    break
-                except LaunchError:
-                    if not left:
-                        raise
-                    time.sleep(SUBMIT_PAUSE_S)
-        assert handle is not None
-        watch.tell(f"launched {key}", job=key, launcher=launcher.name, template=template.name)
-        trouble = follow(launcher, handle, wall_s, self.queue_s, watch)
+            if handle is None:
+                length = self.length if number == 1 else replace(self.length, profile_steps=0)
+                job = make_job(template, order.scenario, order.plan, length, wall_s)
+                handle = _submitted(launcher, key, job)
+            watch.tell(f"launched {key}", job=key, launcher=launcher.name, template=template.name)
+            trouble = follow(launcher, handle, wall_s, self.queue_s, watch)
         return finish_run(launcher, handle, self.results / key, devices, trouble)
+
+    def _turn(self, template: Template, watch: Watch) -> AbstractContextManager[bool]:
+        return own_turn(self.results / TURN, watch) if template.launcher == "local" else nullcontext(True)
 
     def _is_enough(self, runs: list[Run], against_s: float | None) -> bool:
         """A failure that may pass is tried again; a measurement, until its interval tells the difference."""
@@ -107,6 +110,16 @@ class LaunchedTrials:
         told_apart = abs(ahead_s) / 2 / measured.step_time_s
         matters = min(told_apart, NEW_BEST) if ahead_s > 0 else told_apart
         return measured.uncertainty <= max(RESOLUTION, matters)
+
+
+def _submitted(launcher: Launcher, key: str, job: Job) -> Handle:
+    """An engine that is out of reach for a moment is asked again: the key keeps it from launching twice."""
+    for _ in range(SUBMIT_TRIES - 1):
+        try:
+            return launcher.submit(key, job)
+        except LaunchError:
+            time.sleep(SUBMIT_PAUSE_S)
+    return launcher.submit(key, job)
 
 
 def _measured(runs: list[Run]) -> Measurement | None:

@@ -1,6 +1,8 @@
 """One trial as a real job: measured, repeated, failed, cancelled, let go and found again."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from tests.integration.trials.conftest import QUICK, TORCHRUN, Patient, order, s
 from tools.errors import InputError
 from tools.launch.folder import JobFolder
 from tools.trials.gate import compare
-from tools.trials.runner import LaunchedTrials
+from tools.trials.runner import TURN, LaunchedTrials
+from tools.trials.turns import own_turn
 
 MakeTrials = Callable[..., LaunchedTrials]
 WRITE = (
@@ -100,8 +103,10 @@ def test_noisy_steps_are_run_again_under_keys_of_their_own(python: MakeTrials, t
     outcome = trials.run(order(), Patient())
     assert outcome["runs"] == ["t1", "t1-r2", "t1-r3"]
     assert outcome["steps"] == 18
-    quiet = trials.run(order("t2", against_s=9.0), Patient())
-    assert quiet["runs"] == ["t2"], "the difference is wider than the interval"
+    slower = trials.run(order("t2", against_s=0.1), Patient())
+    assert slower["runs"] == ["t2"], "the difference is wider than the interval"
+    faster = trials.run(order("t3", against_s=9.0), Patient())
+    assert len(faster["runs"]) == 3, "later plans will be told apart from this one"
 
 
 def test_a_node_that_went_down_is_no_fault_of_the_plan(python: MakeTrials) -> None:
@@ -138,6 +143,29 @@ def test_a_trial_that_was_let_go_runs_on_and_is_found_by_its_key(tmp_path: Path)
     outcome = trials_in(tmp_path, [*QUICK, "3"]).run(order(), Patient())
     assert outcome["status"] == "measured"
     assert len(starts.read_text().splitlines()) == 1
+
+
+def test_two_sessions_do_not_measure_each_other(tmp_path: Path) -> None:
+    trials = trials_in(tmp_path, [*QUICK, "1"])
+    with ThreadPoolExecutor() as pool:
+        outcomes = list(pool.map(lambda key: trials.run(order(key), Patient()), ("a", "b", "c")))
+    assert [one["status"] for one in outcomes] == ["measured"] * 3
+    ends = [JobFolder.of(tmp_path / "jobs", key).find_final() for key in ("a", "b", "c")]
+    times = sorted((one.started_unix_s or 0.0, one.ended_unix_s or 0.0) for one in ends if one)
+    assert len(times) == 3
+    assert all(first[1] <= second[0] for first, second in pairwise(times))
+
+
+def test_a_trial_cancelled_while_it_waits_for_its_turn_is_never_launched(tmp_path: Path) -> None:
+    class Impatient(Patient):
+        def must_cancel(self) -> bool:
+            return True
+
+    trials = trials_in(tmp_path, [*QUICK, "0"])
+    with own_turn(tmp_path / "results" / TURN, Patient()) as is_ours:
+        assert is_ours
+        assert trials.run(order(), Impatient())["status"] == "cancelled"
+    assert not (tmp_path / "jobs").exists()
 
 
 def test_only_registered_templates_run(tmp_path: Path) -> None:
