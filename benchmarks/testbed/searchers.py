@@ -41,9 +41,14 @@ def asap(workload: Workload, rows: Sequence[Row], baseline: MeasuredPlan) -> lis
     return order
 
 
-def predicted_s(workload: Workload, rows: Sequence[Row], calibration: Calibration | None) -> list[float]:
+def predicted_s(
+    workload: Workload,
+    rows: Sequence[Row],
+    calibration: Calibration | None,
+    figure: str = "step_time_s",
+) -> list[float]:
     scenarios = [workload.scenario.model_copy(update={"plan": row.plan}) for row in rows]
-    return [float(one["step_time_s"]) for one in predict(scenarios, calibration)]  # type: ignore[arg-type]
+    return [float(one[figure]) for one in predict(scenarios, calibration)]  # type: ignore[arg-type]
 
 
 def at_random(rows: Sequence[Row], seed: int) -> list[Row]:
