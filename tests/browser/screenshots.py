@@ -34,6 +34,7 @@ PAGES = {
     "knowledge": "/knowledge?q=gradients+are+exposed",
     "case": "/knowledge/example-trial-0",
     "fleet": "/fleet",
+    "workload": "/fleet/llama-70b",
     "schedules": "/schedules",
     "hardware": "/hardware",
     "device": "/hardware/h100-sxm-80gb",

@@ -71,7 +71,7 @@ def trial(report: dict[str, Any], role: str, step_time_s: float) -> dict[str, An
     """As the graph tells one that was measured."""
     first = report["proposals"][0]
     gain = dict.fromkeys(("speedup", "speedup_low", "speedup_high"), None if role == "baseline" else 1.4)
-    ran = {"status": "measured", "failure": None, "refusals": [], "runs": [{}], "steps": 20}
+    ran: dict[str, Any] = {"status": "measured", "failure": None, "refusals": [], "runs": [{}], "steps": 20}
     told = {
         "key": role,
         "role": role,
