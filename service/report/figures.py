@@ -10,7 +10,7 @@ from typing import Any
 
 from service.report.terms import MEMORY, STEP
 from service.report.text import gib, percent, seconds, times
-from service.report.trials import TrialRow
+from service.report.trials import NOTHING, TrialRow
 from service.report.view import Planned, View
 
 LABEL_PERCENT = 7.0
@@ -103,7 +103,7 @@ def _trial_bar(row: TrialRow, trial: Mapping[str, Any], longest: float) -> Bar:
         row.plan,
         seconds(trial["step_time_s"]),
         f"{row.off} predicted",
-        [Segment("measured", "compute", 0.0, width, seconds(trial["step_time_s"]), row.gain)],
+        [Segment("measured", "compute", 0.0, width, seconds(trial["step_time_s"]), _share(row))],
         Whisker(*(100 * trial["predicted"][name] / longest for name in STEP_INTERVAL)),
     )
 
@@ -123,6 +123,10 @@ def _step_figure(view: View) -> Figure:
     ]
     caption = "Predicted seconds of one step, by what fills them. The line under a bar is its 80% interval."
     return Figure("step", "Where a step's time goes", caption, bars, view.shown(STEP, "breakdown_s"))
+
+
+def _share(row: TrialRow) -> str:
+    return "" if row.gain == NOTHING else row.gain
 
 
 def _memory_figure(view: View) -> Figure:
