@@ -14,9 +14,15 @@ from tests.integration.docs.pages import blocks, pages, script
 
 REPO = Path(__file__).resolve().parents[3]
 LINKED = ("examples", "service", "langgraph.json", "pyproject.toml")
-LONGEST_S = 300
+LONGEST_S = 600
 MOST_LEFT_OUT = 12
-WITH_COMMANDS = [page for page in pages(REPO) if any(one.reason is None for one in blocks(page.read_text()))]
+SLOW = {"trials"}
+"""Pages whose commands train something."""
+WITH_COMMANDS = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
+    for page in pages(REPO)
+    if any(one.reason is None for one in blocks(page.read_text()))
+]
 
 
 def place(folder: Path) -> Path:
@@ -46,7 +52,7 @@ def free_port() -> int:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
