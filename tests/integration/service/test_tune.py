@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def templates(folder: Path, seconds: float) -> Path:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    given = {"session_trials": 2, "trial_steps": 6, "trial_runs": 1, "shutdown_s": 0.0}
+    given: dict[str, Any] = {"session_trials": 2, "trial_steps": 6, "trial_runs": 1, "shutdown_s": 0.0}
     return settings_for(tmp_path, launch_templates=templates(tmp_path, 2.0), **given)
 
 
@@ -51,13 +52,17 @@ def starts(settings: Settings) -> dict[str, int]:
     return {file.parent.parent.name: len(file.read_text().split()) for file in files}
 
 
+def _more_than(settings: Settings, known: int) -> bool:
+    return len(starts(settings)) > known
+
+
 def test_a_worker_that_stops_leaves_the_trial_to_the_next(settings: Settings, desk: Desk) -> None:
     id = desk.submit(request=TUNE, mode="tune")
     for _ in range(2):
         worker = Worker(settings)
         worker.start()
         known = len(starts(settings))
-        wait_for(lambda known=known: len(starts(settings)) > known)
+        wait_for(partial(_more_than, settings, known))
         assert worker.stop()
     worker = Worker(settings)
     worker.start()

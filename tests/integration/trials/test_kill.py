@@ -56,10 +56,10 @@ def job_folders(folder: Path) -> list[Path]:
     return sorted(path.parent for path in (folder / "jobs").glob("*/intent.json"))
 
 
-def is_running(folder: Path, number: int) -> bool:
+def running(folder: Path, number: int) -> Callable[[], bool]:
     """Whether the session's job of this number has begun and not ended."""
     job = folder / "jobs" / f"s1-{number}"
-    return (job / "out" / "starts.txt").exists() and not (job / "final.json").exists()
+    return lambda: (job / "out" / "starts.txt").exists() and not (job / "final.json").exists()
 
 
 def kill_while(folder: Path, command: list[str], fact: Callable[[], bool], after_s: float) -> bool:
@@ -92,7 +92,7 @@ def check(folder: Path, report: dict[str, Any]) -> None:
 def test_a_session_killed_in_each_of_its_trials_loses_none_and_launches_none_twice(tmp_path: Path) -> None:
     command = [*QUICK, "1.5"]
     for number in range(TRIALS):
-        assert kill_while(tmp_path, command, lambda number=number: is_running(tmp_path, number), 0.0)
+        assert kill_while(tmp_path, command, running(tmp_path, number), 0.0)
     report = finish(tmp_path, command)
     assert len(report["trials"]) == TRIALS
     check(tmp_path, report)
@@ -107,6 +107,6 @@ def test_twenty_kills_at_random_moments_of_real_training_jobs(tmp_path: Path) ->
         folder.mkdir()
         for trial in range(TRIALS):
             for after_s in (0.0, chance.uniform(0.0, 3.0)):
-                kills += kill_while(folder, command, lambda f=folder, t=trial: is_running(f, t), after_s)
+                kills += kill_while(folder, command, running(folder, trial), after_s)
         check(folder, finish(folder, command))
         number += 1

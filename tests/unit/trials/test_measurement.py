@@ -86,8 +86,8 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
 
 def test_the_known_interval_of_ten_and_of_twenty_steps() -> None:
     """Tables of the sign test: ranks 2 and 9 of 10 hold the median with 97.9%, 6 and 15 of 20 with 95.9%."""
-    assert median_interval(range(1, 11)) == (2, 9, pytest.approx(0.97852, abs=1e-5))
-    assert median_interval(range(1, 21)) == (6, 15, pytest.approx(0.95861, abs=1e-5))
+    assert median_interval(range(1, 11)) == pytest.approx((2, 9, 0.97852), abs=1e-5)
+    assert median_interval(range(1, 21)) == pytest.approx((6, 15, 0.95861), abs=1e-5)
 
 
 def test_few_steps_give_the_whole_range_and_say_how_sure_that_is() -> None:

@@ -15,10 +15,17 @@ LENGTH = RunLength(steps=7, warmup=2, profile_steps=1, seed=3)
 
 
 def template(
-    launcher: str = "slurm", command: tuple[str, ...] = ("train", "{scenario}"), **limits: int
+    launcher: str = "slurm",
+    command: tuple[str, ...] = ("train", "{scenario}"),
+    limits: dict[str, int] | None = None,
 ) -> Template:
     table: dict[str, Any] = {"name": "t", "launcher": launcher, "command": list(command)}
-    table["limits"] = {"wall_s": 60, "devices": 64, **({"nodes": 8} if launcher == "slurm" else {}), **limits}
+    table["limits"] = {
+        "wall_s": 60,
+        "devices": 64,
+        **({"nodes": 8} if launcher == "slurm" else {}),
+        **(limits or {}),
+    }
     return parse_templates({"template": [table]})["t"]
 
 
@@ -58,4 +65,4 @@ def test_a_cluster_beyond_the_templates_limits_is_refused(
 ) -> None:
     raw = small(cluster={"device": "h100-sxm-80gb", "num_devices": devices}, plan=None)
     with pytest.raises(InputError, match=field):
-        check_cluster(template(**limits), parse_scenario(raw, need_plan=False))
+        check_cluster(template(limits=limits), parse_scenario(raw, need_plan=False))
