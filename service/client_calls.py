@@ -5,7 +5,7 @@
 
 import random
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -34,9 +34,6 @@ class Call(Generic[T]):
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
-
-    def with_header(self, name: str, value: str) -> "Call[T]":
-        return replace(self, headers={**self.headers, name: value})
 
 
 @dataclass(frozen=True)

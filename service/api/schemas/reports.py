@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from graph.decisions import ACTIONS, MOST_COMMENT, MOST_PROPOSALS
-from tools.export import FORMATS
 from tools.scenario import Plan
 
 Action = Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ACTIONS)})]
@@ -15,7 +14,6 @@ Rank = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum"
 Comment = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MOST_COMMENT}, {"type": "null"}]})
 ]
-ExportFormat = Annotated[str, WithJsonSchema({"type": "string", "enum": list(FORMATS)})]
 
 
 class ProposalPublic(BaseModel):
