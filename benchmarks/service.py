@@ -251,7 +251,7 @@ def bench_burst(site: Site, args: argparse.Namespace) -> None:
             print(f"burst: resident MiB {name}: api {row[0]:.0f}, workers {[round(one) for one in row[1:]]}")
 
 
-def bench_restart(site: Site, _: argparse.Namespace) -> None:
+def bench_restart(site: Site, args: argparse.Namespace) -> None:
     for role in ("api", "all"):
         times = []
         for _ in range(3):

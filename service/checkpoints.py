@@ -47,6 +47,6 @@ def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
 
     size: dict[str, Any] = {"min_size": 1, "max_size": 8}
     with ConnectionPool(url, **size, kwargs=options, configure=leave_unflushed, open=True) as pool:
-        saver = PostgresSaver(pool)  # type: ignore[arg-type]
+        saver = PostgresSaver(pool)
         saver.setup()
         yield saver

@@ -135,7 +135,7 @@ def _ping_when_in_doubt(engine: sa.Engine) -> None:
         try:
             if rested_s >= IDLE_S or _has_news(connection.fileno()):
                 engine.dialect.do_ping(connection)
-        except Exception as error:
+        except engine.dialect.loaded_dbapi.Error as error:
             if not engine.dialect.is_disconnect(error, connection, None):
                 raise
             raise sa.exc.InvalidatePoolError from error

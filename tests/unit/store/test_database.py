@@ -96,9 +96,9 @@ def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
 def is_flushed(conn: sa.Connection) -> bool:
     """On PostgreSQL: as the server is set up, and not changed by us."""
     if conn.dialect.name == "sqlite":
-        return conn.scalar(sa.text("PRAGMA synchronous")) == 2  # FULL
+        return bool(conn.scalar(sa.text("PRAGMA synchronous")) == 2)  # FULL
     source = "SELECT source FROM pg_settings WHERE name = 'synchronous_commit'"
-    return conn.scalar(sa.text(source)) != "session"
+    return bool(conn.scalar(sa.text(source)) != "session")
 
 
 def test_only_what_may_be_lost_in_a_power_failure_is_not_flushed(database: Database) -> None:
