@@ -94,7 +94,7 @@ def _head(view: View) -> Iterator[Row]:
 
 def _trials(view: View) -> Iterator[Row]:
     for row in view.trials:
-        yield "trials", Text(f"{row.name}: {row.plan}", style="bold")
+        yield "trials", _said(f"{row.name}: {row.plan}", style="bold")
         gain = f", {row.gain} the baseline's speed" if row.gain != NOTHING else ""
         yield (
             "trials",

@@ -236,7 +236,7 @@ BAD: list[tuple[object, str]] = [
     (SMALL | {"constraints": {"max_memory_fraction": 2}}, "constraints.max_memory_fraction: got 2"),
     (SMALL | {"constraints": []}, "constraints: got an array"),
     (SMALL | {"traces": "absent"}, "traces: got 'absent'"),
-    (SMALL | {"mode": "tune"}, "mode: got 'tune'; asap optimize advises"),
+    (SMALL | {"mode": "tune"}, "mode: got 'tune'; this installation runs no trials"),
     (SMALL | {"mode": "guess"}, "mode: got 'guess'; allowed: advise, tune"),
     (SMALL | {"approval": "person"}, "approval: got 'person'"),
     (SMALL | {"plan": SMALL["plan"] | {"tp": 3}}, "plan.dp: got 2"),
