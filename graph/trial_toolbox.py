@@ -15,7 +15,7 @@ from tools.scenario import Plan, parse_scenario
 from tools.trials.first_plan import default_plan, with_recompute
 from tools.trials.gate import compare
 from tools.trials.measured_plan import MeasuredPlan
-from tools.trials.stopping import Budget, Judgement, judge
+from tools.trials.stopping import Budget, Judgement, judge, surprise_of
 
 PREDICTED = ("step_time_s", "step_time_low_s", "step_time_high_s", "peak_memory_gib")
 FAILED_ALIKE = 2
@@ -62,7 +62,8 @@ def judge_trials(
     if not measured:
         return asdict(_without_measurement(trials, known, bool(predictions)))
     best = min(measured, key=lambda one: one["step_time_s"])
-    return asdict(judge(best["step_time_s"], best["uncertainty"], predictions, known))
+    surprise = surprise_of(trials)
+    return asdict(judge(best["step_time_s"], best["uncertainty"], predictions, known, surprise))
 
 
 def _without_measurement(trials: Sequence[Data], budget: Budget, has_others: bool) -> Judgement:

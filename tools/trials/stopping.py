@@ -3,7 +3,8 @@
 Before it is measured a plan's step time is a distribution: log-normal about the calibrated prediction, as
 wide as its 80% interval. What it is expected to gain over the best plan measured so far is the mean of the
 improvement, counted as none where it would be slower (expected improvement; Jones, Schonlau and Welch,
-Efficient Global Optimization, 1998, equation 15).
+Efficient Global Optimization, 1998, equation 15). A model that was just wrong by more than its interval says
+is not believed: how far off the last predictions were, before they were measured, widens the distribution.
 """
 
 import math
@@ -14,6 +15,8 @@ from typing import Any
 
 LEAST_GAIN = 0.01
 """Gains below one percent are not worth a trial, however quiet the cluster."""
+REMEMBERED = 2
+"""Predictions whose errors count: older ones were made by a model that has learned since."""
 _NORMAL = NormalDist()
 _SIGMAS = 2 * _NORMAL.inv_cdf(0.9)
 """Standard deviations that an 80% interval spans."""
@@ -52,12 +55,19 @@ class Judgement:
     """Smallest gain that would be told from noise."""
 
 
-def expected_gain(best_s: float, prediction: Mapping[str, Any]) -> float:
+def surprise_of(trials: Sequence[Mapping[str, Any]]) -> float:
+    """Root mean square of the log errors of the last predictions; of calibrated ones, so not the first."""
+    measured = [one for one in trials if one["status"] == "measured"][1:][-REMEMBERED:]
+    errors = [math.log(one["predicted"]["step_time_s"] / one["step_time_s"]) for one in measured]
+    return math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else 0.0
+
+
+def expected_gain(best_s: float, prediction: Mapping[str, Any], surprise: float = 0.0) -> float:
     """Mean of the share of the best measured step time that this plan is predicted to save."""
     middle, low, high = (
         float(prediction[name]) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")
     )
-    sigma = math.log(high / low) / _SIGMAS
+    sigma = math.hypot(math.log(high / low) / _SIGMAS, surprise)
     ahead = math.log(best_s / middle)
     if sigma <= 0:
         return max(0.0, 1 - math.exp(-ahead))
@@ -67,11 +77,15 @@ def expected_gain(best_s: float, prediction: Mapping[str, Any]) -> float:
 
 
 def judge(
-    best_s: float, uncertainty: float, candidates: Sequence[Mapping[str, Any]], budget: Budget
+    best_s: float,
+    uncertainty: float,
+    candidates: Sequence[Mapping[str, Any]],
+    budget: Budget,
+    surprise: float = 0.0,
 ) -> Judgement:
     """`candidates` are predictions of plans not measured yet; `uncertainty` is that of the best's median."""
     noise = max(LEAST_GAIN, math.sqrt(2) * uncertainty)
-    gains = [expected_gain(best_s, one) for one in candidates]
+    gains = [expected_gain(best_s, one, surprise) for one in candidates]
     best = max(gains, default=None)
     if best is None:
         return Judgement(True, "every plan that is legal and fits was measured or failed", None, noise)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.trials.stopping import LEAST_GAIN, Budget, expected_gain, judge
+from tools.trials.stopping import LEAST_GAIN, Budget, expected_gain, judge, surprise_of
 
 PLENTY = Budget(device_hours=10, trials=8)
 
@@ -44,6 +44,24 @@ def test_a_plan_surely_faster_goes_on_and_one_surely_slower_stops() -> None:
 def test_noise_hides_a_small_gain() -> None:
     assert not judge(1.0, 0.01, [prediction(0.95, 0.02)], PLENTY).stop
     assert judge(1.0, 0.10, [prediction(0.95, 0.02)], PLENTY).stop
+
+
+def trial(predicted_s: float, measured_s: float, status: str = "measured") -> dict[str, object]:
+    return {"status": status, "predicted": {"step_time_s": predicted_s}, "step_time_s": measured_s}
+
+
+def test_a_model_that_was_just_wrong_is_not_believed_to_be_sure() -> None:
+    slower = [prediction(1.3, 0.05)]
+    assert judge(1.0, 0.01, slower, PLENTY).stop
+    assert not judge(1.0, 0.01, slower, PLENTY, surprise_of([trial(1, 9), trial(2.3, 1.0)])).stop
+    assert judge(
+        1.0, 0.01, slower, PLENTY, surprise_of([trial(1, 9), trial(2.3, 1), *[trial(1, 1)] * 2])
+    ).stop
+
+
+def test_the_first_measurement_surprises_nobody_and_failures_say_nothing() -> None:
+    assert surprise_of([trial(1.0, 9.0)]) == 0.0
+    assert surprise_of([trial(1.0, 9.0), trial(1.0, 9.0, "failed")]) == 0.0
 
 
 def test_the_most_promising_plan_counts() -> None:
