@@ -36,11 +36,21 @@ def write_template(path: Path) -> Path:
     return path
 
 
-def run_plan(workload: Workload, plan: Plan, folder: Path, key: str, **numbers: int) -> MeasuredPlan:
+def run_plan(
+    workload: Workload, plan: Plan, folder: Path, key: str, steps: int, warmup: int, profile_steps: int
+) -> MeasuredPlan:
     """Measured as a job of the launcher; a job that has run under this key is read, not run again."""
     templates = read_templates(write_template(folder / "templates.toml"))
     launcher = LocalLauncher(folder / "jobs", templates, environment={})
-    handle = launcher.submit(key, Job(TEMPLATE, _scenario(workload, plan), nproc=RANKS, **numbers))
+    job = Job(
+        TEMPLATE,
+        _scenario(workload, plan),
+        nproc=RANKS,
+        steps=steps,
+        warmup=warmup,
+        profile_steps=profile_steps,
+    )
+    handle = launcher.submit(key, job)
     status = launcher.wait(handle, WALL_S + 60)
     if status.state is not State.SUCCEEDED:
         raise RuntimeError(f"{key}: {status.state} {status.detail}; see {folder}/jobs/{key}/log.txt")

@@ -160,15 +160,11 @@ def _solve(
         nudged = residuals(np.concatenate([shifts[None, :], shifts + NUDGE * np.eye(len(shifts))]))
         return np.asarray((nudged[1:] - nudged[0]).T / NUDGE)
 
-    return least_squares(
-        lambda shifts: residuals(shifts[None, :])[0],
-        np.zeros(len(levers)),
-        jac=jacobian,
-        method="trf",
-        max_nfev=40,
-        ftol=1e-6,
-        xtol=1e-6,
-    )
+    def one(shifts: Array) -> Array:
+        return np.asarray(residuals(shifts[None, :])[0])
+
+    start_at = np.zeros(len(levers))
+    return least_squares(one, start_at, jac=jacobian, method="trf", max_nfev=40, ftol=1e-6, xtol=1e-6)
 
 
 def _moved(start: Coefficients, levers: list[_Lever], shifts: Array) -> Coefficients:

@@ -20,7 +20,7 @@ needs_root = pytest.mark.skipif(
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(hosts.TestbedError, match="run it as root"), hosts.hosts(2, 200):
         pass
 
