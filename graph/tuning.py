@@ -51,12 +51,29 @@ def budget_of(limits: Limits, trials: list[Data]) -> Budget:
     return Budget(limits.device_hours, limits.trials, spent, len(trials))
 
 
-def is_over(state: State, limits: Limits) -> bool:
-    """Whether no further trial is begun unless a person asks for it."""
-    trials = state.get("trials", [])
-    ended = any((one["failure"] or {}).get("kind") in ("cancelled", "no_budget") for one in trials)
-    judged = is_fresh(state, "stopping") and state["stopping"]["stop"]
-    return ended or bool(judged) or budget_of(limits, trials).spent is not None
+def time_left_s(state: State, limits: Limits, now: float) -> float:
+    """Of what a session may take; its trials take their own time."""
+    waited_s: float = sum(one["waited_s"] for one in state.get("trials", []))
+    started: float = state["session"]["started_at"]
+    return started + limits.session_s + waited_s - now
+
+
+def why_ended(state: State, limits: Limits, now: float) -> str | None:
+    """Why no further trial is begun; nothing while one may be."""
+    decisions, trials = state.get("decisions", []), state.get("trials", [])
+    if is_fresh(state, "stopping") and state["stopping"]["stop"]:
+        return str(state["stopping"]["says"])
+    if decisions and decisions[-1]["action"] == "reject":
+        return f"{decisions[-1]['by'] or 'a person'} wanted no further trial"
+    if time_left_s(state, limits, now) < 0:
+        return "the session's time was over"
+    return budget_of(limits, trials).spent or (
+        "a trial was not begun or was ended" if _is_broken(trials) else None
+    )
+
+
+def _is_broken(trials: list[Data]) -> bool:
+    return any((one["failure"] or {}).get("kind") in ("cancelled", "no_budget") for one in trials)
 
 
 def within_policy(state: State) -> Data:

@@ -10,7 +10,7 @@ from graph.reasoner.answers import Choice, Reading
 from graph.reasoner.question import Question
 from graph.reasoner.rules import Rules
 from graph.state import Data, State
-from graph.tuning import baseline_of, is_fresh, is_over
+from graph.tuning import baseline_of, is_fresh, time_left_s, why_ended
 from graph.workflow import first_rule
 
 Step = Literal["analyzer", "proposal", "verify", "approve", "trial", "learn", "report"]
@@ -47,14 +47,10 @@ def _read_notes(state: State, desk: Desk) -> Data:
 def _facts(state: State, desk: Desk) -> Data:
     """What the workflow's rules ask about."""
     decisions, handled = state.get("decisions", []), state.get("handled", 0)
-    session, trials = state["session"], state.get("trials", [])
-    waited_s = sum(one["waited_s"] for one in trials)
+    limits, now, trials = desk.context.limits, desk.context.clock(), state.get("trials", [])
     return {
-        "time_left_s": session["started_at"]
-        + desk.context.limits.session_s
-        + waited_s
-        - desk.context.clock(),
-        "has_plan": session["plan"] is not None,
+        "time_left_s": time_left_s(state, limits, now),
+        "has_plan": state["session"]["plan"] is not None,
         "analysed": is_fresh(state, "analysis"),
         "searched": is_fresh(state, "found"),
         "informed": "knowledge" in state,
@@ -62,24 +58,27 @@ def _facts(state: State, desk: Desk) -> Data:
         "verified": bool(state.get("verification")) and is_fresh(state, "found"),
         "learnt": state.get("learnt", {}).get("seen") == [len(decisions), len(trials)],
         "trial_learnt": state.get("learnt", {}).get("seen", [0, 0])[1] == len(trials),
-        **_permissions(state, is_over(state, desk.context.limits)),
+        **_permissions(state, why_ended(state, limits, now) is not None),
     }
 
 
-def _permissions(state: State, over: bool) -> Data:
+def _permissions(state: State, ended: bool) -> Data:
     """What is due next, of what somebody must allow."""
     decisions, trials = state.get("decisions", []), state.get("trials", [])
     tunes, approval = state["session"]["mode"] == "tune", state["session"]["approval"]
     last = decisions[-1]["action"] if decisions else None
     if not tunes:
         due = approval == "person" and last not in ("approve", "reject")
-        return {"baseline_due": False, "trial_due": False, "approval_due": due}
+        return {"baseline_due": False, "trial_due": False, "approval_due": due, "trials_unsettled": False}
     approved = any(one["action"] == "approve" for one in decisions[state.get("handled", 0) :])
-    ended = last == "reject" or over
     return {
-        "baseline_due": approval != "person" and baseline_of(trials) is None and not over,
+        "baseline_due": approval != "person" and baseline_of(trials) is None and not ended,
         "trial_due": approved or (approval == "none" and not ended),
         "approval_due": approval != "none" and not approved and not ended,
+        "trials_unsettled": ended
+        and not approved
+        and bool(trials)
+        and not state.get("found", {}).get("closed"),
     }
 
 

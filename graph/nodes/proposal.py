@@ -9,7 +9,7 @@ from graph.knowledge import describe_situation, facets_of
 from graph.reasoner.answers import Suggestions
 from graph.reasoner.question import Question
 from graph.state import Data, State
-from graph.tuning import budget_of, is_fresh, measured, seen, within_policy
+from graph.tuning import budget_of, is_fresh, measured, seen, why_ended, within_policy
 
 
 def proposal(state: State, desk: Desk) -> State:
@@ -65,11 +65,13 @@ def _judged(state: State, found: Data, desk: Desk) -> Data:
     predictions = [one["prediction"] for one in found["proposals"] if one["measured"] is None]
     budget = asdict(budget_of(desk.context.limits, trials))
     judged = desk.call("judge_trials", trials=trials, predictions=predictions, budget=budget)
-    if judged["stop"]:
+    is_closed = judged["stop"] or why_ended(state, desk.context.limits, desk.context.clock()) is not None
+    if is_closed:
         done = desk.call("measured_proposals", scenario=scenario, trials=measured(trials))
         rest = [one for one in found["proposals"] if all(one["plan"] != other["plan"] for other in done)]
         merged = [*done, *rest][:MOST_PROPOSALS] or found["settled"]
         found = {**found, "proposals": [{**one, "rank": rank} for rank, one in enumerate(merged, start=1)]}
+    found = {**found, "closed": is_closed}
     return {"found": found, "stopping": {**judged, **seen(state)}}
 
 

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from graph.desk import Desk
 from graph.state import Data, State
-from graph.tuning import budget_of
+from graph.tuning import budget_of, why_ended
 
 MOST_ADVICE = 6
 FROM_SEARCH = ("rejected", "searched", "sensitivity", "beyond_contract", "pareto", "considered")
@@ -57,14 +57,10 @@ def _stopping(state: State, desk: Desk) -> Data | None:
     trials = state.get("trials", [])
     if state["session"]["mode"] != "tune":
         return None
-    budget = budget_of(desk.context.limits, trials)
-    told = state.get("stopping") or {
-        "says": budget.spent or "no trial was run",
-        "expected_gain": None,
-        "noise": None,
-    }
-    names = ("says", "expected_gain", "noise")
-    return {**{name: told[name] for name in names}, **asdict(budget)}
+    limits, known = desk.context.limits, state.get("stopping") or {}
+    says = why_ended(state, limits, desk.context.clock()) or "no trial was due"
+    figures = {name: known.get(name) for name in ("expected_gain", "noise")}
+    return {"says": says, **figures, **asdict(budget_of(limits, trials))}
 
 
 def _told(proposal: Data, state: State, desk: Desk) -> Data:

@@ -226,11 +226,12 @@ def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -
     second, _ = run(raw, context, store, {"id": "d1", "action": "approve", "proposal": 2, "by": "ada"})
     assert [dict(order.plan) for order in trials.orders][1] == wanted
     assert len(trials.orders) == 2
-    assert second.waiting_for is not None or second.report is not None
-    if second.waiting_for is not None:
-        third, _ = run(raw, context, store, {"id": "d2", "action": "reject", "by": "ada"})
-        assert third.report is not None
+    assert second.waiting_for is not None
+    third, _ = run(raw, context, store, {"id": "d2", "action": "reject", "by": "ada"})
+    assert third.report is not None
     assert len(trials.orders) == 2
+    assert third.report["stopping"]["says"] == "ada wanted no further trial"
+    assert third.report["proposals"][0]["measured"]["trial"] in ("s1-0", "s1-1")
 
 
 def test_a_plan_of_an_engineer_is_measured_when_it_is_approved_after_the_end() -> None:
@@ -306,3 +307,19 @@ def test_events_keep_their_keys_apart() -> None:
 def test_a_wrong_option_of_trials_names_the_field(options: Data, field: str) -> None:
     with pytest.raises(InputError, match=field):
         parse_request(small(**options))
+
+
+def test_time_that_is_up_ends_the_trials_with_what_was_measured_first() -> None:
+    now = [0.0]
+
+    def takes(plan: Data) -> float:
+        now[0] += 2000.0 if plan["recompute"] != "full" else 0.0
+        return slower_cluster(plan)
+
+    limits = Limits(session_s=1000.0, trials=9)
+    context = Context(open_seed(), trials=SimulatedTrials(takes), limits=limits, clock=lambda: now[0])
+    report = run(TUNE, context)[0].report
+    assert report is not None
+    assert report["stopping"]["says"] == "the session's time was over"
+    assert len(report["trials"]) == 2
+    assert report["proposals"][0]["measured"] is not None
