@@ -112,9 +112,7 @@ def test_a_proposal_is_rejected_and_another_plan_is_scored(page: Watched, instal
     expect(brought).to_contain_text("against proposal 1")
     view.locator("article.card").nth(1).get_by_role("button", name="Reject").click()
     expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
-    expect(view.get_by_role("region", name="Decisions")).to_contain_text(
-        "the old racks have no room"
-    )
+    expect(view.get_by_role("region", name="Decisions")).to_contain_text("the old racks have no room")
 
 
 def test_an_export_is_shown_copied_and_refused_with_the_reason(

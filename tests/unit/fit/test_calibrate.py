@@ -9,7 +9,7 @@ from tools.cost.coefficients import RowKeys, Shifts, definitions, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.step import step_breakdown
-from tools.fit.calibrate import _derivatives, robust, design, fit, row_weights
+from tools.fit.calibrate import _derivatives, design, fit, robust, row_weights
 from tools.scenario import Scenario
 
 TRUTH: Shifts = {
