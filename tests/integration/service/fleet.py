@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[3]
@@ -15,9 +16,15 @@ class Fleet:
     """So many processes of `python -m service.work`, each with a data folder of its own."""
 
     def __init__(
-        self, folder: Path, count: int, database_url: str | None = None, lease_s: float = 2.0
+        self,
+        folder: Path,
+        count: int,
+        database_url: str | None = None,
+        lease_s: float = 2.0,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._folder, self._url, self._lease_s = folder, database_url, lease_s
+        self._settings = dict(settings or {})
         self._number = 0
         self.log = folder / "workers.log"
         self.processes = [self._start(number) for number in range(count)]
@@ -30,6 +37,7 @@ class Fleet:
             "ASAP_EMBEDDING": "none",
             "ASAP_LEASE_S": str(self._lease_s),
             "ASAP_LOG_LEVEL": "warning",
+            **self._settings,
         }
         if self._url:
             environment["ASAP_DATABASE_URL"] = self._url

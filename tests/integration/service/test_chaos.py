@@ -1,10 +1,12 @@
 """Workers killed at random, a database restarted: every session ends once and tells it without gap."""
 
+import json
 import random
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ from typing import Any
 import pytest
 
 from service.store.rows import EventRow
-from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, wait_for
+from tests.integration.service import timed_program
+from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, wait_for
 from tests.integration.service.fleet import Fleet
 
 LONGEST_S = 1500.0
@@ -31,8 +34,10 @@ def own_postgres() -> Iterator[Any]:
 
 
 @contextmanager
-def fleet_of(folder: Path, count: int, url: str | None) -> Iterator[Fleet]:
-    fleet = Fleet(folder, count, url)
+def fleet_of(
+    folder: Path, count: int, url: str | None, settings: Mapping[str, str] | None = None
+) -> Iterator[Fleet]:
+    fleet = Fleet(folder, count, url, settings=settings)
     try:
         yield fleet
     finally:
@@ -123,6 +128,44 @@ def test_sessions_survive_killed_workers_and_a_restarted_postgres(tmp_path: Path
 
 def test_embedded_sessions_survive_a_killed_process(tmp_path: Path) -> None:
     assert survive_on_sqlite(tmp_path, sessions=5, kills=1, pause_s=(0.2, 0.6)) > 0
+
+
+TEMPLATE = """\
+[[template]]
+name = "timed"
+launcher = "local"
+command = [{python}, {program}, "{{scenario}}", "--key", "{{key}}", "--out", "{{out}}", "--ledger", {ledger}]
+environment_inherited = ["PATH"]
+limits = {{ wall_s = 60, devices = 8 }}
+"""
+
+
+def with_trials(folder: Path) -> tuple[dict[str, str], Path]:
+    """Settings of workers that may launch a program, and the file in which every launch is a line."""
+    ledger, templates = folder / "launched", folder / "templates.toml"
+    words = {"python": sys.executable, "program": Path(timed_program.__file__), "ledger": ledger}
+    templates.write_text(TEMPLATE.format(**{name: json.dumps(str(word)) for name, word in words.items()}))
+    return {"ASAP_LAUNCH_TEMPLATES": str(templates), "ASAP_JOBS_DIR": str(folder / "jobs")}, ledger
+
+
+@pytest.mark.slow
+def test_no_trial_is_launched_twice_though_workers_are_killed(tmp_path: Path) -> None:
+    settings, ledger = with_trials(tmp_path)
+    with own_postgres() as server, opened(settings_for(tmp_path, server.get_uri())) as desk:
+        with fleet_of(tmp_path, 2, server.get_uri(), settings) as fleet:
+            ids = [desk.submit(request={**TINY, "mode": "tune"}, mode="tune") for _ in range(4)]
+            wait_for(ledger.exists)
+            killed = torment(desk, fleet, kills=6, pause_s=(0.5, 2.5))
+            wait_for(lambda: desk.busy() == 0, LONGEST_S)
+        rows = [desk.row(id) for id in ids]
+        for id in ids:
+            assert_whole(desk.events(id))
+    launched = ledger.read_text().split()
+    print(f"{len(ids)} sessions, {killed} kills, {len(launched)} trials launched")
+    assert [row.state for row in rows] == ["completed"] * len(ids)
+    assert all(row.measured_speedup for row in rows)
+    assert len(launched) >= 2 * len(ids)
+    assert len(set(launched)) == len(launched)
 
 
 @pytest.mark.slow
