@@ -1,4 +1,7 @@
-"""Chromium and an installation, both begun once; a page that is signed in for each test."""
+"""Chromium and an installation, both begun once a file; a page that is signed in for each test.
+
+They end with their file: Playwright keeps an event loop running in the thread of the tests.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     found = find_chromium()
     if found is None:
@@ -29,13 +32,13 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def installation(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with installed(tmp_path_factory.mktemp("installation"), SESSIONS) as one:
         yield one
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def signed_in(browser: Browser, installation: Installation) -> Cookies:
     return sign_in(browser, installation.server.address, installation.key)
 
