@@ -24,6 +24,8 @@ TITLES = {
     "rank_spread_ratio": "Slowest rank beyond the middle one",
 }
 
+UNITS = {"mfu": (0.01, "%"), "rank_spread_ratio": (0.01, "%"), "peak_memory_bytes": (GIB, " GiB")}
+
 
 @dataclass(frozen=True)
 class Tick:
@@ -108,9 +110,8 @@ def _plot(name: str, one: Data, said: Data) -> Plot:
     ]
     first, last = amount(name, values[0]), amount(name, values[-1])
     says = f"{TITLES[name]} of {len(values)} nights, from {first} to {last}"
-    unit = GIB if name == "peak_memory_bytes" else 1.0
-    ticks = [Tick(frame.y(value), amount(name, value)) for value in _steps(frame, unit)]
     lines = _levels(list(zip(nights, levels, strict=False)), frame)
+    ticks = _ticks(name, frame)
     return Plot(name, TITLES[name], says, dots, lines, ticks, _dates(at, frame), _marks(said, frame))
 
 
@@ -137,10 +138,8 @@ def _terms(said: Data) -> Plot:
     frame = _frame(len(trend["at"]), [0.0, *(value for name in largest for _, value in known[name])])
     lines = [Line(name, term(name), frame.line(known[name])) for name in largest]
     says = "Parts of the step: " + ", ".join(term(name) for name in largest)
-    ticks = [Tick(frame.y(value), amount("step_time_s", value)) for value in _steps(frame)]
-    return Plot(
-        "terms", "Parts of the step", says, [], lines, ticks, _dates(trend["at"], frame), _marks(said, frame)
-    )
+    ticks, dates = _ticks("step_time_s", frame), _dates(trend["at"], frame)
+    return Plot("terms", "Parts of the step", says, [], lines, ticks, dates, _marks(said, frame))
 
 
 def _frame(count: int, values: Sequence[float]) -> _Frame:
@@ -150,8 +149,17 @@ def _frame(count: int, values: Sequence[float]) -> _Frame:
     return _Frame(count, max(low - room, 0.0) if low >= 0 else low - room, high + room)
 
 
+def _ticks(name: str, frame: _Frame) -> list[Tick]:
+    """In the unit that people read, with as many digits as tell one from the next."""
+    unit, sign = UNITS.get(name) or ((1.0, " s") if frame.high >= 1.0 else (1e-3, " ms"))
+    values = _steps(frame, unit)
+    apart = (values[1] - values[0]) / unit
+    digits = max(0, -math.floor(math.log10(apart) + 1e-9))
+    return [Tick(frame.y(value), f"{value / unit:.{digits}f}{sign}") for value in values]
+
+
 def _steps(frame: _Frame, unit: float = 1.0) -> list[float]:
-    """Round values in the unit that people read, at most one more than TICKS."""
+    """Round values in the unit that people read, two at least, at most one more than TICKS."""
     low, high = frame.low / unit, frame.high / unit
     power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
     step = next(power * by for by in (1, 2, 5, 10) if power * by * TICKS >= high - low)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from service.nightly.definition import Policy, parse
 from service.nightly.deliver.chat import chat_message
 from service.nightly.night import run_night
-from service.nightly.report.figures import _Frame, _steps, plots_of, spark_points
+from service.nightly.report.figures import _Frame, _steps, _ticks, plots_of, spark_points
 from service.nightly.report.files import write_report
 from service.nightly.report.html import html_overview, html_workload, page_name
 from service.nightly.report.markdown import markdown_overview, markdown_workload
@@ -169,3 +169,12 @@ def test_the_ticks_of_a_plot_are_round_few_and_inside(low: float, span: float, u
     assert all(frame.low <= tick * (1 + 1e-9) and tick <= frame.high * (1 + 1e-9) for tick in ticks)
     step = (ticks[1] - ticks[0]) / unit
     assert round(step / 10 ** math.floor(math.log10(step) + 1e-9)) in (1, 2, 5)
+
+
+@pytest.mark.parametrize("name", ["mfu", "rank_spread_ratio", "peak_memory_bytes", "step_time_s"])
+@given(low=st.floats(0.0, 100.0), span=st.floats(1e-3, 100.0))
+def test_no_two_ticks_of_a_plot_read_alike(name: str, low: float, span: float) -> None:
+    unit = 2.0**30 if name == "peak_memory_bytes" else 1.0
+    texts = [tick.text for tick in _ticks(name, _Frame(10, low * unit, (low + span) * unit))]
+    assert len(set(texts)) == len(texts) >= 2
+    assert all(len(text) <= 12 for text in texts)  # room at the left of a plot
