@@ -10,6 +10,9 @@ from tools.nightly.score import score_found, score_quiet
 from tools.nightly.synthetic import SHAPES, Noise
 
 HISTORIES = 40
+MOST_ALARMS = dict.fromkeys(SHAPES, 0.3) | {"normal": 0.1, "slow": 0.4}
+"""A quiet month. Slow noise had 0.23 until changes of surroundings counted as hints, and has 0.32 since: what
+finds half as many small regressions again, elsewhere, costs that."""
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,7 @@ def test_regressions_are_found(
 )
 def test_a_quiet_month_has_few_false_alarms(shape: str) -> None:
     quiet = score_quiet(np.random.default_rng(8), Noise(0.02, shape), HISTORIES // 3)
-    assert quiet.alarms <= (0.1 if shape == "normal" else 0.4)
+    assert quiet.alarms <= MOST_ALARMS[shape]
     assert quiet.notices <= 0.5
 
 
