@@ -7,9 +7,11 @@ from fastapi import Depends, Request
 
 from service.api.problems import ApiError
 from service.web.csrf import FIELD, check_csrf
+from tools.errors import InputError
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
 MOST_FIELDS = 200
+MOST_DIGITS = 12
 
 Form = dict[str, str]
 
@@ -42,3 +44,10 @@ def parse_form(media_type: str, body: bytes) -> Form:
 def text_of(form: Form, name: str) -> str | None:
     """None for a field that was left empty."""
     return form.get(name) or None
+
+
+def whole_number(field: str, text: str) -> int:
+    """Never of so many digits that Python refuses to read them."""
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        raise InputError(field, text, "must be a whole number")
+    return int(text)

@@ -6,7 +6,7 @@ Not here: the rules. The API's own functions check the body, for the form as for
 from typing import Any
 
 from service.cli.strict_json import parse_object
-from service.web.forms import Form, text_of
+from service.web.forms import Form, text_of, whole_number
 from tools.errors import InputError
 from tools.imports import IMPORT_FORMATS, Given, import_plan
 
@@ -22,7 +22,6 @@ DEGREES = ("tp", "pp", "cp", "ep")
 PLAN = (*DEGREES, "vpp", "dp", "dp_shard", "zero_stage", "micro_batch_size", "sequence_parallel", "recompute")
 WORDS = ("device", "precision", "framework", "recompute")
 OPTIONS = ("traces", "notes", "mode", "approval")
-MOST_DIGITS = 12
 _OPTION_FIELDS = {
     "FILE": "config",
     "--model": "model_config",
@@ -109,10 +108,7 @@ def _typed(field: str, name: str, text: str) -> object:
         return text
     if name == "sequence_parallel":
         return text == "true"
-    plain = text.replace(",", "").replace("_", "").replace(" ", "")
-    if not plain.isdecimal() or len(plain) > MOST_DIGITS:
-        raise InputError(field, text, "must be a whole number")
-    return int(plain)
+    return whole_number(field, text.replace(",", "").replace("_", "").replace(" ", ""))
 
 
 def _json(form: Form, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The searched space: memory against step time, the front of both, today's plan and the proposed ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from service.web.figures.canvas import Figure, frame, label, upright
 
@@ -27,7 +27,7 @@ class Space:
     today: Sequence[Dot] = ()
     brought: Sequence[Dot] = ()
     """Plans of a playbook, a language model or an engineer."""
-    limit_gib: float = field(default=0.0)
+    limit_gib: float = 0.0
 
 
 def space_figure(space: Space) -> Figure:

@@ -1,7 +1,7 @@
 """/sessions/new: the form; /web/validate: what would be wrong with it, by the rules of the API."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse
@@ -30,7 +30,7 @@ from tools.scenario.spec import Framework
 
 router = APIRouter(route_class=PageRoute)
 
-FRAMEWORKS = Framework.__args__  # type: ignore[attr-defined]
+FRAMEWORKS: tuple[str, ...] = get_args(Framework)
 Source = Annotated[str | None, Query(alias="from", max_length=64, description="a session to begin with")]
 
 

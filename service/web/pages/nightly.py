@@ -16,6 +16,7 @@ from service.nightly.definition import parse
 from service.nightly.fleet import fleet_of
 from service.nightly.report.html import content_security_policy, html_workload
 from service.store.nights import find_workload
+from service.web.buttons import add_buttons
 from service.web.error_pages import PageRoute
 from service.web.forms import CheckedForm
 from service.web.rendering import page
@@ -23,8 +24,19 @@ from service.web.views.nightly import FleetView, ScheduleView
 from tools.errors import InputError
 
 RUNS = 40
+HERE = "/schedules/{id}"
 
 router = APIRouter(route_class=PageRoute)
+add_buttons(
+    router,
+    HERE,
+    {
+        "pause": (schedules.pause_one, HERE),
+        "resume": (schedules.resume_one, HERE),
+        "run": (schedules.run_once, HERE),
+        "remove": (schedules.remove, "/schedules"),
+    },
+)
 
 Text = Annotated[str | None, Query(max_length=64)]
 
@@ -74,30 +86,6 @@ def show_one(id: Id, request: Request, parts: PartsOf, caller: Reader, cursor: T
     schedule = ScheduleView(schedules.get_one(id, parts, caller))
     runs = schedule_runs.list_all(schedule.public.id, parts, caller, cursor, RUNS)
     return page(request, "schedule", caller, one=schedule, runs=runs.items, next_cursor=runs.next_cursor)
-
-
-@router.post("/schedules/{id}/pause")
-def pause(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-    schedules.pause_one(id, parts, caller)
-    return RedirectResponse(f"/schedules/{id}", 303)
-
-
-@router.post("/schedules/{id}/resume")
-def resume(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-    schedules.resume_one(id, parts, caller)
-    return RedirectResponse(f"/schedules/{id}", 303)
-
-
-@router.post("/schedules/{id}/run")
-def run(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-    schedules.run_once(id, parts, caller)
-    return RedirectResponse(f"/schedules/{id}", 303)
-
-
-@router.post("/schedules/{id}/remove")
-def remove(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-    schedules.remove(id, parts, caller)
-    return RedirectResponse("/schedules", 303)
 
 
 def _form(request: Request, caller: Caller, text: str, wrong: str | None, status: int = 200) -> Response:

@@ -5,25 +5,36 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import RedirectResponse, Response
 
-from service.api.dependencies import Approver, Id, PartsOf, Reader, Submitter
+from service.api.dependencies import Approver, Id, PartsOf, Reader
 from service.api.routes import reports, session_actions, sessions
 from service.api.schemas.reports import DecisionCreate
 from service.store.sessions import get_session
+from service.web.buttons import add_buttons
 from service.web.error_pages import PageRoute
-from service.web.forms import CheckedForm, Form, text_of
+from service.web.forms import CheckedForm, Form, text_of, whole_number
 from service.web.views.session import session_view
 from tools.errors import InputError
 
-router = APIRouter(prefix="/sessions/{id}", route_class=PageRoute)
-
+HERE = "/sessions/{id}"
 PLAN = "plan."
+
+router = APIRouter(prefix=HERE, route_class=PageRoute)
+add_buttons(
+    router,
+    "",
+    {
+        "cancel": (session_actions.cancel, HERE),
+        "retry": (session_actions.run_again, HERE),
+        "delete": (sessions.delete, "/"),
+    },
+)
 
 
 @router.post("/decision")
 def decide(id: Id, form: CheckedForm, parts: PartsOf, caller: Approver) -> Response:
     with parts.database.read() as conn:
         shown = session_view(get_session(conn, caller.tenant, id))
-    rank = int(form["proposal"]) if form.get("proposal", "").isdecimal() else 0
+    rank = whole_number("proposal", form.get("proposal", ""))
     known: dict[str, Any] = next(
         (one["plan"] for one in (shown.report or {}).get("proposals", []) if one["rank"] == rank), {}
     )
@@ -37,24 +48,6 @@ def decide(id: Id, form: CheckedForm, parts: PartsOf, caller: Approver) -> Respo
         given["plan"] = changed_fields(form, known)
     session_actions.make_decision(id, DecisionCreate(**given), parts, caller)
     return RedirectResponse(f"/sessions/{id}", 303)
-
-
-@router.post("/cancel")
-def cancel(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-    session_actions.cancel(id, parts, caller)
-    return RedirectResponse(f"/sessions/{id}", 303)
-
-
-@router.post("/retry")
-def run_again(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-    session_actions.run_again(id, parts, caller)
-    return RedirectResponse(f"/sessions/{id}", 303)
-
-
-@router.post("/delete")
-def delete(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-    sessions.delete(id, parts, caller)
-    return RedirectResponse("/", 303)
 
 
 @router.get("/report.md")
@@ -82,7 +75,5 @@ def _typed(name: str, text: str, known: object) -> object:
     if isinstance(known, bool):
         return text == "true"
     if isinstance(known, int):
-        if not text.isdecimal() or len(text) > 12:
-            raise InputError(f"plan.{name}", text, "must be a whole number")
-        return int(text)
+        return whole_number(f"plan.{name}", text)
     return text

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from service.api.dependencies import Cursor, PartsOf, Reader
 from service.api.routes.sessions import parse_labels
@@ -43,3 +43,9 @@ def show(
     given = {"state": state, "device": device, "label": label, "q": q}
     view = session_list(rows, counts, given, cursor, following)
     return page(request, "sessions", caller, view=view, devices=device_names())
+
+
+@router.get("/sessions")
+def show_at_first_page(request: Request) -> Response:
+    """Where the addresses of single sessions lead one to look for the list."""
+    return RedirectResponse(f"/?{query}" if (query := request.url.query) else "/", 308)

@@ -96,11 +96,6 @@ export function attach(root = document) {
   }
 }
 
-/** Draws a figure anew from an address that changed. */
-export function reload(figure) {
-  return show(figure);
-}
-
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", async () => {
   const Plotly = await loading;
   for (const figure of document.querySelectorAll("figure[data-drawn]")) draw(figure, Plotly);

@@ -3,8 +3,12 @@
 Answers are those that the graph told as events: cut where they are long, and of any shape.
 """
 
+import re
+
 from service.report.text import seconds
 from service.store.rows import Data
+
+_CUT = re.compile(r"and (\d{1,9}) more")
 
 
 def outcome(result: object) -> str:
@@ -19,9 +23,8 @@ def outcome(result: object) -> str:
 
 def _counted(items: list[object]) -> str:
     """A list that was cut ends with the words `and 12 more`."""
-    last = items[-1] if items else ""
-    is_cut = isinstance(last, str) and last.startswith("and ") and last.endswith(" more")
-    more = int(last.split()[1]) - 1 if is_cut and isinstance(last, str) else 0
+    cut = _CUT.fullmatch(str(items[-1])) if items else None
+    more = int(cut[1]) - 1 if cut else 0
     return f"{len(items) + more} found" if items else "nothing found"
 
 

@@ -1,7 +1,7 @@
 """The controls of the what-if page: what may be moved, between which values, and where each stands."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tools.hardware import Device, get_device
 from tools.recommend.workload import GIB
@@ -39,7 +39,7 @@ def controls_of(scenario: Scenario, given: Mapping[str, str]) -> dict[str, list[
 def _standing(control: Control, given: Mapping[str, str]) -> Control:
     value = given.get(control.name) or control.start
     known = [option for option, _ in control.options]
-    return Control(**{**vars(control), "chosen": value if value in known else control.start})
+    return replace(control, chosen=value if value in known else control.start)
 
 
 def _cluster(scenario: Scenario) -> list[Control]:

@@ -70,7 +70,12 @@ def test_an_edit_without_sense_is_refused_as_a_page(served: Served, id: str) -> 
 
 
 def test_a_decision_without_sense_is_refused(served: Served, id: str) -> None:
-    senseless: list[dict[str, str]] = [{"action": "maybe"}, {"action": "approve", "proposal": "9"}, {}]
+    senseless: list[dict[str, str]] = [
+        {"action": "maybe"},
+        {"action": "approve", "proposal": "9"},
+        {"action": "approve", "proposal": "9" * 5000},
+        {},
+    ]
     for fields in senseless:
         assert act(served, f"/sessions/{id}/decision", **fields) == 422
 
@@ -198,7 +203,10 @@ def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> No
     answer, page = get(served, f"/sessions/{id}/trail/2")
     assert "<script>alert" not in answer.text
     assert json.dumps("<script>alert(1)</script>")[1:-1] in page.text.replace("\\", "")
-    assert "read traces" in get(served, f"/sessions/{id}/trail")[1].text
+    _, trail = get(served, f"/sessions/{id}/trail")
+    assert "read traces" in trail.text
+    assert f"/sessions/{id}/trail#step-2" in page.links()
+    assert [one for one in trail.all("details") if one.get("id") == "step-2"]
 
 
 def test_a_waiting_session_is_decided_upon(served: Served, report: dict[str, Any]) -> None:

@@ -128,6 +128,12 @@ def test_a_failed_session_shows_why_and_offers_to_run_it_again(served: Served) -
     assert "Run again" in page.text
 
 
+def test_the_list_is_found_under_the_sessions_too_with_its_filters(served: Served) -> None:
+    for given, place in (("", "/"), ("?q=70b+x&state=failed", "/?q=70b+x&state=failed")):
+        answer, _ = get(served, f"/sessions{given}")
+        assert (answer.status_code, answer.headers["location"]) == (308, place)
+
+
 def test_a_queued_session_says_that_it_waits_and_where_its_events_are(served: Served) -> None:
     id = served.submit()
     _, page = get(served, f"/sessions/{id}")

@@ -162,6 +162,8 @@ def test_time_in_which_nobody_works_takes_no_room_in_the_strip() -> None:
         ({"diagnosis": {"bottleneck": "compute"}}, "limited by compute"),
         ({"texts": {}, "struck": ["one"]}, "1 sentences struck"),
         ([1, 2, "and 5 more"], "7 found"),
+        (["ours", "and what more"], "2 found"),
+        (["and more"], "1 found"),
         ([], "nothing found"),
         ({}, ""),
         (None, ""),
