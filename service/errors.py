@@ -1,11 +1,12 @@
 """Errors of the service, under the tree of tools/errors.py.
 
 AsapError
-├── NotFoundError    there is no such thing, or it belongs to another tenant
-├── ConflictError    it is there, and its present state does not allow this
-├── FencedError      somebody else has taken the session over: whoever gets this must stop at once
-├── CancelledError   a person asked the session to stop
-└── OutOfTimeError   the session's time was over before it had anything to report
+├── NotFoundError        there is no such thing, or it belongs to another tenant
+├── ConflictError        it is there, and its present state does not allow this
+├── FencedError          somebody else has taken the session over: whoever gets this must stop at once
+├── CancelledError       a person asked the session to stop
+├── OutOfTimeError       the session's time was over before it had anything to report
+└── NewerDatabaseError   a newer version of the program has upgraded the database
 """
 
 from tools.errors import AsapError
@@ -37,3 +38,13 @@ class CancelledError(AsapError):
 
 class OutOfTimeError(AsapError):
     """The message says what would help."""
+
+
+class NewerDatabaseError(AsapError):
+    """Nothing is read or written: what the newer schema means is not known here."""
+
+    def __init__(self, revision: str, last_known: str) -> None:
+        super().__init__(
+            f"the database has the schema revision {revision}, which this version of asap does not know "
+            f"(its last is {last_known}); install the newer version that upgraded the database"
+        )

@@ -18,6 +18,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from service.errors import NewerDatabaseError
 from service.store import migrations
 
 POOL = 10
@@ -67,10 +68,14 @@ class Database:
             yield connection
 
     def upgrade(self, revision: str = "head") -> None:
-        """To the last version of the schema; where several processes start at once, one does it."""
+        """To the last version of the schema; where several processes start at once, one does it.
+
+        Raises NewerDatabaseError where a newer version of the program has upgraded it further.
+        """
         with self.engine.begin() as connection:
             if not self.is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(UPGRADE_LOCK)))
+            _check_known(_find_revision(connection))
             command.upgrade(_alembic(connection), revision)
 
     @contextmanager
@@ -93,11 +98,8 @@ class Database:
 
     def is_current(self) -> bool:
         """Whether the schema is the one this code was written for."""
-        head = ScriptDirectory.from_config(_alembic()).get_current_head()
         with self.read() as connection:
-            if not sa.inspect(connection).has_table("alembic_version"):
-                return False
-            return bool(connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == head)
+            return _find_revision(connection) == _steps().get_current_head()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -105,8 +107,6 @@ class Database:
 
 def open_database(url: str) -> Database:
     """`Settings.database` has the address. Connects when first used."""
-    if sa.make_url(url).get_backend_name() == "sqlite":
-        return Database(_sqlite(url))
     engine = sa.create_engine(
         url,
         pool_size=POOL,
@@ -114,8 +114,13 @@ def open_database(url: str) -> Database:
         json_serializer=_json,
         json_deserializer=msgspec.json.decode,
     )
-    _ping_when_in_doubt(engine)
-    sa.event.listen(engine, "begin", _begin_on_postgres)
+    if engine.dialect.name == "sqlite":
+        Path(engine.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        sa.event.listen(engine, "connect", _prepare)
+        sa.event.listen(engine, "begin", _begin_on_sqlite)
+    else:
+        _ping_when_in_doubt(engine)
+        sa.event.listen(engine, "begin", _begin_on_postgres)
     return Database(engine)
 
 
@@ -151,20 +156,6 @@ def _has_news(socket: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _sqlite(url: str) -> sa.Engine:
-    Path(sa.make_url(url).database or "").parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(
-        url,
-        pool_size=POOL,
-        max_overflow=OVERFLOW,
-        json_serializer=_json,
-        json_deserializer=msgspec.json.decode,
-    )
-    sa.event.listen(engine, "connect", _prepare)
-    sa.event.listen(engine, "begin", _begin)
-    return engine
-
-
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:
     """SQLAlchemy's recipe to keep sqlite3 from beginning transactions of its own accord."""
     connection.isolation_level = None
@@ -185,7 +176,7 @@ def _turn_wal_on(connection: sqlite3.Connection) -> None:
             time.sleep(0.1)
 
 
-def _begin(connection: sa.Connection) -> None:
+def _begin_on_sqlite(connection: sa.Connection) -> None:
     options = connection.get_execution_options()
     if options.get(READING, False):
         connection.exec_driver_sql("BEGIN")
@@ -197,6 +188,24 @@ def _begin(connection: sa.Connection) -> None:
 def _json(value: object) -> str:
     """Writes what PostgreSQL accepts: not-a-number and infinity become null."""
     return msgspec.json.encode(value).decode()
+
+
+def _find_revision(connection: sa.Connection) -> str | None:
+    """Of the schema as it is; nothing in an empty database."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    return found
+
+
+def _check_known(revision: str | None) -> None:
+    steps = _steps()
+    if revision is not None and revision not in {step.revision for step in steps.walk_revisions()}:
+        raise NewerDatabaseError(revision, str(steps.get_current_head()))
+
+
+def _steps() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_alembic())
 
 
 def _alembic(connection: sa.Connection | None = None) -> Config:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from service.errors import NewerDatabaseError
 from service.store.database import Database, open_database
 from service.store.sessions import NewSession, SessionFilter, create_session, list_sessions
 from service.store.tables import metadata
@@ -39,6 +40,17 @@ def test_the_first_version_is_upgraded_with_its_data(url: str) -> None:
     assert [row.id for row in both] == ["2" * 32, "1" * 32]
     assert take(database, "1" * 32).fence == 1
     database.close()
+
+
+def test_a_database_of_a_newer_version_is_refused_in_one_clear_line(database: Database) -> None:
+    with database.begin() as conn:
+        conn.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(NewerDatabaseError) as caught:
+        database.upgrade()
+    assert "revision 9999" in str(caught.value)
+    assert "install the newer version" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not database.is_current()
 
 
 def _insert_first(conn: sa.Connection, id: str, labels: dict[str, str]) -> None:
