@@ -1,50 +1,63 @@
 """The tables as they are after the last migration. Times are seconds since 1970."""
 
+from typing import Any
+
 import sqlalchemy as sa
+from sqlalchemy.types import TypeEngine
 
 metadata = sa.MetaData()
 
 Json = sa.JSON(none_as_null=True)
+Id = sa.String(32)
+Word = sa.String(20)
+Digest = sa.String(64)
+Kind = TypeEngine[Any] | type[TypeEngine[Any]]
+
+
+def _needed(kind: Kind, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False) for name in names]
+
+
+def _optional(kind: Kind, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind) for name in names]
+
+
+def _key(kind: Kind, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, primary_key=True, autoincrement=False) for name in names]
+
+
+def _of(parent: str, name: str, primary_key: bool = False) -> sa.Column[Any]:
+    """Goes with the row of the parent that it names."""
+    return sa.Column(
+        name, sa.ForeignKey(f"{parent}.id", ondelete="CASCADE"), primary_key=primary_key, nullable=False
+    )
+
 
 sessions = sa.Table(
     "sessions",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("state", sa.String(20), nullable=False),
-    sa.Column("mode", sa.String(20), nullable=False),
-    sa.Column("approval", sa.String(20), nullable=False),
-    sa.Column("priority", sa.Integer, nullable=False),
-    sa.Column("leg", sa.Integer, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("fence", sa.Integer, nullable=False),
-    sa.Column("claims", sa.Integer, nullable=False),
-    sa.Column("worker", sa.Text),
-    sa.Column("cancel_requested", sa.Boolean, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("queued_at", sa.Double, nullable=False),
-    sa.Column("started_at", sa.Double),
-    sa.Column("finished_at", sa.Double),
-    sa.Column("updated_at", sa.Double, nullable=False),
-    sa.Column("model", sa.Text),
-    sa.Column("device", sa.Text),
-    sa.Column("num_devices", sa.Integer),
-    sa.Column("bottleneck", sa.Text),
-    sa.Column("verdict", sa.Text),
-    sa.Column("speedup", sa.Double),
-    sa.Column("measured_speedup", sa.Double),
-    sa.Column("search", sa.Text, nullable=False),
-    sa.Column("labels", Json, nullable=False),
-    sa.Column("idempotency_key", sa.Text),
-    sa.Column("request_digest", sa.String(64), nullable=False),
-    sa.Column("webhook", sa.Text),
-    sa.Column("budget", Json),
-    sa.Column("error", Json),
-    sa.Column("waiting_for", Json),
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "owner"),
+    *_needed(Word, "state", "mode", "approval"),
+    *_needed(sa.Integer, "priority", "leg", "attempt", "fence", "claims"),
+    *_optional(sa.Text, "worker"),
+    *_needed(sa.Boolean, "cancel_requested"),
+    *_needed(sa.Double, "created_at", "queued_at"),
+    *_optional(sa.Double, "started_at", "finished_at"),
+    *_needed(sa.Double, "updated_at"),
+    *_optional(sa.Text, "model", "device"),
+    *_optional(sa.Integer, "num_devices"),
+    *_optional(sa.Text, "bottleneck", "verdict"),
+    *_optional(sa.Double, "speedup", "measured_speedup"),
+    *_needed(sa.Text, "search"),
+    *_needed(Json, "labels"),
+    *_optional(sa.Text, "idempotency_key"),
+    *_needed(Digest, "request_digest"),
+    *_optional(sa.Text, "webhook"),
+    *_optional(Json, "budget", "error", "waiting_for"),
     # Long columns last: SQLite then reads a row's short ones without following overflow pages.
-    sa.Column("request", Json, nullable=False),
-    sa.Column("report", Json),
+    *_needed(Json, "request"),
+    *_optional(Json, "report"),
     sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
     # With the words, so that a search for them does not touch the rows.
     sa.Index("sessions_by_tenant", "tenant", "id", "search"),
@@ -57,50 +70,45 @@ sessions = sa.Table(
 labels = sa.Table(
     "labels",
     metadata,
-    sa.Column("session_id", sa.ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("value", sa.Text, nullable=False),
-    sa.Column("tenant", sa.Text, nullable=False),
+    _of("sessions", "session_id", primary_key=True),
+    *_key(sa.Text, "name"),
+    *_needed(sa.Text, "value", "tenant"),
     sa.Index("labels_by_value", "tenant", "name", "value", "session_id"),
 )
 
 events = sa.Table(
     "events",
     metadata,
-    sa.Column("session_id", sa.ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("seq", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("key", sa.Text, nullable=False),
-    sa.Column("at", sa.Double, nullable=False),
-    sa.Column("node", sa.Text, nullable=False),
-    sa.Column("kind", sa.Text, nullable=False),
-    sa.Column("content", Json, nullable=False),
+    _of("sessions", "session_id", primary_key=True),
+    *_key(sa.Integer, "seq"),
+    *_needed(sa.Text, "key"),
+    *_needed(sa.Double, "at"),
+    *_needed(sa.Text, "node", "kind"),
+    *_needed(Json, "content"),
     sa.UniqueConstraint("session_id", "key", name="events_key"),
 )
 
 decisions = sa.Table(
     "decisions",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("session_id", sa.ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("leg", sa.Integer, nullable=False),
-    sa.Column("at", sa.Double, nullable=False),
-    sa.Column("by", sa.Text, nullable=False),
-    sa.Column("content", Json, nullable=False),
+    *_key(Id, "id"),
+    _of("sessions", "session_id"),
+    *_needed(sa.Integer, "attempt", "leg"),
+    *_needed(sa.Double, "at"),
+    *_needed(sa.Text, "by"),
+    *_needed(Json, "content"),
     sa.Index("decisions_by_session", "session_id", "leg"),
 )
 
 audit = sa.Table(
     "audit",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("at", sa.Double, nullable=False),
-    sa.Column("who", sa.Text, nullable=False),
-    sa.Column("action", sa.Text, nullable=False),
-    sa.Column("target", sa.Text, nullable=False),
-    sa.Column("request_id", sa.Text),
-    sa.Column("details", Json, nullable=False),
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant"),
+    *_needed(sa.Double, "at"),
+    *_needed(sa.Text, "who", "action", "target"),
+    *_optional(sa.Text, "request_id"),
+    *_needed(Json, "details"),
     sa.Index("audit_by_tenant", "tenant", "id"),
     sa.Index("audit_by_target", "tenant", "target", "id"),
 )
@@ -108,30 +116,24 @@ audit = sa.Table(
 keys = sa.Table(
     "keys",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("digest", sa.String(64), nullable=False),
-    sa.Column("scopes", Json, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("expires_at", sa.Double),
-    sa.Column("revoked_at", sa.Double),
-    sa.Column("used_at", sa.Double),
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "name"),
+    *_needed(Digest, "digest"),
+    *_needed(Json, "scopes"),
+    *_needed(sa.Double, "created_at"),
+    *_optional(sa.Double, "expires_at", "revoked_at", "used_at"),
 )
 
 traces = sa.Table(
     "traces",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("state", sa.String(20), nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("completed_at", sa.Double),
-    sa.Column("expires_at", sa.Double, nullable=False),
-    sa.Column("error", Json),
-    sa.Column("analysis", Json),
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "owner", "name"),
+    *_needed(Word, "state"),
+    *_needed(sa.Double, "created_at"),
+    *_optional(sa.Double, "completed_at"),
+    *_needed(sa.Double, "expires_at"),
+    *_optional(Json, "error", "analysis"),
     sa.Index("traces_by_tenant", "tenant", "id"),
     sa.Index("traces_by_expiry", "expires_at"),
 )
@@ -139,26 +141,24 @@ traces = sa.Table(
 trace_files = sa.Table(
     "trace_files",
     metadata,
-    sa.Column("trace_id", sa.ForeignKey("traces.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("received_bytes", sa.BigInteger, nullable=False),
-    sa.Column("sha256", sa.String(64)),
-    sa.Column("updated_at", sa.Double, nullable=False),
+    _of("traces", "trace_id", primary_key=True),
+    *_key(sa.Text, "name"),
+    *_needed(sa.BigInteger, "received_bytes"),
+    *_optional(Digest, "sha256"),
+    *_needed(sa.Double, "updated_at"),
 )
 
 deliveries = sa.Table(
     "deliveries",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("session_id", sa.ForeignKey("sessions.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("url", sa.Text, nullable=False),
-    sa.Column("body", Json, nullable=False),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("due_at", sa.Double),
-    sa.Column("delivered_at", sa.Double),
-    sa.Column("answer", sa.Text),
+    *_key(Id, "id"),
+    _of("sessions", "session_id"),
+    *_needed(sa.Text, "tenant", "url"),
+    *_needed(Json, "body"),
+    *_needed(sa.Double, "created_at"),
+    *_needed(sa.Integer, "attempts"),
+    *_optional(sa.Double, "due_at", "delivered_at"),
+    *_optional(sa.Text, "answer"),
     sa.Index("deliveries_due", "due_at"),
     sa.Index("deliveries_by_session", "session_id"),
 )
@@ -166,61 +166,50 @@ deliveries = sa.Table(
 erasures = sa.Table(
     "erasures",
     metadata,
-    sa.Column("session_id", sa.String(32), primary_key=True),
-    sa.Column("attempts", sa.Integer, nullable=False),
-    sa.Column("legs", sa.Integer, nullable=False),
+    *_key(Id, "session_id"),
+    *_needed(sa.Integer, "attempts", "legs"),
 )
 
 workers = sa.Table(
     "workers",
     metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("host", sa.Text, nullable=False),
-    sa.Column("pid", sa.Integer, nullable=False),
-    sa.Column("started_at", sa.Double, nullable=False),
-    sa.Column("heard_at", sa.Double, nullable=False),
+    *_key(sa.Text, "id"),
+    *_needed(sa.Text, "host"),
+    *_needed(sa.Integer, "pid"),
+    *_needed(sa.Double, "started_at", "heard_at"),
 )
 
 nights = sa.Table(
     "nights",
     metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("workload", sa.Text, primary_key=True),
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("at", sa.Double, nullable=False),
-    sa.Column("recorded_at", sa.Double, nullable=False),
-    sa.Column("record", Json, nullable=False),
+    *_key(sa.Text, "tenant", "workload"),
+    *_key(Digest, "key"),
+    *_needed(sa.Double, "at", "recorded_at"),
+    *_needed(Json, "record"),
     sa.Index("nights_by_time", "tenant", "workload", "at"),
 )
 
 workloads = sa.Table(
     "workloads",
     metadata,
-    sa.Column("tenant", sa.Text, primary_key=True),
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("reason", sa.Text),
-    sa.Column("wasted_device_hours_per_day", sa.Double, nullable=False),
-    sa.Column("updated_at", sa.Double, nullable=False),
-    sa.Column("run_id", sa.String(32)),
-    sa.Column("session_id", sa.String(32)),
-    sa.Column("outcome", Json, nullable=False),
+    *_key(sa.Text, "tenant", "name"),
+    *_needed(Word, "status"),
+    *_optional(sa.Text, "reason"),
+    *_needed(sa.Double, "wasted_device_hours_per_day", "updated_at"),
+    *_optional(Id, "run_id", "session_id"),
+    *_needed(Json, "outcome"),
     sa.Index("workloads_by_waste", "tenant", "wasted_device_hours_per_day"),
 )
 
 schedules = sa.Table(
     "schedules",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
-    sa.Column("state", sa.String(20), nullable=False),
-    sa.Column("reason", sa.Text),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("updated_at", sa.Double, nullable=False),
-    sa.Column("considered_until", sa.Double, nullable=False),
-    sa.Column("definition", Json, nullable=False),
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "owner", "name"),
+    *_needed(Word, "state"),
+    *_optional(sa.Text, "reason"),
+    *_needed(sa.Double, "created_at", "updated_at", "considered_until"),
+    *_needed(Json, "definition"),
     sa.UniqueConstraint("tenant", "name", name="schedules_name"),
     sa.Index("schedules_by_state", "state"),
 )
@@ -228,25 +217,19 @@ schedules = sa.Table(
 night_runs = sa.Table(
     "night_runs",
     metadata,
-    sa.Column("id", sa.String(32), primary_key=True),
-    sa.Column("schedule_id", sa.ForeignKey("schedules.id", ondelete="CASCADE"), nullable=False),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("planned_at", sa.Double, nullable=False),
-    sa.Column("trigger", sa.String(20), nullable=False),
-    sa.Column("state", sa.String(20), nullable=False),
-    sa.Column("outcome", sa.String(20)),
-    sa.Column("reason", sa.Text),
-    sa.Column("leg", sa.Integer, nullable=False),
-    sa.Column("claims", sa.Integer, nullable=False),
-    sa.Column("fence", sa.Integer, nullable=False),
-    sa.Column("worker", sa.Text),
-    sa.Column("created_at", sa.Double, nullable=False),
-    sa.Column("started_at", sa.Double),
-    sa.Column("finished_at", sa.Double),
-    sa.Column("updated_at", sa.Double, nullable=False),
-    sa.Column("deliveries", Json),
-    sa.Column("definition", Json),
-    sa.Column("report", Json),
+    *_key(Id, "id"),
+    _of("schedules", "schedule_id"),
+    *_needed(sa.Text, "tenant"),
+    *_needed(sa.Double, "planned_at"),
+    *_needed(Word, "trigger", "state"),
+    *_optional(Word, "outcome"),
+    *_optional(sa.Text, "reason"),
+    *_needed(sa.Integer, "leg", "claims", "fence"),
+    *_optional(sa.Text, "worker"),
+    *_needed(sa.Double, "created_at"),
+    *_optional(sa.Double, "started_at", "finished_at"),
+    *_needed(sa.Double, "updated_at"),
+    *_optional(Json, "deliveries", "definition", "report"),
     sa.UniqueConstraint("schedule_id", "planned_at", name="night_runs_once"),
     sa.Index("night_runs_by_schedule", "schedule_id", "id"),
     sa.Index("night_runs_by_state", "state", "updated_at"),
