@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tools.launch.evidence import Evidence
+from tools.launch.evidence import Evidence, printable
 from tools.launch.failure_patterns import CAUSES, KILLED, LOST_PEER, FailureKind
 from tools.launch.status import Cause, State
 
@@ -59,7 +59,7 @@ def _engine_says(evidence: Evidence) -> Failure | None:
 
 def _program_reports(evidence: Evidence) -> Failure | None:
     """An InputError is ASAP's own word for a wrong input; other exceptions are told by their text."""
-    lines = [f"{report.kind}: {report.message}" for report in evidence.reports]
+    lines = _reported(evidence)
     found = _find_cause(lines, certain=_REPORTED)
     refused = [line for line in lines if line.startswith("InputError: ")]
     if refused and not (found and found.kind is FailureKind.OUT_OF_MEMORY):
@@ -109,8 +109,7 @@ def _limit_reached(evidence: Evidence) -> Failure | None:
 
 
 def _peer_lost(evidence: Evidence) -> Failure | None:
-    reported = [f"{report.kind}: {report.message}" for report in evidence.reports]
-    lines = _matches([*reported, *evidence.log], LOST_PEER)
+    lines = _matches([*_reported(evidence), *evidence.log], LOST_PEER)
     return _failure(FailureKind.COMMUNICATION_TIMEOUT, 0.5, *lines, _end(evidence)) if lines else None
 
 
@@ -149,6 +148,10 @@ def _matches(lines: Sequence[str], pattern: re.Pattern[str]) -> list[str]:
     return [line for line in lines if pattern.search(line)][:_MOST_LINES]
 
 
+def _reported(evidence: Evidence) -> list[str]:
+    return [f"{report.kind}: {report.message}" for report in evidence.reports]
+
+
 def _end(evidence: Evidence) -> str:
     status = evidence.status
     parts = [f"{status.source or 'engine'}: {status.cause or status.state}"]
@@ -158,10 +161,4 @@ def _end(evidence: Evidence) -> str:
 
 
 def _failure(kind: FailureKind, confidence: float, *lines: str) -> Failure:
-    return Failure(kind, confidence, tuple(map(_printable, lines))[:_MOST_LINES])
-
-
-def _printable(line: str) -> str:
-    """Neither colours nor cursor movements of a terminal, nor a second line."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in line[: 2 * _LINE_LENGTH]).strip()
-    return clean if len(clean) <= _LINE_LENGTH else clean[: _LINE_LENGTH - 1] + "…"
+    return Failure(kind, confidence, tuple(printable(line, _LINE_LENGTH) for line in lines[:_MOST_LINES]))

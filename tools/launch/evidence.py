@@ -69,6 +69,12 @@ def gather_evidence(launcher: Launcher, handle: Handle, to: Path) -> Evidence:
     return read_evidence(launcher.status(handle), to, lines)
 
 
+def printable(text: str, length: int) -> str:
+    """A job's words for people to read: no colours, no cursor movements of a terminal, no second line."""
+    clean = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * length]).strip()
+    return clean if len(clean) <= length else clean[: length - 1] + "…"
+
+
 def _heartbeats(path: Path) -> Iterator[Heartbeat]:
     for line in _read(path).splitlines():
         content = _parse(line)

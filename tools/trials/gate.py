@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tools.launch.evidence import printable
+
 LOSS_TOLERANCE = {"fp32": 0.001}
 """Relative, by precision: sums in another order differ by rounding, which training slowly amplifies."""
 LOW_PRECISION_TOLERANCE = 0.03
@@ -54,8 +56,9 @@ def _differences(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> Itera
     for entry in sorted({*baseline, *trial}):
         before, after = baseline.get(entry), trial.get(entry)
         if before != after or (entry in baseline) != (entry in trial):
-            says = f"{entry} was not the same: {_shown(before)} in the baseline, {_shown(after)} in the trial"
-            yield Refusal(entry, _shown(before), _shown(after), says)
+            name, old, new = _shown(entry), _shown(before), _shown(after)
+            says = f"{name} was not the same: {old} in the baseline, {new} in the trial"
+            yield Refusal(name, old, new, says)
 
 
 def _losses_apart(before: Sequence[float], after: Sequence[float], tolerance: float) -> Iterator[Refusal]:
@@ -75,5 +78,4 @@ def _losses_apart(before: Sequence[float], after: Sequence[float], tolerance: fl
 
 
 def _shown(value: object) -> str:
-    text = "absent" if value is None else str(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
+    return printable("absent" if value is None else str(value), _SHOWN_CHARACTERS)

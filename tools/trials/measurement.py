@@ -14,12 +14,14 @@ from statistics import median
 from typing import Any
 
 from tools.errors import AsapError
+from tools.launch.evidence import printable
 from tools.launch.files import open_plain
 
 RESULT, TRACES = "result.json", "traces"
 COVERAGE = 0.95
 MOST_BYTES = 16 * 2**20
 MOST_STEPS = 100_000
+_MOST_DIGITS, _NAME_CHARACTERS = 19, 253
 NORMAL_SPREAD = 1.4826
 """Standard deviations in a median absolute deviation, for a normal distribution."""
 
@@ -77,13 +79,13 @@ def median_interval(values: Sequence[float], coverage: float = COVERAGE) -> tupl
     with n and 1/2. Source: David and Nagaraja, Order Statistics (2003), section 7.1.
     """
     ordered, n = sorted(values), len(values)
-    tail, depth, held = 0.0, 1, 1.0 - 2.0 * 0.5**n
-    for k in range(1, n // 2 + 1):
-        tail += math.comb(n, k - 1) * 0.5**n
-        if 1.0 - 2.0 * tail < coverage and k > 1:
-            break
-        depth, held = k, 1.0 - 2.0 * tail
-    return ordered[depth - 1], ordered[n - depth], max(held, 0.0)
+    # From the middle outwards: `share` is P(B = k), which P(B = n - k) equals.
+    k, held, share = n // 2 + 1, 0.0, math.comb(n, n // 2) / 2**n
+    while k > 1 and held < coverage:
+        k -= 1
+        held += share if 2 * k == n else 2 * share
+        share *= k / (n - k + 1)
+    return ordered[k - 1], ordered[n - k], held
 
 
 def read_measurement(folder: Path) -> Measurement:
@@ -98,14 +100,17 @@ def read_measurement(folder: Path) -> Measurement:
         losses=_numbers(content, "losses"),
         fingerprint=_table(content, "fingerprint"),
         peak_memory_bytes=int(max(_numbers(content, "peak_memory_bytes"))) if memory else None,
-        nodes=tuple(str(name)[:253] for name in content.get("nodes") or ())[:MOST_STEPS],
+        nodes=_names(content, "nodes"),
         run_medians_s=(median(times),),
     )
 
 
 def pooled(runs: Sequence[Measurement]) -> Measurement:
-    """Several runs of one plan as one measurement; losses are the first's, which the others repeat."""
+    """Several runs of one plan as one measurement; losses are the first's, which the others repeat.
+
+    A run that is not comparable with the first, on other nodes say, is no repeat of it and left out."""
     first = runs[0]
+    runs = [one for one in runs if one.fingerprint == first.fingerprint]
     memory = [one.peak_memory_bytes for one in runs if one.peak_memory_bytes is not None]
     return Measurement(
         step_times_s=tuple(step for one in runs for step in one.step_times_s),
@@ -124,12 +129,17 @@ def _read(path: Path) -> dict[str, Any]:
     with file:
         text = file.read(MOST_BYTES + 1)
     try:
-        content = json.loads(text) if len(text) <= MOST_BYTES else None
+        content = json.loads(text, parse_int=_whole) if len(text) <= MOST_BYTES else None
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise MeasurementError(f"{RESULT} must be one JSON object of at most {MOST_BYTES:,} bytes")
     return content
+
+
+def _whole(digits: str) -> float:
+    """No store takes a whole number beyond 64 bits; a float of so many digits may be infinite."""
+    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
 
 
 def _numbers(content: Mapping[str, Any], name: str) -> tuple[float, ...]:
@@ -143,8 +153,19 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _names(content: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    values = content.get(name) or []
+    if not isinstance(values, list) or len(values) > MOST_STEPS:
+        raise MeasurementError(f"{RESULT}: {name} must be a list of names")
+    return tuple(printable(str(value), _NAME_CHARACTERS) for value in values)
+
+
 def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
     value = content.get(name)
     if not isinstance(value, dict) or not value:
         raise MeasurementError(f"{RESULT}: {name} must be an object with what two runs must have in common")
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise MeasurementError(f"{RESULT}: {name} must have finite numbers only") from None
     return value

@@ -38,7 +38,8 @@ def make_job(
     template: Template, scenario: Mapping[str, Any], plan: Mapping[str, Any], length: RunLength, wall_s: int
 ) -> Job:
     described = {name: scenario[name] for name in DESCRIBED} | {"plan": dict(plan)}
-    nnodes, nproc = ranks_of(template, parse_scenario(described))
+    parsed = parse_scenario(described)
+    nnodes, nproc = ranks_of(template, parsed)
     return Job(
         template=template.name,
         scenario=described,
@@ -49,7 +50,7 @@ def make_job(
         profile_steps=length.profile_steps,
         seed=length.seed,
         wall_s=wall_s,
-        config=_config(template, parse_scenario(described)),
+        config=_config(template, parsed),
     )
 
 

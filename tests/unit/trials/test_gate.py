@@ -61,6 +61,14 @@ def test_an_entry_that_is_missing_refuses_too() -> None:
     assert [one.entry for one in refusals(BASE, trial(fingerprint=more))] == ["kernel"]
 
 
+def test_what_a_program_wrote_into_its_fingerprint_is_shown_short_and_printable() -> None:
+    wild = {**BASE["fingerprint"], "precision": "fp32\x1b[2J\0", "long" * 100: 1}
+    for refused in refusals(BASE, trial(fingerprint=wild)):
+        assert refused.says.isprintable()
+        assert len(refused.says) < 600
+        assert len(refused.entry) <= 200
+
+
 def test_a_loss_that_does_not_follow_is_refused_at_its_first_step() -> None:
     found = refusals(BASE, trial(losses=[5.0, 4.6, 4.9]))
     assert [one.entry for one in found] == ["losses"]

@@ -58,10 +58,14 @@ def test_a_program_of_ones_own_needs_only_times_losses_and_a_fingerprint(tmp_pat
         ("step_times_s", [1.0, "fast"]),
         ("step_times_s", [True]),
         ("step_times_s", [math.nan]),
+        ("step_times_s", [10**400]),
         ("losses", [math.inf]),
         ("losses", None),
         ("fingerprint", {}),
         ("fingerprint", "same"),
+        ("fingerprint", {"a": math.nan}),
+        ("fingerprint", {"a": 10**400}),
+        ("nodes", 5),
     ],
 )
 def test_what_is_no_measurement_names_the_entry(tmp_path: Path, name: str, value: object) -> None:
@@ -102,6 +106,14 @@ def test_the_interval_holds_the_median_of_what_was_measured(times: list[float]) 
     assert 0.0 <= held <= 1.0
 
 
+@pytest.mark.parametrize("steps", [1024, 1200, 3001])
+def test_thousands_of_steps_have_an_interval_too(steps: int) -> None:
+    """Far from few steps the order statistics are those of the normal approximation."""
+    low, high, held = median_interval(range(steps))
+    assert held == pytest.approx(0.95, abs=0.01)
+    assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(steps) / 2, rel=0.05)
+
+
 def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:
     chance, hits = random.Random(3), 0
     for _ in range(2000):
@@ -116,6 +128,12 @@ def test_noise_and_uncertainty_do_not_depend_on_the_unit(times: list[float], fac
     other = Measurement(tuple(factor * time for time in times), (), {})
     assert one.noise == pytest.approx(other.noise, rel=1e-9, abs=1e-9)
     assert one.uncertainty == pytest.approx(other.uncertainty, rel=1e-9, abs=1e-9)
+
+
+def test_a_run_on_other_nodes_is_no_repeat_of_the_first() -> None:
+    here = Measurement((1.0,) * 20, (3.0,), {"nodes": "a"}, run_medians_s=(1.0,))
+    there = Measurement((9.0,) * 20, (3.0,), {"nodes": "b"}, run_medians_s=(9.0,))
+    assert pooled([here, there, here]) == pooled([here, here])
 
 
 def test_several_runs_widen_the_interval_to_all_their_medians() -> None:
