@@ -17,10 +17,10 @@ class InputError(AsapError):
     """The caller's mistake, told in one line."""
 
     def __init__(self, field: str, given: object, allowed: str) -> None:
-        self.field = field
+        self.field = _one_line(field)
         self.given = given
         self.allowed = allowed
-        super().__init__(f"{field}: got {_shorten(given)}; {allowed}")
+        super().__init__(f"{self.field}: got {_shorten(given)}; {allowed}")
 
 
 class InfeasibleError(AsapError):
@@ -31,6 +31,14 @@ class DataError(AsapError):
     """A data file of ASAP itself cannot be used."""
 
 
-def _shorten(value: object, limit: int = 80) -> str:
-    text = repr(value)
+def _one_line(field: str) -> str:
+    """Callers make up names of fields: control characters are not printed, endless names cut."""
+    return "".join(letter if letter.isprintable() else "?" for letter in _cut(field, 200))
+
+
+def _shorten(value: object) -> str:
+    return _cut(repr(value), 80)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"

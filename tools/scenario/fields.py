@@ -6,6 +6,7 @@ are not. Pydantic's own wording never reaches the user: `build` turns its first 
 
 import math
 import types
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -63,11 +64,6 @@ def shown(value: object) -> object:
     return value
 
 
-def field_name(prefix: str, key: object) -> str:
-    """The dotted name of a field that the user made up: short, and safe to print on one line."""
-    return prefix + "".join(letter if letter.isprintable() else "?" for letter in str(key)[:60])
-
-
 def get_object(value: object, field: str) -> dict[str, Any]:
     """The value as a JSON object, or an InputError."""
     if not isinstance(value, dict):
@@ -75,12 +71,12 @@ def get_object(value: object, field: str) -> dict[str, Any]:
     return value
 
 
-def refuse_unknown(given: dict[str, Any], known: set[str], prefix: str) -> None:
+def refuse_unknown(given: Mapping[str, Any], known: Collection[str], prefix: str) -> None:
     """Unknown keys are spelling mistakes: name the nearest known ones."""
     for key in given:
         if key not in known:
-            field = field_name(prefix, key)
-            raise InputError(field, shown(given[key]), f"unknown field, {did_you_mean(key, known)}")
+            says = f"unknown field, {did_you_mean(key, known)}"
+            raise InputError(f"{prefix}{key}", shown(given[key]), says)
 
 
 def build(cls: type[RecordT], given: dict[str, Any], prefix: str) -> RecordT:

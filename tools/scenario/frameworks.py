@@ -6,7 +6,6 @@ A rule's check is Python (`checks.py`); which framework applies it, the reason a
 import tomllib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import kb_seed
@@ -59,9 +58,9 @@ def get_general_rules() -> tuple[RuleData, ...]:
 
 
 def _load(name: str) -> dict[str, Any]:
-    path = Path(kb_seed.__file__).parent / "frameworks" / f"{name}.toml"
+    file = kb_seed.folder("frameworks").joinpath(f"{name}.toml")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"kb_seed/frameworks/{name}.toml: {error}") from error
 

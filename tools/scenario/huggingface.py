@@ -9,10 +9,13 @@ from typing import Any
 
 from tools.errors import InputError
 from tools.scenario import vocabulary as words
-from tools.scenario.fields import field_name, get_object, shown, usable_count
+from tools.scenario.fields import get_object, shown, usable_count
 from tools.scenario.layers import expert_fields, window_fields
 from tools.scenario.names import NEAR_MISS, nearest
 from tools.scenario.spec import ModelSpec
+
+MAX_FIELDS = 1000
+"""Each is compared with every known name; real configurations have some 200."""
 
 
 def canonical_model(given: dict[str, Any]) -> dict[str, Any]:
@@ -32,6 +35,8 @@ def _flatten(given: dict[str, Any]) -> dict[str, Any]:
     for block in words.NESTED:
         if given.get(block) is not None:
             config |= get_object(given[block], f"model.{block}")
+    if len(config) > MAX_FIELDS:
+        raise InputError("model", shown(config), f"allowed: at most {MAX_FIELDS:,} fields")
     return config
 
 
@@ -39,7 +44,7 @@ def _refuse_near_misses(config: dict[str, Any]) -> None:
     for key in config:
         if close := _near_miss(str(key)):
             hint = f"unknown field, did you mean {close}?"
-            raise InputError(field_name("model.", key), shown(config[key]), hint)
+            raise InputError(f"model.{key}", shown(config[key]), hint)
 
 
 @lru_cache(maxsize=10_000)  # a batch repeats the same few keys, and comparing names is slow

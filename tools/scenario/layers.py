@@ -52,10 +52,11 @@ def _expert_layers(fields: dict[str, Any]) -> dict[str, Any]:
 def _layers_with_experts(name: str, stated: list[Any], fields: dict[str, Any], count: int) -> set[int]:
     if name in ("moe_layer_freq", "mlp_layer_types"):
         return {layer for layer, flag in enumerate(stated[:count]) if flag in (1, "sparse", "moe")}
+    listed = {layer for layer in stated if isinstance(layer, int)}
     if name == "moe_layers":
-        return {layer for layer in stated if isinstance(layer, int)}
+        return listed
     every = usable_count(fields.get("moe_layer_freq")) or 1
-    return {layer for layer in range(count) if layer not in stated and (layer + 1) % every == 0}
+    return {layer for layer in range(count) if layer not in listed and (layer + 1) % every == 0}
 
 
 def _regular(name: str, stated: list[Any], experts: set[int], count: int) -> dict[str, Any]:

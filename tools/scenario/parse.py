@@ -14,7 +14,15 @@ from tools.scenario.fields import NOTHING, build, get_object, refuse_unknown, sh
 from tools.scenario.huggingface import canonical_model
 from tools.scenario.model_checks import check_model
 from tools.scenario.rules import check_plan
-from tools.scenario.spec import ClusterSpec, ModelSpec, Scenario, TopologySpec, TrainingSpec
+from tools.scenario.spec import (
+    MAX_NOTES,
+    MAX_PATH,
+    ClusterSpec,
+    ModelSpec,
+    Scenario,
+    TopologySpec,
+    TrainingSpec,
+)
 from tools.scenario.vocabulary import TOPOLOGY_SYNONYMS
 
 _PARTS = ("model", "cluster", "training")
@@ -57,10 +65,10 @@ def _check_precision(training: TrainingSpec, device: Device) -> None:
 
 def _extras(given: dict[str, Any]) -> dict[str, Any]:
     """What only some commands read: checked for its type here, for its meaning by them."""
-    for name in ("traces", "notes"):
+    for name, most in (("traces", MAX_PATH), ("notes", MAX_NOTES)):
         text = given.get(name)
-        if text is not None and not (isinstance(text, str) and len(text) <= 100_000):
-            raise InputError(name, shown(text), "allowed: a text of at most 100,000 characters")
+        if text is not None and not (isinstance(text, str) and len(text) <= most):
+            raise InputError(name, shown(text), f"allowed: a text of at most {most:,} characters")
     constraints = given.get("constraints")
     return {
         "id": _identity(given.get("id")),
@@ -97,6 +105,6 @@ def _topology(given: dict[str, Any], num_devices: int) -> TopologySpec:
     topology = build(TopologySpec, renamed, "cluster.topology.")
     sizes = topology.torus_dimensions
     if sizes is not None and math.prod(sizes) != num_devices:
-        allowed = f"must multiply to cluster.num_devices ({num_devices}), not {math.prod(sizes)}"
+        allowed = f"must multiply to cluster.num_devices ({num_devices})"
         raise InputError("cluster.topology.torus_dimensions", "x".join(map(str, sizes)), allowed)
     return topology

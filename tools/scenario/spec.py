@@ -18,6 +18,8 @@ MAX_EXPERTS = 100_000
 MAX_SEQ_LEN = 100_000_000
 MAX_DEVICES = 1_000_000
 MAX_BATCH = 1_000_000_000
+MAX_PATH = 4096
+MAX_NOTES = 100_000
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 Framework = Literal[
@@ -152,5 +154,5 @@ class Scenario(Record):
     training: TrainingSpec
     plan: Plan | None = None
     constraints: dict[str, Any] = Field(default_factory=dict)
-    traces: str | None = Field(None, max_length=4096)
-    notes: str | None = Field(None, max_length=100_000)
+    traces: str | None = Field(None, max_length=MAX_PATH)
+    notes: str | None = Field(None, max_length=MAX_NOTES)

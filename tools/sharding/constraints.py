@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tools.errors import InputError
-from tools.scenario import Plan, did_you_mean
-from tools.scenario.fields import build, shown
+from tools.scenario import Plan
+from tools.scenario.fields import build, refuse_unknown, shown
 
 FIELDS = tuple(Plan.model_fields)
 CHECKPOINT_FIELDS = ("tp", "pp")
@@ -36,10 +36,7 @@ class Constraints:
 
 def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constraints:
     """From the scenario's `constraints`: `{"tp": [4, 8], "pp": 2, "max_memory_fraction": 0.9, ...}`."""
-    known = (*FIELDS, *_OTHER_KEYS)
-    for key in given:
-        if key not in known:
-            raise InputError(f"constraints.{key}", given[key], did_you_mean(key, known))
+    refuse_unknown(given, (*FIELDS, *_OTHER_KEYS), "constraints.")
     allowed = {name: _values(name, given[name]) for name in FIELDS if given.get(name) is not None}
     if _flag(given, "keep_checkpoint_layout"):
         allowed |= _kept(today, allowed)

@@ -73,6 +73,13 @@ def test_what_is_no_figure_cannot_be_overridden(key: object) -> None:
     assert "a figure is one of memory_gib, " in fault.allowed
 
 
+@pytest.mark.parametrize("key", ["a\nb", "peak_tflops.a\nb", "x" * 1_000_000])
+def test_a_made_up_key_is_refused_on_one_short_line(key: str) -> None:
+    says = str(fault_of({key: 1}))
+    assert "\n" not in says
+    assert len(says) < 800
+
+
 @pytest.mark.parametrize(
     "value", [0, -1, 0.0, math.nan, math.inf, -math.inf, "80", None, True, [80], {}, 10**400, -(10**400)]
 )

@@ -199,6 +199,28 @@ def test_control_characters_of_a_field_name_are_not_printed(example: dict[str, A
     assert refusal(example).field == "plan.a?b?[2J"
 
 
+def test_an_endless_field_name_is_cut(example: dict[str, Any]) -> None:
+    example["plan"]["a" * 1_000_000] = 1
+    assert len(str(refusal(example))) < 500
+
+
+def test_a_model_of_endless_fields_is_refused_without_comparing_each(example: dict[str, Any]) -> None:
+    example["model"] |= {f"field_{number}": number for number in range(1001)}
+    error = refusal(example)
+    assert (error.field, error.allowed) == ("model", "allowed: at most 1,000 fields")
+
+
+def test_a_path_of_traces_longer_than_any_is_refused(example: dict[str, Any]) -> None:
+    error = refusal(example | {"traces": "x" * 4097})
+    assert (error.field, error.allowed) == ("traces", "allowed: a text of at most 4,096 characters")
+
+
+def test_a_torus_whose_size_has_thousands_of_digits_is_refused(example: dict[str, Any]) -> None:
+    error = refusal(change(example, "cluster.topology", {"torus_dimensions": [10**6] * 1000}))
+    assert error.field == "cluster.topology.torus_dimensions"
+    assert "num_devices (64)" in error.allowed
+
+
 def test_the_content_of_a_large_value_is_not_printed(example: dict[str, Any]) -> None:
     error = refusal(change(example, "plan.tp", list(range(10_000))))
     assert "an array of 10000 values" in str(error)

@@ -87,6 +87,12 @@ def test_a_misspelt_field_is_told_its_neighbour() -> None:
         parse_constraints({"micro_batchsize": 1}, None)
 
 
+def test_a_made_up_field_is_told_on_one_line() -> None:
+    with pytest.raises(InputError) as told:
+        parse_constraints({"a\nb": 1}, None)
+    assert told.value.field == "constraints.a?b"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
