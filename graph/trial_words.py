@@ -1,6 +1,7 @@
 """What came of a trial, in one sentence of its figures; a job's own words are evidence and stay there."""
 
 from graph.state import Data
+from tools.recommend.span import alike
 
 FAILURES = {
     "out_of_memory": "ran out of memory",
@@ -22,8 +23,8 @@ def outcome_in_words(trial: Data) -> str:
         return f"not compared: {trial['refusals'][0]['says']}"
     if trial["status"] != "measured":
         return f"it {FAILURES.get(trial['failure']['kind'], FAILURES['unknown'])}"
-    low, high = trial["interval_s"]
-    pace = f"{trial['step_time_s']:.3g} s a step ({low:.3g} to {high:.3g} s)"
+    middle, low, high = alike(trial["step_time_s"], *trial["interval_s"])
+    pace = f"{middle} s a step ({low} to {high} s)"
     predicted = f"{trial['predicted']['step_time_s']:.3g} s were predicted before"
     gain = trial["speedup"]
     if trial["role"] == "baseline" or gain is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from graph.reasoner.answers import Prose
 from graph.reasoner.trial_prose import is_measured, measured_first_step, measured_verdict
+from tools.recommend.span import alike
 
 Payload = Mapping[str, Any]
 MOST_CHANGES = 3
@@ -55,7 +56,7 @@ def _first_step(payload: Payload) -> str:
     prediction = best["prediction"]
     low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
     run = "Run proposal 1 on the same nodes, data and software as today, leave the first steps out"
-    tell = f"the median step should lie between {low:.3g} and {high:.3g} s"
+    tell = f"the median step should lie between {' and '.join(alike(low, high))} s"
     if payload["baseline"] is None:
         start = "Run proposal 1 for a few dozen steps and leave the first ones out"
         return f"{start}: {tell}. Outside of it, send the traces."

@@ -6,6 +6,8 @@ Every number is taken from the payload, rounded; nothing is computed here.
 from collections.abc import Mapping
 from typing import Any
 
+from tools.recommend.span import span
+
 Payload = Mapping[str, Any]
 
 
@@ -35,7 +37,7 @@ def measured_first_step(payload: Payload) -> str:
     low, high = best["measured"]["interval_s"]
     return (
         f"Switch to proposal 1: its losses followed the baseline's step by step, and its median step was "
-        f"{low:.3g} to {high:.3g} s. Watch the loss for longer than a trial does."
+        f"{span(low, high)} s. Watch the loss for longer than a trial does."
     )
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tools.cost.predict import Prediction
 from tools.hardware import get_device
+from tools.recommend.span import alike, span
 from tools.scenario import Scenario
 
 BAR_WIDTH = 30
@@ -33,7 +34,7 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
     )
     console.print(
         f"  step time   [bold]{_seconds(p['step_time_s'])}[/]   "
-        f"(80% interval {_seconds(p['step_time_low_s'])} to {_seconds(p['step_time_high_s'])})"
+        f"(80% interval {span(_number(p['step_time_low_s']), _number(p['step_time_high_s']))} s)"
     )
     console.print(
         f"  throughput  {_number(p['tokens_per_s_per_device']):,.0f} tokens/s per device, "
@@ -77,7 +78,7 @@ def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> T
 
 
 def _row(scenario: Scenario, p: Prediction) -> list[str]:
-    interval = f"{_number(p['step_time_low_s']):.3g}-{_number(p['step_time_high_s']):.3g}"
+    interval = "-".join(alike(_number(p["step_time_low_s"]), _number(p["step_time_high_s"])))
     return [
         "" if p["id"] is None else str(p["id"]),
         scenario.model.name,

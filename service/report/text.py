@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator
 
+from tools.recommend.span import alike
+
 MOST_CHARACTERS = 4000
 _SPACES = re.compile(r"\s+")
 _CODE = re.compile(r"`([^`]+)`")
@@ -42,10 +44,24 @@ def beside_address(where: object) -> str:
 
 def seconds(value: float, like: float | None = None) -> str:
     """Three digits, in the unit in which they (or those of `like`, in a table) are easy to read."""
-    size = value if like is None else like
-    unit, factor = next((one for one in _UNITS if size * one[1] >= 1), _UNITS[0])
+    unit, factor = _unit(value if like is None else like)
     told = f"{value * factor:#.3g}".rstrip(".") if value * factor < 1000 else f"{value * factor:,.0f}"
     return f"{told} {unit}" if value else "0"
+
+
+def seconds_alike(*values: float) -> tuple[list[str], str]:
+    """Those of one range in one unit, with the same decimals."""
+    unit, factor = _unit(max(values))
+    return alike(*(value * factor for value in values)), unit
+
+
+def seconds_span(start: float, end: float) -> str:
+    (first, last), unit = seconds_alike(start, end)
+    return f"{first} to {last} {unit}"
+
+
+def _unit(size_s: float) -> tuple[str, float]:
+    return next((one for one in _UNITS if size_s * one[1] >= 1), _UNITS[0])
 
 
 def sentence(value: object) -> str:

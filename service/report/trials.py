@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from service.report.text import seconds, times
+from service.report.text import seconds_alike, times
 
 Data = Mapping[str, Any]
 NOTHING = "–"
@@ -63,8 +63,8 @@ def _row(number: int, trial: Data) -> TrialRow:
 
 
 def interval(middle_s: float, ends_s: Sequence[float]) -> str:
-    low, high = (seconds(one, like=middle_s).partition(" ")[0] for one in ends_s)
-    return f"{seconds(middle_s)} ({low} to {high})"
+    (middle, low, high), unit = seconds_alike(middle_s, *ends_s)
+    return f"{middle} {unit} ({low} to {high})"
 
 
 def _low_high(prediction: Data) -> tuple[float, float]:

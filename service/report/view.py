@@ -9,7 +9,7 @@ from typing import Any
 
 from graph.request import parse_request
 from service.report.terms import SHOWN_SHARE
-from service.report.text import seconds, times
+from service.report.text import seconds, seconds_span, times
 from service.report.trials import TrialRow, trial_rows
 from tools.recommend.notes import apply_notes
 from tools.recommend.optimize import workload_of
@@ -49,8 +49,7 @@ class Planned:
 
     @property
     def interval(self) -> str:
-        low, high = self.prediction["step_time_low_s"], self.prediction["step_time_high_s"]
-        return f"{seconds(low, like=high).partition(' ')[0]} to {seconds(high)}"
+        return seconds_span(self.prediction["step_time_low_s"], self.prediction["step_time_high_s"])
 
     @property
     def risks(self) -> list[str]:

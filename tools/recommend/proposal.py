@@ -3,9 +3,10 @@
 import math
 
 from tools.cost.predict import Prediction
+from tools.recommend.span import span
 from tools.recommend.words import changes, difference, largest, memory_gib, seconds, short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan
+from tools.scenario import Plan, columns_of
 
 TIGHT_GIB_SHARE = 0.05
 SLOW_LINK = 0.5
@@ -54,7 +55,7 @@ def _rationale(
             f"Today's plan needs {memory_gib(before):.1f} GiB of {workload.capacity_gib:.1f}; this one fits."
         )
     else:
-        start = f"{seconds(before):.3g} to {seconds(prediction):.3g} s a step ({ratio:.2f}x)."
+        start = f"{span(seconds(before), seconds(prediction))} s a step ({ratio:.2f}x)."
     inside = before["fits"] and abs(math.log(ratio)) <= workload.pair_error
     doubt = (
         " The difference is inside the error of a comparison: measure before you switch." if inside else ""
@@ -90,11 +91,10 @@ def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
     if plan.tp > workload.scenario.cluster.devices_per_node:
         risks.append("tensor parallelism crosses nodes")
     low, high = float(str(prediction["step_time_low_s"])), float(str(prediction["step_time_high_s"]))
-    risks.append(f"the prediction's 80% interval is {low:.3g} to {high:.3g} s")
+    risks.append(f"the prediction's 80% interval is {span(low, high)} s")
     return risks
 
 
 def _on_slow_links(workload: Workload, plan: Plan, prediction: Prediction) -> float:
-    gbps = workload.device.inter_node_bytes_per_s * 8 / 1e9
-    slow = workload.on(inter_node_gbps_per_device=gbps * SLOW_LINK).predict([plan])[0]
-    return seconds(slow) / seconds(prediction)
+    slow = workload.costs(columns_of([plan]), slow_bandwidth=SLOW_LINK)
+    return float(slow.step_time_s[0]) / seconds(prediction)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from tools.cost.predict import Prediction
+from tools.recommend.span import span
 from tools.scenario import Plan
 
 TERMS = {
@@ -70,7 +71,7 @@ def difference(before: Prediction, after: Prediction) -> str:
 
 
 def _moved(term: str, old: Mapping[str, float], new: Mapping[str, float]) -> str:
-    return f"{TERMS[term]} ({old[term]:.3g} to {new[term]:.3g} s)"
+    return f"{TERMS[term]} ({span(old[term], new[term])} s)"
 
 
 def largest(prediction: Prediction, count: int = 3) -> str:

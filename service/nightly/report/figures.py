@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from service.nightly.report.words import GIB, amount, day, term
+from service.nightly.report.words import GIB, amount, day, moved, term
 
 Data = Mapping[str, Any]
 WIDTH, HEIGHT = 720.0, 190.0
@@ -108,8 +108,7 @@ def _plot(name: str, one: Data, said: Data) -> Plot:
         Dot(frame.x(night), frame.y(value), f"{day(at[night])}: {amount(name, value)}", night == nights[-1])
         for night, value in points
     ]
-    first, last = amount(name, values[0]), amount(name, values[-1])
-    says = f"{TITLES[name]} of {len(values)} nights, from {first} to {last}"
+    says = f"{TITLES[name]} of {len(values)} nights, from {moved(name, values[0], values[-1])}"
     lines = _levels(list(zip(nights, levels, strict=False)), frame)
     ticks = _ticks(name, frame)
     return Plot(name, TITLES[name], says, dots, lines, ticks, _dates(at, frame), _marks(said, frame))

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from service.report.terms import STEP
-from service.report.text import gib, percent, seconds
+from service.report.text import gib, percent, seconds, seconds_span
 
 Data = Mapping[str, Any]
 GIB = 2**30
@@ -46,6 +46,13 @@ def amount(figure: str, value: float) -> str:
     return seconds(value)
 
 
+def moved(figure: str, before: float, now: float) -> str:
+    """From what to what."""
+    if figure in ("mfu", "rank_spread_ratio", "peak_memory_bytes"):
+        return f"{amount(figure, before)} to {amount(figure, now)}"
+    return seconds_span(before, now)
+
+
 def term(name: str) -> str:
     return TERMS.get(name, name.replace("_", " "))
 
@@ -64,9 +71,9 @@ def change(finding: Data) -> str:
 
 def sentence(finding: Data) -> str:
     """What happened to a figure."""
-    before, now = (amount(finding["figure"], finding[name]) for name in ("before", "now"))
     since, nights = day(finding["since"]), finding["nights"]
-    told = f"{label(finding)} {before} to {now} ({change(finding)})"
+    course = moved(finding["figure"], finding["before"], finding["now"])
+    told = f"{label(finding)} {course} ({change(finding)})"
     if finding["state"] == "suspected":
         return f"{told} in one night, {since}; the next night tells whether it lasts"
     if finding["state"] == "recovered":
@@ -85,7 +92,7 @@ def causes(said: Data) -> list[str]:
 
 def _grown(terms: Sequence[Data]) -> list[str]:
     return [
-        f"{term(one['term'])} {seconds(one['before_s'])} to {seconds(one['now_s'])}: "
+        f"{term(one['term'])} {seconds_span(one['before_s'], one['now_s'])}: "
         f"{min(one['share'], 1.0):.0%} of the change"
         for one in terms
     ]

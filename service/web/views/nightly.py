@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from service.api.schemas.schedules import SchedulePublic
 from service.nightly.fleet import Fleet, FleetWorkload
-from service.report.text import seconds
+from service.report.text import seconds, seconds_span
 
 ALARMING = ("regressed", "slower", "broken", "stale")
 
@@ -41,7 +41,7 @@ class WorkloadView:
         values = self.workload.spark_values
         if not values:
             return "no nights yet"
-        return f"step time over {len(values)} nights, from {seconds(values[0])} to {seconds(values[-1])}"
+        return f"step time over {len(values)} nights, from {seconds_span(values[0], values[-1])}"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, report
 from tools.cost.predict import predict
 from tools.recommend.choose import FAMILY
+from tools.recommend.span import alike, span
 from tools.recommend.words import TERMS
 from tools.scenario import Facts, Plan, columns_of, legal_mask, parse_scenario
 
@@ -114,7 +115,7 @@ def test_the_rationale_quotes_terms_of_the_two_breakdowns(raw: Raw) -> None:
             r"([a-zA-Z][a-z -]*?) \(([\d.e-]+) to ([\d.e-]+) s\)", one["rationale"]
         ):
             term = next(by_words[w] for w in by_words if words.lower().removeprefix("and ").endswith(w))
-            assert (old, new) == (f"{before[term]:.3g}", f"{after[term]:.3g}")
+            assert [old, new] == alike(before[term], after[term])
             told += 1
     assert told >= len(found["proposals"])
 
@@ -207,8 +208,8 @@ def test_a_difference_inside_the_error_of_a_comparison_is_called_that(raw: Raw) 
 def test_every_proposal_tells_its_interval_and_a_tight_memory(raw: Raw) -> None:
     for one in report(raw)["proposals"]:
         p = one["prediction"]
-        interval = f"{p['step_time_low_s']:.3g} to {p['step_time_high_s']:.3g} s"
-        assert any(interval in risk for risk in one["risks"])
+        interval = span(p["step_time_low_s"], p["step_time_high_s"])
+        assert any(f"{interval} s" in risk for risk in one["risks"])
         assert any("GiB of memory are left" in risk for risk in one["risks"]) == (
             p["peak_memory_gib"] > 0.95 * 79.1
         )

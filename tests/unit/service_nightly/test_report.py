@@ -77,7 +77,7 @@ def test_the_overview_has_a_row_a_workload_and_what_to_do(report: dict[str, Any]
     page = Page(html_overview(report, lambda name: f"workloads/{name}.html"))
     text = " ".join(page.words)
     assert page.count("tr") == 1 + 3
-    assert "2.00 s to 2.51 s (+25" in text
+    assert "2.00 to 2.51 s (+25" in text
     assert "Run once with the software of before" in text
     assert next(one["href"] for tag, one in page.elements if tag == "a") == "workloads/slow.html"
 
