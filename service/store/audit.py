@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from service.store.ids import new_id
+from service.store.queries import read_page
 from service.store.rows import Data
 from service.store.tables import audit
 
@@ -38,14 +39,11 @@ def record(
 
 def list_audit(
     conn: sa.Connection, tenant: str, target: str | None = None, cursor: str | None = None, limit: int = 100
-) -> list[AuditRow]:
-    """Newest first; the cursor is the id of the last one seen."""
-    query = sa.select(*(audit.c[name] for name in AuditRow.__dataclass_fields__)).where(
-        audit.c.tenant == tenant
-    )
+) -> tuple[list[AuditRow], str | None]:
+    """Newest first, with the cursor of the next page."""
+    columns = [audit.c[name] for name in AuditRow.__dataclass_fields__]
+    query = sa.select(*columns).where(audit.c.tenant == tenant)
     if target is not None:
         query = query.where(audit.c.target == target)
-    if cursor is not None:
-        query = query.where(audit.c.id < cursor)
-    found = conn.execute(query.order_by(audit.c.id.desc()).limit(limit))
-    return [AuditRow(**row._mapping) for row in found]
+    found, following = read_page(conn, query, audit.c.id, cursor, limit)
+    return [AuditRow(**row._mapping) for row in found], following

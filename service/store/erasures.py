@@ -1,10 +1,10 @@
 """Deleted sessions that have left something outside our tables; a worker erases it (service/work/tidy.py)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
-from service.store.rows import SessionRow
 from service.store.tables import erasures
 
 
@@ -15,8 +15,8 @@ class Erasure:
     legs: int
 
 
-def book_erasure(conn: sa.Connection, row: SessionRow) -> None:
-    conn.execute(erasures.insert().values(session_id=row.id, attempts=row.attempt, legs=row.leg))
+def book_erasure(conn: sa.Connection, held: sa.Row[Any]) -> None:
+    conn.execute(erasures.insert().values(session_id=held.id, attempts=held.attempt, legs=held.leg))
 
 
 def list_erasures(conn: sa.Connection, limit: int = 100) -> list[Erasure]:

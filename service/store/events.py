@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from service.errors import CancelledError, FencedError, NotFoundError
+from service.store.queries import insert_into
 from service.store.rows import LISTED_COLUMNS, EventRow
 from service.store.tables import events, sessions
 
@@ -56,7 +56,7 @@ def insert_event(conn: sa.Connection, id: str, event: Mapping[str, Any]) -> int 
     values = {"session_id": id, **own, "kind": event["kind"], "content": content}
     given = [sa.literal(value, events.c[name].type) for name, value in values.items()]
     numbered = sa.select(*given, _NEXT).where(events.c.session_id == id)
-    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(events)
+    insert = insert_into(conn, events)
     new = insert.from_select([*values, "seq"], numbered).on_conflict_do_nothing(
         index_elements=["session_id", "key"]
     )

@@ -4,13 +4,12 @@ import time
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from service.errors import FencedError, NotFoundError
-from service.store.ids import is_id, new_id
+from service.store.ids import new_id
+from service.store.queries import insert_into, read_page
 from service.store.rows import Data
 from service.store.tables import night_runs
-from tools.errors import InputError
 
 QUEUED, RUNNING, COMPLETED, FAILED, SKIPPED = "queued", "running", "completed", "failed", "skipped"
 BUSY = (QUEUED, RUNNING)
@@ -18,7 +17,6 @@ CRON, CAUGHT_UP, MANUAL = "cron", "caught_up", "manual"
 MOST_CLAIMS = 10
 GAVE_UP = f"{MOST_CLAIMS} workers began this run and none ended it; see their logs"
 LONG = ("report", "definition")
-MOST_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def add_run(
         "updated_at": now_s,
         "definition": definition,
     }
-    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(night_runs)
+    insert = insert_into(conn, night_runs)
     id = conn.execute(insert.values(row).on_conflict_do_nothing().returning(night_runs.c.id)).scalar()
     return get_run(conn, tenant, id) if id else None
 
@@ -91,16 +89,10 @@ def list_runs(
     conn: sa.Connection, tenant: str, schedule_id: str, cursor: str | None = None, limit: int = 50
 ) -> tuple[list[RunRow], str | None]:
     """Newest first."""
-    if cursor is not None and not is_id(cursor):
-        raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
     query = sa.select(*(column for column in night_runs.c if column.name not in LONG))
     query = query.where(night_runs.c.tenant == tenant, night_runs.c.schedule_id == schedule_id)
-    if cursor is not None:
-        query = query.where(night_runs.c.id < cursor)
-    limit = max(1, min(limit, MOST_ROWS))
-    found = conn.execute(query.order_by(night_runs.c.id.desc()).limit(limit + 1)).all()
-    rows = [RunRow(**row._mapping) for row in found[:limit]]
-    return rows, rows[-1].id if len(found) > limit else None
+    found, following = read_page(conn, query, night_runs.c.id, cursor, limit)
+    return [RunRow(**row._mapping) for row in found], following
 
 
 def find_last_run(conn: sa.Connection, schedule_id: str) -> RunRow | None:

@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from service.errors import NotFoundError
+from service.store.queries import insert_into
 from service.store.rows import Data
 from service.store.tables import nights, workloads
 from tools.nightly.night import Night, night_from_data, night_to_data
@@ -33,7 +33,7 @@ class WorkloadRow:
 
 def add_night(conn: sa.Connection, tenant: str, workload: str, night: Night) -> bool:
     """False where this profile is known already: a run that is repeated changes nothing."""
-    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(nights)
+    insert = insert_into(conn, nights)
     row = {"tenant": tenant, "workload": workload, "key": night.key, "at": night.at}
     values = insert.values(**row, recorded_at=time.time(), record=night_to_data(night))
     done = conn.execute(values.on_conflict_do_nothing().returning(nights.c.key)).scalar()
@@ -49,7 +49,7 @@ def list_nights(conn: sa.Connection, tenant: str, workload: str, limit: int = KE
 
 def set_workload(conn: sa.Connection, row: WorkloadRow) -> None:
     """In place of what was said before."""
-    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(workloads)
+    insert = insert_into(conn, workloads)
     values = {name: getattr(row, name) for name in WorkloadRow.__dataclass_fields__}
     said = {name: value for name, value in values.items() if name not in ("tenant", "name")}
     conn.execute(insert.values(values).on_conflict_do_update(index_elements=["tenant", "name"], set_=said))

@@ -7,12 +7,11 @@ import sqlalchemy as sa
 
 from service.errors import ConflictError, NotFoundError
 from service.store.ids import is_id, new_id
+from service.store.queries import read_page
 from service.store.rows import Data
 from service.store.tables import night_runs, schedules
-from tools.errors import InputError
 
 ACTIVE, PAUSED = "active", "paused"
-MOST_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,9 @@ def list_schedules(
     conn: sa.Connection, tenant: str, cursor: str | None = None, limit: int = 100
 ) -> tuple[list[ScheduleRow], str | None]:
     """Newest first."""
-    if cursor is not None and not is_id(cursor):
-        raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
     query = sa.select(schedules).where(schedules.c.tenant == tenant)
-    if cursor is not None:
-        query = query.where(schedules.c.id < cursor)
-    limit = max(1, min(limit, MOST_ROWS))
-    found = conn.execute(query.order_by(schedules.c.id.desc()).limit(limit + 1)).all()
-    rows = [ScheduleRow(**row._mapping) for row in found[:limit]]
-    return rows, rows[-1].id if len(found) > limit else None
+    found, following = read_page(conn, query, schedules.c.id, cursor, limit)
+    return [ScheduleRow(**row._mapping) for row in found], following
 
 
 def list_active(conn: sa.Connection) -> list[str]:

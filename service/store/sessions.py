@@ -10,17 +10,16 @@ from dataclasses import dataclass, field
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from service.errors import ConflictError, NotFoundError
 from service.store.erasures import book_erasure
-from service.store.ids import is_id, new_id
+from service.store.events import lock_session
+from service.store.ids import new_id
+from service.store.queries import insert_into, read_page
 from service.store.rows import LISTED_COLUMNS, SESSION_COLUMNS, Data, SessionRow, session_of
 from service.store.states import BUSY, QUEUED
 from service.store.tables import events, labels, sessions
-from tools.errors import InputError
 
-MOST_ROWS = 500
 MOST_SEARCH_BYTES = 2000
 DEFAULT_PRIORITY = 5
 """From 0 to 9; the higher ones run first."""
@@ -71,7 +70,7 @@ def create_session(
     """The session and whether it is new; the same idempotency key gives the same session again."""
     now_s = time.time() if now_s is None else now_s
     values = _values(new, now_s)
-    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(sessions)
+    insert = insert_into(conn, sessions)
     done = conn.execute(insert.values(values).on_conflict_do_nothing().returning(sessions.c.id)).scalar()
     if done is None:
         return _earlier(conn, new.tenant, str(new.idempotency_key), values["request_digest"]), False
@@ -163,16 +162,10 @@ def list_sessions(
     cursor: str | None = None,
     limit: int = 50,
 ) -> tuple[list[SessionRow], str | None]:
-    """Newest first, with the cursor of the next page: sessions that arrive in between shift nothing."""
+    """Newest first, with the cursor of the next page."""
     query = _LIST.where(sessions.c.tenant == tenant, *_conditions(tenant, filters or SessionFilter()))
-    if cursor is not None:
-        if not is_id(cursor):
-            raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
-        query = query.where(sessions.c.id < cursor)
-    limit = max(1, min(limit, MOST_ROWS))
-    found = conn.execute(query.order_by(sessions.c.id.desc()).limit(limit + 1)).all()
-    rows = [SessionRow(*row) for row in found[:limit]]
-    return rows, rows[-1].id if len(found) > limit else None
+    found, following = read_page(conn, query, sessions.c.id, cursor, limit)
+    return [SessionRow(*row) for row in found], following
 
 
 def _conditions(tenant: str, filters: SessionFilter) -> list[sa.ColumnElement[bool]]:
@@ -187,11 +180,12 @@ def _conditions(tenant: str, filters: SessionFilter) -> list[sa.ColumnElement[bo
 
 def delete_session(conn: sa.Connection, tenant: str, id: str) -> None:
     """With its events and decisions; one that is still to run must be cancelled first."""
-    row = get_session(conn, tenant, id)
-    if row.state in BUSY:
-        raise ConflictError(f"session {id} is {row.state}; cancel it first", field="state")
+    get_session(conn, tenant, id, report=False)
+    held = lock_session(conn, id)
+    if held.state in BUSY:
+        raise ConflictError(f"session {id} is {held.state}; cancel it first", field="state")
     conn.execute(sessions.delete().where(sessions.c.id == id))
-    book_erasure(conn, row)
+    book_erasure(conn, held)
 
 
 def counts_by_state(conn: sa.Connection, tenant: str | None = None) -> dict[str, int]:

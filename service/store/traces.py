@@ -7,17 +7,15 @@ import time
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from service.errors import ConflictError, NotFoundError
-from service.store.ids import is_id, new_id
+from service.store.ids import new_id
+from service.store.queries import insert_into, read_page
 from service.store.rows import Data
 from service.store.tables import trace_files, traces
-from tools.errors import InputError
 
 OPEN = "open"
 COMPLETE = "complete"
-MOST_ROWS = 500
 
 
 @dataclass(frozen=True)
@@ -66,21 +64,15 @@ def list_traces(
     conn: sa.Connection, tenant: str, cursor: str | None = None, limit: int = 50
 ) -> tuple[list[TraceRow], str | None]:
     """Newest first, without files and analysis."""
-    if cursor is not None and not is_id(cursor):
-        raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
     columns = [column for column in traces.c if column.name != "analysis"]
     query = sa.select(*columns).where(traces.c.tenant == tenant)
-    if cursor is not None:
-        query = query.where(traces.c.id < cursor)
-    limit = max(1, min(limit, MOST_ROWS))
-    found = conn.execute(query.order_by(traces.c.id.desc()).limit(limit + 1)).all()
-    rows = [TraceRow(**row._mapping, analysis=None) for row in found[:limit]]
-    return rows, rows[-1].id if len(found) > limit else None
+    found, following = read_page(conn, query, traces.c.id, cursor, limit)
+    return [TraceRow(**row._mapping, analysis=None) for row in found], following
 
 
 def set_received(conn: sa.Connection, id: str, name: str, received_bytes: int) -> None:
     """How much of a file has arrived: the offset at which an upload goes on."""
-    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(trace_files)
+    insert = insert_into(conn, trace_files)
     values = {"received_bytes": received_bytes, "updated_at": time.time()}
     row = insert.values(trace_id=id, name=name, **values)
     conn.execute(row.on_conflict_do_update(index_elements=["trace_id", "name"], set_=values))

@@ -6,8 +6,8 @@ All times are the database's where it has a clock of its own, so that machines n
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
+from service.store.queries import insert_into
 from service.store.tables import workers
 
 
@@ -29,7 +29,7 @@ def now_s(conn: sa.Connection) -> sa.ColumnElement[float]:
 
 def beat(conn: sa.Connection, id: str, host: str, pid: int) -> None:
     """I live."""
-    insert = (postgresql if conn.dialect.name == "postgresql" else sqlite).insert(workers)
+    insert = insert_into(conn, workers)
     now = now_s(conn)
     row = insert.values(id=id, host=host, pid=pid, started_at=now, heard_at=now)
     conn.execute(row.on_conflict_do_update(index_elements=["id"], set_={"heard_at": now}))

@@ -20,9 +20,8 @@ def list_all(
     parts: PartsOf, caller: Admin, target: Target = None, cursor: Cursor = None, limit: Limit = 100
 ) -> AuditPage:
     with parts.database.read() as conn:
-        rows = list_audit(conn, caller.tenant, target, cursor, limit + 1)
-    following = rows[limit - 1].id if len(rows) > limit else None
-    return AuditPage(items=[_public(row) for row in rows[:limit]], next_cursor=following)
+        rows, following = list_audit(conn, caller.tenant, target, cursor, limit)
+    return AuditPage(items=[_public(row) for row in rows], next_cursor=following)
 
 
 def _public(row: AuditRow) -> AuditPublic:

@@ -71,7 +71,7 @@ def test_keys_are_listed_and_revoked_and_each_change_is_audited(run: Run, data: 
         assert run("keys", "revoke", given)[0] == 0
     assert json.loads(run("keys", "list", "--json")[1])["state"] == "revoked"
     with database(data).read() as conn:
-        rows = list_audit(conn, "")
+        rows, _ = list_audit(conn, "")
     assert [row.action for row in rows] == ["key.revoke", "key.revoke", "key.add"]
     assert rows[-1].details["scopes"] == ["read", "admin"]
 

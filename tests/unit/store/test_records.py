@@ -53,13 +53,14 @@ def test_the_audit_log_tells_a_tenant_its_own_newest_first(database: Database) -
         record(conn, "a", "ann", "decide", "s1", "r1", action_taken="approve")
         record(conn, "a", "ann", "cancel", "s2")
         record(conn, "b", "bob", "cancel", "s3")
-        rows = list_audit(conn, "a")
-        one = list_audit(conn, "a", target="s1")
-        rest = list_audit(conn, "a", cursor=rows[0].id)
+        rows, _ = list_audit(conn, "a")
+        one, _ = list_audit(conn, "a", target="s1")
+        first, following = list_audit(conn, "a", limit=1)
+        rest, end = list_audit(conn, "a", cursor=following, limit=1)
     assert {row.target for row in rows} == {"s1", "s2"}
     assert [row.id for row in rows] == sorted((row.id for row in rows), reverse=True)
     assert (one[0].who, one[0].request_id, one[0].details) == ("ann", "r1", {"action_taken": "approve"})
-    assert [row.id for row in rest] == [rows[1].id]
+    assert [first, rest, end] == [rows[:1], rows[1:], None]
 
 
 def test_an_upload_grows_completes_and_expires(database: Database) -> None:

@@ -1,5 +1,8 @@
 """Sessions: created once, found by their tenant only, listed without gap or repeat."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -9,7 +12,7 @@ from service.errors import ConflictError, NotFoundError
 from service.store.database import Database
 from service.store.events import events_after
 from service.store.ids import new_id
-from service.store.lifecycle import set_state
+from service.store.lifecycle import decide, set_state
 from service.store.sessions import (
     NewSession,
     SessionFilter,
@@ -133,6 +136,26 @@ def test_a_running_session_must_be_cancelled_before_it_is_deleted(database: Data
     assert ids(database) == []
     with database.read() as conn:
         assert events_after(conn, id, 0) == []
+
+
+def test_a_session_that_is_decided_upon_meanwhile_is_not_deleted(database: Database) -> None:
+    """Or its new leg would stay in the queue: only the legs that are known are erased."""
+    id = make(database)
+    with database.begin() as conn:
+        set_state(conn, id, "waiting_approval")
+
+    def delete() -> None:
+        with database.begin() as conn:
+            delete_session(conn, "", id)
+
+    with ThreadPoolExecutor(1) as threads:
+        with database.begin() as conn:
+            decide(conn, "", id, {"action": "approve"}, by="ann")
+            deletion = threads.submit(delete)
+            time.sleep(0.3)
+        with pytest.raises(ConflictError, match="queued"):
+            deletion.result()
+    assert ids(database) == [id]
 
 
 def test_sessions_are_counted_by_state(database: Database) -> None:
