@@ -7,10 +7,11 @@ from typing import Any
 from graph.context import Context
 from graph.state import Data
 from tools.cost.calibration import shipped_calibration
+from tools.cost.memory import GIB
 from tools.recommend.optimize import workload_of
 from tools.recommend.proposal import proposal
 from tools.recommend.words import short
-from tools.recommend.workload import GIB, Workload
+from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario
 from tools.trials.first_plan import default_plan, with_recompute
 from tools.trials.gate import compare

@@ -9,12 +9,12 @@ from typing import Any
 
 from service.report.view import Planned, View
 from service.web.views.baseline import NO_REPORT
+from tools.cost.memory import GIB
 from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.recommend.optimize import workload_of
 from tools.recommend.score import complete
 from tools.recommend.words import short
-from tools.recommend.workload import GIB
 from tools.scenario import Plan, Scenario
 
 FACTORS = ("intra", "inter", "memory")

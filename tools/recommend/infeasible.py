@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from tools.cost.memory import GIB
 from tools.errors import InfeasibleError
 from tools.recommend.words import short
-from tools.recommend.workload import GIB, Workload
+from tools.recommend.workload import Workload
 from tools.scenario import Plan
 from tools.sharding.constraints import Constraints
 from tools.sharding.search import Found, Search

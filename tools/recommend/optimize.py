@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 from tools.cost.calibration import Calibration
+from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
 from tools.recommend.beyond import beyond_contract
 from tools.recommend.choose import choose
@@ -18,7 +19,7 @@ from tools.recommend.proposal import proposal
 from tools.recommend.sensitivity import pareto, sensitivity
 from tools.recommend.why_not import rejected
 from tools.recommend.words import seconds
-from tools.recommend.workload import GIB, Workload
+from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.sharding.constraints import parse_constraints
 from tools.sharding.search import Found, Search

@@ -5,16 +5,15 @@ shards state may grow or shrink with it. That is near the answer of a full searc
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from tools.cost.coefficients import resolve
-from tools.cost.encode import encode_plans
-from tools.cost.evaluate import evaluate
-from tools.cost.memory_settings import memory_settings
+from tools.cost.memory import GIB
 from tools.recommend.words import short
-from tools.recommend.workload import GIB, Workload
+from tools.recommend.workload import Workload
 from tools.scenario import Facts, Plan, Scenario, legal_mask
+from tools.scenario.spec import MAX_DEVICES
 from tools.sharding.ranked import Ranked
 from tools.sharding.space import Mask, Table, decoded, encoded, joined, to_columns, where
 
@@ -24,18 +23,18 @@ DEGREES = ("dp", "pp", "tp", "cp")
 def other_sizes(workload: Workload, kept: Ranked) -> list[dict[str, object]]:
     """Half and twice the devices at the same batch."""
     devices = workload.scenario.cluster.num_devices
-    factors = [(1, 2)] * (devices % 2 == 0) + [(2, 1)]
+    factors = [(1, 2)] * (devices % 2 == 0) + [(2, 1)] * (2 * devices <= MAX_DEVICES)
     return [_on_devices(workload, kept, up, down) for up, down in factors]
 
 
 def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> dict[str, object]:
     devices = workload.scenario.cluster.num_devices * up // down
     cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
-    scenario = workload.scenario.model_copy(update={"cluster": cluster, "plan": None})
+    scenario = workload.scenario.model_copy(update={"cluster": cluster})
     name = f"{devices} device{'s' if devices > 1 else ''}"
     carried = joined(list(_carried(kept.plans, up, down)))
     plans = where(carried, _allowed(workload, carried) & _legal(scenario, carried))
-    found = _fastest(workload, scenario, plans)
+    found = _fastest(replace(workload, scenario=scenario), plans)
     if found is None:
         return {
             "if": name,
@@ -71,12 +70,10 @@ def _allowed(workload: Workload, plans: Table) -> Mask:
     return allowed
 
 
-def _fastest(workload: Workload, scenario: Scenario, plans: Table) -> tuple[Plan, float] | None:
+def _fastest(workload: Workload, plans: Table) -> tuple[Plan, float] | None:
     if not len(plans["tp"]):
         return None
-    x, keys = encode_plans(scenario, to_columns(plans))
-    settings = memory_settings(keys.framework, [scenario.training.precision])
-    costs = evaluate(x, resolve(keys, workload.calibration.shifts), settings)
+    costs = workload.costs(to_columns(plans))
     fits = costs.memory_bytes <= workload.limit_gib * GIB
     if not np.any(fits):
         return None

@@ -12,27 +12,24 @@ from tools.cost.predict import Prediction
 from tools.errors import InputError
 from tools.recommend.choose import MOST, PREFERENCE_WINDOW
 from tools.recommend.proposal import proposal
-from tools.recommend.why_not import changed, explain
+from tools.recommend.why_not import explain, find_changed
 from tools.recommend.words import seconds, short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan, did_you_mean
-from tools.scenario.fields import build
+from tools.scenario import Plan
+from tools.scenario.fields import build, refuse_unknown
 
 Scored = dict[str, Any]
 
 
 def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> Plan:
     """The plan `start` with some fields replaced; the data-parallel degree and what depends on it follow."""
-    for name in fields:
-        if name not in Plan.model_fields:
-            raise InputError(f"plan.{name}", fields[name], did_you_mean(name, tuple(Plan.model_fields)))
+    refuse_unknown(fields, Plan.model_fields, "plan.")
     typed = build(Plan, {**start.model_dump(), **fields}, "plan.")
-    plan = next(changed(workload, start, {name: getattr(typed, name) for name in fields}), None)
+    plan = find_changed(workload, start, {name: getattr(typed, name) for name in fields})
     if plan is None:
         devices = workload.scenario.cluster.num_devices
-        raise InputError(
-            "plan", dict(fields), f"tp * pp * cp must be whole numbers that divide {devices} devices"
-        )
+        allowed = f"tp * pp * cp must be whole numbers that divide {devices} devices"
+        raise InputError("plan", dict(fields), allowed)
     return plan
 
 

@@ -2,13 +2,11 @@
 
 import numpy as np
 
-from tools.cost.coefficients import resolve
-from tools.cost.encode import encode_plans
-from tools.cost.evaluate import evaluate
-from tools.cost.memory_settings import memory_settings
+from tools.cost.inputs import Array
+from tools.cost.memory import GIB
 from tools.recommend.other_sizes import other_sizes
 from tools.recommend.words import short
-from tools.recommend.workload import GIB, Workload
+from tools.recommend.workload import Workload
 from tools.scenario import Plan
 from tools.sharding.ranked import Ranked, together
 from tools.sharding.search import Found
@@ -19,24 +17,23 @@ FRONT_POINTS = 20
 
 def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
     """The best of the plans kept by the search and of its front, under other link speeds and memory."""
-    gbps = workload.device.inter_node_bytes_per_s * 8 / 1e9
-    fast = workload.device.intra_node_bytes_per_s / 1e9
-    cases = [
-        ("half the bandwidth between nodes", {"inter_node_gbps_per_device": gbps / 2}, 1.0),
-        ("twice the bandwidth between nodes", {"inter_node_gbps_per_device": gbps * 2}, 1.0),
-        ("half the bandwidth inside the node", {"intra_node_gbytes_per_s_per_device": fast / 2}, 1.0),
-        ("a tenth less memory", {}, 0.9),
-    ]
+    cases = {
+        "half the bandwidth between nodes": {"slow_bandwidth": 0.5},
+        "twice the bandwidth between nodes": {"slow_bandwidth": 2.0},
+        "half the bandwidth inside the node": {"fast_bandwidth": 0.5},
+    }
     ranked = together([found.best, found.front])
-    told = [_case(workload, ranked, name, overrides, memory) for name, overrides, memory in cases]
+    limit, plans = workload.limit_gib * GIB, to_columns(ranked.plans)
+    told = [
+        _case(name, ranked, workload.costs(plans, **factors).step_time_s, limit)
+        for name, factors in cases.items()
+    ]
+    told.append(_case("a tenth less memory", ranked, ranked.step_time_s, 0.9 * limit))
     return told + other_sizes(workload, ranked)
 
 
-def _case(
-    workload: Workload, ranked: Ranked, name: str, overrides: dict[str, float], memory: float
-) -> dict[str, object]:
-    times = _times(workload.on(**overrides), ranked) if overrides else ranked.step_time_s
-    allowed = ranked.memory_bytes <= workload.limit_gib * GIB * memory
+def _case(name: str, ranked: Ranked, times: Array, limit_bytes: float) -> dict[str, object]:
+    allowed = ranked.memory_bytes <= limit_bytes
     if not np.any(allowed):
         return {"if": name, "best": None, "stays": False, "says": "none of the best plans fits"}
     row = int(np.argmin(np.where(allowed, times, np.inf)))
@@ -49,12 +46,6 @@ def _case(
         "stays": same,
         "says": "the fastest plan stays" if same else f"the fastest becomes {short(plan)}",
     }
-
-
-def _times(workload: Workload, ranked: Ranked) -> np.ndarray:
-    x, keys = encode_plans(workload.scenario, to_columns(ranked.plans))
-    settings = memory_settings(keys.framework, [workload.scenario.training.precision])
-    return evaluate(x, resolve(keys, workload.calibration.shifts), settings).step_time_s
 
 
 def pareto(found: Found) -> list[dict[str, object]]:

@@ -52,15 +52,16 @@ def _again(workload: Workload, plan: Plan, today: tuple[Plan, Prediction] | None
 
 
 def _pairs(place: str, stated: Any, computed: Any) -> list[tuple[str, object, object]]:  # noqa: ANN401 - JSON
-    """Every leaf that was computed, beside what was stated in its place."""
+    """Every leaf that was computed, beside what was stated in its place; and what a list states beyond."""
     if isinstance(computed, Mapping):
         parts = computed.items()
         return [pair for name, part in parts for pair in _pairs(f"{place}.{name}", _part(stated, name), part)]
     if isinstance(computed, list):
+        lengths = [len(one) for one in (stated, computed) if isinstance(one, list)]
         return [
             pair
-            for index, part in enumerate(computed)
-            for pair in _pairs(f"{place}[{index}]", _part(stated, index), part)
+            for index in range(max(lengths))
+            for pair in _pairs(f"{place}[{index}]", _part(stated, index), _part(computed, index))
         ]
     return [(place, stated, computed)]
 

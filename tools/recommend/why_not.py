@@ -1,27 +1,20 @@
 """Why a plan is not proposed: the rule it breaks, the memory it lacks, or the term that makes it slower."""
 
-from collections.abc import Iterator
-
 from tools.cost.predict import Prediction
-from tools.errors import InputError
 from tools.recommend.words import changes, difference, memory_gib, seconds, short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan
+from tools.scenario import RECOMPUTES, Plan
 from tools.sharding.search import count_changes
 from tools.sharding.space import table_of
 
 MOST = 6
-_NEIGHBOURS: tuple[tuple[str, float], ...] = (
-    ("tp", 0.5), ("tp", 2.0), ("pp", 0.5), ("pp", 2.0), ("cp", 0.5), ("cp", 2.0), ("ep", 0.5), ("ep", 2.0),
-    ("micro_batch_size", 0.5), ("micro_batch_size", 2.0), ("vpp", 0.5), ("vpp", 2.0),
-)  # fmt: skip
+_SCALED = ("tp", "pp", "cp", "ep", "micro_batch_size", "vpp")
+"""Fields of a plan whose half and double are neighbours."""
 
 
 def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[dict[str, object]]:
     """The winner's neighbours, those that would be faster first: an engineer's first questions."""
-    plans = list(dict.fromkeys(_neighbours(workload, winner)))
-    refused = [(plan, workload.refusal(plan)) for plan in plans]
-    legal = [plan for plan, reason in refused if reason is None]
+    legal = [plan for plan in _neighbours(workload, winner) if workload.refusal(plan) is None]
     judged = [
         explain(workload, plan, winner, best, p)
         for plan, p in zip(legal, workload.predict(legal), strict=True)
@@ -85,36 +78,29 @@ def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> dict[str, obje
     return explain(workload, plan, winner, best, prediction)
 
 
-def _neighbours(workload: Workload, plan: Plan) -> Iterator[Plan]:
+def _neighbours(workload: Workload, plan: Plan) -> list[Plan]:
     """Plans one step away, data parallelism taking up the difference."""
-    for name, factor in _NEIGHBOURS:
-        yield from changed(workload, plan, {name: getattr(plan, name) * factor})
-    for stage in (1, 3):
-        if stage != plan.zero_stage and plan.dp * plan.cp > 1:
-            yield from changed(workload, plan, {"zero_stage": stage, "dp_shard": plan.dp * plan.cp})
-    for recompute in ("none", "selective", "full"):
-        if recompute != plan.recompute:
-            yield from changed(workload, plan, {"recompute": recompute})
+    updates: list[dict[str, object]] = [
+        {name: getattr(plan, name) * up // down}
+        for name in _SCALED
+        for up, down in ((1, 2), (2, 1))
+        if getattr(plan, name) * up % down == 0
+    ]
+    ranks = plan.dp * plan.cp
+    stages = [stage for stage in (1, 3) if stage != plan.zero_stage and ranks > 1]
+    updates += [{"zero_stage": stage, "dp_shard": ranks} for stage in stages]
+    updates += [{"recompute": name} for name in RECOMPUTES if name != plan.recompute]
+    found = (find_changed(workload, plan, update) for update in updates)
+    return list(dict.fromkeys(one for one in found if one is not None))
 
 
-def changed(workload: Workload, plan: Plan, update: dict[str, object]) -> Iterator[Plan]:
-    """The plan with some fields replaced, where that leaves whole degrees; what depends on them follows."""
+def find_changed(workload: Workload, plan: Plan, update: dict[str, object]) -> Plan | None:
+    """The plan with some fields replaced, where that divides the devices; what depends on them follows."""
     values = {**plan.model_dump(), **update}
-    whole = (
-        values["tp"],
-        values["pp"],
-        values["cp"],
-        values["ep"],
-        values["vpp"],
-        values["micro_batch_size"],
-    )
-    if any(float(v) != int(v) or v < 1 for v in whole):
-        return
-    values = {name: int(v) if isinstance(v, float) else v for name, v in values.items()}
     devices = workload.scenario.cluster.num_devices
     other = values["tp"] * values["pp"] * values["cp"]
     if devices % other:
-        return
+        return None
     if "dp" not in update:
         values["dp"] = devices // other
     if "dp_shard" not in update:
@@ -126,9 +112,9 @@ def changed(workload: Workload, plan: Plan, update: dict[str, object]) -> Iterat
     if "schedule" not in update and plan.schedule in ("1f1b", "interleaved"):
         values["schedule"] = "interleaved" if values["vpp"] > 1 else "1f1b"
     try:
-        yield Plan.model_validate(values)
-    except ValueError as error:
-        raise InputError("plan", update, f"cannot be a plan: {error}") from None
+        return Plan.model_validate(values)
+    except ValueError:  # beyond the bounds of a field
+        return None
 
 
 def _shard_group(plan: Plan, zero_stage: int, ranks: int) -> int:

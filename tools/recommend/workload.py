@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.encode import scenario_device
+from tools.cost.coefficients import resolve
+from tools.cost.encode import encode_plans, scenario_device
+from tools.cost.evaluate import Costs, evaluate
+from tools.cost.memory import GIB
+from tools.cost.memory_settings import memory_settings
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.hardware import Device
-from tools.scenario import Facts, Plan, Scenario, check_plan, columns_of
+from tools.scenario import Facts, Plan, PlanColumns, Scenario, check_plan, columns_of
 from tools.sharding.constraints import Constraints
-
-GIB = 2.0**30
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,9 @@ class Workload:
             return str(error)
         return None
 
-    def on(self, **overrides: float) -> "Workload":
-        """The same workload on a device with some figures replaced."""
-        cluster = self.scenario.cluster.model_copy(
-            update={"overrides": {**self.scenario.cluster.overrides, **overrides}}
-        )
-        return replace(self, scenario=self.scenario.model_copy(update={"cluster": cluster}))
+    def costs(self, plans: PlanColumns, **factors: float) -> Costs:
+        """Many plans at once; `factors` multiply figures of the device, by their names in `Inputs`."""
+        x, keys = encode_plans(self.scenario, plans)
+        x = replace(x, **{name: getattr(x, name) * factor for name, factor in factors.items()})
+        settings = memory_settings(keys.framework, [self.scenario.training.precision])
+        return evaluate(x, resolve(keys, self.calibration.shifts), settings)

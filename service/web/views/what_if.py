@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tools.cost.memory import GIB
 from tools.hardware import Device, get_device
-from tools.recommend.workload import GIB
 from tools.scenario import RECOMPUTES, Scenario
 
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)

@@ -35,6 +35,23 @@ def test_the_users_constraints_hold_on_other_sizes_too() -> None:
         assert (plan.tp, plan.recompute) == (8, "full")
 
 
+def test_the_largest_cluster_that_a_scenario_may_have_is_not_doubled() -> None:
+    tiny = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    training = {
+        "seq_len": 128,
+        "global_batch_size": 2_000_000,
+        "precision": "bf16",
+        "framework": "torch-fsdp",
+    }
+    raw = {
+        "model": {**tiny, "vocab_size": 100},
+        "cluster": {"device": "h100", "num_devices": 1_000_000},
+        "training": training,
+        "constraints": {"tp": 1},
+    }
+    assert set(asked(raw)[1]) == {500_000}
+
+
 def test_an_odd_cluster_is_not_halved() -> None:
     raw = llama(plan=None, cluster={"device": "h100-sxm-80gb", "num_devices": 35, "devices_per_node": 7})
     raw["training"] = {**raw["training"], "global_batch_size": 140}

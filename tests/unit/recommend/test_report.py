@@ -226,6 +226,15 @@ def test_slower_links_are_a_risk_of_the_size_that_a_prediction_gives() -> None:
     assert f"{longer:.0%} longer" in risk
 
 
+@pytest.mark.parametrize("gbps", [0.41, 399_000])
+def test_links_near_the_limits_of_an_override_can_still_be_halved_and_doubled(gbps: float) -> None:
+    raw = llama()
+    raw["cluster"] = raw["cluster"] | {"overrides": {"inter_node_gbps_per_device": gbps}}
+    found = report(raw)
+    halved = next(one for one in found["sensitivity"] if one["if"] == "half the bandwidth between nodes")
+    assert halved["step_time_s"] >= found["pareto"][0]["step_time_s"]
+
+
 @EVERY
 def test_the_diagnosis_shares_are_of_the_breakdown_and_add_up_to_one(raw: Raw) -> None:
     found = report(raw)

@@ -50,6 +50,12 @@ def test_one_wrong_number_is_found_and_named(path: tuple[Any, ...], value: objec
     assert all(fault["place"].startswith(place) for fault in result["faults"])
 
 
+def test_a_change_that_the_plan_does_not_make_is_found() -> None:
+    invented = {"field": "cp", "from": 1, "to": 99}
+    result = checked(lambda told: told["proposals"][0]["changes"].append(invented))
+    assert [fault["place"].partition(".")[2][:8] for fault in result["faults"]] == ["changes["]
+
+
 def test_a_plan_that_the_framework_refuses_is_found() -> None:
     result = checked(lambda told: told["proposals"][0]["plan"].update(ep=2))
     assert "refuses" in result["faults"][0]["says"]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.recommend.cases import MIXTRAL, Raw, llama, report
 from tools.recommend.optimize import workload_of
-from tools.recommend.why_not import changed, explain_plan
+from tools.recommend.why_not import explain_plan, find_changed
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario
 
@@ -21,10 +21,16 @@ WORKLOADS: dict[str, Raw] = {
 EVERY = pytest.mark.parametrize("raw", WORKLOADS.values(), ids=WORKLOADS.keys())
 
 
+def changed(workload: Workload, plan: Plan, update: dict[str, object]) -> Plan:
+    found = find_changed(workload, plan, update)
+    assert found is not None
+    return found
+
+
 def asked(raw: Raw, **update: object) -> tuple[dict[str, Any], Workload]:
     workload = workload_of(parse_scenario(raw, need_plan=False))
     winner = Plan.model_validate(report(raw)["proposals"][0]["plan"])
-    plan = next(changed(workload, winner, update))
+    plan = changed(workload, winner, update)
     return explain_plan(workload, plan, winner), workload
 
 
@@ -106,13 +112,19 @@ def test_what_is_asked_for_stays_and_the_rest_follows() -> None:
     workload = workload_of(parse_scenario(llama()))
     plan = workload.scenario.plan
     assert plan is not None
-    one = next(changed(workload, plan, {"pp": 1}))
+    one = changed(workload, plan, {"pp": 1})
     assert (one.pp, one.vpp, one.dp, one.dp_shard, one.schedule) == (1, 1, 8, 8, "1f1b")
-    two = next(changed(workload, plan, {"tp": 4, "sequence_parallel": False}))
+    two = changed(workload, plan, {"tp": 4, "sequence_parallel": False})
     assert (two.tp, two.sequence_parallel, two.dp) == (4, False, 4)
-    none = next(changed(workload, plan, {"zero_stage": 0}))
+    none = changed(workload, plan, {"zero_stage": 0})
     assert (none.zero_stage, none.dp_shard) == (0, 1)
-    back = next(changed(workload, none, {"zero_stage": 3}))
+    back = changed(workload, none, {"zero_stage": 3})
     assert (back.zero_stage, back.dp_shard) == (3, 2)
-    assert next(changed(workload, plan, {"tp": 1})).sequence_parallel is False
-    assert list(changed(workload, plan, {"tp": 3})) == []
+    assert changed(workload, plan, {"tp": 1}).sequence_parallel is False
+    assert find_changed(workload, plan, {"tp": 3}) is None
+
+
+def test_a_neighbour_beyond_the_bounds_of_a_field_is_no_plan() -> None:
+    workload = workload_of(parse_scenario(llama()))
+    assert workload.scenario.plan is not None
+    assert find_changed(workload, workload.scenario.plan, {"micro_batch_size": 2 * 10**9}) is None
