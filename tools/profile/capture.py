@@ -54,6 +54,7 @@ class Capture:
         self.times = StepTimes()
         self._keep_trace = keep_trace
         self._profiler: Any = None
+        self._rank = 0
         self._step = 0
         self._step_start_s = time.perf_counter()
 
@@ -65,6 +66,7 @@ class Capture:
         elif self.schedule.is_active(self._step):
             self.times.profiled_s.append(now_s - self._step_start_s)
         self._step += 1
+        self._rank = find_rank()
         self._profiler.step()
         # Exporting happens inside the profiler's step and is no step of the training.
         self._step_start_s = time.perf_counter()
@@ -75,9 +77,9 @@ class Capture:
         self._step_start_s = time.perf_counter()
 
     def export(self, profiler: Any) -> None:  # noqa: ANN401 - torch's types are not imported here
-        """Called by the profiler when the active steps are over."""
+        """Called by the profiler when the active steps are over, or the script is: its group may be gone."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.trace_path = self.folder / f"rank{find_rank()}.json.gz"
+        self.trace_path = self.folder / f"rank{self._rank}.json.gz"
         profiler.export_chrome_trace(str(self.trace_path))
 
     def finish(self) -> None:
@@ -113,17 +115,20 @@ def capture(
 
     chosen = schedule or CaptureSchedule()
     session = Capture(Path(folder), chosen, keep_traces)
-    with profiler.profile(
-        activities=_activities(),
-        schedule=profiler.schedule(wait=chosen.wait, warmup=chosen.warmup, active=chosen.active, repeat=1),
-        on_trace_ready=session.export,
-        record_shapes=True,
-        profile_memory=True,
-        with_stack=False,
-    ) as running:
-        session.start(running)
-        yield session
-    session.finish()
+    steps = profiler.schedule(wait=chosen.wait, warmup=chosen.warmup, active=chosen.active, repeat=1)
+    try:
+        with profiler.profile(
+            activities=_activities(),
+            schedule=steps,
+            on_trace_ready=session.export,
+            record_shapes=True,
+            profile_memory=True,
+            with_stack=False,
+        ) as running:
+            session.start(running)
+            yield session
+    finally:
+        session.finish()  # many a script ends by sys.exit
 
 
 def _activities() -> list[Any]:

@@ -32,13 +32,13 @@ def insert_capture(
 
 
 def _find_program(command: Sequence[str]) -> int:
-    """The first Python file, or `-m` of a module; options before it belong to the launcher."""
+    """The first Python file, or `-m` of a module, after the launcher; options before it are the launcher's."""
     if not command:
         raise InputError("COMMAND", "nothing", "must be a torchrun or python command, after --")
-    for position, (word, following) in enumerate(pairwise([*command, ""])):
+    for position, (word, following) in enumerate(pairwise([*command[1:], ""]), start=1):
         if word == "-m" and following and following not in _LAUNCHERS:
             return position
-        if position and word.endswith(_SCRIPT_SUFFIX) and not word.startswith("-"):
+        if word.endswith(_SCRIPT_SUFFIX) and not word.startswith("-"):
             return position
     wanted = f"must name a script (*{_SCRIPT_SUFFIX}) or a module (-m) to run"
     raise InputError("COMMAND", " ".join(command), wanted)
