@@ -32,7 +32,7 @@ def insert_capture(
 
 
 def _find_program(command: Sequence[str]) -> int:
-    """The first Python file, or `-m` of a module, after the launcher; options before it are the launcher's."""
+    """The first Python file, or `-m` of a module, behind the launcher and its options."""
     if not command:
         raise InputError("COMMAND", "nothing", "must be a torchrun or python command, after --")
     for position, (word, following) in enumerate(pairwise([*command[1:], ""]), start=1):

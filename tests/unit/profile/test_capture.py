@@ -7,7 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tools.profile.capture import CaptureSchedule, capture  # noqa: E402
+from tools.profile.capture import Capture, CaptureSchedule, capture  # noqa: E402
+
+
+def train(profiler: Capture, end: BaseException | None = None) -> None:
+    for _ in range(2):
+        torch.ones(8).sum()
+        profiler.step()
+    if end:
+        raise end
 
 
 @pytest.mark.parametrize("end", [SystemExit(0), KeyboardInterrupt(), RuntimeError("later")])
@@ -15,10 +23,7 @@ def test_steps_that_were_profiled_are_summarised_however_the_script_ends(
     tmp_path: Path, end: BaseException
 ) -> None:
     with pytest.raises(type(end)), capture(tmp_path, CaptureSchedule(0, 1, 1), keep_traces=False) as profiler:
-        for _ in range(2):
-            torch.ones(8).sum()
-            profiler.step()
-        raise end
+        train(profiler, end)
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == [
         "rank0.overhead.json",
         "rank0.summary.json",
@@ -32,9 +37,7 @@ def test_the_rank_is_that_of_the_steps_and_not_of_a_group_that_is_gone(
     ranks = iter([3, 3])
     monkeypatch.setattr(sys.modules["tools.profile.capture"], "find_rank", lambda: next(ranks, 0))
     with capture(tmp_path, CaptureSchedule(0, 1, 9)) as profiler:
-        for _ in range(2):
-            torch.ones(8).sum()
-            profiler.step()
+        train(profiler)
     assert [path.name for path in tmp_path.glob("*.json.gz")] == ["rank3.json.gz"]
 
 

@@ -29,7 +29,8 @@ def test_raw_traces_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train.py"], ["-m", "pkg.train"], ["torchrun", "--nproc-per-node", "2"], ["bash", "run.sh"]]
+    "command",
+    [[], ["train.py"], ["-m", "pkg.train"], ["torchrun", "--nproc-per-node", "2"], ["bash", "run.sh"]],
 )
 def test_a_command_without_a_python_script_is_the_users_error(command: list[str]) -> None:
     with pytest.raises(InputError, match="COMMAND"):
