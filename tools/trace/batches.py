@@ -14,7 +14,7 @@ import msgspec
 
 from tools.trace.decompress import JsonSource
 from tools.trace.errors import UnreadableTraceError
-from tools.trace.structure import find_array_end, find_last_element_end
+from tools.trace.structure import find_array_end, find_last_element_end, scan_depth
 from tools.trace.window import Window
 
 WINDOW_BYTES = 1 << 19
@@ -96,14 +96,12 @@ class EventStream:
     def _find_array(self, head: bytes) -> int | None:
         if head.lstrip()[:1] == b"[":
             return head.index(b"[") + 1
-        for match in _ARRAY_START.finditer(head):
-            try:
-                before = head[: match.start()] + b'"traceEvents":[]}'
-                self.metadata = msgspec.json.decode(before, type=dict[str, Any])
-            except msgspec.DecodeError:
-                continue
-            return match.end()
-        return None
+        opening = _find_opening(head)
+        if opening is None:
+            return None
+        before = head[: opening.start()] + b'"traceEvents":[]}'
+        self.metadata = msgspec.json.decode(before, type=dict[str, Any])
+        return opening.end()
 
     def _take(self, event_start: re.Pattern[bytes] | None) -> list[TraceEvent]:
         """The next events of the window; none when it holds no complete one."""
@@ -160,6 +158,14 @@ class EventStream:
             raise UnreadableTraceError("the JSON is truncated after the event array")
         self.metadata.update(msgspec.json.decode(b"{" + tail.removeprefix(b","), type=dict[str, Any]))
         self.metadata.pop("traceEvents", None)
+
+
+def _find_opening(head: bytes) -> re.Match[bytes] | None:
+    """Where the array of events begins: its key stands in the outermost object, not in one inside it."""
+    if _ARRAY_START.search(head) is None:
+        return None
+    depth = scan_depth(head)
+    return next((match for match in _ARRAY_START.finditer(head) if depth[match.start()] == 1), None)
 
 
 def _event_start_pattern(window: Window) -> re.Pattern[bytes] | None:
