@@ -1,10 +1,17 @@
 """Where a session's state is kept after every node: SQLite in the data folder, or PostgreSQL by setting."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
 
 from service.settings import Settings
 
@@ -30,7 +37,7 @@ def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
 
 @contextmanager
 def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
-    """A pool, so that sessions in several threads do not wait for one connection.
+    """A pool, which replaces connections that broke; the saver itself writes one checkpoint at a time.
 
     Commits do not wait for the disk: where the server's machine loses its power a session goes on from an
     earlier checkpoint. The commit that ends a session waits, and takes all before it along.
@@ -50,3 +57,35 @@ def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
         saver = PostgresSaver(pool)
         saver.setup()
         yield saver
+
+
+class GuardedSaver(BaseCheckpointSaver[Any]):
+    """A saver that writes only inside `guard`, which raises for whoever may write no more."""
+
+    def __init__(
+        self, saver: BaseCheckpointSaver[Any], guard: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver, self._guard = saver, guard
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        return self._saver.get_tuple(config)
+
+    def get_next_version(self, current: Any, channel: None) -> Any:  # noqa: ANN401 - each saver has its own
+        return self._saver.get_next_version(current, channel)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        with self._guard():
+            return self._saver.put(config, checkpoint, metadata, new_versions)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        with self._guard():
+            self._saver.put_writes(config, writes, task_id, task_path)

@@ -7,7 +7,8 @@ write is made under the claim's fence: of two workers that believe they have a s
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from graph.context import Context
 from graph.events import Event
 from graph.request import parse_request
 from graph.session import Session
+from service.checkpoints import GuardedSaver
 from service.errors import CancelledError, FencedError, OutOfTimeError
 from service.store.database import Database
 from service.store.decisions import find_decision
@@ -106,7 +108,16 @@ def _session(shop: Shop, held: Claim) -> Session:
         progress=_attentive(lambda: _check(shop, held, ends_at)),
         must_cancel=lambda: _must_cancel(shop, held),
     )
-    return Session(thread_of(row.id, row.attempt), context, shop.checkpointer)
+    saver = GuardedSaver(shop.checkpointer, lambda: _claimed(shop, held))
+    return Session(thread_of(row.id, row.attempt), context, saver)
+
+
+@contextmanager
+def _claimed(shop: Shop, held: Claim) -> Iterator[None]:
+    """Nobody takes the session over in this block; raises FencedError where somebody has before it."""
+    with shop.database.begin(flush=False) as conn:
+        lock_session(conn, held.row.id, held.fence)
+        yield
 
 
 def _given(shop: Shop, held: Claim) -> tuple[Any, Callable[[Event], None], Data | None]:

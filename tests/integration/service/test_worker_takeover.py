@@ -1,18 +1,32 @@
 """Sessions whose worker died, or which the queue forgot, are found; those of the living are left alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from langgraph.checkpoint.base import CheckpointTuple
 
+from graph.context import Context
+from service.checkpoints import open_checkpoints
 from service.settings import Settings
-from service.store.lifecycle import set_state
+from service.store.lifecycle import claim, set_state
 from service.store.sessions import NewSession, create_session
 from service.store.workers import beat
 from service.work.queue import workflow_id
 from service.work.takeover import reconcile, take_over
-from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, working
+from service.work.tidy import thread_of
+from service.work.worker import Worker
+from tests.integration.service.at_work import (
+    TINY,
+    Desk,
+    assert_whole,
+    opened,
+    settings_for,
+    wait_for,
+    working,
+)
+from tools.kb import open_seed
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -87,3 +101,35 @@ def test_a_submission_that_is_rolled_back_is_not_queued(desk: Desk) -> None:
         desk.queue.enqueue(conn, row)
         transaction.rollback()
     assert desk.queue.unfinished([workflow_id(row.id, 1)]) == set()
+
+
+class TakesOver:
+    """Another worker that claims the session between the last event of a node and its checkpoint."""
+
+    def __init__(self, settings: Settings, desk: Desk, id: str) -> None:
+        self.settings, self.desk, self.id = settings, desk, id
+        self.before: CheckpointTuple | None = None
+
+    def observe_wait(self, seconds: float) -> None:
+        """Not of interest."""
+
+    def observe_event(self, event: Mapping[str, object]) -> None:
+        if (event["node"], event["kind"]) == ("analyzer", "finished"):
+            self.before = self.checkpoint()
+            with self.desk.database.begin() as conn:
+                assert claim(conn, self.id, "other", leg=1) is not None
+
+    def checkpoint(self) -> CheckpointTuple | None:
+        with open_checkpoints(self.settings) as saver:
+            return saver.get_tuple({"configurable": {"thread_id": thread_of(self.id, 1)}})
+
+
+def test_a_worker_that_lost_its_session_writes_no_checkpoint(settings: Settings, desk: Desk) -> None:
+    id = desk.submit()
+    other = TakesOver(settings, desk, id)
+    worker = Worker(settings, Context(open_seed()), other)
+    worker.start()
+    wait_for(lambda: desk.row(id).worker == "other")
+    assert worker.stop()
+    assert other.before is not None
+    assert other.checkpoint() == other.before
