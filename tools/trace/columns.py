@@ -1,4 +1,4 @@
-"""Batches of decoded events gathered into columns."""
+"""Batches of decoded events gathered into columns, and the check of times that every reader makes."""
 
 from collections.abc import Sequence
 
@@ -8,6 +8,20 @@ from tools.trace.batches import TraceEvent
 from tools.trace.errors import UnreadableTraceError
 from tools.trace.nanoseconds import parse_nanoseconds
 from tools.trace.record import NO_LINK, Integers, Spans, empty_spans, join_spans
+
+_LONGEST_NS = 10**16
+"""116 days. No profile lasts so long, and an end of every start that can be parsed still fits into int64."""
+
+
+def check_times(start_ns: Integers, duration_ns: Integers, names: Sequence[str]) -> None:
+    """Raises UnreadableTraceError where arithmetic on the times would go wrong."""
+    for what, wrong, how in (
+        ("duration", duration_ns < 0, "negative"),
+        ("duration", duration_ns > _LONGEST_NS, "out of range"),
+        ("start", start_ns < -_LONGEST_NS, "out of range"),
+    ):
+        if wrong.any():
+            raise UnreadableTraceError(f"the {what} of {names[int(wrong.argmax())][:60]!r} is {how}")
 
 
 class NameTable(dict[str, int]):
@@ -36,11 +50,10 @@ class SpanColumns:
         # One call for both: most batches are short, and a call costs more than its numbers.
         times_ns = parse_nanoseconds([event.ts for event in events] + [event.dur for event in events])
         start_ns, duration_ns = times_ns[: len(events)], times_ns[len(events) :]
-        if len(duration_ns) and duration_ns.min() < 0:
-            name = events[int(duration_ns.argmin())].name[:60]
-            raise UnreadableTraceError(f"the duration of {name!r} is negative")
+        names = [event.name for event in events]
+        check_times(start_ns, duration_ns, names)
         link = np.full(len(events), NO_LINK) if links is None else links
-        numbers = self._names.number([event.name for event in events])
+        numbers = self._names.number(names)
         self._parts.append(Spans(start_ns, start_ns + duration_ns, numbers, lanes, link))
         self.length += len(events)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tools.trace.columns import NameTable
+from tools.trace.columns import NameTable, check_times
 from tools.trace.errors import UnreadableTraceError
 from tools.trace.op_names import is_device_work
 from tools.trace.record import NO_LINK, DistributedInfo, RankTrace, Spans, empty_spans, join_spans
@@ -98,13 +98,14 @@ class _Report:
             rows = [row for row in rows if row[2] is not None and is_device_work(row[2])]
         if not rows:
             return empty_spans()
-        starts, ends, names, lanes, links = zip(*rows, strict=True)
-        if min(end - start for start, end in zip(starts, ends, strict=True)) < 0:
-            raise UnreadableTraceError("an event ends before it starts")
+        starts, ends, given_names, lanes, links = zip(*rows, strict=True)
+        start_ns, end_ns = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+        names = [str(name) for name in given_names]
+        check_times(start_ns, end_ns - start_ns, names)
         return Spans(
-            np.array(starts, dtype=np.int64),
-            np.array(ends, dtype=np.int64),
-            self.names.number([str(name) for name in names]),
+            start_ns,
+            end_ns,
+            self.names.number(names),
             np.array([lane or 0 for lane in lanes], dtype=np.int64),
             np.array([NO_LINK if link is None else link for link in links], dtype=np.int64),
         )

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.trace.columns import NameTable
+from tools.trace.columns import NameTable, check_times
 from tools.trace.errors import UnreadableTraceError
 from tools.trace.event_arguments import as_lanes
 from tools.trace.nanoseconds import parse_nanoseconds
@@ -144,12 +144,12 @@ def _has(event: _ViewerEvent, key: str) -> bool:
 def _spans(events: list[_ViewerEvent], names: NameTable) -> Spans:
     start_ns = parse_nanoseconds([event.ts for event in events])
     duration_ns = parse_nanoseconds([event.dur for event in events])
-    if len(duration_ns) and duration_ns.min() < 0:
-        raise UnreadableTraceError("an event has a negative duration")
+    full_names = [_full_name(event) for event in events]
+    check_times(start_ns, duration_ns, full_names)
     return Spans(
         start_ns,
         start_ns + duration_ns,
-        names.number([_full_name(event) for event in events]),
+        names.number(full_names),
         as_lanes([event.tid for event in events]),
         np.full(len(events), NO_LINK),
     )

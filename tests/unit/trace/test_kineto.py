@@ -60,6 +60,17 @@ def test_a_negative_duration_is_refused_by_name(write_trace: Callable[..., Path]
         read_kineto(write_trace([kernel("fine", 0, 5), kernel("broken", 5, -1)]))
 
 
+@pytest.mark.parametrize(
+    ("start", "length", "what"),
+    [(9e15, 9e15, "duration"), (0, 9e15, "duration"), (-9e15, 5, "start")],
+)
+def test_times_whose_arithmetic_int64_cannot_hold_are_refused_by_name(
+    write_trace: Callable[..., Path], kernel: Make, start: float, length: float, what: str
+) -> None:
+    with pytest.raises(UnreadableTraceError, match=f"the {what} of 'broken' is out of range"):
+        read_kineto(write_trace([kernel("fine", 0, 5), kernel("broken", start, length)]))
+
+
 def test_a_kernel_without_a_time_is_refused(write_trace: Callable[..., Path], kernel: Make) -> None:
     event = kernel("a", 0, 5)
     del event["ts"]
