@@ -4,6 +4,7 @@ Hodges-Lehmann and Qn instead of median and MAD: as robust in practice, and they
 the same certainty, which is what finds a step of two percent (`make bench-nightly` compares both).
 """
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -20,6 +21,10 @@ QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669
 """Their corrections for few values; above nine n / (n + 1.4) for odd n and n / (n + 3.8) for even."""
 QN_EFFICIENCY = 0.82
 """Qn knows as much of the scatter as a standard deviation of so large a share of the nights."""
+HELD_SCATTERS = 3.0
+"""A night that is further off counts as so far off where nights are compared with the next."""
+MOST_CORRELATION = 0.8
+"""Beyond it the figure drifts, and no number of nights makes a level."""
 LEVEL_VARIANCE = np.pi / 3
 """Of the Hodges-Lehmann estimate under normal noise, in variances of the mean (Hodges and Lehmann 1963)."""
 
@@ -46,9 +51,32 @@ def level(values: Values) -> float:
     return float(parted[low] + parted[high]) / 4
 
 
-def level_variance(num_nights: int) -> float:
-    """Of a level, in variances of a single night. Up to two nights it is their mean."""
-    return (1.0 if num_nights <= 2 else LEVEL_VARIANCE) / num_nights
+def correlation(deviations: Values, scatter: float) -> float:
+    """Of a night with the next, as far as it is proven: one standard error below the estimate, at least 0.
+
+    The estimate is the first autocorrelation, odd nights held back and its bias taken off (Marriott and Pope
+    1954); its standard error is that of nights without correlation (Bartlett 1946).
+    """
+    n = len(deviations)
+    held = np.clip(deviations, -HELD_SCATTERS * scatter, HELD_SCATTERS * scatter)
+    square = float(held @ held)
+    if not square:
+        return 0.0
+    first = float(held[1:] @ held[:-1]) / square
+    proven = first + (1 + 4 * first) / n - 1 / math.sqrt(n)
+    return min(max(proven, 0.0), MOST_CORRELATION)
+
+
+def level_variance(num_nights: int, correlation: float = 0.0) -> float:
+    """Of a level, in variances of a single night. Up to two nights it is their mean.
+
+    Nights that resemble the one before tell less: the variance of a mean grows as for a first-order
+    autoregression (Box, Jenkins and Reinsel, "Time Series Analysis", section 2.1).
+    """
+    alone = (1.0 if num_nights <= 2 else LEVEL_VARIANCE) / num_nights
+    apart = 1 - correlation
+    tail = 2 * correlation * (1 - correlation**num_nights) / (num_nights * apart**2)
+    return alone * ((1 + correlation) / apart - tail)
 
 
 @cache

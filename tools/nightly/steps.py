@@ -3,16 +3,18 @@
 The test is a likelihood ratio for a step (Willsky and Jones 1976) with robust parts: the last 1 to 14 nights
 against up to 28 before them. One night tells a large step at once, two weeks tell a small one that no single
 night shows. A step seen in one night only is held until the next one confirms or clears it. One that begins
-where software, plan, nodes or data changed needs less proof.
+where software, plan, nodes or data changed needs less proof; one among nights that resemble their neighbours
+needs more.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tools.nightly.noise import Values, level, level_variance, limit, scatter
+from tools.nightly.noise import Values, correlation, level, level_variance, limit, scatter
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,10 @@ class _Walk:
             before, after = self._level(old), self._level(self.course.present[-length:])
             if abs(after - before) < self.least:
                 continue
-            noise, nights = self._noise(old, before)
-            error = noise * np.sqrt(level_variance(len(old)) + level_variance(length))
+            noise, alike, nights = self._noise(old, before)
+            variance = level_variance(len(old), alike) + level_variance(length, alike)
             chance = self.rules.chance * self._likelier(night, length)
-            score = abs(after - before) / error / limit(chance, nights)
+            score = abs(after - before) / (noise * math.sqrt(variance)) / limit(chance, nights)
             if score > best:
                 confirmed = night if length > 1 else None
                 best, found = (
@@ -131,12 +133,14 @@ class _Walk:
     def _level(self, nights: list[int]) -> float:
         return self.rules.level(self.values[nights])
 
-    def _noise(self, old: list[int], before: float) -> tuple[float, int]:
-        """The scatter of these nights, with those of earlier levels where these are few."""
+    def _noise(self, old: list[int], before: float) -> tuple[float, float, int]:
+        """The scatter of these nights, how much one is like the next, and their number; with those of
+        earlier levels where these are few."""
         few = len(old) < self.rules.learning
         own = np.empty(0) if few else self.values[old] - before
         kept = np.concatenate([self.known, own])[-self.rules.window :]
-        return max(self.rules.scatter(kept), self.floor), len(kept)
+        noise = max(self.rules.scatter(kept), self.floor)
+        return noise, correlation(kept, noise), len(kept)
 
     def _take(self, step: Step) -> None:
         self.course.steps.append(step)

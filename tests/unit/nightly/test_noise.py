@@ -3,7 +3,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.nightly.noise import level, level_variance, limit, middle, scatter
+from tools.nightly.noise import (
+    MOST_CORRELATION,
+    Values,
+    correlation,
+    level,
+    level_variance,
+    limit,
+    middle,
+    scatter,
+)
 
 figures = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 
@@ -60,3 +69,38 @@ def test_a_scatter_known_from_few_nights_asks_for_more() -> None:
 def test_middle_leaves_out_what_is_not_known() -> None:
     assert middle([None, 3.0, 1.0, 2.0], 9.0) == 2.0
     assert middle([None], 9.0) == 9.0
+
+
+def _wandering(random: np.random.Generator, alike: float, count: int) -> Values:
+    """Nights of which each keeps a share of the deviation of the one before."""
+    nights = [random.normal()]
+    for jump in random.normal(0.0, np.sqrt(1 - alike**2), count - 1):
+        nights.append(alike * nights[-1] + jump)
+    return np.array(nights)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("count", [2, 7, 28])
+def test_level_of_nights_that_resemble_each_other_scatters_as_foretold(alike: float, count: int) -> None:
+    random = np.random.default_rng(count)
+    found = np.var([level(_wandering(random, alike, count)) for _ in range(4000)])
+    assert found == pytest.approx(level_variance(count, alike), rel=0.12)
+
+
+def test_correlation_is_seen_where_it_is_and_seldom_elsewhere() -> None:
+    random = np.random.default_rng(3)
+    apart = [correlation(random.normal(0.0, 1.0, 28), 1.0) for _ in range(500)]
+    alike = [correlation(_wandering(random, 0.7, 28), 1.0) for _ in range(500)]
+    assert np.mean(apart) < 0.05
+    assert np.mean(np.array(alike) > 0.2) > 0.8
+
+
+@given(figures, st.floats(0, 1e6))
+def test_correlation_is_a_share_whatever_the_nights(values: list[float], scatter: float) -> None:
+    assert 0.0 <= correlation(np.array(values), scatter) <= MOST_CORRELATION
+
+
+def test_one_odd_night_makes_no_correlation() -> None:
+    nights = np.random.default_rng(5).normal(0.0, 1.0, 28)
+    nights[10] += 1000.0
+    assert correlation(nights, 1.0) < 0.2
