@@ -76,11 +76,15 @@ def _hand_back(shop: NightShop, row: RunRow, reason: str) -> None:
     _log.warning("night %s handed back: %s", row.id, reason)
 
     def give(conn: sa.Connection) -> None:
+        set_run(conn, row)
         run = next_leg(conn, row.id, row.leg)
         if run is not None:
             shop.nights.enqueue(conn, run)
 
-    insist(shop.database, give)
+    try:
+        insist(shop.database, give)
+    except FencedError as error:
+        _log.info("nothing to hand back: %s", error)
 
 
 def _fail(shop: NightShop, row: RunRow, error: Exception) -> None:

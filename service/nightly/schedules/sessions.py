@@ -10,7 +10,7 @@ from service.nightly.definition import Policy
 from service.nightly.reoptimize import Answer, Data
 from service.store.database import Database
 from service.store.rows import SessionRow
-from service.store.sessions import NewSession, create_session, get_session
+from service.store.sessions import NewSession, SessionFilter, create_session, get_session, list_sessions
 from service.store.states import BUSY, COMPLETED, WAITING
 from service.work.queue import Queue
 from tools.errors import AsapError
@@ -35,16 +35,32 @@ class ThroughQueue:
     """Raises where the night must be handed back."""
 
     def run(self, workload: str, request: Data) -> Answer:
-        """The same session again where a night is repeated: its key is made of the run and the workload."""
-        try:
-            new = self._new(workload, request)
-        except AsapError as error:
-            return Answer(failure=str(error))
+        """The same session again where a night is repeated, even if a newer profile is there by then."""
+        row = self._find(workload)
+        if row is None:
+            try:
+                new = self._new(workload, request)
+            except AsapError as error:
+                return Answer(failure=str(error))
+            row = self._create(new)
+        return self._answer(self._wait(row))
+
+    def _find(self, workload: str) -> SessionRow | None:
+        """What an earlier leg of this night began."""
+        own = SessionFilter(labels=self._labels(workload))
+        with self.database.read() as conn:
+            found, _ = list_sessions(conn, self.tenant, own, limit=1)
+            return get_session(conn, self.tenant, found[0].id) if found else None
+
+    def _create(self, new: NewSession) -> SessionRow:
         with self.database.begin() as conn:
             row, created = create_session(conn, new)
             if created:
                 self.queue.enqueue(conn, row)
-        return self._answer(self._wait(row))
+        return row
+
+    def _labels(self, workload: str) -> dict[str, str]:
+        return {"schedule": self.schedule, "workload": workload, "night": self.run_id}
 
     def look(self, session_id: str) -> Answer | None:
         with self.database.read() as conn:
@@ -63,7 +79,7 @@ class ThroughQueue:
             owner=self.owner,
             mode=parsed.mode,
             approval=parsed.approval,
-            labels={"schedule": self.schedule, "workload": workload, "night": self.run_id},
+            labels=self._labels(workload),
             model=scenario.model.name or None,
             device=scenario.cluster.device,
             num_devices=scenario.cluster.num_devices,

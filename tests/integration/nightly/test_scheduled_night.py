@@ -1,7 +1,7 @@
 """Nights of schedules, on a real worker and queue: run once, handed back whole, seen in the fleet."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 import service.nightly.workload as one_workload
+from service.nightly.definition import Policy, parse
 from service.nightly.fleet import fleet_of
 from service.nightly.schedules.queue import NightQueue
 from service.nightly.schedules.running import NightShop, run_leg
+from service.nightly.schedules.sessions import PATIENCE_S, ThroughQueue
 from service.nightly.schedules.ticking import run_now, tick
 from service.settings import Settings
 from service.store.database import Database
 from service.store.lifecycle import request_cancel
-from service.store.night_runs import RunRow, get_run, list_runs
+from service.store.night_runs import RunRow, claim_run, get_run, list_runs
 from service.store.nights import list_workloads
 from service.store.schedules import create_schedule, delete_schedule
 from service.store.sessions import SessionFilter, get_session, list_sessions
@@ -27,7 +29,7 @@ from service.work.queue import Queue
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import opened, settings_for, wait_for, working
 from tests.integration.service.fleet import Fleet
-from tests.unit.service_nightly.making import add_night, add_nights, workload
+from tests.unit.service_nightly.making import add_night, add_nights, scenario, workload
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -130,7 +132,9 @@ class Stop:
         return self.looks < 0
 
 
-def shop(settings: Settings, database: Database, queue: NightQueue, stop: Stop | None = None) -> NightShop:
+def shop(
+    settings: Settings, database: Database, queue: NightQueue, stop: Callable[[], bool] | None = None
+) -> NightShop:
     lease = Lease(database, settings.lease_s)
     lease.renew()
     sessions = Queue(database)
@@ -156,6 +160,35 @@ def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
         ("one", True),
         ("two", True),
     ]
+
+
+def test_a_night_that_another_worker_took_over_is_left_to_it(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "data")
+    add_nights(tmp_path / "job", range(3))
+    with office(settings) as (database, queue):
+        run = ask(database, queue, spec(tmp_path, reoptimize=False))
+
+        def take_over() -> bool:
+            with database.begin() as conn:
+                assert claim_run(conn, run.id, 1, "other")
+            return True
+
+        run_leg(shop(settings, database, queue, take_over), run.id, 1)
+        row = look(database, run.id)
+    assert (row.state, row.leg, row.worker) == ("running", 1, "other")
+
+
+def test_a_repeated_night_goes_on_with_its_session_though_a_newer_profile_is_there(tmp_path: Path) -> None:
+    with opened(settings_for(tmp_path / "data")) as desk:
+        policy = parse(Policy, {"workloads": [workload()]})
+        again = ThroughQueue(
+            desk.database, desk.queue, "", "anna", "nightly", "r1", policy, -PATIENCE_S, lambda: None
+        )
+        first, second = (again.run("job", {**scenario(), "notes": notes}) for notes in ("older", "newer"))
+        other = again.run("other", scenario())
+    assert first.is_busy
+    assert first == second
+    assert other.session_id != first.session_id
 
 
 def test_a_death_between_recording_and_telling_loses_no_alarm(
