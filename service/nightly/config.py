@@ -15,15 +15,15 @@ MOST_BYTES = 4 << 20
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is written twice: one of them would be silently lost."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401 - as PyYAML has it
+        """Here, where a merge (<<) has not yet added the keys of others."""
+        node = super().compose_mapping_node(anchor)
         seen = set()
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value} is there twice", key.start_mark
-                )
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.composer.ComposerError(None, None, f"{key.value} is there twice", key.start_mark)
             seen.add(key.value)
-        return super().construct_mapping(node, deep)
+        return node
 
 
 def load_config(path: Path) -> Config:

@@ -59,10 +59,6 @@ class Recipients(Strict):
         "always", description="alarm: only with a new regression or a workload that could not be read"
     )
 
-    @property
-    def is_empty(self) -> bool:
-        return not (self.webhooks or self.slack or self.emails)
-
 
 class Budget(Strict):
     """What each session of a run may spend; never more than the installation allows."""

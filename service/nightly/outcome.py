@@ -1,7 +1,6 @@
 """What is said of a workload's night, as plain data: for the report, the pages and the next night."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -83,8 +82,7 @@ def attribution_of(found: Review) -> Data | None:
 def trend_of(found: Review) -> Data:
     """What the plots draw: each figure on the nights that have it, with its level."""
     nights = found.nights
-    reads = {name: lambda night, name=name: getattr(night, name) for name in FIGURES}
-    drawn = {name: _drawn(found, name, read) for name, read in reads.items()}
+    drawn = {name: _drawn(found, name) for name in FIGURES}
     terms = sorted({term for night in nights for term in night.terms_s})
     return {
         "at": [night.at for night in nights],
@@ -93,10 +91,9 @@ def trend_of(found: Review) -> Data:
     }
 
 
-def _drawn(found: Review, name: str, read: Callable[[Night], float | None]) -> Data:
-    points = [
-        (place, value) for place, night in enumerate(found.nights) if (value := read(night)) is not None
-    ]
+def _drawn(found: Review, name: str) -> Data:
+    values = [getattr(night, name) for night in found.nights]
+    points = [(place, value) for place, value in enumerate(values) if value is not None]
     return {
         "nights": [place for place, _ in points],
         "values": [value for _, value in points],

@@ -35,24 +35,23 @@ class Source:
 def find_sources(workload: Workload, base: Path, now_s: float | None = None) -> list[Source]:
     """Of folders and files. Raises InputError where the pattern leads to nothing that can be read."""
     field = "metrics" if workload.metrics else "traces"
-    pattern = str(base / str(getattr(workload, field)))
-    found = glob.glob(pattern, recursive=True)[:MOST_FOUND]
+    pattern, read = str(getattr(workload, field)), _metrics if workload.metrics else _profile
+    found = glob.glob(pattern, root_dir=base, recursive=True)[:MOST_FOUND]
     if not found:
-        raise InputError(field, getattr(workload, field), "nothing is there; is the pattern right?")
-    read = [_metrics(Path(path)) if workload.metrics else _profile(Path(path)) for path in found]
-    known = [one for one in read if one is not None]
+        raise InputError(field, pattern, "nothing is there; is the pattern right?")
+    known = [one for path in found if (one := read(base / path))]
     if not known:
         what = "no file" if workload.metrics else "no folder with *.json, *.json.gz, *.sqlite or *.xplane.pb"
-        raise InputError(field, getattr(workload, field), f"{what} is among the {len(found)} that it matches")
-    return _settled(known, field, getattr(workload, field), now_s)
+        raise InputError(field, pattern, f"{what} is among the {len(found)} that it matches")
+    return _settled(known, field, pattern, now_s)
 
 
 def find_uploads(conn: sa.Connection, tenant: str, workload: Workload, uploads: Uploads) -> list[Source]:
-    """Of the tenant's complete uploads whose name fits."""
+    """Of the tenant's complete uploads whose name fits, in the order in which they were completed."""
     query = sa.select(traces.c.id, traces.c.name, traces.c.completed_at).where(
         traces.c.tenant == tenant, traces.c.state == COMPLETE
     )
-    rows = conn.execute(query.order_by(traces.c.id)).all()
+    rows = conn.execute(query.order_by(traces.c.completed_at, traces.c.id)).all()
     pattern = str(workload.uploads)
     found = [row for row in rows if fnmatchcase(row.name, pattern)]
     if not found:
@@ -79,7 +78,7 @@ def _metrics(path: Path) -> Source | None:
         return None
 
 
-def _settled(found: list[Source], field: str, pattern: object, now_s: float | None) -> list[Source]:
+def _settled(found: list[Source], field: str, pattern: str, now_s: float | None) -> list[Source]:
     now_s = time.time() if now_s is None else now_s
     settled = [one for one in found if now_s - one.at >= SETTLED_S]
     if not settled:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tools.scenario import Scenario, parse_scenario
+from tools.scenario import Scenario
 
 
 def contract_of(scenario: Scenario) -> str:
@@ -27,8 +27,3 @@ def as_run(described: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, A
     if not plan:
         return dict(described)
     return {**described, "plan": {**(described.get("plan") or {}), **plan}}
-
-
-def scenario_of(described: Mapping[str, Any]) -> Scenario:
-    """Raises InputError; the plan may be absent."""
-    return parse_scenario(dict(described), need_plan=False)

@@ -8,7 +8,6 @@ One JSON object with `step_times_s`, or a line of JSON with `step_time_s` for ea
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,16 @@ from typing import Any
 import numpy as np
 
 from tools.errors import InputError
-from tools.nightly.contract import as_run, contract_of, scenario_of
+from tools.nightly.contract import as_run, contract_of
 from tools.nightly.night import Night, Surroundings
 from tools.nightly.profile_night import error_ratio, mfu_of, slow_ranks, spread, with_plan
 from tools.nightly.surroundings import PARTS, parse_surroundings, read_surroundings
+from tools.scenario import parse_scenario
 
 MOST_BYTES = 64 << 20
 STEP, STEPS = "step_time_s", "step_times_s"
+LEAST, MOST = 1e-12, 1e18
+"""Of what must be positive, and of any number: beyond them ratios become infinite."""
 WARM_UP_RATIO = 1.5
 """A leading step this much longer than the median of the later ones is warm-up, as in tools.trace.steps."""
 
@@ -32,7 +34,7 @@ def read_metrics_night(described: Mapping[str, Any], path: Path) -> Night:
     content = _read(path)
     given = _parse(content, path)
     around = _surroundings(given, path)
-    scenario = scenario_of(as_run(described, around.plan))
+    scenario = parse_scenario(as_run(described, around.plan), need_plan=False)
     times_s = _steady(_numbers(given[STEPS], STEPS), given.get("warmup"))
     step_s = float(np.mean(times_s))
     ranks_s = given.get("rank_times_s")
@@ -125,8 +127,8 @@ def _numbers(given: object, field: str) -> list[float]:
     if not isinstance(given, list) or not given:
         raise InputError(field, given, "must be a list of positive numbers")
     for one in given:
-        if not _is_number(one) or one <= 0:
-            raise InputError(field, one, "must be positive numbers")
+        if not _is_number(one) or one < LEAST:
+            raise InputError(field, one, f"must be positive numbers up to {MOST:.0e}")
     return [float(one) for one in given]
 
 
@@ -134,8 +136,8 @@ def _number(given: Mapping[str, Any], field: str) -> float | None:
     value = given.get(field)
     if value is None:
         return None
-    if not _is_number(value) or value <= 0:
-        raise InputError(field, value, "must be a positive number")
+    if not _is_number(value) or value < LEAST:
+        raise InputError(field, value, f"must be a positive number up to {MOST:.0e}")
     return float(value)
 
 
@@ -148,7 +150,8 @@ def _mfu(given: Mapping[str, Any]) -> float | None:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Not NaN, and not so large that the sum of several is infinite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
 
 
 def _terms(given: Mapping[str, Any]) -> dict[str, float]:

@@ -13,10 +13,10 @@ import numpy as np
 
 from tools.cost.predict import predict
 from tools.errors import InputError
-from tools.nightly.contract import as_run, contract_of, scenario_of
+from tools.nightly.contract import as_run, contract_of
 from tools.nightly.night import Night, SlowRank, Surroundings
 from tools.nightly.surroundings import read_surroundings
-from tools.scenario import Scenario
+from tools.scenario import Scenario, parse_scenario
 from tools.trace.breakdown import add_breakdowns
 from tools.trace.collectives import align
 from tools.trace.folder import find_trace_files
@@ -34,7 +34,7 @@ PLAIN_TERMS = ("compute", "exposed_communication", "memory", "idle")
 def read_profile_night(described: Mapping[str, Any], folder: Path) -> tuple[Night, TraceReport]:
     """The night, and the analysis it was made from. Raises InputError where there is nothing to measure."""
     around = read_surroundings(folder)
-    scenario = scenario_of(as_run(described, around.plan))
+    scenario = parse_scenario(as_run(described, around.plan), need_plan=False)
     report = analyse_folder(folder)
     ranks = [rank for rank in report.profile.ranks if rank.steady_steps]
     if not ranks:

@@ -81,7 +81,7 @@ def _list(given: dict[str, object]) -> list[str]:
 def _text(field: str, value: object) -> str:
     if isinstance(value, dict | list) or len(str(value)) > 1000:
         raise InputError(f"{FILE} {field}", value, "must be a text of at most 1,000 characters")
-    return str(value)
+    return "null" if value is None else str(value)
 
 
 def _typed(text: str) -> object:

@@ -105,7 +105,8 @@ class Post:
         raise AssertionError("a delivery ends by its last try")
 
     def _failed(self, kind: str, shown: str, error: Exception) -> Delivered:
-        answer = str(error) or type(error).__name__
+        # An InputError repeats what was given: here an address.
+        answer = error.allowed if isinstance(error, InputError) else str(error) or type(error).__name__
         _log.warning("the report did not reach %s %s: %s", kind, shown, answer)
         return Delivered(kind, shown, False, answer[:500], time.time())
 

@@ -21,7 +21,6 @@ STATUS = {
     "stale": "no new profile",
     "broken": "not read",
 }
-ALARMING = ("regressed", "broken", "slower")
 TERMS = {**STEP, "pipeline": "pipeline", "other_comm_exposed": "other communication"}
 KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}
 MOST_CHANGES = 6
@@ -154,8 +153,10 @@ def session(said: Data) -> list[str]:
     if asked["is_open"]:
         waits = bool(said["proposal"]) and said["proposal"]["waits"]
         told.append(f"{name} " + ("waits for an approval" if waits else "has not ended yet"))
-    return [*told, *([f"trials: {asked['trials']}"] if asked["trials"] else [])]
+    trials = asked.get("trials")  # records of releases without trials have none
+    return [*told, *([f"trials: {trials}"] if trials else [])]
 
 
 def hours(value: float) -> str:
+    """Device-hours a day, with as many digits as matter."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value else "0"

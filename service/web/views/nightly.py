@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from service.api.schemas.schedules import SchedulePublic
 from service.nightly.fleet import Fleet, FleetWorkload
+from service.nightly.report.words import hours
 from service.report.text import seconds, seconds_span
 
 ALARMING = ("regressed", "slower", "broken", "stale")
@@ -68,8 +69,3 @@ class ScheduleView:
     @property
     def is_active(self) -> bool:
         return self.public.state == "active"
-
-
-def hours(value: float) -> str:
-    """Device-hours a day, with as many digits as matter."""
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"

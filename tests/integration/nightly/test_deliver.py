@@ -65,6 +65,14 @@ def test_chat_gets_a_message_without_a_signature() -> None:
     assert "got slower" in json.loads(body)["text"]
 
 
+@pytest.mark.parametrize("wrong", ["http://hooks.example/T0 B0/token", "ftp://hooks.example/token"])
+def test_a_wrong_address_is_not_told_with_its_token(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+    (told,) = post().send(report(), Recipients(slack=[wrong]))
+    assert not told["ok"]
+    assert told["answer"].startswith("must be")
+    assert "token" not in json.dumps(told) + caplog.text
+
+
 def test_a_receiver_that_is_busy_is_tried_again_and_one_that_refuses_is_given_up() -> None:
     waits: list[float] = []
     with Hook() as hook:

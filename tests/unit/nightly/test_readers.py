@@ -183,6 +183,9 @@ def test_the_reference_trainers_result_is_a_metrics_file(workload: dict[str, Any
         ('{"step_times_s": [1, "2"]}', "step_times_s"),
         ('{"step_times_s": [NaN]}', "step_times_s"),
         ('{"step_times_s": [-1]}', "step_times_s"),
+        (f'{{"step_times_s": [1{"0" * 400}]}}', "step_times_s"),
+        ('{"step_times_s": [1e308, 1e308]}', "step_times_s"),
+        ('{"step_times_s": [1e-320]}', "step_times_s"),
         ('{"step_times_s": [1], "mfu": 0}', "mfu"),
         ('{"step_times_s": [1], "mfu": 38.5}', "mfu"),
         ('{"step_times_s": [1], "breakdown_s": {"compute": "much"}}', "breakdown_s"),
@@ -197,6 +200,11 @@ def test_metrics_that_cannot_be_used_name_the_field(
     with pytest.raises(InputError) as refused:
         read_metrics_night(workload, path)
     assert refused.value.field == field
+
+
+def test_a_field_of_the_plan_that_is_null_is_not_stated(workload: dict[str, Any], tmp_path: Path) -> None:
+    path = write_metrics(tmp_path, step_times_s=[1.0], plan={"vpp": None, "recompute": None})
+    assert read_metrics_night(workload, path).surroundings.plan["vpp"] == 1
 
 
 def test_another_training_contract_is_another_history(workload: dict[str, Any], tmp_path: Path) -> None:

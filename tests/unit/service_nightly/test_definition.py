@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.nightly.check import check_workload
-from service.nightly.config import load_config
+from service.nightly.config import load_config, load_yaml
 from service.nightly.definition import Config, Policy, Workload, check_modes, parse
 from tests.unit.service_nightly.making import EXAMPLES, add_nights, workload
 from tools.errors import InputError
@@ -75,6 +75,8 @@ def test_the_example_is_a_configuration_whose_workloads_can_be_read() -> None:
         ("workloads: [", "must be YAML"),
         ("- a list", "must hold workloads"),
         ("gain: 1.1\ngain: 1.2", "gain is there twice"),
+        ("{[a]: b}", "must be YAML"),
+        ("? {a: b}\n: c", "must be YAML"),
         ("!!python/object/apply:os.system [exit]", "must be YAML"),
         ("1: 2", "must hold workloads"),
         ("", "must hold workloads"),
@@ -86,6 +88,12 @@ def test_a_file_that_is_no_configuration_says_why(tmp_path: Path, text: str, say
     with pytest.raises(InputError, match=says) as refused:
         load_config(path)
     assert refused.value.field == "--config"
+
+
+def test_a_key_that_a_merge_brings_along_may_be_given_anew(tmp_path: Path) -> None:
+    path = tmp_path / "nightly.yaml"
+    path.write_text("base: &b {x: 1}\nlist:\n  - &a {<<: *b, x: 2}\nlast: {<<: *a}\n")
+    assert load_yaml(path)["last"] == {"x": 2}
 
 
 def test_an_absent_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +108,11 @@ def test_check_reads_the_newest_night_and_keeps_nothing(tmp_path: Path) -> None:
     assert Path(found["newest"]).name == "002.json"
     assert found["step_time_s"] == pytest.approx(2.0, rel=0.02)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job"]
+
+
+def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path) -> None:
+    add_nights(tmp_path / "runs[1]" / "job", range(3))
+    assert check_workload(parse(Workload, workload()), tmp_path / "runs[1]")["reason"] is None
 
 
 def test_a_report_folder_is_part_of_the_file_only() -> None:

@@ -125,6 +125,13 @@ def test_why_trials_ended_is_told(database: Database, tmp_path: Path) -> None:
     assert words.session(said) == ["trials: nothing could be measured: out of memory"]
 
 
+def test_what_a_release_without_trials_kept_is_told_too(database: Database, tmp_path: Path) -> None:
+    failed = Answer(failure="no room", session_id=ID)
+    said, _ = two_nights(database, tmp_path, failed, failed)
+    del said["asked"]["trials"]
+    assert words.session(said) == [f"session {ID} failed: no room"]
+
+
 def test_a_prediction_far_from_what_was_measured_is_doubted() -> None:
     assert doubt({"today_s": 2.2}, 2.0) == []
     assert doubt(None, 2.0) == []

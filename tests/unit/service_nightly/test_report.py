@@ -18,6 +18,7 @@ from service.nightly.report.figures import _Frame, _steps, _ticks, plots_of, spa
 from service.nightly.report.files import write_report
 from service.nightly.report.html import html_overview, html_workload, page_name
 from service.nightly.report.markdown import markdown_overview, markdown_workload
+from service.nightly.report.words import moved
 from service.settings import Settings
 from service.store.database import Database, open_database
 from tests.unit.service_nightly.making import Scripted, add_night, add_nights, desk, workload
@@ -135,6 +136,13 @@ def test_a_chat_message_mentions_nobody_and_fits(report: dict[str, Any]) -> None
     blocks = json.loads(chat_message(many))["blocks"]
     assert len(blocks) <= 50
     assert all(len(block["text"]["text"]) <= 3000 for block in blocks)
+
+
+def test_a_range_is_told_in_one_unit_with_the_same_decimals() -> None:
+    assert moved("terms_s.dp_comm_exposed", 0.6, 1.5) == "0.60 to 1.50 s"
+    assert moved("step_time_s", 0.0469, 0.2) == "47 to 200 ms"
+    assert moved("mfu", 0.4, 0.381) == "40.0% to 38.1%"
+    assert moved("peak_memory_bytes", 2.0**30, 3 * 2.0**30) == "1.0 GiB to 3.0 GiB"
 
 
 def test_files_are_replaced_and_others_left_alone(report: dict[str, Any], tmp_path: Path) -> None:

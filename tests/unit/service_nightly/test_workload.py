@@ -11,9 +11,14 @@ from service.nightly.definition import Policy, Workload, parse
 from service.nightly.night import run_night
 from service.nightly.outcome import BROKEN
 from service.nightly.reoptimize import Answer
+from service.nightly.sources import find_uploads
 from service.nightly.workload import run_workload
+from service.settings import Settings
 from service.store.database import Database
 from service.store.nights import find_workload, list_nights
+from service.store.tables import traces
+from service.store.traces import COMPLETE, create_trace
+from service.uploads import Uploads
 from tests.unit.service_nightly.making import (
     BASE,
     Scripted,
@@ -236,6 +241,19 @@ def test_the_search_is_not_repeated_where_nothing_changed(
     monkeypatch.setattr("service.nightly.reoptimize.best_plans", refuse)
     add_night(tmp_path / "job", 3)
     assert night(database, tmp_path, given, Scripted())["best"] == first
+
+
+def test_uploads_are_taken_in_the_order_in_which_they_were_completed(
+    database: Database, tmp_path: Path
+) -> None:
+    uploads = Uploads(Settings(data_dir=tmp_path, _env_file=None))
+    with database.begin() as conn:
+        for number, completed_at in enumerate((20.0, 10.0)):
+            made = create_trace(conn, "", "anna", f"job-{number}", 3600.0)
+            done = {"state": COMPLETE, "completed_at": completed_at}
+            conn.execute(traces.update().where(traces.c.id == made.id).values(done))
+        found = find_uploads(conn, "", parse(Workload, workload(uploads="job-*")), uploads)
+    assert [one.at for one in found] == [10.0, 20.0]
 
 
 def test_a_profile_that_is_still_being_written_waits(database: Database, tmp_path: Path) -> None:
