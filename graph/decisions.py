@@ -26,14 +26,14 @@ def parse_decision(given: Mapping[str, Any]) -> Data:
     return {
         "id": _text(given, "id", 100),
         "action": action,
-        "proposal": _rank(given, action),
+        "proposal": _rank(given),
         "plan": _plan(given, action),
         "by": _text(given, "by", 200),
         "comment": _text(given, "comment", MOST_COMMENT),
     }
 
 
-def _rank(given: Mapping[str, Any], action: str) -> int:
+def _rank(given: Mapping[str, Any]) -> int:
     rank = given.get("proposal", 1)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MOST_PROPOSALS:
         raise InputError("proposal", rank, f"allowed: the rank of a proposal, 1 to {MOST_PROPOSALS}")

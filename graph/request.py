@@ -17,6 +17,7 @@ APPROVALS = ("none", "person", "policy")
 CHOICES = {"mode": MODES, "approval": APPROVALS}
 OPTIONS = (*CHOICES, "template", "budget", "policy")
 MOST_NAME = 253
+COUNTED = ("tokens", "trials")
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,11 @@ def _check_budget(budget: object) -> None:
         if name not in BUDGETS:
             raise InputError(f"budget.{str(name)[:60]}", value, did_you_mean(str(name), BUDGETS))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and math.isfinite(value) and value >= 0):
+        # Not by math.isfinite, which raises for an integer that is longer than a float can be.
+        if value is not None and not (is_number and 0 <= value < math.inf):
             raise InputError(f"budget.{name}", value, "allowed: a number, 0 or more")
+        if name in COUNTED and isinstance(value, float) and not value.is_integer():
+            raise InputError(f"budget.{name}", value, "allowed: a whole number, 0 or more")
 
 
 def _check_policy(policy: object, approval: object) -> None:
@@ -94,5 +98,5 @@ def _check_policy(policy: object, approval: object) -> None:
     if not isinstance(fields, list):
         raise InputError("policy.fields", shown(fields), "allowed: a list of plan fields")
     for name in fields:
-        if name not in Plan.model_fields:
+        if name not in tuple(Plan.model_fields):
             raise InputError("policy.fields", name, did_you_mean(str(name), tuple(Plan.model_fields)))

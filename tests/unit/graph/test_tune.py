@@ -301,12 +301,20 @@ def test_events_keep_their_keys_apart() -> None:
         ({"mode": "tune", "budget": {"trials": -1}}, "budget.trials"),
         ({"mode": "tune", "budget": {"devicehours": 1}}, "budget.devicehours"),
         ({"mode": "tune", "budget": {"device_hours": float("nan")}}, "budget.device_hours"),
+        ({"mode": "tune", "budget": {"tokens": -(10**400)}}, "budget.tokens"),
+        ({"mode": "tune", "budget": {"trials": 2.5}}, "budget.trials"),
+        ({"mode": "tune", "approval": "policy", "policy": {"fields": [{"tp": 1}]}}, "policy.fields"),
         ({"mode": "tune", "template": 7}, "template"),
     ],
 )
 def test_a_wrong_option_of_trials_names_the_field(options: Data, field: str) -> None:
     with pytest.raises(InputError, match=field):
         parse_request(small(**options))
+
+
+def test_a_budget_beyond_any_number_is_the_installations() -> None:
+    budget = parse_request(small(mode="tune", budget={"tokens": 10**400})).budget
+    assert Limits(tokens=7).within(budget).tokens == 7
 
 
 def test_time_that_is_up_ends_the_trials_with_what_was_measured_first() -> None:
