@@ -38,12 +38,19 @@ def open_knowledge(settings: Settings) -> KnowledgeBase:
     """The installation's store: a Chroma server where one is set, else a folder of its own."""
     if settings.chroma_url is None:
         return open_folder(settings.data_dir / KNOWLEDGE_FOLDER, embedder_of(settings))
-    address = urlsplit(settings.chroma_url)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise InputError("ASAP_CHROMA_URL", settings.chroma_url, "allowed: http://host:port")
-    secure = address.scheme == "https"
-    port = address.port or (443 if secure else 8000)
-    return open_server(address.hostname, port, embedder_of(settings), ssl=secure)
+    host, port, secure = _chroma_address(settings.chroma_url)
+    return open_server(host, port, embedder_of(settings), ssl=secure)
+
+
+def _chroma_address(url: str) -> tuple[str, int, bool]:
+    try:
+        parts = urlsplit(url)
+        secure = parts.scheme == "https"
+        if parts.hostname and (secure or parts.scheme == "http"):
+            return parts.hostname, parts.port or (443 if secure else 8000), secure
+    except ValueError:
+        pass  # a port that is no number, or half of an IPv6 address
+    raise InputError("ASAP_CHROMA_URL", url, "allowed: http://host:port")
 
 
 def embedder_of(settings: Settings) -> Embedder | None:
@@ -76,8 +83,8 @@ def reasoner_of(settings: Settings) -> Reasoner:
     from graph.reasoner.llm import LanguageModel
 
     secret = settings.llm_api_key
-    return LanguageModel(
-        Endpoint(
+    try:
+        endpoint = Endpoint(
             base_url=settings.llm_base_url,
             model=settings.llm_model,
             api_key=secret.get_secret_value() if secret else None,
@@ -86,4 +93,6 @@ def reasoner_of(settings: Settings) -> Reasoner:
             price_per_million_input=settings.llm_input_price,
             price_per_million_output=settings.llm_output_price,
         )
-    )
+    except InputError as error:
+        raise InputError(f"ASAP_LLM_{error.field.upper()}", error.given, error.allowed) from None
+    return LanguageModel(endpoint)

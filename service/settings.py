@@ -23,7 +23,7 @@ class Settings(BaseSettings):
 
     data_dir: Path = Field(Path(".asap"), description="where everything lives that is not in a server")
     database_url: str | None = Field(
-        None, description="postgresql://...; without it SQLite in the data folder"
+        None, pattern="^postgresql://", description="postgresql://...; without it SQLite in the data folder"
     )
     chroma_url: str | None = Field(None, description="http://host:port of a Chroma server; else embedded")
     traces_dir: Path | None = Field(
@@ -118,8 +118,10 @@ def load_settings() -> Settings:
     """Read once; a wrong value names its variable."""
     try:
         return Settings()
+    except UnicodeDecodeError:
+        raise InputError(".env", "bytes that are no text", "must be UTF-8") from None
     except ValidationError as error:
         first = error.errors()[0]
         name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
-        secret = name.endswith(("KEY", "SECRET", "PASSWORD"))
+        secret = name.endswith(("KEY", "SECRET", "PASSWORD", "DATABASE_URL"))
         raise InputError(name, "a secret" if secret else first["input"], first["msg"]) from None

@@ -20,6 +20,7 @@ from alembic.script import ScriptDirectory
 
 from service.errors import NewerDatabaseError
 from service.store import migrations
+from tools.errors import InputError
 
 POOL = 10
 OVERFLOW = 30
@@ -107,13 +108,18 @@ class Database:
 
 def open_database(url: str) -> Database:
     """`Settings.database` has the address. Connects when first used."""
-    engine = sa.create_engine(
-        url,
-        pool_size=POOL,
-        max_overflow=OVERFLOW,
-        json_serializer=_json,
-        json_deserializer=msgspec.json.decode,
-    )
+    try:
+        engine = sa.create_engine(
+            url,
+            pool_size=POOL,
+            max_overflow=OVERFLOW,
+            json_serializer=_json,
+            json_deserializer=msgspec.json.decode,
+        )
+    except (sa.exc.ArgumentError, ValueError):
+        # Without the address, which may hold a password.
+        allowed = "must be postgresql://user:password@host:port/name"
+        raise InputError("ASAP_DATABASE_URL", "no address of a database", allowed) from None
     if engine.dialect.name == "sqlite":
         Path(engine.url.database or "").parent.mkdir(parents=True, exist_ok=True)
         sa.event.listen(engine, "connect", _prepare)

@@ -25,6 +25,8 @@ def test_without_a_key_a_placeholder_is_sent() -> None:
         ("base_url", "localhost:8000"),
         ("base_url", "ftp://host/v1"),
         ("base_url", "http:///v1"),
+        ("base_url", "http://[::1/v1"),
+        ("base_url", "http://host:99999/v1"),
         ("base_url", "http://user:password@host/v1"),
         ("base_url", "http://host/v1?key=1"),
         ("model", ""),
