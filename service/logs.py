@@ -36,7 +36,9 @@ class Redactor:
     """Blackens what looks like a credential, and the secrets of this installation wherever they stand."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = sorted({s for s in secrets if len(s) >= _SHORTEST_SECRET}, key=len, reverse=True)
+        known = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
+        escaped = [json.dumps(secret)[1:-1] for secret in known]  # as it stands in a line of JSON
+        self._secrets = sorted({*known, *escaped}, key=len, reverse=True)
 
     def clean(self, text: str) -> str:
         for secret in self._secrets:

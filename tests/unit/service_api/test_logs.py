@@ -57,6 +57,13 @@ def test_ordinary_text_is_left_alone() -> None:
     assert Redactor().clean(text) == text
 
 
+def test_a_secret_that_json_writes_with_escapes_is_hidden_too() -> None:
+    secret = 'p\u00e4ss"wort\\9'
+    line = line_of(f"login with {secret} failed", Redactor([secret]), password=secret)
+    assert line["message"] == f"login with {HIDDEN} failed"
+    assert line["password"] == HIDDEN
+
+
 def test_the_installation_s_own_secrets_are_hidden_wherever_they_stand() -> None:
     settings = Settings(llm_api_key=SecretStr("plainword1"), webhook_secret=SecretStr("other-word"))
     redactor = Redactor(secrets_of(settings))
