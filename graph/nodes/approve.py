@@ -8,16 +8,25 @@ from graph.state import Data, State
 from graph.tuning import budget_of, first_open_rank
 
 POLICY = "policy"
+ASKED = ("rank", "plan", "speedup", "measured")
 
 
 def approve(state: State, desk: Desk) -> State:
     if state["session"]["approval"] == POLICY:
         decision = _by_policy(state, desk)
     else:
-        asked = [{"rank": one["rank"], "plan": one["plan"]} for one in state["found"]["proposals"]]
-        decision = parse_decision(interrupt({"question": "which proposal?", "proposals": asked}))
+        decision = parse_decision(interrupt(_question(state)))
     desk.journal.tell("decided", action=decision["action"], by=decision["by"], proposal=decision["proposal"])
     return desk.done(decisions=[decision])
+
+
+def _question(state: State) -> Data:
+    """With what a list of sessions shows of each."""
+    return {
+        "question": "which proposal?",
+        "bottleneck": state["analysis"]["diagnosis"]["bottleneck"],
+        "proposals": [{name: one[name] for name in ASKED} for one in state["found"]["proposals"]],
+    }
 
 
 def _by_policy(state: State, desk: Desk) -> Data:

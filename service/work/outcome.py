@@ -1,7 +1,6 @@
 """What is kept of a session's end: the report and the figures that lists show, or the error in words."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from graph.session import Outcome
 from service.store.rows import Data
@@ -13,17 +12,25 @@ End = tuple[str, Data]
 
 
 def end_of(outcome: Outcome) -> End:
-    if outcome.waiting_for is not None:
-        return WAITING, {"waiting_for": outcome.waiting_for}
+    asked = outcome.waiting_for
+    if asked is not None:
+        return WAITING, {"waiting_for": asked, **_listed(asked.get("bottleneck"), asked.get("proposals"))}
     report = outcome.report
     if not report:
         return FAILED, _failure("unexpected", "the session ended without a report; retry it")
-    best: Mapping[str, Any] = (report.get("proposals") or [{}])[0]
-    measured = best.get("measured")
     return COMPLETED, {
         "report": report,
-        "bottleneck": (report.get("diagnosis") or {}).get("bottleneck"),
         "verdict": report.get("verdict"),
+        **_listed((report.get("diagnosis") or {}).get("bottleneck"), report.get("proposals")),
+    }
+
+
+def _listed(bottleneck: str | None, proposals: Sequence[Data] | None) -> Data:
+    """What a list shows of the first proposal."""
+    best = proposals[0] if proposals else {}
+    measured = best.get("measured")
+    return {
+        "bottleneck": bottleneck,
         "speedup": best.get("speedup"),
         "measured_speedup": measured.get("speedup") if isinstance(measured, Mapping) else None,
     }

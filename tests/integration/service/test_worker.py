@@ -225,6 +225,8 @@ def test_a_session_waits_for_approval_and_goes_on_after_it(settings: Settings, d
     assert asked.state == "waiting_approval"
     assert asked.waiting_for is not None
     assert asked.waiting_for["proposals"]
+    assert (asked.bottleneck, asked.speedup) == (row.bottleneck, row.speedup)
+    assert asked.bottleneck
     assert row.state == "completed"
     assert row.report is not None
     assert [one["by"] for one in row.report["decisions"]] == ["ann"]

@@ -97,7 +97,8 @@ def waiting() -> InMemorySaver:
     outcome, _ = run(small(approval="person"), checkpointer=store)
     assert outcome.report is None
     assert outcome.waiting_for is not None
-    assert len(outcome.waiting_for["proposals"]) >= 1
+    assert outcome.waiting_for["bottleneck"]
+    assert outcome.waiting_for["proposals"][0]["speedup"] > 0
     return store
 
 

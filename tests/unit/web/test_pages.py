@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from graph.session import Outcome
 from service.api.security_headers import CONTENT_POLICY
 from service.store.states import COMPLETED, FAILED, WAITING
 from service.web.assets import PLOTLY, all_assets
+from service.work.outcome import end_of
 from tests.unit.service_api.served import SCENARIO, Served
 from tests.unit.web.browsing import get
 
@@ -118,6 +120,17 @@ def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     assert [one.get("data-figure") for one in page.all("figure") if "mesh" in str(one.get("data-figure"))]
     speedup = report["proposals"][0]["speedup"]
     assert f"{speedup:.2f}x" in page.text
+
+
+def test_the_line_of_a_waiting_session_shows_what_is_known(served: Served, report: dict[str, Any]) -> None:
+    id = served.submit({**SCENARIO, "approval": "person"})
+    first = {"rank": 1, "plan": report["proposals"][0]["plan"], "speedup": 1.37, "measured": None}
+    asked = {"question": "which proposal?", "bottleneck": "pipeline", "proposals": [first]}
+    state, columns = end_of(Outcome(None, asked))
+    served.end(id, state, **columns)
+    _, page = get(served, "/")
+    assert "pipeline" in page.text
+    assert "1.37x" in page.text
 
 
 def test_a_failed_session_shows_why_and_offers_to_run_it_again(served: Served) -> None:

@@ -23,11 +23,22 @@ def test_a_report_without_proposals_is_an_end_too() -> None:
     assert (columns["speedup"], columns["measured_speedup"], columns["bottleneck"]) == (None, None, None)
 
 
-def test_a_question_to_a_person_makes_the_session_wait() -> None:
-    assert end_of(Outcome(None, {"question": "which?"})) == (
+def test_a_question_to_a_person_makes_the_session_wait_with_what_is_known() -> None:
+    asked = {
+        "question": "which?",
+        "bottleneck": "host",
+        "proposals": [{"rank": 1, "speedup": 2.0, "measured": None}],
+    }
+    assert end_of(Outcome(None, asked)) == (
         "waiting_approval",
-        {"waiting_for": {"question": "which?"}},
+        {"waiting_for": asked, "bottleneck": "host", "speedup": 2.0, "measured_speedup": None},
     )
+
+
+def test_a_question_of_an_older_release_makes_the_session_wait_too() -> None:
+    state, columns = end_of(Outcome(None, {"question": "which?", "proposals": [{"rank": 1}]}))
+    assert state == "waiting_approval"
+    assert (columns["bottleneck"], columns["speedup"]) == (None, None)
 
 
 def test_an_end_without_a_report_is_a_failure() -> None:
