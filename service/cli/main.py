@@ -3,6 +3,7 @@
 Nothing heavy is imported here, so that `asap --help` answers at once. Not here: any subcommand.
 """
 
+import errno
 import io
 import os
 import sys
@@ -15,6 +16,8 @@ from tools.errors import AsapError, InfeasibleError, InputError
 FAILED, WRONG_INPUT, NOTHING_FEASIBLE = 1, 2, 3
 INTERRUPTED, READER_GONE = 130, 141
 """128 + the signal's number, as a shell reports SIGINT and SIGPIPE."""
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""The file system says no: the machine's matter, not a fault of ours that a traceback would explain."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,6 +75,9 @@ def _report(error: Exception, debug: bool) -> int:
     if isinstance(error, AsapError):
         _complain(str(error))
         return NOTHING_FEASIBLE if isinstance(error, InfeasibleError) else FAILED
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        _complain(f"{error.filename or 'output'}: {error.strerror}")
+        return FAILED
     _complain(
         f"unexpected {type(error).__name__}: {error}" + ("" if debug else f"; {_keep_traceback(error)}")
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from service.settings import Settings
-from tools.errors import AsapError
+from tools.errors import AsapError, InputError
 
 WORKER_FILE = "worker.lock"
 UPGRADE_FILE = "upgrade.lock"
@@ -44,5 +44,9 @@ def lock_for_work(settings: Settings) -> IO[str]:
 
 
 def _opened(path: Path) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path.open("a")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a")
+    except OSError as error:
+        allowed = f"a folder that this user may write ({error.strerror}: {error.filename})"
+        raise InputError("ASAP_DATA_DIR", str(path.parent), allowed) from None

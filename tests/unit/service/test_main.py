@@ -1,5 +1,6 @@
 """The `asap` command as a whole: choosing a subcommand, exit statuses, errors in one line."""
 
+import errno
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -96,6 +97,23 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_is_kept(run: Run, tmp
     assert "unexpected ZeroDivisionError: division by zero" in result.err
     assert str(kept) in result.err
     assert "Traceback" in kept.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/data/asap.db"),
+            "/data/asap.db: Permission denied",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "output: No space left on device"),
+    ],
+)
+def test_what_the_file_system_refuses_is_no_fault_of_ours(
+    run: Run, tmp_path: Path, error: OSError, line: str
+) -> None:
+    assert run("work", outcome=error) == Result(1, "count is None\n", f"asap: error: {line}\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unexpected_error_points_to_debug_where_no_file_can_be_written(
