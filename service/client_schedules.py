@@ -8,6 +8,8 @@ with Client(server, key) as asap:
 from datetime import datetime
 from typing import Literal
 
+from pydantic import Field
+
 from service.client_calls import Call
 from service.client_endpoints import Body, ReportForm, as_json, as_nothing, as_record, as_text, given, path
 from service.client_models import Data, Record
@@ -18,13 +20,15 @@ SCHEDULES, WORKLOADS = "/v1/schedules", "/v1/workloads"
 class Run(Record):
     id: str
     schedule_id: str
-    planned_at: datetime
+    planned_at: datetime = Field(description="with the schedule this is the run's identity")
     trigger: str
     state: Literal["queued", "running", "completed", "failed", "skipped"]
-    outcome: str | None
-    reason: str | None
+    outcome: str | None = Field(description="quiet, regression or broken")
+    reason: str | None = Field(description="why it was skipped or failed, or whom it did not reach")
+    created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    deliveries: list[Data] | None
 
     @property
     def is_over(self) -> bool:
@@ -41,12 +45,14 @@ class Schedule(Record):
     name: str
     owner: str
     state: Literal["active", "paused"]
-    reason: str | None
+    reason: str | None = Field(description="what keeps it from running as it should")
     cron: str
     zone: str
-    next_at: datetime | None
+    next_at: datetime | None = Field(description="the next planned time; null while it is paused")
     last_run: Run | None
-    definition: Data
+    created_at: datetime
+    updated_at: datetime
+    definition: Data = Field(description="as it was given; of addresses only the host")
 
 
 class SchedulePage(Record):

@@ -20,12 +20,12 @@ from service.api.schemas.sessions import (
     SessionDetail,
     SessionPage,
     SessionPublic,
-    State,
     detailed_session,
     public_session,
 )
 from service.api.strict_route import StrictRoute
 from service.api.submissions import check_upload, new_session
+from service.client_models import State
 from service.store.audit import record
 from service.store.sessions import SessionFilter, create_session, delete_session, get_session, list_sessions
 from tools.errors import InputError

@@ -1,22 +1,15 @@
 """Events of a session."""
 
-from datetime import datetime
-from typing import Any
-
 from pydantic import BaseModel, Field
 
+from service.api.schemas.public import Public
 from service.api.schemas.sessions import moment
+from service.client_models import Event
 from service.store.rows import EventRow
 
 
-class EventPublic(BaseModel):
+class EventPublic(Event, Public):
     """Something that happened; the same object stands in `data:` of the stream."""
-
-    seq: int = Field(description="1, 2, 3, ... without a gap; the stream's `id:`")
-    at: datetime
-    node: str = Field(description="the agent, or `session` for a change of its state")
-    kind: str = Field(description="state, tool, reasoned, incident, ...")
-    content: dict[str, Any]
 
 
 class EventPage(BaseModel):

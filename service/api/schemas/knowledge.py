@@ -4,22 +4,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tools.kb import Entry, Hit
+from service.api.schemas.public import Public
+from service.client_models import Entry, Hit
+from tools import kb
 
 Kind = Literal["playbook", "case"]
 Status = Literal["confirmed", "hypothesis", "refuted"]
 
 
-class EntryPublic(BaseModel):
+class EntryPublic(Entry, Public):
     """Advice with conditions (a playbook), or what once happened (a case)."""
-
-    id: str
-    kind: Kind
-    title: str
-    status: Status
-    facets: dict[str, list[str]]
-    is_own: bool = Field(description="seen by this tenant only")
-    body: dict[str, Any] = Field(description="all that was written, of a case with its history")
 
 
 class EntryPage(BaseModel):
@@ -27,11 +21,8 @@ class EntryPage(BaseModel):
     next_cursor: str | None
 
 
-class HitPublic(BaseModel):
+class HitPublic(Hit, Public):
     entry: EntryPublic
-    score: float = Field(description="comparable within one search only")
-    matched: list[str] = Field(description="lexical, vector, facets: which ways found it")
-    warning: bool = Field(description="a measurement spoke against it")
 
 
 class HitList(BaseModel):
@@ -86,7 +77,7 @@ class MarkCreate(BaseModel):
     measured: dict[str, Any] | None = Field(None, description="takes the place of what the case said")
 
 
-def public_entry(entry: Entry) -> EntryPublic:
+def public_entry(entry: kb.Entry) -> EntryPublic:
     return EntryPublic(
         id=entry.id,
         kind=entry.kind,
@@ -98,7 +89,7 @@ def public_entry(entry: Entry) -> EntryPublic:
     )
 
 
-def public_hit(hit: Hit) -> HitPublic:
+def public_hit(hit: kb.Hit) -> HitPublic:
     return HitPublic(
         entry=public_entry(hit.entry), score=hit.score, matched=list(hit.matched), warning=hit.warning
     )

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from graph.decisions import ACTIONS, MOST_COMMENT, MOST_PROPOSALS
+from service.api.schemas.public import Public
+from service.client_models import Export
 from tools.scenario import Plan
 
 Action = Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ACTIONS)})]
@@ -51,13 +53,10 @@ class ReportPublic(BaseModel):
     reasoner: str
 
 
-class ExportPublic(BaseModel):
+class ExportPublic(Export, Public):
     """A configuration file of a training framework."""
 
     format: Literal["torchtitan", "megatron", "nemo", "deepspeed", "maxtext", "accelerate"]
-    file_name: str
-    text: str
-    notes: list[str] = Field(description="what the file alone does not decide")
 
 
 class DecisionCreate(BaseModel):

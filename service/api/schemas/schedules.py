@@ -6,8 +6,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.api.schemas.public import Public
 from service.api.schemas.scenario import EXAMPLE
 from service.api.schemas.sessions import moment
+from service.client_schedules import Run, Schedule
 from service.nightly.definition import parse
 from service.nightly.schedules.cron import parse_cron
 from service.nightly.schedules.spec import ScheduleSpec
@@ -17,7 +19,6 @@ from service.store.schedules import ACTIVE, ScheduleRow
 from tools.errors import InputError
 
 PATH = "/v1/schedules"
-RunState = Literal["queued", "running", "completed", "failed", "skipped"]
 
 
 class ScheduleCreate(ScheduleSpec):
@@ -40,20 +41,11 @@ class ScheduleCreate(ScheduleSpec):
     )
 
 
-class RunPublic(BaseModel):
+class RunPublic(Run, Public):
     """One night of a schedule."""
 
-    id: str
-    schedule_id: str
-    planned_at: datetime = Field(description="with the schedule this is the run's identity")
     trigger: Literal["cron", "caught_up", "manual"]
-    state: RunState
     outcome: Literal["quiet", "regression", "broken"] | None
-    reason: str | None = Field(description="why it was skipped or failed, or whom it did not reach")
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    deliveries: list[dict[str, Any]] | None
 
 
 class RunPage(BaseModel):
@@ -61,19 +53,10 @@ class RunPage(BaseModel):
     next_cursor: str | None
 
 
-class SchedulePublic(BaseModel):
-    id: str
-    name: str
-    owner: str
-    state: Literal["active", "paused"]
-    reason: str | None = Field(description="what keeps it from running as it should")
-    cron: str
-    zone: str
-    next_at: datetime | None = Field(description="the next planned time; null while it is paused")
+class SchedulePublic(Schedule, Public):
+    """Workloads, and when they are looked at."""
+
     last_run: RunPublic | None
-    created_at: datetime
-    updated_at: datetime
-    definition: dict[str, Any] = Field(description="as it was given; of addresses only the host")
 
 
 class SchedulePage(BaseModel):

@@ -1,11 +1,12 @@
 """Uploaded traces."""
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from service.api.schemas.public import Public
 from service.api.schemas.sessions import moment
+from service.client_models import Trace, TraceFile
 from service.store.traces import TraceRow
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -32,21 +33,12 @@ class CompleteCreate(BaseModel):
     files: dict[str, Digest] = Field(min_length=1, description="SHA-256 of every file, in hexadecimal")
 
 
-class FilePublic(BaseModel):
-    name: str
-    received_bytes: int = Field(description="go on from this offset")
-    sha256: str | None = Field(None, description="when the upload is complete")
+class FilePublic(TraceFile, Public):
+    """One file of an upload."""
 
 
-class TracePublic(BaseModel):
-    id: str
-    name: str
-    owner: str
-    state: Literal["open", "complete"] = Field(description="open: files may be uploaded")
-    created_at: datetime
-    completed_at: datetime | None
-    expires_at: datetime = Field(description="then it is deleted")
-    reference: str = Field(description="what a session's `traces` may say")
+class TracePublic(Trace, Public):
+    """An upload of one run's traces."""
 
 
 class TraceDetail(TracePublic):

@@ -16,6 +16,7 @@ from service import client_schedules as schedules
 from service.api.app import create_app, make_parts
 from service.api.openapi import describe
 from service.api.problems import MEDIA_TYPE
+from service.api.schemas.public import Public
 from service.client_calls import Call
 from service.client_events import Follower
 from service.settings import Settings
@@ -202,6 +203,12 @@ def test_each_record_of_the_client_is_what_the_server_describes(
     assert set(own.get("required", [])) <= set(schema["required"])
     for field, described in own["properties"].items():
         assert kinds(described, own) == kinds(schema["properties"][field], document), field
+
+
+def test_nothing_leaves_the_server_that_a_shape_does_not_name() -> None:
+    shapes = Public.__subclasses__()
+    assert shapes
+    assert {shape.model_config["extra"] for shape in shapes} == {"ignore"}
 
 
 def kinds(schema: dict[str, Any], whole: dict[str, Any]) -> set[str]:
