@@ -1,16 +1,18 @@
 """What can go wrong for a client of the API.
 
 AsapError
-├── ProblemError       the server said no; the message is its own
-├── UnreachableError   nobody answered
-└── WaitError          the time to wait is over, and the session is not
+├── ProblemError               the server said no; the message is its own
+│   ├── WrongInputError        a field is at fault: an InputError too, as if it had been found here
+│   └── NothingFeasibleError   nothing satisfies the request: an InfeasibleError too
+├── UnreachableError           nobody answered
+└── WaitError                  the time to wait is over, and the session is not
 """
 
 from typing import Any
 
 import httpx
 
-from tools.errors import AsapError
+from tools.errors import AsapError, InfeasibleError, InputError
 
 
 class ProblemError(AsapError):
@@ -18,11 +20,11 @@ class ProblemError(AsapError):
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
         self.status, self.problem = status, problem
-        self.kind = str(problem.get("type", "")).rpartition(":")[2]
+        self.kind = _kind(problem)
         self.field: str | None = problem.get("field")
         self.request_id: str | None = problem.get("request_id")
         detail = problem.get("detail") or problem.get("title") or f"status {status}"
-        super().__init__(str(detail))
+        AsapError.__init__(self, str(detail))  # not the next class's: subclasses are of a second kind
 
     @classmethod
     def of(cls, response: httpx.Response) -> "ProblemError":
@@ -31,19 +33,41 @@ class ProblemError(AsapError):
             found = response.json()
         except ValueError:
             found = None
-        return cls(response.status_code, found if isinstance(found, dict) else {"detail": _brief(response)})
+        problem = found if isinstance(found, dict) else {"detail": _brief(response)}
+        kinds = {"wrong-input": WrongInputError, "nothing-feasible": NothingFeasibleError}
+        return kinds.get(_kind(problem), ProblemError)(response.status_code, problem)
+
+
+class WrongInputError(ProblemError, InputError):
+    """The caller's mistake, whoever found it."""
+
+    field: str
+
+    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+        super().__init__(status, problem)
+        self.field = str(problem.get("field", ""))
+        self.given, self.allowed = problem.get("given"), str(problem.get("allowed", ""))
+
+
+class NothingFeasibleError(ProblemError, InfeasibleError):
+    """The message says what would satisfy it."""
 
 
 class UnreachableError(AsapError):
     """Nobody answered, however often the call was sent."""
 
-    def __init__(self, method: str, path: str, cause: object) -> None:
+    def __init__(self, method: str, path: str, cause: httpx.TransportError | None) -> None:
+        where = cause.request.url if cause else path
         reason = f"{type(cause).__name__}: {cause}" if cause else "no answer"
-        super().__init__(f"{method} {path}: the server cannot be reached ({reason})")
+        super().__init__(f"{method} {where}: cannot be reached ({reason}); does 'asap serve' run there?")
 
 
 class WaitError(AsapError):
     """The message says the state it was in."""
+
+
+def _kind(problem: dict[str, Any]) -> str:
+    return str(problem.get("type", "")).rpartition(":")[2]
 
 
 def _brief(response: httpx.Response) -> str:

@@ -2,7 +2,7 @@
 
 import httpx
 
-from service.client_calls import TRIES, pause_s
+from service.client_calls import PASSING, TRIES, pause_s
 from service.client_endpoints import SESSIONS, path
 from service.client_errors import ProblemError, UnreachableError
 from service.client_models import Event
@@ -35,7 +35,7 @@ class Follower:
         if response.status_code == NOTHING_MORE:
             self.is_done = True
         elif response.is_error:
-            if response.status_code not in (429, 502, 503, 504):
+            if response.status_code not in PASSING:
                 raise ProblemError.of(response)
             self.fail(response)
         return response.is_success and not self.is_done

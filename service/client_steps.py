@@ -1,8 +1,7 @@
-"""What takes several calls: waiting for a session, walking the pages of a list, uploading a folder."""
+"""What takes several calls: waiting for a session, uploading a folder of traces."""
 
 import hashlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from service.client_calls import Pause, Steps, sent
@@ -34,6 +33,8 @@ def waited(id: str, timeout_s: float | None) -> Steps[SessionWithRequest]:
 
 def uploaded(folder: Path, name: str | None, into: str | None, part_bytes: int) -> Steps[TraceWithFiles]:
     """Every trace of a folder, in parts. `into` goes on with an upload that was broken off."""
+    if not folder.is_dir():
+        raise InputError("folder", str(folder), "must be a folder of traces")
     files = sorted(file for file in folder.iterdir() if file.is_file() and is_trace_name(file.name))
     if not files:
         raise InputError("folder", str(folder), "has no *.json, *.json.gz, *.sqlite or *.xplane.pb file")
@@ -50,8 +51,7 @@ def uploaded(folder: Path, name: str | None, into: str | None, part_bytes: int) 
 
 
 def _put(id: str, file: Path, offset: int, part_bytes: int) -> Steps[None]:
-    """At least once, so that an empty file is known too."""
-    size = file.stat().st_size
+    """At least once, so that an empty file is known too; to the end that the file has by then."""
     while True:
         try:
             part = yield from sent(put_part(id, file.name, offset, _part(file, offset, part_bytes)))
@@ -61,7 +61,7 @@ def _put(id: str, file: Path, offset: int, part_bytes: int) -> Steps[None]:
             offset = 0  # less has arrived than we thought: from the start, which replaces what is there
             continue
         offset = part.received_bytes
-        if offset >= size:
+        if offset >= file.stat().st_size:
             return
 
 
@@ -72,13 +72,5 @@ def _part(file: Path, offset: int, most_bytes: int) -> bytes:
 
 
 def _digest(file: Path) -> str:
-    found = hashlib.sha256()
-    for chunk in _chunks(file):
-        found.update(chunk)
-    return found.hexdigest()
-
-
-def _chunks(file: Path) -> Iterator[bytes]:
     with file.open("rb") as source:
-        while chunk := source.read(1 << 20):
-            yield chunk
+        return hashlib.file_digest(source, "sha256").hexdigest()

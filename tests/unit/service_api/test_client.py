@@ -13,7 +13,7 @@ from service import client_calls
 from service.client import AsyncClient, Client, ProblemError, UnreachableError, WaitError
 from service.client_calls import TRIES, pause_s
 from tests.unit.service_api.served import SCENARIO
-from tools.errors import InputError
+from tools.errors import InfeasibleError, InputError
 
 SERVER = "http://asap.example"
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -146,6 +146,20 @@ def test_a_refusal_is_final_and_tells_all() -> None:
     error = caught.value
     assert (error.status, error.kind, error.field, error.request_id) == (422, "wrong-input", "plan.tp", "r1")
     assert len(script.requests) == 1
+
+
+def test_what_the_server_calls_wrong_or_infeasible_is_caught_as_if_it_had_been_found_here() -> None:
+    wrong = refused(422, type="urn:asap:problem:wrong-input", field="plan.tp", given="3", allowed="1 to 2")
+    with pytest.raises(InputError, match="no") as caught:
+        plain(Script(wrong)).predict(SCENARIO)
+    assert (caught.value.field, caught.value.given, caught.value.allowed) == ("plan.tp", "3", "1 to 2")
+    with pytest.raises(InfeasibleError, match="no"):
+        plain(Script(refused(422, type="urn:asap:problem:nothing-feasible"))).search_plans(SCENARIO)
+
+
+def test_a_server_that_nobody_started_is_named_with_the_next_step() -> None:
+    with pytest.raises(UnreachableError, match=r"GET http://.*/s1: .*does 'asap serve' run there"):
+        plain(Script(UNSENT)).session("s1")
 
 
 @pytest.mark.parametrize("content", [b"<html>Bad gateway</html>", b"", b"[1]", b"\xff"])
@@ -326,10 +340,25 @@ def test_an_upload_that_was_broken_off_goes_on(folder: Path) -> None:
     assert offsets == ["2000", "0"]
 
 
+def test_a_file_that_shrinks_while_it_is_uploaded_does_not_hold_the_upload_for_ever(folder: Path) -> None:
+    store, parts = Store(), list[int]()
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            (folder / "rank0.json").write_bytes(b"shorter")
+            parts.append(len(request.content))
+        assert len(parts) < 10
+        return store(request)
+
+    plain(handler).upload(folder, part_bytes=1000)
+    assert parts == [1000, 0]
+
+
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README.md").touch()
-    with pytest.raises(InputError, match="has no"):
-        plain(Store()).upload(tmp_path)
+    for folder, says in ((tmp_path, "has no"), (tmp_path / "absent", "must be a folder")):
+        with pytest.raises(InputError, match=says):
+            plain(Store()).upload(folder)
 
 
 def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
