@@ -17,6 +17,22 @@ from tools.trace.record import OpArguments
 _BACKWARD_FACTOR = 2.5
 _FIRST_OPERAND = {"aten::addmm": 1, "aten::baddbmm": 1, "aten::_addmm_activation": 1}
 """These take the bias before the two matrices."""
+_CAUSAL_ARGUMENT = {
+    "aten::_flash_attention_forward": 8,
+    "aten::_flash_attention_backward": 11,
+    "aten::_efficient_attention_forward": 9,
+    "aten::_efficient_attention_backward": 14,
+    "aten::_scaled_dot_product_cudnn_attention": 6,
+    "aten::_scaled_dot_product_cudnn_attention_backward": 14,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": 7,
+    "flash_attn::_flash_attn_forward": 5,
+    "flash_attn::_flash_attn_backward": 11,
+}
+"""Place of is_causal, or of the mask's type, in each op's schema (PyTorch's native_functions.yaml of 2.13,
+flash_attn_interface.py of flash-attn 2.7)."""
+_CAUSAL_VALUES = ("True", "true", "1", "2")
+"""Of a mask's type: causal from the top left or from the bottom right."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +52,9 @@ def find_work(name: str, arguments: OpArguments) -> OpWork | None:
     if name in GEMM_OPS:
         return _gemm_work(arguments, _FIRST_OPERAND.get(name, 0))
     if name in ATTENTION_FORWARD_OPS:
-        return _attention_work(arguments, first=0, backward=False)
+        return _attention_work(arguments, first=0, causal=_is_causal(name, arguments))
     if name in ATTENTION_BACKWARD_OPS:
-        return _attention_work(arguments, first=1, backward=True)
+        return _attention_work(arguments, first=1, causal=_is_causal(name, arguments), backward=True)
     return None
 
 
@@ -61,17 +77,25 @@ def _gemm_work(arguments: OpArguments, first: int) -> OpWork | None:
     )
 
 
-def _attention_work(arguments: OpArguments, first: int, backward: bool) -> OpWork | None:
+def _is_causal(name: str, arguments: OpArguments) -> bool:
+    place = _CAUSAL_ARGUMENT[name]
+    return place < len(arguments.concrete) and arguments.concrete[place] in _CAUSAL_VALUES
+
+
+def _attention_work(
+    arguments: OpArguments, first: int, causal: bool, backward: bool = False
+) -> OpWork | None:
     query, key = _dims(arguments, first), _dims(arguments, first + 1)
     kind = _type(arguments, first)
     if query is None or key is None or kind is None or len(query) != 4 or len(key) != 4:
+        return None
+    if min(*query, *key) < 1:
         return None
     batch, heads, queries, width = query
     _, key_heads, keys, _ = key
     if heads > queries:
         # The flash kernels take [batch, sequence, heads, width]; heads outnumber tokens in neither layout.
         heads, queries, key_heads, keys = queries, heads, keys, key_heads
-    causal = any(one in ("True", "true") for one in arguments.concrete)
     factor = (_BACKWARD_FACTOR if backward else 1.0) * (0.5 if causal else 1.0)
     element_bytes = find_element_bytes(kind) or 2
     operands = 2 * math.prod(query) + 2 * math.prod(key)

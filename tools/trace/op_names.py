@@ -21,7 +21,6 @@ ATTENTION_FORWARD_OPS = frozenset(
         "aten::_scaled_dot_product_cudnn_attention",
         "aten::_scaled_dot_product_flash_attention_for_cpu",
         "flash_attn::_flash_attn_forward",
-        "flash_attn::_flash_attn_varlen_forward",
     }
 )
 

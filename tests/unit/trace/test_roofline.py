@@ -45,13 +45,47 @@ def test_attention_counts_two_products_forward_and_five_backward() -> None:
     assert backward.flops == 2.5 * forward.flops
 
 
-def test_causal_attention_does_half() -> None:
-    arguments = ([2, 8, 128, 64],) * 3
-    full = find_work("aten::_flash_attention_forward", OpArguments(arguments, (HALF,) * 3, ("False",)))
-    causal = find_work("aten::_flash_attention_forward", OpArguments(arguments, (HALF,) * 3, ("True",)))
-    assert full is not None
-    assert causal is not None
-    assert causal.flops * 2 == full.flops
+def _attention_flops(name: str, concrete: list[str]) -> float:
+    shapes = ([2, 8, 128, 64],) * 4
+    work = find_work(name, OpArguments(shapes, (HALF,) * 4, tuple(concrete)))
+    assert work is not None
+    return work.flops
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "value"),
+    [
+        ("aten::_flash_attention_forward", "is_causal", "True"),
+        ("aten::_flash_attention_backward", "is_causal", "True"),
+        ("aten::_efficient_attention_forward", "custom_mask_type", "1"),
+        ("aten::_efficient_attention_backward", "custom_mask_type", "1"),
+        ("aten::_scaled_dot_product_cudnn_attention", "is_causal", "True"),
+        ("aten::_scaled_dot_product_cudnn_attention_backward", "is_causal", "True"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "is_causal", "True"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "is_causal", "True"),
+    ],
+)
+def test_causal_attention_does_half_and_no_other_flag_does(name: str, argument: str, value: str) -> None:
+    """The places are those of PyTorch's own schemas; compute_log_sumexp is true in any training."""
+    torch: Any = pytest.importorskip("torch")
+    schema = getattr(torch.ops.aten, name.removeprefix("aten::")).default._schema
+    names = [one.name for one in schema.arguments]
+    others = ["True" if str(one.type) == "bool" and one.name != argument else "" for one in schema.arguments]
+    causal = [value if one == argument else "" for one in names]
+    assert _attention_flops(name, causal) * 2 == _attention_flops(name, others)
+
+
+def test_flash_attn_s_own_ops_are_causal_by_their_own_argument() -> None:
+    forward = ["", "", "", "0.", "0.125", "True", "-1", "-1", "0.", "", "False"]
+    plain = [*forward[:5], "False", *forward[6:]]
+    name = "flash_attn::_flash_attn_forward"
+    assert _attention_flops(name, forward) * 2 == _attention_flops(name, plain)
+
+
+def test_attention_over_nothing_is_no_work() -> None:
+    """An empty batch is a real shape; a rate over no bytes is none."""
+    for shape in ([0, 16, 8, 64], [2, 0, 8, 64], [2, 16, 8, 0]):
+        assert find_work("aten::_flash_attention_forward", OpArguments((shape,) * 3, (HALF,) * 3, ())) is None
 
 
 @pytest.mark.parametrize(
