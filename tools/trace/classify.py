@@ -19,16 +19,17 @@ COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
 
 _COMMUNICATION_STREAM_RATIO = 0.9
 """Share of a stream's kernels that must be known communication before the others on it count too."""
-_WRAPPERS = (
-    "autograd::engine::",
+_WAITS = (
     "c10d::",
     "record_param_comms",
     "torch.distributed",
     "DistributedDataParallel",
+    "_c10d_functional::",
+    "FSDP::",
 )
-"""Host ops that contain or wait for others: their time is not computing."""
-_WAITS = (*_WRAPPERS[1:], "_c10d_functional::", "FSDP::")
 """Host spans in which a thread waits for a collective; so does every op around one, an autograd node say."""
+_WRAPPERS = ("autograd::engine::", *_WAITS)
+"""Host ops that contain or wait for others: their time is not computing."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,9 @@ def classify(trace: RankTrace, patterns: CommunicationPatterns) -> Work:
     """The rank's work, sorted into computing, communicating and copying."""
     if not len(trace.device):
         return _classify_host(trace, patterns)
-    communicates = match_names(trace.names, trace.device, patterns.device_kernel.search) & ~trace.is_memory
-    positions = list(trace.device_collectives)
-    communicates[positions] = True
+    communicates = match_names(trace.names, trace.device, patterns.device_kernel.search)
+    communicates[list(trace.device_collectives)] = True
+    communicates &= ~trace.is_memory
     communicates |= _on_communication_stream(trace, communicates, patterns)
     work_class = np.where(trace.is_memory, MEMORY, np.where(communicates, COMMUNICATION, COMPUTE))
     return Work(trace.device, work_class, np.arange(len(trace.device)), "device")
@@ -74,7 +75,7 @@ def _on_communication_stream(
 
 def _classify_host(trace: RankTrace, patterns: CommunicationPatterns) -> Work:
     talks = np.flatnonzero(match_names(trace.names, trace.annotations, patterns.host_span.search))
-    wraps = match_names(trace.names, trace.host_ops, lambda name: name.startswith((*_WRAPPERS, *_WAITS)))
+    wraps = match_names(trace.names, trace.host_ops, lambda name: name.startswith(_WRAPPERS))
     works = np.flatnonzero(~(wraps | _around_waiting(trace)))
     spans = join_spans([trace.host_ops.take(works), trace.annotations.take(talks)])
     work_class = np.repeat([COMPUTE, COMMUNICATION], [len(works), len(talks)])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tools.errors import InputError
-from tools.trace.classify import COMMUNICATION, COMPUTE, Work, classify
+from tools.trace.classify import COMMUNICATION, COMPUTE, MEMORY, Work, classify
 from tools.trace.kineto import read_kineto
 from tools.trace.patterns import CommunicationPatterns, load_patterns, with_user_kernels
 
@@ -46,6 +46,12 @@ def test_other_kernels_compute(write_trace: Callable[..., Path], kernel: Make, n
 def test_a_process_group_makes_a_kernel_communicate(write_trace: Callable[..., Path], kernel: Make) -> None:
     mine = kernel("my_kernel", 0, 1, **{"Process Group Name": "tp", "Collective name": "allreduce"})
     assert _classify(write_trace([mine])).work_class.tolist() == [COMMUNICATION]
+
+
+def test_a_copy_with_a_process_group_stays_a_copy(write_trace: Callable[..., Path], kernel: Make) -> None:
+    group = {"Process Group Name": "tp", "Collective name": "allgather"}
+    copy = kernel("Memcpy PtoP", 0, 5, stream=3, **group) | {"cat": "gpu_memcpy"}
+    assert _classify(write_trace([copy, kernel("gemm", 9, 3)])).work_class.tolist() == [MEMORY, COMPUTE]
 
 
 def test_an_unknown_kernel_on_a_stream_of_collectives_communicates(
