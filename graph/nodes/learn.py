@@ -4,9 +4,12 @@ from graph.desk import Desk
 from graph.state import Data, State
 from tools.errors import InputError
 from tools.kb import KnowledgeError
+from tools.trials.steering import OUT_OF_MEMORY, SAME_PROGRAM
 
 WORKLOAD = ("model", "cluster", "training", "constraints")
 """What of a scenario a later reader needs; notes stay with the session."""
+
+PLANS_FAULT = (OUT_OF_MEMORY, *SAME_PROGRAM)
 
 
 def learn(state: State, desk: Desk) -> State:
@@ -76,12 +79,18 @@ def _trial_case(state: State, trial: Data, number: int) -> Data:
 
 
 def _verdict(trial: Data) -> str:
-    """Confirmed where the plan is surely faster than the baseline, refuted where it is slower or fails."""
+    """Confirmed where the plan is surely faster than the baseline, refuted where it is slower or at fault."""
     if trial["status"] != "measured":
-        return "refuted"
+        return "refuted" if _is_the_plans_fault(trial) else "hypothesis"
     if trial["speedup"] is None or trial["speedup_low"] <= 1.0 <= trial["speedup_high"]:
         return "hypothesis"
     return "confirmed" if trial["speedup"] > 1.0 else "refuted"
+
+
+def _is_the_plans_fault(trial: Data) -> bool:
+    """And not the cluster's, which lost a node, did not start the job, or started it elsewhere."""
+    kind = (trial["failure"] or {}).get("kind")
+    return kind in PLANS_FAULT or any(one["entry"] == "losses" for one in trial["refusals"])
 
 
 def _measured(trial: Data) -> Data:

@@ -37,8 +37,8 @@ def trial(state: State, desk: Desk) -> State:
     known, update = state.get("trials", []), {"handled": len(state.get("decisions", []))}
     new: list[Data] = []
     for due in _due(state, desk):
-        if budget_of(desk.context.limits, [*known, *new]).spent:
-            desk.report_incident("no trial", f"{budget_of(desk.context.limits, [*known, *new]).spent}")
+        if spent := budget_of(desk.context.limits, [*known, *new]).spent:
+            desk.report_incident("no trial", spent)
             break
         new.append(_measure(state, desk, due, [*known, *new]))
         if due.role == "baseline":
@@ -91,7 +91,9 @@ def _measure(state: State, desk: Desk, due: Due, before: list[Data]) -> Data:
     )
     result = desk.measure(order)
     told = {**result, "role": due.role, "rank": due.rank, "plan": due.plan, "predicted": predicted}
-    told |= {"waited_s": time.perf_counter() - start, "summary": predicted["summary"]}
+    # A job that another worker began, and died over, has run for longer than this one waited.
+    waited_s = max(time.perf_counter() - start, result["seconds"])
+    told |= {"waited_s": waited_s, "summary": predicted["summary"]}
     told |= _compared(desk, told, before)
     told["says"] = outcome_in_words(told)
     shown = ("key", "role", "summary", "predicted", "status", "step_time_s", "interval_s", "speedup", "says")

@@ -9,7 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.context import Context, Limits
 from tests.unit.graph.cases import report_of, run, small
-from tests.unit.graph.simulated_trials import SimulatedTrials, failed
+from tests.unit.graph.simulated_trials import SimulatedTrials, failed, measured
 from tools.errors import InputError
 from tools.kb import open_folder
 
@@ -37,8 +37,16 @@ def test_a_session_that_may_not_learn_leaves_nothing(context: Context) -> None:
 
 @pytest.mark.parametrize(
     ("takes", "status"),
-    [(0.5, "confirmed"), (2.0, "refuted"), (1.001, "hypothesis"), (failed("out_of_memory"), "refuted")],
-    ids=["faster", "slower", "inside the noise", "failed"],
+    [
+        (0.5, "confirmed"),
+        (2.0, "refuted"),
+        (1.001, "hypothesis"),
+        (failed("out_of_memory"), "refuted"),
+        (failed("not_started"), "hypothesis"),
+        (measured(0.5, losses=[10.0, 10.0, 10.0]), "refuted"),
+        (measured(0.5, fingerprint={"nodes": {"n2": 8}}), "hypothesis"),
+    ],
+    ids=["faster", "slower", "inside the noise", "its fault", "the cluster's", "does not train", "elsewhere"],
 )
 def test_each_trial_is_kept_with_what_it_showed(context: Context, takes: Any, status: str) -> None:  # noqa: ANN401
     trials = SimulatedTrials(lambda plan: 1.0 if plan["recompute"] == "full" else takes)

@@ -317,6 +317,21 @@ def test_a_budget_beyond_any_number_is_the_installations() -> None:
     assert Limits(tokens=7).within(budget).tokens == 7
 
 
+def test_a_job_that_ran_before_its_worker_did_takes_none_of_the_sessions_time() -> None:
+    """Another worker waited for it and died: whoever finds it by its key has it at once."""
+    now = [0.0]
+
+    def takes(plan: Data) -> Data:
+        now[0] += 2000.0
+        return measured(slower_cluster(plan), seconds=2000.0)
+
+    limits = Limits(session_s=1000.0, trials=2)
+    context = Context(open_seed(), trials=SimulatedTrials(takes), limits=limits, clock=lambda: now[0])
+    report = run(TUNE, context)[0].report
+    assert report is not None
+    assert len(report["trials"]) == 2
+
+
 def test_time_that_is_up_ends_the_trials_with_what_was_measured_first() -> None:
     now = [0.0]
 
