@@ -6,7 +6,7 @@ Kind, group and size come from the kernel's own arguments; where those are missi
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -23,6 +23,10 @@ from tools.trace.record import CollectiveArguments, Integers, OpArguments, RankT
 
 _MAX_ELEMENTS = 1 << 44
 _MAX_AXES = 16
+_MAX_BYTES = 1 << 62
+"""Larger sizes are nonsense, and a summary could not hold them."""
+Moment = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""Nanoseconds whose differences fit into int64: a summary may come from anywhere."""
 
 
 class CollectiveEvent(msgspec.Struct, array_like=True, frozen=True):
@@ -33,8 +37,8 @@ class CollectiveEvent(msgspec.Struct, array_like=True, frozen=True):
     ranks: tuple[int, ...] | None
     group_size: int | None
     message_bytes: int | None
-    start_ns: int
-    end_ns: int
+    start_ns: Moment
+    end_ns: Moment
     before_compute_ns: int
     """Compute time since the collective before it ended."""
     before_host_ns: int
@@ -141,6 +145,8 @@ def _summarise(
     message_bytes = _message_bytes(kind, known, name, group_size)
     if message_bytes is None and shapes is not None:
         message_bytes = _shape_bytes(kind, shapes, name, group_size)
+    if message_bytes is not None and message_bytes > _MAX_BYTES:
+        message_bytes = None
     return kind, known.group, ranks, group_size, message_bytes
 
 

@@ -7,6 +7,7 @@ shapes are not here.
 """
 
 from collections import defaultdict
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -17,6 +18,10 @@ from tools.trace.flops import OpWork, find_work
 from tools.trace.links import find_enclosing, find_launches
 from tools.trace.record import Integers, RankTrace
 
+# A summary may come from anywhere, and these are divided by.
+PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
+PositiveFloat = Annotated[float, msgspec.Meta(gt=0, lt=1e40)]
+
 
 class RoofPoint(msgspec.Struct, frozen=True):
     """All calls of one op with one shape on one rank."""
@@ -25,14 +30,14 @@ class RoofPoint(msgspec.Struct, frozen=True):
     shape: str
     precision: str
     count: int
-    time_ns: int
-    flops: float
+    time_ns: PositiveInt
+    flops: PositiveFloat
     """Of one call."""
-    moved_bytes: float
+    moved_bytes: PositiveFloat
     """Of one call."""
-    roof_flops_per_s: float | None = None
+    roof_flops_per_s: PositiveFloat | None = None
     """Reachable at this intensity; None without a catalogue entry."""
-    peak_flops_per_s: float | None = None
+    peak_flops_per_s: PositiveFloat | None = None
     dims: tuple[int, ...] = ()
     """As in `OpWork`."""
 

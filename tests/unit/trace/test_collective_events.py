@@ -31,6 +31,12 @@ def test_a_kernels_own_arguments_come_first(write_trace: Callable[..., Path], ke
     assert one.ranks == tuple(range(8))
 
 
+def test_a_size_that_no_memory_holds_is_not_told(write_trace: Callable[..., Path], kernel: Make) -> None:
+    args = {"Collective name": "allgather", "In msg nelems": 2**60, "Group size": 2**60, "dtype": "Float"}
+    (one,) = _collectives(write_trace([kernel("ncclDevKernel_AllGather_RING_LL", 0, 10, **args)]))
+    assert one.message_bytes is None
+
+
 def test_the_launching_op_gives_shapes_where_the_kernel_has_none(
     write_trace: Callable[..., Path], kernel: Make, host_event: Make
 ) -> None:

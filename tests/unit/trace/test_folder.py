@@ -1,5 +1,6 @@
 """Folders: which files, which rank each is, what is unreadable, and summaries."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,43 @@ def test_a_summary_is_read_as_the_profile_it_was(
 def test_a_broken_summary_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text('{"format": "asap-rank-profile-1", "file": 5}')
     assert "rank summary" in profile_folder(tmp_path).unreadable[0][1]
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("roofline", "time_ns", 0),
+        ("roofline", "moved_bytes", 0),
+        ("roofline", "flops", 1e308),
+        ("roofline", "roof_flops_per_s", 0),
+        ("collectives", 5, 2**63),
+        ("collectives", 6, -(2**63)),
+    ],
+)
+def test_a_summary_with_figures_that_no_rank_has_is_unreadable(
+    write_trace: Callable[..., Path],
+    kernel: Make,
+    host_event: Make,
+    tmp_path: Path,
+    part: str,
+    field: str | int,
+    value: float,
+) -> None:
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    events = [
+        host_event("cpu_op", "aten::mm", 0, 50, **shapes),
+        host_event("cuda_runtime", "cudaLaunchKernel", 5, 3, correlation=1),
+        kernel("gemm", 60, 5, correlation=1),
+        kernel("ncclDevKernel_AllReduce_Sum_f32", 70, 5, stream=9),
+    ]
+    path = tmp_path / "summaries" / "rank0.summary.json"
+    path.parent.mkdir()
+    write_summary(profile_file(write_trace(events), load_patterns(), get_device("h100")), path)
+    assert profile_folder(path.parent).unreadable == []
+    content = json.loads(path.read_text())
+    content[part][0][field] = value
+    path.write_text(json.dumps(content))
+    assert "not a rank summary" in profile_folder(path.parent).unreadable[0][1]
 
 
 def test_a_summary_gets_the_roof_of_the_device_that_is_named(
