@@ -14,25 +14,20 @@ _CPU_DEVICE_TYPE = 0
 
 
 class MemoryColumns:
-    """Grows by batches; a batch with events that lack totals is left out."""
+    """Grows by batches; events that lack totals are left out."""
 
     def __init__(self) -> None:
         self._parts: list[Integers] = []
 
     def add(self, events: Sequence[TraceEvent]) -> None:
         """Appends the events of one batch."""
-        if not events:
-            return
         decoded = decode_arguments([event.args for event in events], MemoryArguments)
-        columns = (
-            [one.device_type for one in decoded],
-            [one.device for one in decoded],
-            [one.allocated for one in decoded],
-            [one.reserved for one in decoded],
-        )
-        if not any(None in column for column in columns):
-            time_ns = parse_nanoseconds([event.ts for event in events])
-            self._parts.append(np.stack([time_ns, *(np.array(one, dtype=np.int64) for one in columns)]))
+        rows = [(one.device_type, one.device, one.allocated, one.reserved) for one in decoded]
+        told = [position for position, row in enumerate(rows) if None not in row]
+        if told:
+            time_ns = parse_nanoseconds([events[position].ts for position in told])
+            figures = np.array([rows[position] for position in told], dtype=np.int64).T
+            self._parts.append(np.vstack([time_ns, figures]))
 
     def finish(self) -> tuple[MemoryCounter, ...]:
         """One counter per device, accelerators first."""

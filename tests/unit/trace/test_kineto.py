@@ -110,8 +110,8 @@ def test_host_ops_are_kept_where_there_is_no_device(
     assert len(read_kineto(write_trace([*ops, kernel("a", 0, 1)])).host_ops) == 0
 
 
-def test_memory_events_become_a_counter_per_device(write_trace: Callable[..., Path]) -> None:
-    events = [
+def test_memory_events_with_totals_become_a_counter_per_device(write_trace: Callable[..., Path]) -> None:
+    events: list[dict[str, Any]] = [
         {
             "ph": "i",
             "cat": "cpu_instant_event",
@@ -124,8 +124,9 @@ def test_memory_events_become_a_counter_per_device(write_trace: Callable[..., Pa
                 "Total Reserved": size * 2,
             },
         }
-        for time, kind, size in ((2, 1, 30), (1, 1, 10), (1, 0, 99))
+        for time, kind, size in ((3, 1, 70), (2, 1, 30), (1, 1, 10), (1, 0, 99))
     ]
+    del events[0]["args"]["Total Reserved"]
     accelerator, host = read_kineto(write_trace(events)).memory
     assert accelerator.is_accelerator
     assert not host.is_accelerator
