@@ -14,10 +14,11 @@ _TOP = 10
 
 
 def compare(before: list[RankProfile], after: list[RankProfile]) -> dict[str, Any]:
-    """Means over ranks and steady steps; a negative change is time won."""
-    terms_before, terms_after = _mean_step(before), _mean_step(after)
+    """Means over ranks and steady steps, or over whole traces where not all mark steps; less time is negative."""
+    by_step = _has_steps(before) and _has_steps(after)
+    terms_before, terms_after = _mean(before, by_step), _mean(after, by_step)
     return {
-        "per": "rank and step" if _has_steps(before) and _has_steps(after) else "rank",
+        "per": "rank and step" if by_step else "rank",
         "speedup": _ratio(terms_before["total_us"], terms_after["total_us"]),
         "terms": [
             _change(name, terms_before[name], terms_after[name])
@@ -25,7 +26,7 @@ def compare(before: list[RankProfile], after: list[RankProfile]) -> dict[str, An
             if name != "overlap_ratio"
         ],
         "overlap_ratio": {"before": terms_before["overlap_ratio"], "after": terms_after["overlap_ratio"]},
-        "kernels": _compare_kernels(before, after),
+        "kernels": _compare_kernels(before, after, by_step),
     }
 
 
@@ -33,16 +34,13 @@ def _has_steps(profiles: list[RankProfile]) -> bool:
     return bool(profiles) and all(profile.steady_steps for profile in profiles)
 
 
-def _mean_step(profiles: list[RankProfile]) -> dict[str, Any]:
-    """The mean over ranks of one steady step, or of the whole trace where no steps are marked."""
-    summed = add_breakdowns([steady_breakdown(profile) for profile in profiles])
-    count = _count_steps(profiles)
+def _mean(profiles: list[RankProfile], by_step: bool) -> dict[str, Any]:
+    """Of one rank's steady step, or of its whole trace."""
+    parts = [steady_breakdown(profile) if by_step else profile.breakdown for profile in profiles]
+    count = sum(len(profile.steady_steps) if by_step else 1 for profile in profiles) or 1
+    summed = add_breakdowns(parts)
     mean = Breakdown(**{one.name: round(getattr(summed, one.name) / count) for one in fields(summed)})
     return mean.as_microseconds()
-
-
-def _count_steps(profiles: list[RankProfile]) -> int:
-    return sum(len(profile.steady_steps) or 1 for profile in profiles) or 1
 
 
 def _change(name: str, before_us: float, after_us: float) -> dict[str, Any]:
@@ -59,9 +57,11 @@ def _ratio(value: float, base: float) -> float | None:
     return value / base if base else None
 
 
-def _compare_kernels(before: list[RankProfile], after: list[RankProfile]) -> list[dict[str, Any]]:
-    """The ten names of either side's longest kernels whose time per rank and step changed most."""
-    times_before, times_after = _kernel_times_us(before), _kernel_times_us(after)
+def _compare_kernels(
+    before: list[RankProfile], after: list[RankProfile], by_step: bool
+) -> list[dict[str, Any]]:
+    """The ten names of either side's longest kernels whose time changed most."""
+    times_before, times_after = _kernel_times_us(before, by_step), _kernel_times_us(after, by_step)
     names = sorted(times_before.keys() | times_after.keys())
     changes = np.array([times_after.get(name, 0.0) - times_before.get(name, 0.0) for name in names])
     chosen = np.argsort(-np.abs(changes), kind="stable")[:_TOP]
@@ -76,9 +76,9 @@ def _compare_kernels(before: list[RankProfile], after: list[RankProfile]) -> lis
     ]
 
 
-def _kernel_times_us(profiles: list[RankProfile]) -> dict[str, float]:
-    """Per rank and marked step; warm-up included, because kernels are not kept by step."""
-    count = sum(len(profile.steps) or 1 for profile in profiles) or 1
+def _kernel_times_us(profiles: list[RankProfile], by_step: bool) -> dict[str, float]:
+    """Per rank, and per marked step with warm-up included, because kernels are not kept by step."""
+    count = sum(len(profile.steps) if by_step else 1 for profile in profiles) or 1
     times: dict[str, float] = defaultdict(float)
     for profile in profiles:
         for kernel in profile.top_kernels:

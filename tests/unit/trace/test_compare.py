@@ -27,6 +27,14 @@ def test_steps_are_compared_not_traces_of_different_length() -> None:
     assert result["per"] == "rank and step"
 
 
+def test_where_one_side_marks_no_steps_whole_traces_are_compared() -> None:
+    marked, unmarked = _profile(12_000, 3, 6_000), _profile(12_000, 0, 6_000)
+    marked.steps = [StepProfile(number, 0, Breakdown(total_ns=4_000)) for number in range(3)]
+    for result in (compare([marked], [unmarked]), compare([unmarked], [marked])):
+        assert (result["per"], result["speedup"]) == ("rank", 1.0)
+        assert result["kernels"][0]["change_us"] == 0.0
+
+
 def test_each_term_has_its_change() -> None:
     result = compare([_profile(10_000, 2, 0)], [_profile(15_000, 2, 0)])
     (compute,) = [term for term in result["terms"] if term["term"] == "compute"]
