@@ -6,12 +6,12 @@ from tools.errors import InputError
 from tools.hardware import Device, get_device
 
 _PATTERNS = (
-    (r"A100-SXM\d?-80GB|A100-SXM\d?.*80", "a100-sxm-80gb"),
+    (r"A100-SXM.*80", "a100-sxm-80gb"),
     (r"A100-SXM\d?-40GB|A100-PG509", "a100-sxm-40gb"),
     (r"A800-SXM", "a800-sxm-80gb"),
     (r"H100 80GB HBM3|H100-SXM|H100 SXM", "h100-sxm-80gb"),
     (r"H100 PCIe", "h100-pcie-80gb"),
-    (r"H200", "h200-sxm-141gb"),
+    (r"\bH200", "h200-sxm-141gb"),
     (r"GB300", "gb300"),
     (r"GB200", "gb200"),
     (r"B300", "b300"),
