@@ -12,6 +12,8 @@ from service.store.rows import Data
 from service.store.tables import night_runs, schedules
 
 ACTIVE, PAUSED = "active", "paused"
+ADDING_LOCK = 0x41534153
+"""As an advisory lock: of two schedules with one workload, added at once, one is refused."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,10 @@ class ScheduleRow:
 def create_schedule(
     conn: sa.Connection, tenant: str, owner: str, name: str, definition: Data, now_s: float
 ) -> ScheduleRow:
-    """Runs from now on; ConflictError where the tenant has one of this name."""
+    """Runs from now on; ConflictError where the tenant has its name or a workload of it already."""
     if find_schedule(conn, tenant, name) is not None:
         raise ConflictError(f"there is a schedule {name!r} already; remove it, or take another name", "name")
+    _check_workloads(conn, tenant, definition)
     row = {"id": new_id(), "tenant": tenant, "owner": owner, "name": name, "state": ACTIVE}
     times = {"created_at": time.time(), "updated_at": time.time(), "considered_until": now_s}
     try:
@@ -44,6 +47,26 @@ def create_schedule(
     except sa.exc.IntegrityError:
         raise ConflictError(f"there is a schedule {name!r} already", "name") from None
     return get_schedule(conn, tenant, row["id"])
+
+
+def _check_workloads(conn: sa.Connection, tenant: str, definition: Data) -> None:
+    """A workload's history is the tenant's, under its name: two schedules would mix two jobs in it."""
+    if conn.dialect.name == "postgresql":  # SQLite has one writer at a time
+        conn.execute(sa.select(sa.func.pg_advisory_xact_lock(ADDING_LOCK)))
+    query = sa.select(schedules.c.name, schedules.c.definition).where(schedules.c.tenant == tenant)
+    taken = {name: row.name for row in conn.execute(query) for name in _workloads(row.definition)}
+    for place, name in enumerate(_workloads(definition)):
+        if name in taken:
+            raise ConflictError(
+                f"workload {name!r} is in the schedule {taken[name]!r} already, and its history is kept "
+                "under its name; give it another name here, or remove that schedule",
+                f"workloads[{place}].name",
+            )
+
+
+def _workloads(definition: Data) -> list[str]:
+    """By name; of an older release's definition, whatever it has."""
+    return [one["name"] for one in definition.get("workloads") or []]
 
 
 def get_schedule(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> ScheduleRow:

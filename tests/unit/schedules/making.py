@@ -10,9 +10,12 @@ from tests.unit.service_nightly.making import scenario
 ID = "0" * 32
 
 
+def job(name: str = "job") -> dict[str, Any]:
+    return {"name": name, "scenario": scenario(), "metrics": "/nowhere/*.json"}
+
+
 def body(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a schedule
-    one = {"name": "job", "scenario": scenario(), "metrics": "/nowhere/*.json"}
-    return {"name": "nightly", "cron": "30 5 * * *", "workloads": [one], **parts}
+    return {"name": "nightly", "cron": "30 5 * * *", "workloads": [job()], **parts}
 
 
 def spec(**parts: Any) -> ScheduleSpec:  # noqa: ANN401 - fields of a schedule

@@ -28,15 +28,16 @@ from service.store.schedules import (
     pause,
     resume,
 )
-from tests.unit.schedules.making import body, utc
+from tests.unit.schedules.making import body, job, utc
 
 NIGHT = utc(2026, 11, 16, 5, 30)
 DAY_S = 86_400.0
 
 
 def make(database: Database, tenant: str = "", name: str = "nightly", **parts: object) -> ScheduleRow:
+    definition = body(**{"name": name, "workloads": [job(f"job-{name}")], **parts})
     with database.begin() as conn:
-        return create_schedule(conn, tenant, "anna", name, body(name=name, **parts), NIGHT - 3600)
+        return create_schedule(conn, tenant, "anna", name, definition, NIGHT - 3600)
 
 
 def runs(database: Database, schedule: ScheduleRow) -> list[RunRow]:
@@ -163,6 +164,30 @@ def test_names_are_a_tenants_own(database: Database) -> None:
         assert len(list_schedules(conn, "a")[0]) == 1
         with pytest.raises(NotFoundError):
             get_schedule(conn, "c", "nightly")
+
+
+def test_a_workload_belongs_to_one_schedule_of_its_tenant(database: Database) -> None:
+    """Its history is kept under its name, and survives its schedule."""
+    first = make(database, name="first", workloads=[job()])
+    with pytest.raises(ConflictError, match="'first' already, and its history") as refused:
+        make(database, name="second", workloads=[job("other"), job()])
+    assert refused.value.field == "workloads[1].name"
+    make(database, tenant="b", name="second", workloads=[job()])
+    with database.begin() as conn:
+        delete_schedule(conn, "", first.id)
+    assert make(database, name="second", workloads=[job()]).name == "second"
+
+
+def test_of_schedules_with_one_workload_added_at_once_one_is_kept(database: Database) -> None:
+    def add(number: int) -> bool:
+        try:
+            make(database, name=f"s{number}", workloads=[job()])
+        except ConflictError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as people:
+        assert sum(people.map(add, range(6))) == 1
 
 
 def test_a_removed_schedule_takes_its_runs_along(database: Database, queue: NightQueue) -> None:
