@@ -13,13 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.coefficients import LEVELS, Definition, RowKeys, definitions
+from tools.cost.coefficients import Definition, LevelShifts, RowKeys, definitions, log_value
 from tools.errors import InputError
 
 FORMAT = "asap-cluster-calibration-1"
 DEVICE_LEVEL = frozenset({"fast_link_efficiency", "slow_link_efficiency", "rank_latency_s"})
-
-LevelShifts = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -58,17 +56,7 @@ def _shifted(d: Definition, value: float, keys: RowKeys, shifts: LevelShifts) ->
     others = {name: shift for name, shift in shifts.get(level, {}).items() if name != key}
     without = {**shifts, level: others}
     wanted = float(np.clip(value, d.low, d.high))
-    return {**without, level: {**others, key: math.log(wanted) - _log_value(d, keys, without)}}
-
-
-def _log_value(d: Definition, keys: RowKeys, shifts: LevelShifts) -> float:
-    """What `resolve` adds up, before it cuts at the bounds."""
-    moved = (
-        math.log(d.at.get(f"{level}:{keys.key(level, 0)}", 1.0))
-        + shifts.get(level, {}).get(keys.key(level, 0), 0.0)
-        for level in LEVELS
-    )
-    return math.log(d.prior) + sum(moved)
+    return {**without, level: {**others, key: math.log(wanted) - log_value(d, keys, 0, without)}}
 
 
 def parse_cluster_calibration(data: Mapping[str, object], source: str) -> ClusterCalibration:

@@ -1,9 +1,9 @@
 """The constants that no datasheet gives: few, named, bounded, the same for every model.
 
-Each has a prior from the literature and may be shifted, in log space, for all rows at once, for a device
-generation and for a framework: `value = prior * exp(everywhere + generation + framework)`, kept within its
-bounds. `kb_seed/calibration/coefficients.toml` defines them, `fitted.json` beside it holds the shifts that
-`make fit` learned. An unknown framework or generation has no shift of its own and falls back to the rest.
+Each has a prior from the literature and may be shifted, in log space, on every level of LEVELS:
+`value = prior * factors in "at" * exp(sum of the shifts)`, kept within its bounds.
+`kb_seed/calibration/coefficients.toml` defines them, `fitted.json` beside it holds the shifts that `make fit`
+learned. An unknown framework or generation has no shift of its own and falls back to the rest.
 """
 
 import tomllib
@@ -18,6 +18,7 @@ from tools.cost.inputs import Array, Columns
 from tools.errors import DataError
 
 LEVELS = ("everywhere", "generation", "device", "framework", "stack")
+"""A stack is a framework on a device generation."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,9 @@ class RowKeys:
         return columns[level][row]
 
 
-Shifts = Mapping[str, Mapping[str, Mapping[str, float]]]
+LevelShifts = Mapping[str, Mapping[str, float]]
+"""Of one constant, by level and key."""
+Shifts = Mapping[str, LevelShifts]
 
 
 @cache
@@ -104,7 +107,10 @@ def _definition(name: str, entry: Mapping[str, object]) -> Definition:
     known = {"prior", "low", "high", "spread", "meaning", "source", "at"}
     if set(entry) - known:
         raise DataError(f"coefficients.toml: {name} has unknown keys {sorted(set(entry) - known)}")
-    return Definition(name=name, **{"at": {}, **entry})  # type: ignore[arg-type]
+    found = Definition(name=name, **{"at": {}, **entry})  # type: ignore[arg-type]
+    if not 0 < found.low <= found.prior <= found.high:  # zero has no logarithm to shift
+        raise DataError(f"coefficients.toml: {name} needs 0 < low <= prior <= high")
+    return found
 
 
 def resolve(keys: RowKeys, shifts: Shifts) -> Coefficients:
@@ -117,9 +123,14 @@ def resolve(keys: RowKeys, shifts: Shifts) -> Coefficients:
     return Coefficients(**columns)
 
 
-def _value(d: Definition, keys: RowKeys, row: int, shifts: Mapping[str, Mapping[str, float]]) -> float:
-    log_value = np.log(d.prior)
+def _value(d: Definition, keys: RowKeys, row: int, shifts: LevelShifts) -> float:
+    return float(np.clip(np.exp(log_value(d, keys, row, shifts)), d.low, d.high))
+
+
+def log_value(d: Definition, keys: RowKeys, row: int, shifts: LevelShifts) -> float:
+    """Prior, factors and shifts of one row, before the bounds."""
+    total = np.log(d.prior)
     for level in LEVELS:
         key = keys.key(level, row)
-        log_value += np.log(d.at.get(f"{level}:{key}", 1.0)) + shifts.get(level, {}).get(key, 0.0)
-    return float(np.clip(np.exp(log_value), d.low, d.high))
+        total += np.log(d.at.get(f"{level}:{key}", 1.0)) + shifts.get(level, {}).get(key, 0.0)
+    return float(total)

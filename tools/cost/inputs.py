@@ -25,8 +25,13 @@ class Columns:
 
     def take(self, rows: Rows) -> Self:
         """The given rows; scalars stay scalars."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        return type(self)(**{name: value[rows] if np.ndim(value) else value for name, value in parts.items()})
+        return type(self)(**{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
+
+
+def _taken(part: Columns | Array, rows: Rows) -> Columns | Array:
+    if isinstance(part, Columns):
+        return part.take(rows)
+    return part[rows] if np.ndim(part) else part
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ Source: Lei et al., Distribution-Free Predictive Inference for Regression (2018)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,7 @@ class IntervalModel:
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> "IntervalModel":
-        return cls(**cast("dict[str, dict[str, float]]", dict(data)))  # type: ignore[arg-type]
+        return cls(**data)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

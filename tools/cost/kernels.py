@@ -18,11 +18,16 @@ BACKWARD_ATTENTION_EFFICIENCY = 0.85
 def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True) -> Array:
     """One product (m,k)x(k,n): arithmetic at the shape's efficiency, plus operands and result moved."""
     rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency
-    element_bytes = x.gemm_bytes if low_precision else x.value_bytes
     padding, inner = _padding(x, c, m, n, k)
     depth = 1.0 + c.gemm_depth_half / np.maximum(inner, 1.0)
-    traffic_bytes = (m * k + k * n) * element_bytes + m * n * x.value_bytes
-    return 2.0 * m * n * k * padding * depth / rate + traffic_bytes / x.memory_bandwidth
+    moved_bytes = gemm_moved_bytes(x, m, n, k, low_precision)
+    return 2.0 * m * n * k * padding * depth / rate + moved_bytes / x.memory_bandwidth
+
+
+def gemm_moved_bytes(x: Inputs, m: Array, n: Array, k: Array, low_precision: bool = True) -> Array:
+    """Both operands read and the result written, once."""
+    element_bytes = x.gemm_bytes if low_precision else x.value_bytes
+    return (m * k + k * n) * element_bytes + m * n * x.value_bytes
 
 
 def _gemm_rate(x: Inputs, c: Coefficients) -> Array:
@@ -35,9 +40,9 @@ def _padding(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array) -> tuple[
     """Work done over work asked for, and the inner dimension as computed: a systolic array runs whole tiles
     of weights, other devices waves of tiles."""
     systolic = x.torus_dimensions > 0
-    if not np.any(systolic):
-        return 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0), k
     waves = 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
+    if not np.any(systolic):
+        return waves, k
     inner = np.ceil(k / x.tile_n) * x.tile_n
     return np.where(systolic, _mxu_ratio(x, n, k), waves), np.where(systolic, inner, k)
 
@@ -68,7 +73,7 @@ def linear_s(
 
 def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     """Forward and backward of the attention core of one layer for one micro-batch on one rank."""
-    pairs = x.tokens * x.heads / x.tp * _attended(x)
+    pairs = attention_pairs(x)
     flops = 2.0 * pairs * (x.qk_dim + x.v_dim)
     width = (x.qk_dim + x.v_dim) / 2.0
     rate = x.half_peak * c.attention_efficiency * width / (width + c.attention_head_dim_half)
@@ -80,6 +85,6 @@ def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     return forward + scores_s, np.where(x.flash > 0, backward, 2.0 * forward) + scores_s
 
 
-def _attended(x: Inputs) -> Array:
-    """Keys computed for a query: without a fused causal kernel, the whole sequence."""
-    return np.where(x.flash > 0, causal_keys(x), x.seq)
+def attention_pairs(x: Inputs) -> Array:
+    """Queries times the keys computed for each: without a fused causal kernel, the whole sequence."""
+    return x.tokens * x.heads / x.tp * np.where(x.flash > 0, causal_keys(x), x.seq)

@@ -83,14 +83,10 @@ def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:
 
 def expert_block(x: Inputs, c: Coefficients) -> Work:
     """Router, token permutation, routed experts (grouped GEMM) and shared experts of one layer."""
-    local_experts = np.maximum(x.experts / x.ep, 1.0)
-    rows = x.tokens * x.experts_per_token / x.tp * x.etp
-    width = x.moe_ffn / x.etp
-    per_expert = rows / local_experts
-    up_f, up_b = linear_s(x, c, per_expert, width * x.up_matrices, x.hidden)
-    down_f, down_b = linear_s(x, c, per_expert, x.hidden, width)
-    ratio = c.grouped_gemm_ratio * np.where(x.gemm_bytes < 2.0, c.grouped_low_precision_ratio, 1.0)
-    scale = local_experts / ratio
+    held, rows, width = routed(x)
+    up_f, up_b = linear_s(x, c, rows / held, width * x.up_matrices, x.hidden)
+    down_f, down_b = linear_s(x, c, rows / held, x.hidden, width)
+    scale = held / grouped_ratio(x, c)
     forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
     permuted = rows * x.hidden * 4.0 * c.routing_traffic
     elements = permuted + rows * (x.up_matrices + 1.0) * width + x.tokens * 5.0 * x.hidden / x.norm_shards
@@ -98,6 +94,17 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     if not np.any(x.shared_ffn):
         return work
     return work + mlp_block(x, c, x.shared_ffn).scaled(np.where(x.shared_ffn > 0, 1.0, 0.0))
+
+
+def routed(x: Inputs) -> tuple[Array, Array, Array]:
+    """Experts that a rank holds, rows they get together, and intermediate elements of each on this rank."""
+    rows = x.tokens * x.experts_per_token / x.tp * x.etp
+    return np.maximum(x.experts / x.ep, 1.0), rows, x.moe_ffn / x.etp
+
+
+def grouped_ratio(x: Inputs, c: Coefficients) -> Array:
+    """Efficiency of grouped products over that of a dense one of the same shape."""
+    return c.grouped_gemm_ratio * np.where(x.gemm_bytes < 2.0, c.grouped_low_precision_ratio, 1.0)
 
 
 def head_block(x: Inputs, c: Coefficients) -> Work:

@@ -11,10 +11,19 @@ import numpy as np
 
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.coefficients import Coefficients, resolve
-from tools.cost.collectives import Group, all_reduce_s, all_to_all_s, gather_s, neighbour_s, place
+from tools.cost.collectives import (
+    Group,
+    all_reduce_s,
+    all_to_all_s,
+    gather_s,
+    neighbour_s,
+    place,
+    slice_devices,
+)
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.sizes import dense_shards, expert_ranks, expert_shards, layer_parameters, stages
+from tools.cost.traffic import ring_block_bytes, tensor_pair_s
 from tools.scenario import Scenario
 
 
@@ -46,9 +55,8 @@ def _model_parallel(x: Inputs, c: Coefficients) -> Iterator[Message]:
     one = np.ones(())
     hidden_bytes = x.tokens * x.hidden * x.value_bytes
     tensor = place(x, x.tp, one)
-    yield _message("tp", "all_reduce", tensor, hidden_bytes, all_reduce_s(x, c, tensor, hidden_bytes))
-    ring = place(x, x.cp, x.tp)
-    block_bytes = x.tokens * np.maximum(x.kv_heads / x.tp, 1.0) * (x.qk_dim + x.v_dim) * x.value_bytes
+    yield _message("tp", "all_reduce", tensor, hidden_bytes, tensor_pair_s(x, c))
+    ring, block_bytes = place(x, x.cp, x.tp), ring_block_bytes(x)
     yield _message("cp", "send_recv", ring, block_bytes, neighbour_s(x, c, ring, block_bytes))
     pipeline = place(x, x.pp, x.tp * x.cp * x.dp)
     stage_bytes = hidden_bytes / x.norm_shards
@@ -71,10 +79,10 @@ def _sharded(
     x: Inputs, c: Coefficients, axis: str, parameters: Array, ranks: Array, stride: Array, shards: Array
 ) -> Iterator[Message]:
     """A layer's parameters gathered (gradients scattered) over the shards, then reduced over the replicas."""
-    layer_bytes = parameters * x.value_bytes
-    group = place(x, shards, stride)
+    layer_bytes, domain = parameters * x.value_bytes, slice_devices(x)
+    group = place(x, shards, stride, domain)
     yield _message(axis, "all_gather", group, layer_bytes, gather_s(x, c, group, layer_bytes))
-    replicas = place(x, ranks / shards, stride * shards)
+    replicas = place(x, ranks / shards, stride * shards, domain)
     left = layer_bytes / shards
     yield _message(axis, "all_reduce", replicas, left, all_reduce_s(x, c, replicas, left))
 

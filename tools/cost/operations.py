@@ -13,9 +13,8 @@ from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.coefficients import Coefficients, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
-from tools.cost.kernels import attention_s, gemm_s
-from tools.cost.layers import projections
-from tools.cost.sizes import causal_keys
+from tools.cost.kernels import attention_pairs, attention_s, gemm_moved_bytes, gemm_s
+from tools.cost.layers import grouped_ratio, projections, routed
 from tools.scenario import Scenario
 
 
@@ -52,12 +51,11 @@ def _attention(x: Inputs, c: Coefficients) -> Iterator[Operation]:
     for position, (n, k) in enumerate(shapes):
         name = "attention output" if position == len(shapes) - 1 else "query, key, value"
         yield _product(name, x, c, x.tokens, n, k)
-    pairs = x.tokens * x.heads / x.tp * np.where(x.flash > 0, causal_keys(x), x.seq)
     width = x.qk_dim + x.v_dim
     moved = x.tokens * (x.heads + x.kv_heads) / x.tp * width * x.value_bytes
     seconds, _ = attention_s(x, c)
     shape = f"{x.seq:g} tokens, {x.heads / x.tp:g} heads of {x.v_dim:g}"
-    yield _operation("attention core", shape, 2.0 * pairs * width, moved, seconds)
+    yield _operation("attention core", shape, 2.0 * attention_pairs(x) * width, moved, seconds)
 
 
 def _feed_forward(x: Inputs, c: Coefficients) -> Iterator[Operation]:
@@ -69,26 +67,22 @@ def _feed_forward(x: Inputs, c: Coefficients) -> Iterator[Operation]:
 
 
 def _experts(x: Inputs, c: Coefficients) -> Iterator[Operation]:
-    held = np.maximum(x.experts / x.ep, 1.0)
-    rows = x.tokens * x.experts_per_token / x.tp * x.etp / held
-    ratio = c.grouped_gemm_ratio * np.where(x.gemm_bytes < 2.0, c.grouped_low_precision_ratio, 1.0)
-    width = x.moe_ffn / x.etp
+    held, rows, width = routed(x)
     for name, n, k in (("experts up", width * x.up_matrices, x.hidden), ("experts down", x.hidden, width)):
-        one = _product(name, x, c, rows, n, k)
+        one = _product(name, x, c, rows / held, n, k)
         yield _operation(
             name,
             f"{held:g} of {one.shape}",
             one.flops * held,
             one.moved_bytes * held,
-            one.seconds * held / ratio,
+            one.seconds * held / grouped_ratio(x, c),
         )
 
 
 def _product(
     name: str, x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True
 ) -> Operation:
-    element_bytes = x.gemm_bytes if low_precision else x.value_bytes
-    moved = (m * k + k * n) * element_bytes + m * n * x.value_bytes
+    moved = gemm_moved_bytes(x, m, n, k, low_precision)
     shape = f"{float(m):,.0f} × {float(n):,.0f} × {float(k):,.0f}"
     return _operation(name, shape, 2.0 * m * n * k, moved, gemm_s(x, c, m, n, k, low_precision))
 

@@ -14,7 +14,7 @@ KERNELS_PER_LAYER = 60.0
 """Launches of one layer, forward and backward together, counted in eager profiles of Megatron and FSDP."""
 KERNELS_OF_HEAD = 10.0
 RELAUNCHED = 0.4
-"""Share of a layer's launches that belong to its forward pass, which full recomputation repeats."""
+"""Share of a layer's launches that belong to its forward pass, which recomputation repeats."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from tools.cost.coefficients import Coefficients
-from tools.cost.inputs import Array, Columns, Inputs, Rows
+from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.sizes import (
     Stages,
     dense_shards,
@@ -52,10 +52,6 @@ class Core(Columns):
     dense: Array
     expert: Array
     layers: Array
-
-    def take(self, rows: Rows) -> "Core":
-        parts = [getattr(self, f.name) for f in fields(self)[1:]]
-        return Core(self.stage.take(rows), *(part[rows] if np.ndim(part) else part for part in parts))
 
 
 def step_breakdown(x: Inputs, c: Coefficients) -> Breakdown:

@@ -32,9 +32,13 @@ def tensor_pair_s(x: Inputs, c: Coefficients) -> Array:
 
 def context_s(x: Inputs, c: Coefficients) -> Array:
     """Ring exchange of keys and values, backward with their gradients too (Liu et al., arXiv 2310.01889)."""
-    block_bytes = x.tokens * np.maximum(x.kv_heads / x.tp, 1.0) * (x.qk_dim + x.v_dim) * x.value_bytes
-    hop_s = neighbour_s(x, c, place(x, x.cp, x.tp), block_bytes)
+    hop_s = neighbour_s(x, c, place(x, x.cp, x.tp), ring_block_bytes(x))
     return 3.0 * (x.cp - 1.0) * hop_s
+
+
+def ring_block_bytes(x: Inputs) -> Array:
+    """Keys and values of a rank's part of the sequence; a head that tensor ranks share is sent whole."""
+    return x.tokens * np.maximum(x.kv_heads / x.tp, 1.0) * (x.qk_dim + x.v_dim) * x.value_bytes
 
 
 def ring_merge_s(x: Inputs) -> Array:

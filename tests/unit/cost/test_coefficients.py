@@ -20,8 +20,7 @@ def test_there_is_one_definition_for_each_constant() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_definition_has_its_prior_in_bounds_a_source_and_known_levels(name: str) -> None:
     d = next(d for d in definitions() if d.name == name)
-    assert 0 <= d.low <= d.prior <= d.high
-    assert d.prior > 0
+    assert 0 < d.low <= d.prior <= d.high
     assert d.meaning
     assert d.source
     assert set(d.spread) <= set(LEVELS)

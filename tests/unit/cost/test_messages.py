@@ -2,11 +2,12 @@
 
 import pytest
 
-from tests.unit.cost.scenes import scene
+from tests.unit.cost.scenes import number, scene
 from tools.cost.calibration import shipped_calibration
 from tools.cost.coefficients import resolve
 from tools.cost.messages import Message, list_messages
-from tools.cost.traffic import context_s, expert_s, pipeline_s, tensor_pair_s
+from tools.cost.sizes import layer_parameters, stages
+from tools.cost.traffic import context_s, data_s, expert_s, pipeline_s, tensor_pair_s
 
 
 def by_axis(**words: object) -> dict[str, Message]:
@@ -28,6 +29,23 @@ def test_seconds_are_those_of_the_prediction() -> None:
     assert found["tp"].seconds == pytest.approx(float(tensor_pair_s(s.x, c)))
     assert 3 * found["cp"].seconds == pytest.approx(float(context_s(s.x, c)))
     assert 2 * found["pp"].seconds == pytest.approx(float(pipeline_s(s.x, c)))
+
+
+def test_sequence_parallelism_over_gloo_is_shown_with_its_third_pass() -> None:
+    words = {"device": "cpu", "devices": 4, "batch": 8, "precision": "fp32", "framework": "torch-fsdp2"}
+    s = scene("llama-3.1-8b", tp=4, zero_stage=0, sequence_parallel=True, **words)
+    c = resolve(s.keys, shipped_calibration().shifts)
+    assert list_messages(s.scenario)[0].seconds == pytest.approx(float(tensor_pair_s(s.x, c)))
+
+
+def test_replicas_of_a_hybrid_sharded_tpu_job_are_slices_apart() -> None:
+    s = scene("llama-3.1-8b", device="tpu-v5e", framework="maxtext", zero_stage=3, dp_shard=8)
+    c = resolve(s.keys, shipped_calibration().shifts)
+    shards, replicas = list_messages(s.scenario)
+    assert (shards.crosses_nodes, replicas.crosses_nodes) == (False, True)
+    dense, expert = layer_parameters(s.x, stages(s.x).moe_share)
+    charged = data_s(s.x, c, dense, expert, number(1.0))
+    assert replicas.seconds == pytest.approx(float(charged.step_end), rel=0.01)
 
 
 def test_an_exchange_of_experts_is_dispatched_and_combined_both_ways() -> None:
