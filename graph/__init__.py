@@ -1,1 +1,1 @@
-"""The order of the agents' work. Filled by the "Agents and knowledge" issue."""
+"""The order of the agents' work: state, nodes, routing, and who answers their questions."""

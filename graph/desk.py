@@ -101,9 +101,8 @@ class Desk:
         return {"explain_plan": explain_plan, "find_knowledge": find_knowledge}
 
     def report_incident(self, kind: str, says: str) -> None:
-        incident = {"node": self.journal.node, "kind": kind, "says": says}
-        self.incidents.append(incident)
-        self.journal.tell("incident", **{name: incident[name] for name in ("says",)}, incident=kind)
+        self.incidents.append({"node": self.journal.node, "kind": kind, "says": says})
+        self.journal.tell("incident", says=says, incident=kind)
 
     def done(self, **update: object) -> State:
         """The node's update of the state, with what it spent."""

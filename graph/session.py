@@ -93,4 +93,5 @@ def _nobody(_event: Event) -> None:
 
 def _is_taken_in(known: Data, decision: Mapping[str, Any]) -> bool:
     """A decision is told apart by its id, so that it may be delivered twice."""
-    return any(one["id"] == decision.get("id") is not None for one in known.get("decisions", []))
+    ids = [one["id"] for one in known.get("decisions", [])]
+    return decision["id"] is not None and decision["id"] in ids

@@ -26,9 +26,9 @@ class State(TypedDict, total=False):
     reading: Data
     """What the engineer's notes say: `accepted` and `refused` statements, the `scenario` that results."""
     analysis: Data
-    """`subject` (today's plan or a proposal), `prediction`, `diagnosis`, `facts`, `profile`."""
+    """`subject` (today's plan or a proposal), its `plan`, `prediction`, `diagnosis`, `facts`, `profile`."""
     knowledge: Data
-    """`playbooks` whose conditions hold, `hits` of the search, `method` of retrieval."""
+    """`playbooks` whose conditions hold, and `hits` of the search."""
     found: Data
     """What the search returned, and `considered`: plans from elsewhere with their verdict."""
     verification: Data
@@ -50,6 +50,7 @@ class State(TypedDict, total=False):
     route: Annotated[list[Data], operator.add]
     """Every step the coordinator chose, with its reason."""
     usage: Annotated[dict[str, float], added]
-    """Tokens, money, questions answered and given back to the rules."""
+    """Tokens, money, questions answered and given back to the rules, calls of tools, trials."""
     learnt: Data
+    """The `case` that a report names, those of `trials`, and how many decisions and trials were `seen`."""
     report: Data

@@ -1,4 +1,4 @@
-"""What a session's trials say about where it stands. Plain data in, plain data out; no arithmetic."""
+"""What a session's trials say about where it stands. Plain data in, plain data out."""
 
 from typing import Any
 

@@ -19,7 +19,6 @@ from graph.reasoner.question import A, Question, ReasonerError, Reply
 from graph.reasoner.schema import strict_schema
 from graph.reasoner.shrink import shrunk
 from graph.reasoner.structured import answer_as_json
-from graph.reasoner.tool_calls import ToolUse
 from graph.reasoner.tool_loop import SUBMIT, answer_with_tools
 from graph.reasoner.usage import Spend
 from graph.reasoner.ways import Way, Ways
@@ -37,12 +36,10 @@ class LanguageModel:
     def __init__(
         self,
         endpoint: Endpoint,
-        on_tool: Callable[[ToolUse], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.endpoint = endpoint
-        self._on_tool, self._clock = on_tool, clock
+        self.endpoint, self._clock = endpoint, clock
         self._client = Client(endpoint, sleep, clock)
         self._ways, self._breaker = Ways(clock), Breaker(clock)
 
@@ -102,7 +99,7 @@ class LanguageModel:
 
     def _by(self, way: Way, talk: Conversation, question: Question[A]) -> A:
         if way is Way.TOOLS:
-            return answer_with_tools(talk, question, self._on_tool)
+            return answer_with_tools(talk, question)
         return answer_as_json(talk, question, way)
 
 

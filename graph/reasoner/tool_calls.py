@@ -1,9 +1,6 @@
 """The tools of a question, as a model sees and calls them: checked arguments in, bounded JSON out."""
 
 import json
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -14,27 +11,23 @@ from graph.reasoner.fence import fenced
 from graph.reasoner.figures import rounded
 from graph.reasoner.question import Tools
 from graph.reasoner.schema import arguments_model, lax_schema
-from tools.errors import AsapError
+from tools.errors import DataError, InfeasibleError, InputError
+from tools.kb import KnowledgeError
 
 MOST_RESULT_CHARACTERS = 8000
 Spec = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ToolUse:
-    """One call as it happened; `result` is what the model was given, a failure included."""
-
-    tool: str
-    arguments: Mapping[str, Any]
-    result: object
-    seconds: float
+_FAILURES = (
+    InputError, InfeasibleError, DataError, KnowledgeError,
+    ValueError, TypeError, LookupError, ArithmeticError,
+)  # fmt: skip
+"""Of tools; not every AsapError: what stops the whole session must pass."""
 
 
 class Bench:
-    """Runs what the model calls. A call that cannot be run is told to the model, never raised."""
+    """Runs what the model calls. A call that cannot be run is told to the model, not raised."""
 
-    def __init__(self, tools: Tools, on_tool: Callable[[ToolUse], None] | None = None) -> None:
-        self._tools, self._on_tool = tools, on_tool
+    def __init__(self, tools: Tools) -> None:
+        self._tools = tools
         self._arguments: dict[str, type[BaseModel]] = {
             name: arguments_model(name, function) for name, function in tools.items()
         }
@@ -46,12 +39,7 @@ class Bench:
         ]
 
     def run(self, call: Call) -> str:
-        start = time.perf_counter()
-        result = self._result(call)
-        if self._on_tool:
-            seconds = time.perf_counter() - start
-            self._on_tool(ToolUse(call.name, call.arguments or {}, result, seconds))
-        return fenced(bounded(result))
+        return fenced(bounded(self._result(call)))
 
     def _result(self, call: Call) -> object:
         if call.name not in self._tools:
@@ -66,7 +54,7 @@ class Bench:
         except ValidationError as error:
             wrong = error.errors(include_url=False, include_input=False, include_context=False)
             return {"error": [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in wrong[:5]]}
-        except (AsapError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        except _FAILURES as error:
             return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
 
 

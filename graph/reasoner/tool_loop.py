@@ -1,14 +1,12 @@
 """An answer by tool calls: the model looks things up, a limited number of times, then hands its answer in."""
 
-from collections.abc import Callable
-
 from graph.reasoner.client import Call, Completion
 from graph.reasoner.conversation import Conversation
 from graph.reasoner.extract import UnusableError, check_answer, read_answer
 from graph.reasoner.faults import BAD_REQUEST, TOOL_LOOP, Fault
 from graph.reasoner.question import A, Question
 from graph.reasoner.structured import correction, unusable
-from graph.reasoner.tool_calls import Bench, ToolUse, spec_of
+from graph.reasoner.tool_calls import Bench, spec_of
 
 SUBMIT = "submit_answer"
 MOST_ROUNDS = 6
@@ -16,11 +14,9 @@ MOST_CALLS_AT_ONCE = 6
 ENOUGH = f"No more lookups. Call {SUBMIT} now, with what you know."
 
 
-def answer_with_tools(
-    talk: Conversation, question: Question[A], on_tool: Callable[[ToolUse], None] | None = None
-) -> A:
+def answer_with_tools(talk: Conversation, question: Question[A]) -> A:
     """Raises Fault where the endpoint calls no tools, the loop does not end or the answer is not valid."""
-    bench = Bench(question.tools, on_tool)
+    bench = Bench(question.tools)
     submit = spec_of(SUBMIT, "Hand in the answer. Call it once, at the end.", question.answer)
     calling = corrected = False
     for _ in range(MOST_ROUNDS):

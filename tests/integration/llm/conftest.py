@@ -7,7 +7,6 @@ import pytest
 
 from graph.reasoner.endpoint import Endpoint
 from graph.reasoner.llm import LanguageModel
-from graph.reasoner.tool_calls import ToolUse
 from tests.integration.llm.scripted_server import ScriptedServer
 from tests.integration.llm.smollm import lacking, serving
 
@@ -22,15 +21,13 @@ def pauses() -> list[float]:
 
 @pytest.fixture
 def model_at(pauses: list[float]) -> Iterator[MakeModel]:
-    """Makes a language model at a server: `model_at(server, retries=1, on_tool=...)`."""
+    """Makes a language model at a server: `model_at(server, retries=1)`."""
     made: list[LanguageModel] = []
 
-    def make(
-        server: ScriptedServer | str, on_tool: Callable[[ToolUse], None] | None = None, **settings: object
-    ) -> LanguageModel:
+    def make(server: ScriptedServer | str, **settings: object) -> LanguageModel:
         url = server if isinstance(server, str) else server.base_url
         endpoint = replace(Endpoint(url, "scripted", timeout_s=10.0), **settings)  # type: ignore[arg-type]
-        made.append(LanguageModel(endpoint, on_tool=on_tool, sleep=pauses.append))
+        made.append(LanguageModel(endpoint, sleep=pauses.append))
         return made[-1]
 
     yield make

@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 
 from graph.context import Context, Limits
+from graph.events import Event
+from graph.request import parse_request
+from graph.session import Session
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.replies import Played, Reply, Seen
 from tests.integration.llm.scripted_server import ScriptedServer
 from tests.unit.graph.cases import report_of, run, small
+from tools.errors import AsapError
 from tools.kb import open_seed
 from tools.recommend.prose import STRUCK
 
@@ -182,6 +186,27 @@ def test_events_tell_the_models_prompt_answer_tokens_and_tools(model_at: MakeMod
     asked = [event for event in events if event["kind"] == "reasoned" and event["by"] == "scripted"]
     assert {event["question"] for event in asked} >= {"weigh_diagnoses", "suggest_plans", "explain"}
     assert all(event["tokens"] > 0 and event["prompt"] for event in asked)
+
+
+class StoppedError(AsapError):
+    """What a worker raises whose session was cancelled or taken over."""
+
+
+def test_a_session_that_must_stop_stops_at_a_lookup_of_the_model(model_at: MakeModel) -> None:
+    lookup = replies.calls(("find_knowledge", {"query": "tp"}))
+
+    def reply(seen: Seen) -> Played:
+        return (lookup if seen.question == "suggest_plans" else playing())(seen)
+
+    def stop(event: Event) -> None:
+        if event.get("arguments", {}).get("query") == "tp":
+            raise StoppedError
+
+    with ScriptedServer(then=reply) as server:
+        session = Session("s1", Context(open_seed(), reasoner=model_at(server)))
+        with pytest.raises(StoppedError):
+            session.run(parse_request(small()), stop)
+    assert [seen.question for seen in server.seen].count("suggest_plans") == 1
 
 
 @pytest.mark.real

@@ -7,7 +7,6 @@ import pytest
 
 from graph.reasoner import faults
 from graph.reasoner.question import ReasonerError
-from graph.reasoner.tool_calls import ToolUse
 from graph.reasoner.tool_loop import MOST_ROUNDS, SUBMIT
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
@@ -25,13 +24,10 @@ def results(server: ScriptedServer) -> list[str]:
 
 
 def test_a_lookup_is_run_and_its_result_returned_before_the_answer(model_at: MakeModel) -> None:
-    told: list[ToolUse] = []
     with ScriptedServer(LOOKUP, ANSWER) as server:
-        reply = model_at(server, on_tool=told.append).ask(suggest_plans(TOOLS))
+        reply = model_at(server).ask(suggest_plans(TOOLS))
     assert reply.answer.suggestions[0].plan.tp == 4
-    assert [(one.tool, dict(one.arguments)) for one in told] == [("explain_plan", {"plan": {"tp": 4}})]
-    assert told[0].result == {"accepted": True, "why": "the slower term is pipeline_bubble"}
-    assert '"accepted":true' in results(server)[0]
+    assert '{"accepted":true,"why":"the slower term is pipeline_bubble"}' in results(server)[0]
     assert reply.tokens == 240
     assert "explain_plan(" in reply.prompt
 
