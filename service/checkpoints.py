@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
+from service.data_folder import make_data_folder
 from service.settings import Settings
 
 FILE = "checkpoints.db"
@@ -27,8 +28,8 @@ def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
         return
     from langgraph.checkpoint.sqlite import SqliteSaver
 
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with SqliteSaver.from_conn_string(str(settings.data_dir / FILE)) as saver:
+    file = make_data_folder(settings.data_dir) / FILE
+    with SqliteSaver.from_conn_string(str(file)) as saver:
         saver.conn.execute("PRAGMA journal_mode=WAL")
         saver.conn.execute("PRAGMA busy_timeout=10000")
         saver.setup()

@@ -88,8 +88,9 @@ def _alone(folder: Path, name: str) -> Iterator[None]:
     """One process at a time for a session; the lock goes with the process, however it ends."""
     import fcntl
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{name}.lock").open("w") as file:
+    from service.data_folder import make_data_folder
+
+    with (make_data_folder(folder) / f"{name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

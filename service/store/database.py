@@ -18,6 +18,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 
+from service.data_folder import make_data_folder
 from service.errors import NewerDatabaseError
 from service.store import migrations
 from tools.errors import InputError
@@ -121,7 +122,7 @@ def open_database(url: str) -> Database:
         allowed = "must be postgresql://user:password@host:port/name"
         raise InputError("ASAP_DATABASE_URL", "no address of a database", allowed) from None
     if engine.dialect.name == "sqlite":
-        Path(engine.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+        make_data_folder(Path(engine.url.database or "").parent)
         sa.event.listen(engine, "connect", _prepare)
         sa.event.listen(engine, "begin", _begin_on_sqlite)
     else:

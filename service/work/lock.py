@@ -6,8 +6,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO
 
+from service.data_folder import make_data_folder
 from service.settings import Settings
-from tools.errors import AsapError, InputError
+from tools.errors import AsapError
 
 WORKER_FILE = "worker.lock"
 UPGRADE_FILE = "upgrade.lock"
@@ -19,19 +20,19 @@ class BusyFolderError(AsapError):
 
 def upgrade_lock(settings: Settings) -> AbstractContextManager[None]:
     """PostgreSQL needs none: there the upgrades lock each other out in the database."""
-    return nullcontext() if settings.database_url else _waiting_for(settings.data_dir / UPGRADE_FILE)
+    return nullcontext() if settings.database_url else _waiting_for(settings.data_dir)
 
 
 @contextmanager
-def _waiting_for(path: Path) -> Iterator[None]:
-    with _opened(path) as file:
+def _waiting_for(folder: Path) -> Iterator[None]:
+    with (make_data_folder(folder) / UPGRADE_FILE).open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def lock_for_work(settings: Settings) -> IO[str]:
     """With SQLite one process runs sessions, so that whatever it finds begun is of a process that died."""
-    file = _opened(settings.data_dir / WORKER_FILE)
+    file = (make_data_folder(settings.data_dir) / WORKER_FILE).open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -41,12 +42,3 @@ def lock_for_work(settings: Settings) -> IO[str]:
             "ASAP_DATA_DIR, or share PostgreSQL by ASAP_DATABASE_URL"
         ) from None
     return file
-
-
-def _opened(path: Path) -> IO[str]:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("a")
-    except OSError as error:
-        allowed = f"a folder that this user may write ({error.strerror}: {error.filename})"
-        raise InputError("ASAP_DATA_DIR", str(path.parent), allowed) from None

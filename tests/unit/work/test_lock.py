@@ -17,5 +17,8 @@ def test_a_second_worker_of_one_folder_is_refused_until_the_first_has_gone(tmp_p
 def test_a_data_folder_that_cannot_be_written_is_named_with_its_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     settings = Settings(data_dir=tmp_path / "file" / "data")
-    with pytest.raises(InputError, match="ASAP_DATA_DIR.*may write.*Not a directory"), upgrade_lock(settings):
+    with (
+        pytest.raises(InputError, match=r"ASAP_DATA_DIR.*may write .Not a directory"),
+        upgrade_lock(settings),
+    ):
         pass
