@@ -35,7 +35,8 @@ def replan(
         answer = again.run(name, request)
         tonight = asked = _asked(answer, reason, best, at)
         proposal = proposal_of(answer, asked, gain) or proposal
-    return {"best": best, "asked": asked, "proposal": _still_open(proposal, best), "reoptimized": tonight}
+    still_open = _still_open(proposal, best, request.get("plan") or {})
+    return {"best": best, "asked": asked, "proposal": still_open, "reoptimized": tonight}
 
 
 def _described(request: Data) -> Data:
@@ -143,10 +144,11 @@ def doubt(best: Data | None, step_time_s: float) -> list[str]:
     return [f"{told}: predicted gains are less certain than they say"]
 
 
-def _still_open(proposal: Data | None, best: Data) -> Data | None:
-    """A proposal is over when its plan runs, or when nothing is gained by it any more."""
+def _still_open(proposal: Data | None, best: Data, today: Data) -> Data | None:
+    """A proposal is over when its plan runs, or when nothing is gained by any plan any more."""
     if proposal is None or best["plan"] is None:
         return None
-    if best["speedup"] is not None and best["speedup"] <= 1.0:
+    is_taken = all(today.get(name) == value for name, value in proposal["plan"].items())
+    if is_taken or (best["speedup"] is not None and best["speedup"] <= 1.0):
         return None
     return proposal

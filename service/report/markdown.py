@@ -3,7 +3,7 @@
 import re
 from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from service.report import terms, text
@@ -24,6 +24,11 @@ def markdown_report(scenario: Data, report: Data) -> str:
         .get_template(TEMPLATE)
         .render(view=view, report=report, terms=terms, trial_columns=COLUMNS)
     )
+    return tidied(page)
+
+
+def tidied(page: str) -> str:
+    """Without the empty lines that templates leave."""
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
 
@@ -43,8 +48,13 @@ def _shielded(found: re.Match[str]) -> str:
 
 @cache
 def _environment() -> Environment:
+    return make_environment(PackageLoader("service.report"))
+
+
+def make_environment(loader: BaseLoader) -> Environment:
+    """For templates whose every value shows as it is."""
     environment = Environment(
-        loader=PackageLoader("service.report"),
+        loader=loader,
         # Markup is left alone and all else escaped, here for Markdown, by `finalize`.
         autoescape=True,
         finalize=_escaped,

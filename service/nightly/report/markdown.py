@@ -1,16 +1,13 @@
-"""The report as Markdown (GitHub's), and short texts of it for chat and mail."""
+"""The report as Markdown (GitHub's), for chat and mail too."""
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from jinja2 import Environment, PackageLoader
 
 from service.nightly.report import words
-from service.report import text
-from service.report.markdown import escape_markdown
+from service.report.markdown import make_environment, tidied
 
 Data = Mapping[str, Any]
 
@@ -25,30 +22,9 @@ def markdown_workload(report: Data, said: Data) -> str:
 
 
 def _page(template: str, **content: object) -> str:
-    page = _environment().get_template(template).render(words=words, **content)
-    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
+    return tidied(_environment().get_template(template).render(words=words, **content))
 
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("service.nightly"),
-        # Markup is left alone and all else escaped, here for Markdown, by `finalize`.
-        autoescape=True,
-        finalize=_escaped,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {name: getattr(text, name) for name in ("percent", "seconds", "sentence")}
-    environment.filters |= {"cell": _cell}
-    return environment
-
-
-def _escaped(value: object) -> Markup:
-    return value if isinstance(value, Markup) else Markup(escape_markdown(value))
-
-
-def _cell(value: object) -> Markup:
-    """A bar inside code would still end the cell of a table."""
-    return Markup(escape_markdown(str(value).replace("`", "'")))
+    return make_environment(PackageLoader("service.nightly"))

@@ -94,7 +94,8 @@ class Scripted:
 
 
 def report(speedup: float = 1.3) -> dict[str, Any]:
-    plan = {**scenario()["plan"], "vpp": 1, "etp": 1, "sequence_parallel": False, "schedule": "1f1b"}
+    defaults = {"vpp": 1, "etp": 1, "sequence_parallel": False, "schedule": "1f1b"}
+    plan = {**scenario()["plan"], **defaults, "zero_stage": 1, "dp_shard": 2}
     first = {
         "plan": plan, "speedup": speedup, "speedup_low": speedup - 0.1, "speedup_high": speedup + 0.1,
         "changes": [{"field": "dp_shard", "from": 1, "to": 2}], "rationale": "less of it",

@@ -107,6 +107,14 @@ def test_the_proposal_that_was_approved_is_kept_not_the_first() -> None:
     assert kept["speedup"] == 1.2
 
 
+def test_a_proposal_whose_plan_runs_by_now_is_no_longer_open(database: Database, tmp_path: Path) -> None:
+    again, given = Scripted(), policy(reoptimize=True)
+    add_nights(tmp_path / "job", range(10))
+    assert night(database, tmp_path, given, again)["proposal"]
+    add_night(tmp_path / "job", 10, plan=report()["proposals"][0]["plan"])
+    assert night(database, tmp_path, given, again)["proposal"] is None
+
+
 def test_what_a_trial_measured_stands_in_place_of_the_prediction() -> None:
     proposal = {**report(1.3)["proposals"][0], "measured": {"speedup": 1.11}}
     kept = proposal_of(Answer(report={"proposals": [proposal]}), ASKED, 1.05)

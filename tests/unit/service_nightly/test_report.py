@@ -3,7 +3,6 @@
 import json
 import math
 from contextlib import closing
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +21,9 @@ from service.nightly.report.words import moved
 from service.settings import Settings
 from service.store.database import Database, open_database
 from tests.unit.service_nightly.making import Scripted, add_night, add_nights, desk, workload
+from tests.unit.web.browsing import Page
 
 HOSTILE = "</title><script>alert(1)</script>\"'<img src=x onerror=y>|`&<!here>"
-
-
-class Page(HTMLParser):
-    """What a browser would find: elements with their attributes, and the text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.elements)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +58,7 @@ def test_what_got_slower_comes_first_then_what_could_not_be_read(report: dict[st
 def test_the_overview_has_a_row_a_workload_and_what_to_do(report: dict[str, Any]) -> None:
     page = Page(html_overview(report, lambda name: f"workloads/{name}.html"))
     text = " ".join(page.words)
-    assert page.count("tr") == 1 + 3
+    assert len(page.all("tr")) == 1 + 3
     assert "2.00 to 2.51 s (+25" in text
     assert "Run once with the software of before" in text
     assert next(one["href"] for tag, one in page.elements if tag == "a") == "workloads/slow.html"
@@ -86,8 +67,8 @@ def test_the_overview_has_a_row_a_workload_and_what_to_do(report: dict[str, Any]
 def test_no_name_becomes_markup(report: dict[str, Any]) -> None:
     pages = [html_overview(report), *(html_workload(report, said) for said in report["workloads"])]
     for page in map(Page, pages):
-        assert not page.count("script")
-        assert not page.count("img")
+        assert not page.all("script")
+        assert not page.all("img")
         assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
     assert "alert(1)" in " ".join(Page(pages[0]).words)
 
