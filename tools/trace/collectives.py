@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tools.hardware import Device
 from tools.trace.collective_events import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
 from tools.trace.record import Integers
@@ -121,17 +122,25 @@ def bus_factor(kind: str, group_size: int) -> float:
     return 1.0
 
 
-def summarise(
-    aligned: list[AlignedCollectives], link_bytes_per_s: float | None = None
-) -> list[dict[str, Any]]:
+def summarise(aligned: list[AlignedCollectives], device: Device | None = None) -> list[dict[str, Any]]:
     """One entry per kind, group and size; times are means over the ranks, largest first."""
-    entries: list[dict[str, Any]] = []
-    for one in aligned:
-        known = (event.message_bytes for event in one.events[0])
-        sizes = np.array([-1 if size is None else size for size in known])
-        for size in np.unique(sizes).tolist():
-            entries.append(_entry(one, np.flatnonzero(sizes == size), size, link_bytes_per_s))  # noqa: PERF401
+    entries = [entry for one in aligned for entry in _entries(one, device)]
     return sorted(entries, key=lambda entry: -entry["time_us"])
+
+
+def _entries(one: AlignedCollectives, device: Device | None) -> list[dict[str, Any]]:
+    known = (event.message_bytes for event in one.events[0])
+    sizes = np.array([-1 if size is None else size for size in known])
+    link = None if device is None else _link_bytes_per_s(one, device)
+    return [_entry(one, np.flatnonzero(sizes == size), size, link) for size in np.unique(sizes).tolist()]
+
+
+def _link_bytes_per_s(one: AlignedCollectives, device: Device) -> float:
+    """The catalogue's fast link, or the network's where the group spans several domains of fast links."""
+    domain = max(device.devices_per_node, device.fast_domain_devices)
+    ranks = one.events[0][0].ranks
+    spans = len({rank // domain for rank in ranks}) > 1 if ranks else (one.group_size or 1) > domain
+    return device.inter_node_bytes_per_s if spans else device.intra_node_bytes_per_s
 
 
 def _entry(

@@ -14,7 +14,7 @@ _TOP = 10
 
 
 def compare(before: list[RankProfile], after: list[RankProfile]) -> dict[str, Any]:
-    """Means over ranks and steady steps, or over whole traces where not all mark steps; less time is negative."""
+    """Means over ranks and steady steps, or over ranks where not all mark steps; time won is negative."""
     by_step = _has_steps(before) and _has_steps(after)
     terms_before, terms_after = _mean(before, by_step), _mean(after, by_step)
     return {

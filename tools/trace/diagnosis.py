@@ -27,7 +27,6 @@ class Findings:
     shares: Shares
     collectives: list[dict[str, Any]]
     stragglers: list[dict[str, Any]]
-    pipeline: dict[str, Any] | None
     num_unreadable: int
 
 
@@ -50,7 +49,7 @@ def diagnose(findings: Findings) -> dict[str, Any]:
         "confidence": confidence,
         "summary": _why(cause, findings),
         "shares": {name: round(one, 4) for name, one in ranked},
-        "evidence": collect_evidence(findings),
+        "evidence": _collect_evidence(findings),
         "competing_causes": competing,
         "next_to_profile": advice,
     }
@@ -89,7 +88,7 @@ def _waiting(findings: Findings) -> str:
     return f"{findings.shares.waiting:.0%} of the step is waiting for late ranks{blame}"
 
 
-def collect_evidence(findings: Findings) -> list[dict[str, Any]]:
+def _collect_evidence(findings: Findings) -> list[dict[str, Any]]:
     """Numbers, each with the place it comes from."""
     shares, steady = findings.shares, findings.shares.steady
     total = max(steady.total_ns, 1)

@@ -49,11 +49,12 @@ def build_report(folder: FolderProfile, device: Device | None = None) -> dict[st
     """Every analysis over several ranks, in the contract's shape."""
     ranks = folder.ranks
     aligned = align(ranks)
-    collectives = summarise(aligned, _link_bytes_per_s(ranks, device))
+    named = next((one.device_name for one in ranks if one.device_name), None)
+    collectives = summarise(aligned, device or find_device(named))
     stragglers = find_stragglers(aligned)
     pipeline = analyse_pipeline(ranks)
     shares = weigh(ranks, _waiting_ns(aligned), pipeline is not None)
-    findings = Findings(ranks, shares, collectives, stragglers, pipeline, len(folder.unreadable))
+    findings = Findings(ranks, shares, collectives, stragglers, len(folder.unreadable))
     return {
         "ranks": [describe_rank(rank) for rank in ranks],
         "total": add_breakdowns([rank.breakdown for rank in ranks]).as_microseconds(),
@@ -68,16 +69,6 @@ def build_report(folder: FolderProfile, device: Device | None = None) -> dict[st
 def _waiting_ns(aligned: list[AlignedCollectives]) -> float:
     """Of all ranks together."""
     return float(sum(np.sum(one.waiting_ns) for one in aligned if one.waiting_ns is not None))
-
-
-def _link_bytes_per_s(ranks: list[RankProfile], device: Device | None) -> float | None:
-    """The catalogue's link inside a node, or between nodes when the job spans several."""
-    device = device or find_device(next((one.device_name for one in ranks if one.device_name), None))
-    if device is None:
-        return None
-    world_size = max((one.world_size or 1 for one in ranks), default=1)
-    inside = world_size <= max(device.devices_per_node, device.fast_domain_devices)
-    return device.intra_node_bytes_per_s if inside else device.inter_node_bytes_per_s
 
 
 def describe_rank(profile: RankProfile) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tools.hardware import get_device
 from tools.trace.breakdown import Breakdown
 from tools.trace.collective_events import CollectiveEvent, count_elements
 from tools.trace.collectives import align, bus_factor, summarise
@@ -82,9 +83,32 @@ def test_bus_factors_are_those_of_nccl_tests(kind: str, factor: float) -> None:
 
 def test_bus_bandwidth_is_true_gigabytes_per_second() -> None:
     events = [CollectiveEvent("all_reduce", None, None, 2, 10**9, 0, 10 * MS, 0, 0, 0)]
-    (entry,) = summarise(align([_rank(0, events)]), link_bytes_per_s=3e11)
+    (entry,) = summarise(align([_rank(0, events)]))
     assert entry["bus_bandwidth_gbytes_per_s"] == pytest.approx(100.0)
-    assert entry["link_gbytes_per_s"] == 300
+    assert entry["link_gbytes_per_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("ranks", "group_size", "inside"),
+    [
+        ((0, 1), 2, True),
+        ((8, 9, 10), 3, True),
+        ((0, 8), 2, False),
+        ((7, 8), 2, False),
+        (None, 8, True),
+        (None, 16, False),
+        (None, None, True),
+    ],
+)
+def test_a_group_is_set_beside_the_link_that_it_crosses(
+    ranks: tuple[int, ...] | None, group_size: int | None, inside: bool
+) -> None:
+    """However many ranks the whole job has."""
+    device = get_device("a100-sxm-80gb")
+    event = CollectiveEvent("all_reduce", None, ranks, group_size, 10**6, 0, MS, 0, 0, 0)
+    (entry,) = summarise(align([_rank(0, [event])]), device)
+    link = device.intra_node_bytes_per_s if inside else device.inter_node_bytes_per_s
+    assert entry["link_gbytes_per_s"] == link / 1e9
 
 
 def test_no_size_gives_no_bandwidth() -> None:
