@@ -16,6 +16,7 @@ from tools.cost.intervals import IntervalModel, Residuals, learn
 from tools.errors import AsapError
 from tools.fit.calibrate import fit
 from tools.fit.crossvalidate import (
+    Indices,
     OutOfFold,
     Table,
     cross_validate,
@@ -61,7 +62,7 @@ def write_fit(measurements: Path, output: Path) -> None:
 
 
 def learn_intervals(
-    table: Table, by_group: OutOfFold, by_source: OutOfFold, rows: "np.ndarray | None" = None
+    table: Table, by_group: OutOfFold, by_source: OutOfFold, rows: Indices | None = None
 ) -> IntervalModel:
     """What groups left out teach about measured stacks, and whole sources about unmeasured ones; `rows`
     restricts who teaches."""

@@ -1,9 +1,11 @@
 """Published measurements, read from a JSONL file that lies outside the repo."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,29 +32,45 @@ class Measurement:
 def read_measurements(path: Path) -> list[Measurement]:
     if not path.is_file():
         raise InputError("measurements", str(path), "a JSONL file of published measurements is needed")
-    lines = path.read_text().splitlines()
-    return [_measurement(json.loads(line)) for line in lines if line.strip()]
+    lines = path.read_bytes().splitlines()
+    rows = [_read_line(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not rows:
+        raise InputError("measurements", str(path), "the file has no rows")
+    return rows
 
 
-def _measurement(row: dict[str, object]) -> Measurement:
+def _read_line(number: int, line: bytes) -> Measurement:
+    place = f"measurements, line {number}"
+    try:
+        return _measurement(json.loads(line))
+    except InputError as error:
+        raise InputError(f"{place}: {error.field}", error.given, error.allowed) from error
+    except (KeyError, TypeError, ValueError) as error:
+        says = f"a measured run is needed ({type(error).__name__}: {error})"
+        raise InputError(place, line.decode(errors="replace"), says) from error
+
+
+def _measurement(row: dict[str, Any]) -> Measurement:
     measured, source = row["measured"], row["source"]
-    if not isinstance(measured, dict) or not isinstance(source, dict):
-        raise InputError("measurements", row.get("id"), "'measured' and 'source' must be objects")
+    step_time_s = float(measured["step_time_s"])
+    if not 0 < step_time_s < math.inf:
+        raise ValueError(f"step_time_s is {step_time_s}")
     return Measurement(
         id=str(row["id"]),
         source=str(source["key"]),
         group=str(row["group"]),
         scenario=parse_scenario(row["scenario"]),
         stated=_stated(row["scenario"]),
-        step_time_s=float(measured["step_time_s"]),
+        step_time_s=step_time_s,
         peak_memory_gib=measured.get("peak_memory_gib"),
     )
 
 
-def _stated(scenario: object) -> frozenset[str]:
-    plan = scenario.get("plan") if isinstance(scenario, dict) else None
-    fields = {name for name, value in (plan or {}).items() if value is not None}
-    return frozenset(fields if (plan or {}).get("zero_stage_known", True) else fields - {"zero_stage"})
+def _stated(scenario: dict[str, Any]) -> frozenset[str]:
+    """Of a scenario that was parsed, so it has a plan."""
+    plan = scenario["plan"]
+    fields = {name for name, value in plan.items() if value is not None}
+    return frozenset(fields if plan.get("zero_stage_known", True) else fields - {"zero_stage"})
 
 
 def step_times(rows: Sequence[Measurement]) -> NDArray[np.float64]:

@@ -47,8 +47,10 @@ class PlanSpace:
 
     def __init__(self, scenario: Scenario, constraints: Constraints) -> None:
         self.scenario = scenario
-        self.constraints = constraints
         self._framework = get_framework(scenario.training.framework)
+        self._allowed = {
+            name: {encoded(name, value) for value in values} for name, values in constraints.allowed.items()
+        }
 
     def degrees(self) -> Table:
         """Every (tp, pp, cp, dp) whose product is the number of devices, with sequence parallelism."""
@@ -90,7 +92,7 @@ class PlanSpace:
 
     def with_sharding(self, table: Table) -> Table:
         """Adds zero_stage and dp_shard: none, every hybrid size, the whole data-parallel group."""
-        wanted = self.constraints.allowed.get("zero_stage", range(4))
+        wanted = self._allowed.get("zero_stage", range(4))
         stages = [stage for stage in self._values("zero_stage", range(4)) if stage in wanted]
 
         def options(ranks: int) -> Options:
@@ -119,19 +121,16 @@ class PlanSpace:
         return self._legal(joined(parts) if parts else _crossed(table, names, []))
 
     def _permitted(self, names: tuple[str, ...], option: tuple[int, ...]) -> bool:
-        allowed = self.constraints.allowed
-        return all(
-            name not in allowed or value in {encoded(name, a) for a in allowed[name]}
-            for name, value in zip(names, option, strict=True)
-        )
+        pairs = zip(names, option, strict=True)
+        return all(name not in self._allowed or value in self._allowed[name] for name, value in pairs)
 
     def _legal(self, table: Table) -> Table:
         """The rows that break no rule, as far as the fields that are there can tell."""
         s = self.scenario
         facts = Facts(s.model, s.cluster, s.training, cast(PlanColumns, SimpleNamespace(**_typed(table))))
         legal = np.ones(count(table), dtype=np.bool_)
-        for name in table.keys() & self.constraints.allowed.keys():
-            legal &= np.isin(table[name], [encoded(name, value) for value in self.constraints.allowed[name]])
+        for name in table.keys() & self._allowed.keys():
+            legal &= np.isin(table[name], [*self._allowed[name]])
         for rule in rules_for(s.training.framework):
             try:
                 legal &= ~rule.breaks(facts)

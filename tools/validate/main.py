@@ -26,7 +26,7 @@ from tools.fit.crossvalidate import (
 from tools.fit.main import MEASUREMENTS, REPO, learn_intervals
 from tools.fit.measurements import Measurement, read_measurements
 from tools.validate.plot import scatter_svg
-from tools.validate.score import Mask, MemoryScore, Outcome, Score, memory_score, score
+from tools.validate.score import MemoryScore, Outcome, Score, memory_score, score
 from tools.validate.tables import report, score_table
 
 PLOT = "validation.svg"
@@ -96,10 +96,9 @@ def _by(outcome: Outcome, key: Callable[[Measurement], str], rows: Sequence[Meas
 
 
 def _kinds(rows: Sequence[Measurement], table: Table) -> list[str]:
-    names: Mask = table.headline
     return [
         ("moe" if row.scenario.model.is_moe else "dense") if counted else "small"
-        for row, counted in zip(rows, names, strict=True)
+        for row, counted in zip(rows, table.headline, strict=True)
     ]
 
 

@@ -7,6 +7,7 @@ log of step time that a feature must save to be chosen.
 
 import datetime
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,7 @@ def main() -> int:
     try:
         experts = expert_runs(read_measurements(MEASUREMENTS))
     except AsapError as error:
-        print(f"fit-preferences: error: {error}")
+        print(f"fit-preferences: error: {error}", file=sys.stderr)
         return 2
     gathered = [o for o in offers(experts) if len(o.differences)]
     weights = learn_weights([choice(o) for o in gathered], feature_names(gathered[0]))

@@ -16,7 +16,8 @@ from tools.errors import AsapError
 from tools.fit.main import MEASUREMENTS
 from tools.fit.measurements import SMALL_MODEL_SOURCE, Measurement, read_measurements
 from tools.recommend.choose import different, preferred_order
-from tools.scenario import Facts, columns_of, legal_mask
+from tools.scenario import Facts, legal_mask
+from tools.sharding.space import to_columns, where
 from tools.validate.experts import Offer, expert_runs, offers
 from tools.validate.preferences import left_out_weights
 
@@ -67,11 +68,8 @@ def _line(name: str, results: Sequence[Result]) -> str:
 
 
 def _legal(offer: Offer, rows: Sequence[int]) -> int:
-    from tools.scenario import Plan
-    from tools.sharding.space import decoded
-
     s = offer.expert.scenario
-    plans = columns_of([Plan.model_validate(decoded(offer.found.best.plans, row)) for row in rows])
+    plans = to_columns(where(offer.found.best.plans, np.array(rows)))
     return int(np.sum(legal_mask(Facts(s.model, s.cluster, s.training, plans))))
 
 

@@ -101,6 +101,30 @@ def test_a_missing_file_is_the_user_s_mistake(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"measured": 3, "source": {}}',
+        b'{"measured": {"step_time_s": 0}, "source": {"key": "a"}}',
+        b'{"measured": {"step_time_s": 1}, "source": {"key": "a"}, "id": 1, "group": "g", "scenario": {}}',
+    ],
+)
+def test_a_broken_row_is_told_in_one_line(
+    text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(text)
+    assert main(["--measurements", str(path), "--output", str(tmp_path / "x")]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("fit: error: measurements")
+    assert told.count("\n") == 1
+
+
 def test_intervals_are_learned_from_the_rows_that_may_teach(
     scenarios: list[Scenario], write_measurements: Write
 ) -> None:
