@@ -4,14 +4,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import sqlalchemy as sa
+
 from graph.request import parse_request
 from service.errors import NotFoundError
 from service.nightly.definition import Policy
 from service.nightly.reoptimize import Answer, Data
 from service.store.database import Database
 from service.store.rows import SessionRow
-from service.store.sessions import NewSession, SessionFilter, create_session, get_session, list_sessions
+from service.store.sessions import NewSession, create_session, get_session
 from service.store.states import BUSY, COMPLETED, WAITING
+from service.store.tables import sessions
 from service.work.queue import Queue
 from tools.errors import AsapError
 from tools.scenario import parse_scenario
@@ -47,10 +50,10 @@ class ThroughQueue:
 
     def _find(self, workload: str) -> SessionRow | None:
         """What an earlier leg of this night began."""
-        own = SessionFilter(labels=self._labels(workload))
+        is_own = sessions.c.tenant == self.tenant, sessions.c.idempotency_key == self._key(workload)
         with self.database.read() as conn:
-            found, _ = list_sessions(conn, self.tenant, own, limit=1)
-            return get_session(conn, self.tenant, found[0].id) if found else None
+            id = conn.scalar(sa.select(sessions.c.id).where(*is_own))
+            return get_session(conn, self.tenant, id) if id else None
 
     def _create(self, new: NewSession) -> SessionRow:
         with self.database.begin() as conn:
@@ -59,8 +62,8 @@ class ThroughQueue:
                 self.queue.enqueue(conn, row)
         return row
 
-    def _labels(self, workload: str) -> dict[str, str]:
-        return {"schedule": self.schedule, "workload": workload, "night": self.run_id}
+    def _key(self, workload: str) -> str:
+        return f"night/{self.run_id}/{workload}"
 
     def look(self, session_id: str) -> Answer | None:
         with self.database.read() as conn:
@@ -79,12 +82,12 @@ class ThroughQueue:
             owner=self.owner,
             mode=parsed.mode,
             approval=parsed.approval,
-            labels=self._labels(workload),
+            labels={"schedule": self.schedule, "workload": workload, "night": self.run_id},
             model=scenario.model.name or None,
             device=scenario.cluster.device,
             num_devices=scenario.cluster.num_devices,
             budget=budget.model_dump(exclude_none=True) if budget else None,
-            idempotency_key=f"night/{self.run_id}/{workload}",
+            idempotency_key=self._key(workload),
         )
 
     def _wait(self, row: SessionRow) -> SessionRow:

@@ -35,14 +35,14 @@ def show(
     cursor: EntryCursor = None,
 ) -> Response:
     chosen: dict[str, str | None] = {"q": q, "kind": kind, "status": status}
-    following, limitation = None, None
+    following, limitation, wanted = None, None, (_kind(kind), _status(status))
     if q.strip():
         found = knowledge.search(parts, caller, q, HITS)
         entries = [hit_view(hit) for hit in found.items]
-        entries = [one for one in entries if _fits(one, kind, status)]
+        entries = [one for one in entries if _fits(one, *wanted)]
         limitation = found.limitation
     else:
-        listed = knowledge.list_entries(parts, caller, _kind(kind), _status(status), cursor, LINES)
+        listed = knowledge.list_entries(parts, caller, *wanted, cursor, LINES)
         entries, following = [EntryView(one) for one in listed.items], listed.next_cursor
     return page(
         request,
@@ -75,8 +75,8 @@ def mark(id: knowledge.EntryId, form: CheckedForm, parts: PartsOf, caller: Appro
     return RedirectResponse(f"/knowledge/{id}", 303)
 
 
-def _fits(one: EntryView, kind: str, status: str) -> bool:
-    return kind in ("", one.entry.kind) and status in ("", one.entry.status)
+def _fits(one: EntryView, kind: Kind | None, status: Status | None) -> bool:
+    return kind in (None, one.entry.kind) and status in (None, one.entry.status)
 
 
 def _kind(given: str) -> Kind | None:

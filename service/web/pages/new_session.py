@@ -30,6 +30,7 @@ from tools.scenario.spec import Framework
 
 router = APIRouter(route_class=PageRoute)
 
+POLICY = "policy"
 FRAMEWORKS: tuple[str, ...] = get_args(Framework)
 Source = Annotated[str | None, Query(alias="from", max_length=64, description="a session to begin with")]
 
@@ -118,10 +119,13 @@ def _form(
 
 
 def _of_session(parts: Parts, caller: Caller, id: str) -> Form:
-    """A session's request, to be changed and submitted again."""
+    """A session's request, to be changed and submitted again; what has a field of its own stands there."""
     with parts.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
-    request = {name: value for name, value in (row.request or {}).items() if name not in ("mode", "approval")}
+    own = ("mode",) if row.approval == POLICY else ("mode", "approval")
+    request = {name: value for name, value in (row.request or {}).items() if name not in own}
+    if row.budget:
+        request["budget"] = row.budget
     labels = ", ".join(f"{name}={value}" if value else name for name, value in row.labels.items())
     text = json.dumps(request, indent=2, ensure_ascii=False)
     return {"kind": SCENARIO, "config": text, "labels": labels, "mode": row.mode, "approval": row.approval}

@@ -185,7 +185,8 @@ def test_knowledge_is_found_by_words_and_read(served: Served) -> None:
     assert entry.status_code == 200
     assert "What to do" in text.text
     assert "Sources" in text.text
-    assert get(served, "/knowledge?kind=other")[0].status_code == 422
+    for address in ("/knowledge?kind=other", "/knowledge?q=bubble&kind=other"):
+        assert get(served, address)[0].status_code == 422
 
 
 def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> None:

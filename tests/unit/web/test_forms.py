@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.api.problems import ApiError
+from service.store.sessions import NewSession, create_session
 from service.web.forms import MEDIA_TYPE, parse_form
 from service.web.submission import KINDS, body_of
 from tests.unit.service_api.served import SCENARIO, Served
-from tests.unit.web.browsing import post, token
+from tests.unit.web.browsing import get, post, token
 from tools.errors import InputError
 
 FILLED = {
@@ -152,6 +153,17 @@ def test_a_form_with_todays_plan_is_answered_with_its_prediction(served: Served)
 def test_an_upload_that_is_not_whole_is_refused_before_anything_is_submitted(served: Served) -> None:
     id = served.client.post("/v1/traces", json={}).json()["id"]
     assert validated(served, {**FILLED, "traces": f"trace:{id}"})["field"] == "traces"
+
+
+def test_a_session_is_begun_again_with_its_policy_and_its_budget(served: Served) -> None:
+    asked: dict[str, Any] = {"mode": "tune", "approval": "policy", "policy": {"fields": ["recompute"]}}
+    new = NewSession({**SCENARIO, **asked}, mode="tune", approval="policy", budget={"trials": 2})
+    with served.parts.database.begin() as conn:
+        row, _ = create_session(conn, new)
+    _, page = get(served, f"/sessions/new?from={row.id}")
+    again = json.loads(next(words for words in page.words if words.strip().startswith("{")))
+    del asked["mode"]  # which has a field of its own
+    assert again == {**SCENARIO, **asked, "budget": {"trials": 2}}
 
 
 def test_a_form_that_is_sent_twice_makes_one_session(served: Served) -> None:
