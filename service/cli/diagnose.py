@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.cli.io import read_object, write_json_line
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from service.cli.parser import positive_number
 from tools.cost.encode import scenario_device
 from tools.errors import InputError
 from tools.hardware import Device, get_device
@@ -56,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=[],
         help="count kernels whose name matches as communication; may be repeated",
     )
-    parser.add_argument("--workers", type=_count, metavar="N", help="processes to read with")
+    parser.add_argument("--workers", type=positive_number, metavar="N", help="processes to read with")
 
 
 def run(args: Namespace) -> int:
@@ -64,8 +65,8 @@ def run(args: Namespace) -> int:
     patterns = with_user_kernels(load_patterns(), args.communication_pattern)
     scenario = _read_scenario(args)
     device = _find_device(args.device) or (scenario_device(scenario.cluster) if scenario else None)
-    report = _analyse(args.folder, patterns, device, args.workers)
-    after = _analyse(args.compare, patterns, device, args.workers) if args.compare else None
+    report = _analyse("DIR", args.folder, patterns, device, args.workers)
+    after = _analyse("--compare", args.compare, patterns, device, args.workers) if args.compare else None
     check = check_prediction(report.profile.ranks, scenario) if scenario else None
     if args.html:
         _write(args.html, "--html", _render(report, after, check))
@@ -81,17 +82,10 @@ def run(args: Namespace) -> int:
 
 def _read_scenario(args: Namespace) -> Scenario | None:
     if args.scenario:
-        return parse_scenario(read_object(args.scenario))
+        return parse_scenario(read_object(args.scenario, MAX_SCENARIO_BYTES, "--scenario"))
     if args.calibration_out:
         raise InputError("--calibration-out", args.calibration_out, "needs --scenario, the traced job")
     return None
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
 
 
 def _find_device(name: str | None) -> Device | None:
@@ -102,13 +96,16 @@ def _find_device(name: str | None) -> Device | None:
 
 
 def _analyse(
-    folder: str, patterns: CommunicationPatterns, device: Device | None, workers: int | None
+    argument: str, folder: str, patterns: CommunicationPatterns, device: Device | None, workers: int | None
 ) -> TraceReport:
     with _progress_bar(folder) as progress:
-        report = analyse_folder(Path(folder), patterns, device, progress, workers)
+        try:
+            report = analyse_folder(Path(folder), patterns, device, progress, workers)
+        except InputError as error:
+            raise InputError(argument, error.given, error.allowed) from None
     if not report.profile.ranks:
         file, reason = report.profile.unreadable[0]
-        raise InputError("DIR", folder, f"has no readable trace ({file}: {reason})")
+        raise InputError(argument, folder, f"has no readable trace ({file}: {reason})")
     return report
 
 
@@ -119,10 +116,11 @@ def _progress_bar(folder: str) -> Iterator[Progress | None]:
         yield None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress as Bar
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"reading {folder}", total=None)
+        task = bar.add_task(f"reading {escape(folder)}", total=None)
 
         def show(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)

@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.cli.cells import said
+
 _NEAR_RATIO = 0.1
 
 
@@ -14,7 +16,7 @@ def print_prediction(console: Console, comparison: dict[str, Any]) -> None:
     console.print(_term_table(comparison))
     console.print(_coefficient_table(comparison["coefficients"]))
     for note in comparison["notes"]:
-        console.print(Text(note, style="dim"))
+        console.print(said(note, style="dim"))
 
 
 def _term_table(comparison: dict[str, Any]) -> Table:
@@ -62,5 +64,6 @@ def _coefficient_table(coefficients: list[dict[str, Any]]) -> Table:
     table.add_column("from")
     for one in coefficients:
         mark = " (its bound)" if one["is_bounded"] else ""
-        table.add_row(one["name"], f"{one['default']:.3g}", f"{one['value']:.3g}", f"{one['source']}{mark}")
+        figures = (f"{one['default']:.3g}", f"{one['value']:.3g}")
+        table.add_row(one["name"], *figures, said(f"{one['source']}{mark}"))
     return table

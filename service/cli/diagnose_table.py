@@ -1,4 +1,7 @@
-"""The terminal output of `asap diagnose`: a verdict, and tables with bars. Imported only to print."""
+"""The terminal output of `asap diagnose`: a verdict, and tables with bars. Imported only to print.
+
+Names inside traces are not trusted: they go out as plain text.
+"""
 
 from typing import Any
 
@@ -6,6 +9,8 @@ from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
+
+from service.cli.cells import said
 
 _BAR_WIDTH = 24
 _TERMS = (
@@ -37,10 +42,10 @@ def print_report(console: Console, data: dict[str, Any]) -> None:
 
 
 def _verdict(diagnosis: dict[str, Any]) -> Panel:
-    lines = [Text(diagnosis["summary"])]
-    lines += [Text(f"• {item['says']}", style="dim") for item in diagnosis["evidence"]]
-    lines += [Text(f"also {item['bottleneck']}: {item['why']}") for item in diagnosis["competing_causes"]]
-    lines += [Text(f"next: {item}", style="italic") for item in diagnosis["next_to_profile"]]
+    lines = [said(diagnosis["summary"])]
+    lines += [said(f"• {item['says']}", style="dim") for item in diagnosis["evidence"]]
+    lines += [said(f"also {item['bottleneck']}: {item['why']}") for item in diagnosis["competing_causes"]]
+    lines += [said(f"next: {item}", style="italic") for item in diagnosis["next_to_profile"]]
     title = (
         f"[bold]{diagnosis['bottleneck']}[/bold] costs {diagnosis['severity']:.0%} of the step"
         f" (confidence {diagnosis['confidence']:.2f})"
@@ -100,8 +105,8 @@ def _collective_table(entries: list[dict[str, Any]]) -> Table:
     for entry in entries[:8]:
         size = entry["message_bytes"]
         table.add_row(
-            entry["kind"],
-            _short_group(entry["group"]),
+            said(entry["kind"]),
+            said(_short_group(entry["group"])),
             _number(None if size is None else size / 1e6, 2),
             str(entry["count"]),
             _number(entry["time_us"] / 1000, 1),
@@ -128,7 +133,7 @@ def _straggler_table(stragglers: list[dict[str, Any]]) -> Table:
             f"{one['arrives_last_ratio']:.0%}",
             f"{one['late_by_us'] / 1000:.2f}",
             f"{one['late_total_us'] / 1000:.1f}",
-            one["cause"],
+            said(one["cause"]),
         )
     return table
 
@@ -162,8 +167,8 @@ def _roofline_table(points: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True, min_width=7)
     for point in points:
         table.add_row(
-            _short_op(point["op"]),
-            f"{point['shape']} {point['precision']}",
+            said(_short_op(point["op"])),
+            said(f"{point['shape']} {point['precision']}"),
             _significant(point["achieved_tflops"]),
             _significant(point["roof_tflops"]),
             point["bound"] or "-",
@@ -204,12 +209,12 @@ def _host_table(ranks: list[dict[str, Any]]) -> Table:
 def _print_notes(console: Console, data: dict[str, Any]) -> None:
     for rank in data["ranks"]:
         for note in rank["notes"]:
-            console.print(Text(f"rank {rank['rank']}: {note}", style="dim"))
+            console.print(said(f"rank {rank['rank']}: {note}", style="dim"))
     by_order = [str(rank["rank"]) for rank in data["ranks"] if rank["rank_source"] == "order"]
     if by_order:
         console.print(Text(f"ranks numbered by the order of the files: {', '.join(by_order)}", style="dim"))
     for one in data["unreadable"]:
-        console.print(Text(f"unreadable: {one['file']}: {one['reason']}", style="red"))
+        console.print(said(f"unreadable: {one['file']}: {one['reason']}", style="red"))
 
 
 def print_change(console: Console, change: dict[str, Any]) -> None:

@@ -63,13 +63,15 @@ def run(args: Namespace) -> int:
 
 def _print(ran: "DryRun") -> None:
     from rich.console import Console
+    from rich.text import Text
+
+    from service.cli.cells import said
 
     console = Console(highlight=False)
     stages = ", ".join(map(str, ran.stages.stages_run))
-    console.print(
-        f"[bold]{ran.scenario.model.name or 'model'}[/] on {ran.scenario.cluster.num_devices} ranks, "
-        f"stage {stages} of {ran.plan.pp} run in {ran.took_s:.1f} s{_how(ran)}"
-    )
+    where = f" on {ran.scenario.cluster.num_devices} ranks"
+    how = f", stage {stages} of {ran.plan.pp} run in {ran.took_s:.1f} s{_how(ran)}"
+    console.print(Text.assemble(said(ran.scenario.model.name or "model", "bold"), where + how))
     console.print(_figures(ran))
     console.print(_collectives(ran))
 

@@ -1,11 +1,9 @@
 """`asap explain`: why a plan is, or is not, what ASAP would propose."""
 
-import json
 from argparse import ArgumentParser, Namespace
 
+from service.cli.fields import parse_fields
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
-from service.cli.strict_json import parse_object
-from tools.errors import InputError
 from tools.recommend.optimize import best_plans, workload_of
 from tools.recommend.score import complete
 from tools.recommend.why_not import explain_plan
@@ -33,7 +31,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES), need_plan=False)
     workload = workload_of(scenario)
-    asked = _asked(args.plan)
+    asked = parse_fields(args.plan, "--plan")
     winner = best_plans(workload)[0][0]
     answer = explain_plan(workload, complete(workload, winner, asked), winner)
     if args.json:
@@ -42,26 +40,3 @@ def run(args: Namespace) -> int:
         print(f"best plan: {short(winner)}\nasked:     {answer['summary']}")
         print(f"{answer['binding']}: {answer['why']}")
     return 0
-
-
-def _asked(text: str) -> dict[str, object]:
-    return parse_object(text.encode(), "--plan") if text.lstrip().startswith("{") else _pairs(text)
-
-
-def _pairs(text: str) -> dict[str, object]:
-    pairs: dict[str, object] = {}
-    for part in text.split(","):
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip():
-            raise InputError(
-                "--plan", part, "allowed: name=value pairs separated by commas, or a JSON object"
-            )
-        pairs[name.strip()] = _value(value.strip())
-    return pairs
-
-
-def _value(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from service.cli.parser import positive_number
 from tools.errors import InputError
 from tools.export import FORMATS, Export, export_plan
 from tools.scenario import parse_scenario
@@ -32,7 +33,7 @@ formats:
   maxtext      YAML on top of base.yml
   accelerate   YAML for accelerate launch --config_file
 
-examples:
+Examples:
   asap export examples/llama-3.1-70b-64xh100.json --format megatron > megatron-args.sh
   asap export scenario.json --format torchtitan --report report.json --proposal 2 > train.toml
   asap export scenario.json --format deepspeed --json | jq -r .text > ds_config.json
@@ -43,7 +44,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a scenario with a plan, or - for standard input")
     parser.add_argument("--format", required=True, metavar="NAME", help=f"one of {', '.join(FORMATS)}")
     parser.add_argument("--report", metavar="FILE", help="take the plan from this report of the scenario")
-    parser.add_argument("--proposal", type=int, metavar="N", default=1, help="which of its proposals (1)")
+    parser.add_argument(
+        "--proposal", type=positive_number, metavar="N", help="which of the report's proposals (1)"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object: format, file_name, text, notes"
     )
@@ -52,7 +55,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     stated = read_object(args.file, MAX_SCENARIO_BYTES)
     if args.report:
-        stated["plan"] = _proposed(read_object(args.report, MAX_REPORT_BYTES), args.proposal)
+        report = read_object(args.report, MAX_REPORT_BYTES, "--report")
+        stated["plan"] = _proposed(report, args.proposal or 1)
+    elif args.proposal:
+        raise InputError("--proposal", args.proposal, "needs --report, which has the proposals")
     export = export_plan(parse_scenario(stated), args.format)
     if args.json:
         write_json_line(asdict(export))
@@ -66,7 +72,7 @@ def _proposed(report: Mapping[str, Any], rank: int) -> object:
     proposals = report.get("proposals")
     if not isinstance(proposals, list) or not all(isinstance(one, dict) for one in proposals):
         raise InputError("--report", "no proposals", "must be what 'asap optimize --json' printed")
-    if not 1 <= rank <= len(proposals):
+    if rank > len(proposals):
         raise InputError("--proposal", rank, f"the report has {len(proposals)}")
     return proposals[rank - 1].get("plan")
 

@@ -4,26 +4,32 @@ Prints only; the figures and their checks are `tools.hardware`'s. With `--json` 
 of its data file, so that any of its figures can be copied into `cluster.overrides`.
 """
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from service.cli.io import write_json_line
+from service.cli.parser import add_action
 from tools.errors import InputError
 from tools.hardware import Device, describe, device_names, get_device
 
-HELP = "List the accelerators that ASAP knows, or show one with the source of every figure."
+HELP = """\
+List the accelerators that ASAP knows, or show one with the source of every figure.
+
+The name is what `cluster.device` of a scenario says. A figure that differs in your cluster is replaced in
+`cluster.overrides`, under the name that 'show' prints.
+
+Examples:
+  asap hardware list
+  asap hardware show h100
+  asap hardware list --json | jq -r .name"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The two actions and their options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="one line for each device", allow_abbrev=False)
-    showing = actions.add_parser("show", help="every figure of one device and its source", allow_abbrev=False)
+    add_action(actions, "list", "one line for each device")
+    showing = add_action(actions, "show", "every figure of one device and its source")
     showing.add_argument("name", metavar="NAME", help="a name or an alias, for instance h100-sxm-80gb")
-    for action in (listing, showing):
-        action.add_argument("--json", action="store_true", help="print one JSON object a line")
-        # Known to `asap hardware` already; suppressed here so that the outer one keeps its value.
-        action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
 
 
 def run(args: Namespace) -> int:

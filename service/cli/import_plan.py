@@ -5,10 +5,12 @@ Prints only; what the settings mean is `tools.imports`' to know.
 
 import json
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 from typing import Any
 
+from service.cli.fields import parse_value
 from service.cli.io import read_bytes, read_object, write_json_line
+from service.cli.parser import positive_number
 from tools.errors import InputError
 from tools.imports import IMPORT_FORMATS, Given, import_plan
 
@@ -32,7 +34,7 @@ formats:
   huggingface  a model's config.json    needs --device, --num-devices, --seq-len, --global-batch-size and
                                         --framework; there is no plan yet: 'asap optimize' finds one
 
-examples:
+Examples:
   asap import config.json --format huggingface --framework torchtitan --device h100 --num-devices 64 \\
       --seq-len 8192 --global-batch-size 128 > scenario.json
   asap import train.toml --format torchtitan --model config.json --device h100 > today.json
@@ -55,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("global-batch-size", "sequences in a step"),
         ("micro-batch-size", "sequences a device runs at once"),
     ):
-        parser.add_argument(f"--{name}", type=_positive, metavar="N", help=what)
+        parser.add_argument(f"--{name}", type=positive_number, metavar="N", help=what)
     parser.add_argument("--framework", metavar="NAME", help="what will train it, for huggingface")
     parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8, mxfp8 or nvfp4")
     parser.add_argument(
@@ -79,14 +81,10 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
-        raise ArgumentTypeError(f"must be a whole number of 1 or more, not {text[:20]!r}")
-    return int(text)
-
-
 def _read_text(source: str) -> str:
     data = read_bytes(source, MAX_FILE_BYTES)
+    if not data.strip():
+        raise InputError("FILE", "no text", "must hold a configuration")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -95,7 +93,7 @@ def _read_text(source: str) -> str:
 
 def _given(args: Namespace) -> Given:
     return Given(
-        model=read_object(args.model, MAX_FILE_BYTES) if args.model else None,
+        model=read_object(args.model, MAX_FILE_BYTES, "--model") if args.model else None,
         device=args.device,
         num_devices=args.num_devices,
         devices_per_node=args.devices_per_node,
@@ -114,10 +112,7 @@ def _assignment(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise InputError("--set", text, "must be FIELD=VALUE, for instance plan.recompute=none")
-    try:
-        return name, json.loads(value)
-    except (ValueError, RecursionError):
-        return name, value
+    return name, parse_value(value)
 
 
 def _print_notes(notes: tuple[str, ...]) -> None:

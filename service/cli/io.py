@@ -1,4 +1,4 @@
-"""Reads JSON and JSONL from a file or standard input, and writes JSON lines.
+"""Reads JSON and JSONL from a file or standard input, and writes JSON lines and documents.
 
 Not here: what counts as good JSON (strict_json.py), and what the objects mean.
 """
@@ -6,7 +6,7 @@ Not here: what counts as good JSON (strict_json.py), and what the objects mean.
 import json
 import sys
 from collections.abc import Iterator
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -28,12 +28,15 @@ class JsonRecord(NamedTuple):
     content: JsonObject | InputError
 
 
-def read_records(source: str, max_bytes: int = MAX_INPUT_BYTES) -> Iterator[JsonRecord]:
+def read_records(
+    source: str, max_bytes: int = MAX_INPUT_BYTES, argument: str = "FILE"
+) -> Iterator[JsonRecord]:
     """The objects of a JSONL text in order, or the single object of a JSON text, however it is laid out.
 
-    A bad line yields its error in its place; an unreadable or empty source raises InputError.
+    A bad line yields its error in its place; an unreadable or empty source raises InputError. `argument` is
+    what the command line calls the source.
     """
-    data, name = read_bytes(source, max_bytes), _name(source)
+    data, name = read_bytes(source, max_bytes, argument), _name(source)
     if not data.strip():
         raise InputError(name, "no text", "must hold a JSON object, or one a line")
     if not _is_json_lines(data):
@@ -44,9 +47,9 @@ def read_records(source: str, max_bytes: int = MAX_INPUT_BYTES) -> Iterator[Json
             yield _record(line.rstrip(), name, number)
 
 
-def read_object(source: str, max_bytes: int = MAX_INPUT_BYTES) -> JsonObject:
+def read_object(source: str, max_bytes: int = MAX_INPUT_BYTES, argument: str = "FILE") -> JsonObject:
     """The one object of a source. A second one, or none, is an InputError."""
-    records = read_records(source, max_bytes)
+    records = read_records(source, max_bytes, argument)
     first = next(records)
     if isinstance(first.content, InputError):
         raise first.content
@@ -56,9 +59,9 @@ def read_object(source: str, max_bytes: int = MAX_INPUT_BYTES) -> JsonObject:
     return first.content
 
 
-def read_bytes(source: str, max_bytes: int = MAX_INPUT_BYTES) -> bytes:
+def read_bytes(source: str, max_bytes: int = MAX_INPUT_BYTES, argument: str = "FILE") -> bytes:
     """All of a file, or of standard input for `-`, without a byte-order mark."""
-    data = _read_at_most(source, max_bytes + 1)
+    data = _read_at_most(source, max_bytes + 1, argument)
     if len(data) > max_bytes:
         raise InputError(_name(source), "a longer text", f"must be at most {max_bytes} bytes; split it")
     return data.removeprefix(b"\xef\xbb\xbf")
@@ -69,7 +72,14 @@ def write_json_line(value: object) -> None:
     sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
 
 
-def _read_at_most(source: str, limit_bytes: int) -> bytes:
+def write_document(text: str) -> None:
+    """In UTF-8 whatever the terminal's encoding is: a page says so of itself."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")
+    sys.stdout.write(text)
+
+
+def _read_at_most(source: str, limit_bytes: int, argument: str) -> bytes:
     if source == STANDARD_INPUT:
         if sys.stdin.isatty():
             sys.stderr.write("asap: reading standard input, end it with Ctrl-D\n")
@@ -79,7 +89,7 @@ def _read_at_most(source: str, limit_bytes: int) -> bytes:
             return file.read(limit_bytes)
     except OSError as error:
         reason = f"{error.strerror or error}; give a readable file, or - for standard input"
-        raise InputError("FILE", source, reason) from None
+        raise InputError(argument, source, reason) from None
 
 
 def _is_json_lines(data: bytes) -> bool:

@@ -5,11 +5,12 @@ make a folder: without one they answer from what comes with ASAP.
 """
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from service.cli.io import read_object, write_json_line
+from service.cli.parser import add_action
 from tools.errors import InputError
 from tools.kb.entry import ARCHITECTURES, BOTTLENECKS, KINDS, STATUSES, Entry, Hit
 
@@ -22,7 +23,7 @@ HELP = """\
 Search what is known about sharding: playbooks (advice, with the conditions under which it holds) and cases
 (what was measured before and after a change), and keep cases of your own.
 
-examples:
+Examples:
   asap kb search "all-to-all across nodes takes a third of the step" --architecture moe
   asap kb show ep-inside-fast-domain
   asap kb list --kind case --status refuted
@@ -46,34 +47,22 @@ Needed are id, title and story. "status" is hypothesis unless stated. Adding a c
 def add_arguments(parser: ArgumentParser) -> None:
     """The actions and their options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add_search(_action(actions, "search", "the entries that answer a question or a diagnosis"))
-    _action(actions, "show", "one entry in full").add_argument("id", metavar="ID")
-    listing = _action(actions, "list", "one line for each entry")
+    _add_search(add_action(actions, "search", "the entries that answer a question or a diagnosis"))
+    add_action(actions, "show", "one entry in full").add_argument(
+        "id", metavar="ID", help="as 'asap kb list' prints it"
+    )
+    listing = add_action(actions, "list", "one line for each entry")
     listing.add_argument("--kind", choices=KINDS, help="only these")
     listing.add_argument("--status", choices=STATUSES, help="only these")
-    adding = _action(actions, "add", "keep a case of your own", _CASE_EXAMPLE)
+    adding = add_action(actions, "add", "keep a case of your own", _CASE_EXAMPLE)
     adding.add_argument("file", metavar="FILE", help="the case as JSON, or - for standard input")
     adding.add_argument("--by", metavar="NAME", default="command line", help="who says so")
     _add_mark(
-        _action(actions, "mark", "give a case another status; what it said before stays in its history")
+        add_action(actions, "mark", "give a case another status; what it said before stays in its history")
     )
-    _action(actions, "reindex", "make the vectors for search by meaning anew")
-
-
-def _action(actions: Any, name: str, about: str, epilog: str | None = None) -> ArgumentParser:  # noqa: ANN401 - argparse keeps its class private
-    action: ArgumentParser = actions.add_parser(
-        name,
-        help=about,
-        description=about[0].upper() + about[1:] + ".",
-        epilog=epilog,
-        allow_abbrev=False,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    action.add_argument("--data-dir", metavar="DIR", type=Path, help="in place of ASAP_DATA_DIR")
-    action.add_argument("--json", action="store_true", help="print one JSON object a line")
-    # Known to `asap kb` already; suppressed here so that the outer one keeps its value.
-    action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
-    return action
+    add_action(actions, "reindex", "make the vectors for search by meaning anew")
+    for action in actions.choices.values():
+        action.add_argument("--data-dir", metavar="DIR", type=Path, help="in place of ASAP_DATA_DIR")
 
 
 def _add_search(action: ArgumentParser) -> None:

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from service.cli.cells import said
 from tools.kb.entry import Entry, Hit
 
-_PROSE = ("symptoms", "do", "why", "effect", "story", "lesson")
 _HEAD = ("id", "title", "status")
 _INDENT = (0, 0, 0, 4)
 
@@ -25,9 +25,10 @@ def print_hits(hits: Sequence[Hit], limitation: str | None) -> None:
     for rank, hit in enumerate(hits, start=1):
         mark = Text("  refuted by measurement", "bold red") if hit.warning else Text("")
         console.print(Text.assemble(f"{rank}. ", (hit.entry.id, "bold"), f"  {hit.entry.kind}", mark))
-        console.print(Padding(Text(hit.entry.title), _INDENT))
-        said = hit.entry.body.get("do") or hit.entry.body.get("lesson") or hit.entry.body.get("story", "")
-        console.print(Padding(Text(_one_line(said), style="dim"), _INDENT))
+        console.print(Padding(said(hit.entry.title), _INDENT))
+        body = hit.entry.body
+        gist = body.get("do") or body.get("lesson") or body.get("story", "")
+        console.print(Padding(said(gist, style="dim"), _INDENT))
     if not hits:
         console.print("nothing found; try other words, or 'asap kb list'")
     elif limitation:
@@ -40,7 +41,7 @@ def print_list(entries: Sequence[Entry]) -> None:
     for column in ("id", "kind", "status", "title"):
         table.add_column(column, no_wrap=column != "title")
     for entry in entries:
-        table.add_row(Text(entry.id), entry.kind, entry.status, Text(entry.title))
+        table.add_row(said(entry.id), entry.kind, entry.status, said(entry.title))
     console = Console()
     console.print(table)
     console.print(f"\n{len(entries)} entries; 'asap kb show ID' gives one in full")
@@ -49,21 +50,21 @@ def print_list(entries: Sequence[Entry]) -> None:
 def print_entry(entry: Entry) -> None:
     """Everything that is known of it."""
     console = Console()
-    console.print(Text.assemble((entry.id, "bold"), f"  {entry.kind}, {entry.status}\n{entry.title}"))
+    console.print(Text.assemble(said(entry.id, "bold"), f"  {entry.kind}, {entry.status}"))
+    console.print(said(entry.title))
     for field, value in entry.body.items():
         if field not in _HEAD and value not in ("", [], {}):
-            console.print(Text(f"\n{field}", style="bold"))
-            for text in _lines(field, value):
+            console.print()
+            console.print(said(field, style="bold"))
+            for text in _lines(value):
                 if "://" in text:  # an address stays in one piece
-                    console.print(Text(f"    {text}"), soft_wrap=True)
+                    console.print(Text("    ").append_text(said(text)), soft_wrap=True)
                 else:
-                    console.print(Padding(Text(text), _INDENT))
+                    console.print(Padding(said(text), _INDENT))
 
 
-def _lines(field: str, value: object) -> Iterator[str]:
-    if field in _PROSE:
-        yield _one_line(value)
-    elif isinstance(value, list):
+def _lines(value: object) -> Iterator[str]:
+    if isinstance(value, list):
         for item in value:
             yield f"- {_item(item)}"
     else:
@@ -91,7 +92,3 @@ def _word(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return " or ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _one_line(value: object) -> str:
-    return " ".join(str(value).split())

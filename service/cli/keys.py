@@ -2,13 +2,12 @@
 
 import sys
 import time
-from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
+from argparse import ArgumentParser, Namespace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from service.cli.io import write_json_line
+from service.cli.parser import add_action
 from tools.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,24 +36,23 @@ DAY_S = 86_400.0
 
 def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    adding = actions.add_parser("add", help="make a key and show it once", allow_abbrev=False)
+    adding = add_action(actions, "add", "make a key and show it once")
     adding.add_argument("name", metavar="NAME", help="who will use it; sessions show it as their owner")
     adding.add_argument(
         "--scope", action="append", metavar="SCOPE", help="read, submit, approve or admin; may be repeated"
     )
     adding.add_argument("--tenant", default="", metavar="NAME", help="whose things it sees (the default one)")
     adding.add_argument("--days", type=float, metavar="N", help="valid for so long (for ever)")
-    listing = actions.add_parser("list", help="every key, without its secret", allow_abbrev=False)
-    revoking = actions.add_parser("revoke", help="make a key useless at once", allow_abbrev=False)
+    add_action(actions, "list", "every key, without its secret")
+    revoking = add_action(actions, "revoke", "make a key useless at once")
     revoking.add_argument("id", metavar="ID", help="the part of the key after 'asap_', or the whole key")
-    for action in (adding, listing, revoking):
-        action.add_argument("--json", action="store_true", help="print one JSON object a line")
-        # Known to `asap keys` already; suppressed here so that the outer one keeps its value.
-        action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
 
 
 def run(args: Namespace) -> int:
-    with _database() as database:
+    from service.cli.database import opened_database
+    from service.settings import load_settings
+
+    with opened_database(load_settings()) as database:
         {"add": _add, "list": _list, "revoke": _revoke}[args.action](database, args)
     return 0
 
@@ -92,12 +90,14 @@ def _list(database: "Database", args: Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from service.cli.cells import said
+
     table = Table(box=None, header_style="bold")
     for column in ("id", "name", "tenant", "scopes", "made", "used", "state"):
         table.add_column(column)
     for row in rows:
         words = (row.id, row.name, row.tenant or "(default)", ", ".join(row.scopes))
-        table.add_row(*words, _day(row.created_at), _day(row.used_at), _state(row))
+        table.add_row(*map(said, words), _day(row.created_at), _day(row.used_at), _state(row))
     Console().print(table if rows else "no keys: the server answers its own machine only, without asking")
 
 
@@ -119,22 +119,6 @@ def _revoke(database: "Database", args: Namespace) -> None:
         write_json_line({"id": id, "revoked": True})
     else:
         sys.stdout.write(f"{id} is revoked\n")
-
-
-@contextmanager
-def _database() -> "Iterator[Database]":
-    from service.settings import load_settings
-    from service.store.database import open_database
-    from service.work.lock import upgrade_lock
-
-    settings = load_settings()
-    database = open_database(settings.database)
-    try:
-        with upgrade_lock(settings):
-            database.upgrade()
-        yield database
-    finally:
-        database.close()
 
 
 def _scopes(given: list[str] | None) -> list[str]:

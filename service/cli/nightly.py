@@ -5,14 +5,15 @@ Reads arguments and prints; what is compared and said is `service.nightly`'s and
 
 import sys
 import uuid
-from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from service.cli.io import write_json_line
+from service.cli.parser import add_action
 from tools.errors import AsapError
 
 if TYPE_CHECKING:
@@ -41,19 +42,16 @@ LOCK = "nightly.lock"
 
 def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    running = actions.add_parser("run", help="look at the newest profiles and report", allow_abbrev=False)
+    running = add_action(actions, "run", "look at the newest profiles and report")
     running.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the pages, in place of the file's"
     )
     running.add_argument("--no-deliver", action="store_true", help="write the report, and tell nobody")
-    checking = actions.add_parser(
-        "check", help="whether everything can be found and read", allow_abbrev=False
-    )
+    checking = add_action(actions, "check", "say whether everything can be found and read")
     for action in (running, checking):
-        action.add_argument("--config", metavar="FILE", type=Path, required=True, help="nightly.yaml")
-        action.add_argument("--json", action="store_true", help="print one JSON object a line")
-        # Known to `asap nightly` already; suppressed here so that the outer one keeps its value.
-        action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
+        action.add_argument(
+            "--config", metavar="FILE", type=Path, required=True, help="as examples/nightly.yaml shows it"
+        )
 
 
 def run(args: Namespace) -> int:
@@ -80,13 +78,13 @@ def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
         write_json_line({**report, "page": str(page), "deliveries": told})
     else:
         _print(report, page, told)
-    return _status(report, told)
+    return night_status(report["outcome"], told)
 
 
 def _report(args: Namespace, config: "Config", settings: "Settings") -> dict[str, Any]:
+    from service.cli.database import opened_database
     from service.context import open_context
     from service.nightly.night import run_night
-    from service.nightly.opening import opened_database
     from service.nightly.reoptimize import InProcess
     from service.nightly.workload import Desk
     from service.uploads import Uploads
@@ -121,10 +119,11 @@ def _print(report: dict[str, Any], page: Path, told: list[dict[str, Any]]) -> No
         sys.stderr.write(f"asap: {state}: {one['kind']} {one['to']} ({one['answer']})\n")
 
 
-def _status(report: dict[str, Any], told: list[dict[str, Any]]) -> int:
-    if report["outcome"] == "regression":
+def night_status(outcome: str | None, told: Sequence[Mapping[str, Any]]) -> int:
+    """The exit status that tells what a night found; 0 while it is not over."""
+    if outcome == "regression":
         return REGRESSION_FOUND
-    return FAILED if report["outcome"] == "broken" or not all(one["ok"] for one in told) else 0
+    return FAILED if outcome == "broken" or not all(one["ok"] for one in told) else 0
 
 
 def _check(args: Namespace, config: "Config", settings: "Settings") -> int:
@@ -145,8 +144,9 @@ def _alone(settings: "Settings") -> Iterator[IO[str]]:
     """Two runs at once would tell everybody twice."""
     import fcntl
 
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with (settings.data_dir / LOCK).open("a") as file:
+    from service.data_folder import make_data_folder
+
+    with (make_data_folder(settings.data_dir) / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

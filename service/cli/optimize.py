@@ -3,7 +3,6 @@
 Reads, runs and prints only; the work is that of `graph` and `tools`, the words are those of `service.report`.
 """
 
-import io
 import json
 import sys
 from argparse import ArgumentParser, Namespace
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
 from service.cli.optimize_progress import Watch, watching
 from tools.errors import InputError
 
@@ -151,7 +150,7 @@ def _print(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> No
 
         print_report(scenario, report)
     else:
-        _print_document(_document(form, scenario, report))
+        write_document(_document(form, scenario, report))
 
 
 def _document(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> str:
@@ -162,10 +161,3 @@ def _document(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) ->
     from service.report.html import html_report
 
     return html_report(scenario, report)
-
-
-def _print_document(text: str) -> None:
-    """In UTF-8 whatever the terminal's encoding is: the page says so of itself."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8")
-    sys.stdout.write(text)

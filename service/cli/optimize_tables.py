@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from service.cli.cells import said
 from service.report.terms import EVIDENCE, STEP
 from service.report.text import plain, seconds, sentence
 from service.report.trials import NOTHING
@@ -51,7 +52,7 @@ LEGEND = {
 
 def print_report(scenario: Data, report: Data) -> None:
     console, view = Console(highlight=False), view_of(scenario, report)
-    console.print(Text(plain(view.title), style="bold"))
+    console.print(said(view.title, "bold"))
     console.print(Text(view.contract, style="dim"))
     for rows in (
         _head(view),
@@ -62,7 +63,7 @@ def print_report(scenario: Data, report: Data) -> None:
         _cases(view),
         _rejected(report["rejected"]),
         _notes(report["notes"]),
-        [("incident", _said(f"{one['node']}, {one['kind']}: {one['says']}")) for one in report["incidents"]],
+        [("incident", said(f"{one['node']}, {one['kind']}: {one['says']}")) for one in report["incidents"]],
         _footer(report),
     ):
         _print_rows(console, list(rows))
@@ -85,26 +86,26 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
 
 def _head(view: View) -> Iterator[Row]:
     diagnosis = view.report["diagnosis"]
-    yield "verdict", _said(view.report["verdict"], style="bold")
+    yield "verdict", said(view.report["verdict"], style="bold")
     yield "", ""
-    yield "diagnosis", _said(f"Limited by {diagnosis['bottleneck']}. {sentence(diagnosis['weighed'])}")
+    yield "diagnosis", said(f"Limited by {diagnosis['bottleneck']}. {sentence(diagnosis['weighed'])}")
     for one in view.evidence:
         yield "diagnosis", _tagged(EVIDENCE[one["kind"]], one["says"])
 
 
 def _trials(view: View) -> Iterator[Row]:
     for row in view.trials:
-        yield "trials", _said(f"{row.name}: {row.plan}", style="bold")
+        yield "trials", said(f"{row.name}: {row.plan}", style="bold")
         gain = f", {row.gain} the baseline's speed" if row.gain != NOTHING else ""
         yield (
             "trials",
-            _said(f"{row.outcome}: {row.measured}{gain}; predicted before {row.predicted}, {row.off}"),
+            said(f"{row.outcome}: {row.measured}{gain}; predicted before {row.predicted}, {row.off}"),
         )
         for line in row.evidence:
-            yield "trials", _said(f"evidence: {line}", style="dim")
+            yield "trials", said(f"evidence: {line}", style="dim")
     stopping = view.report.get("stopping")
     if stopping:
-        yield "trials", _said(f"ended because {stopping['says']}")
+        yield "trials", said(f"ended because {stopping['says']}")
 
 
 def _plans(view: View) -> Iterator[Row]:
@@ -114,20 +115,20 @@ def _plans(view: View) -> Iterator[Row]:
         yield one.name, _bar(one.prediction, slowest)
         yield one.name, Text(_figures(one))
         if one.proposal:
-            yield one.name, _said(one.proposal["rationale"])
+            yield one.name, said(one.proposal["rationale"])
         for risk in one.risks:
-            yield one.name, _said(f"risk: {risk}", style="dim")
+            yield one.name, said(f"risk: {risk}", style="dim")
         yield "", ""
     yield "", _legend(view)
 
 
 def _next(report: Data) -> Iterator[Row]:
-    yield "try first", _said(report["first_step"], style="bold")
+    yield "try first", said(report["first_step"], style="bold")
     yield "", ""
-    yield "what if", _said(report["would_change"])
+    yield "what if", said(report["would_change"])
     for one in report["beyond_contract"]:
         if one["throughput_ratio"] >= WORTH_SAYING:
-            yield "what if", _said(one["says"], style="dim")
+            yield "what if", said(one["says"], style="dim")
 
 
 def _advice(books: Sequence[Data]) -> Iterator[Row]:
@@ -138,8 +139,8 @@ def _advice(books: Sequence[Data]) -> Iterator[Row]:
 
 def _cases(view: View) -> Iterator[Row]:
     for case in view.warnings:
-        said = ("refuted by measurement: ", "bold red"), plain(case["title"]), ". ", plain(case["lesson"])
-        yield "warning", Text.assemble(*said, _aside(case["id"], case))
+        told = ("refuted by measurement: ", "bold red"), plain(case["title"]), ". ", plain(case["lesson"])
+        yield "warning", Text.assemble(*told, _aside(case["id"], case))
     for case in view.precedents[:MOST_CASES]:
         yield "past cases", Text.assemble(plain(case["title"]), _aside(case["status"], case))
 
@@ -157,11 +158,11 @@ def _notes(notes: Data | None) -> Iterator[Row]:
     if notes is None:
         return
     for one in notes["accepted"]:
-        yield "notes", _said(f'{one["field"]} = {one["value"]}, from "{one["quote"]}"')
+        yield "notes", said(f'{one["field"]} = {one["value"]}, from "{one["quote"]}"')
     for one in notes["refused"]:
-        yield "notes", _said(f"not taken up: {one['field']} = {one['value']}: {one['reason']}", style="dim")
+        yield "notes", said(f"not taken up: {one['field']} = {one['value']}: {one['reason']}", style="dim")
     if notes["says"]:
-        yield "notes", _said(notes["says"])
+        yield "notes", said(notes["says"])
 
 
 def _footer(report: Data) -> Iterator[Row]:
@@ -172,7 +173,7 @@ def _footer(report: Data) -> Iterator[Row]:
     spent = f", {usage['tokens']:,.0f} tokens, {usage['cost']:.2f} spent" if usage["tokens"] else ""
     spent += f", {usage['fell_back']} answers by the expert rules instead" if usage["fell_back"] else ""
     kept = f"; kept as case {report['case']}" if report["case"] else ""
-    yield "", _said(f"{made}{spent}{kept}. More with --format markdown, html or json.", style="dim")
+    yield "", said(f"{made}{spent}{kept}. More with --format markdown, html or json.", style="dim")
 
 
 def _figures(one: Planned) -> str:
@@ -200,13 +201,9 @@ def _legend(view: View) -> Text:
     return legend
 
 
-def _said(words: object, style: str = "") -> Text:
-    return Text(plain(words), style=style)
-
-
 def _tagged(tag: str, words: object) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=TAG_WIDTH, style="dim")
     grid.add_column()
-    grid.add_row(plain(tag), _said(words))
+    grid.add_row(plain(tag), said(words))
     return grid

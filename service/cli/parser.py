@@ -1,14 +1,17 @@
-"""The two argument parsers of `asap`: one for what stands before the subcommand, one for what follows.
+"""The argument parsers of `asap`: for what stands before the subcommand, for what follows, for its actions.
 
 Not here: what happens with the arguments, and how errors are printed (main.py).
 """
 
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from service import __version__
 from service.cli.commands import COMMANDS, CommandModule
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
 
 _ABOUT = """\
 ASAP predicts how long a training step takes under a sharding plan and whether it fits,
@@ -24,6 +27,7 @@ exit status:
   1  failed for a reason that is not the input
   2  the input is wrong; one line on standard error names the field
   3  the input is right, but nothing feasible was found
+  4  a workload got slower (nightly run, schedule run --wait)
 
 'asap COMMAND --help' tells more about a command.
 """
@@ -55,7 +59,9 @@ def top_level_parser() -> OneLineParser:
     )
     version = f"asap {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")
-    parser.add_argument("--server", metavar="URL", help="let this 'asap serve' answer (optimize, sessions)")
+    parser.add_argument(
+        "--server", metavar="URL", help="let this 'asap serve' answer (optimize, sessions, schedule)"
+    )
     _add_debug(parser)
     return parser
 
@@ -70,6 +76,31 @@ def command_parser(name: str, module: CommandModule) -> OneLineParser:
     module.add_arguments(parser)
     _add_debug(parser)
     return parser
+
+
+def add_action(
+    actions: "_SubParsersAction[ArgumentParser]", name: str, about: str, epilog: str | None = None
+) -> ArgumentParser:
+    """An action of a command, with the options that every action has."""
+    action = actions.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog=epilog,
+        allow_abbrev=False,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    action.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
+    # Known to the command already; suppressed here so that the outer one keeps its value.
+    action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
+    return action
+
+
+def positive_number(text: str) -> int:
+    """For argparse, whose message then says what is allowed."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
+        raise ArgumentTypeError(f"must be a whole number of 1 or more, not {text[:20]!r}")
+    return int(text)
 
 
 def split_at_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:

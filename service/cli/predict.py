@@ -55,12 +55,7 @@ def run(args: Namespace) -> int:
 def _read_calibration(source: str | None) -> Calibration | None:
     if source is None:
         return None
-    try:
-        return parse_cluster_calibration(read_object(source), "--calibration").apply()
-    except InputError as error:
-        if error.field.startswith("--calibration"):
-            raise
-        raise InputError(f"--calibration {error.field}", error.given, error.allowed) from None
+    return parse_cluster_calibration(read_object(source, argument="--calibration"), "--calibration").apply()
 
 
 def _parsed(record: JsonRecord) -> Outcome:

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.cli.cells import said
 from tools.cost.predict import Prediction
 from tools.hardware import get_device
 from tools.recommend.span import alike, span
@@ -27,11 +28,9 @@ def print_predictions(scenarios: Sequence[Scenario], predictions: Sequence[Predi
 def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
     device = get_device(scenario.cluster.device, scenario.cluster.overrides)
     capacity = device.memory_bytes / GIB
-    name = scenario.model.name or "model"
-    console.print(
-        f"[bold]{name}[/] on {scenario.cluster.num_devices} x {device.title}, "
-        f"{scenario.training.framework}, {scenario.training.precision}"
-    )
+    where = f" on {scenario.cluster.num_devices} x {device.title}"
+    how = f", {scenario.training.framework}, {scenario.training.precision}"
+    console.print(Text.assemble(said(scenario.model.name or "model", "bold"), where + how))
     console.print(
         f"  step time   [bold]{_seconds(p['step_time_s'])}[/]   "
         f"(80% interval {span(_number(p['step_time_low_s']), _number(p['step_time_high_s']))} s)"
@@ -73,7 +72,7 @@ def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> T
     table.add_column("fits")
     table.add_column("bottleneck")
     for scenario, p in zip(scenarios, predictions, strict=True):
-        table.add_row(*_row(scenario, p))
+        table.add_row(*map(said, _row(scenario, p)))
     return table
 
 

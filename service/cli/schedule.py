@@ -1,13 +1,16 @@
 """`asap schedule`: nightly runs by the clock of a server. Speaks to it through `service.client`."""
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.cli.io import write_json_line
-from tools.errors import AsapError, InputError
+from service.cli.io import write_document, write_json_line
+from service.cli.nightly import night_status
+from service.cli.parser import add_action
+from service.cli.server import FORMS, add_server, connect
+from tools.errors import AsapError
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -31,8 +34,11 @@ newest traces uploaded under such a name.
 Cron's five fields are read as Debian's cron reads them, in the zone: when clocks go forward a time that does
 not exist runs when the gap is over, when they go back a nightly time runs once.
 
+Exit status of 'run --wait', as of 'asap nightly run': 4 a workload got slower (new in this run); 1 none did,
+but one could not be read, somebody not be told, or the run failed or was skipped; 0 neither.
+
 Examples:
-  asap schedule add nightly.yaml --name pretraining --cron "30 5 * * *" --zone Europe/Berlin
+  asap schedule add examples/nightly.yaml --name pretraining --cron "30 5 * * *" --zone Europe/Berlin
   asap schedule list
   asap schedule run pretraining --wait
   asap schedule runs pretraining
@@ -42,20 +48,17 @@ LOOK_S = 1.0
 
 def add_arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add_adding(actions.add_parser("add", help="register workloads", allow_abbrev=False))
-    actions.add_parser("list", help="every schedule, and when it runs next", allow_abbrev=False)
+    _add_adding(add_action(actions, "add", "register workloads"))
+    add_action(actions, "list", "every schedule, and when it runs next")
     for name, about in ONE.items():
-        action = actions.add_parser(name, help=about, allow_abbrev=False)
-        action.add_argument("schedule", metavar="NAME", help="its name or id")
+        add_action(actions, name, about).add_argument("schedule", metavar="NAME", help="its name or id")
     actions.choices["run"].add_argument("--wait", action="store_true", help="until it has ended")
     report = actions.choices["report"]
     report.add_argument("--run", metavar="ID", help="of this run; without it of the last that has one")
-    report.add_argument("--format", choices=("markdown", "html"), default="markdown", help="(markdown)")
-    for action in actions.choices.values():
-        action.add_argument("--server", metavar="URL", help="its address (ASAP_SERVER)")
-        action.add_argument("--json", action="store_true", help="print one JSON object a line")
-        # Known to `asap schedule` already; suppressed here so that the outer one keeps its value.
-        action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
+    report.add_argument(
+        "--format", choices=tuple(FORMS), default="markdown", help="how to print it (markdown)"
+    )
+    add_server(actions)
 
 
 ONE = {
@@ -79,20 +82,8 @@ def _add_adding(action: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    with _client(args.server) as client:
+    with connect(args.server) as client:
         return ACTIONS[args.action](client, args) or 0
-
-
-def _client(server: str | None) -> "Client":
-    from service.client import Client
-    from service.settings import load_settings
-
-    settings = load_settings()
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    try:
-        return Client(server or settings.server, key)
-    except InputError as error:
-        raise InputError("--server", error.given, error.allowed) from None
 
 
 def _add(client: "Client", args: Namespace) -> None:
@@ -166,7 +157,7 @@ def _resume(client: "Client", args: Namespace) -> None:
     _show_one(client.send(resume_schedule(args.schedule)), as_json=args.json)
 
 
-def _run(client: "Client", args: Namespace) -> None:
+def _run(client: "Client", args: Namespace) -> int:
     from service.client_schedules import run_schedule
 
     found = client.send(run_schedule(args.schedule))
@@ -178,8 +169,9 @@ def _run(client: "Client", args: Namespace) -> None:
         sys.stdout.write(
             f"{found.id} {found.outcome or found.state}{': ' + found.reason if found.reason else ''}\n"
         )
-    if found.state == "failed":
-        raise AsapError(found.reason or f"run {found.id} failed")
+    if found.state in ("failed", "skipped"):
+        raise AsapError(found.reason or f"run {found.id} {found.state}")
+    return night_status(found.outcome, found.deliveries or [])
 
 
 def _waited(client: "Client", schedule: str, id: str) -> "Run":
@@ -216,8 +208,7 @@ def _report(client: "Client", args: Namespace) -> None:
     if args.json:
         write_json_line(client.send(run_report(args.schedule, id)))
         return
-    form = "text/html" if args.format == "html" else "text/markdown"
-    sys.stdout.write(client.send(run_report_text(args.schedule, id, form)))  # type: ignore[arg-type]
+    write_document(client.send(run_report_text(args.schedule, id, FORMS[args.format])))
 
 
 def _remove(client: "Client", args: Namespace) -> None:

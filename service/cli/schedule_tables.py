@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.report.text import plain
+from service.cli.cells import said
 
 if TYPE_CHECKING:
     from service.client_schedules import Run, Schedule
@@ -21,7 +21,7 @@ def print_schedules(schedules: Sequence["Schedule"]) -> None:
     for one in schedules:
         count = str(len(one.definition.get("workloads") or []))
         words = (one.name, one.state, one.cron, one.zone, _time(one.next_at), count, _last(one))
-        table.add_row(*(Text(plain(word)) for word in words))
+        table.add_row(*map(said, words))
     _console().print(table if schedules else "no schedules; 'asap schedule add FILE' makes one")
 
 
@@ -40,7 +40,7 @@ def print_schedule(schedule: "Schedule") -> None:
     table = Table(box=None, show_header=False)
     for name, value in rows.items():
         if value:
-            table.add_row(Text(name, style="bold"), Text(plain(value)))
+            table.add_row(Text(name, style="bold"), said(value))
     Console().print(table)
 
 
@@ -48,7 +48,7 @@ def print_runs(runs: Sequence["Run"]) -> None:
     table = _table("id", "planned", "by", "state", "outcome", "reason")
     for one in runs:
         words = (one.id, _time(one.planned_at), one.trigger, one.state, one.outcome or "", one.reason or "")
-        table.add_row(*(Text(plain(word)) for word in words))
+        table.add_row(*map(said, words))
     _console().print(table if runs else "no nights yet")
 
 

@@ -1,15 +1,25 @@
 """What the commands that speak to an `asap serve` share: the connection, and how a session's end is told."""
 
 import sys
+from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from tools.errors import AsapError, InfeasibleError, InputError
 
 if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
     from service.client import Client
+    from service.client_endpoints import ReportForm
     from service.client_models import Session
 
+FORMS: "dict[str, ReportForm]" = {"markdown": "text/markdown", "html": "text/html"}
 COMPLETED, WAITING = "completed", "waiting_approval"
+
+
+def add_server(actions: "_SubParsersAction[ArgumentParser]") -> None:
+    for action in actions.choices.values():
+        action.add_argument("--server", metavar="URL", help="its address (ASAP_SERVER)")
 
 
 def connect(server: str | None) -> "Client":

@@ -1,15 +1,15 @@
 """`asap sessions`: submit to a server, follow, fetch, decide. Speaks to it through `service.client`."""
 
 import sys
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
-from service.cli.server import connect, has_report
+from service.cli.fields import parse_fields
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
+from service.cli.server import FORMS, connect, has_report
 from service.cli.sessions_arguments import add_actions
-from service.cli.strict_json import parse_object
 from tools.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,23 +23,20 @@ The server is --server or ASAP_SERVER (http://127.0.0.1:8000), the key it may wa
 FILE is what 'asap optimize' takes; `mode`, `approval`, `labels`, `priority`, `webhook` and `budget`
 may stand in it too. A `traces` folder of this machine is uploaded with --upload.
 
-Exit status 3: the session found that nothing fits. 1: it failed otherwise, or was cancelled.
+Exit status of 'submit --wait': 3 nothing fits; 1 it failed otherwise, or was cancelled; 2 the scenario is
+wrong.
 
 Examples:
   asap sessions submit examples/llama-3.1-70b-64xh100.json --label team=pretraining --wait
   asap sessions list --state running
   asap sessions events ID
   asap sessions decide ID approve --proposal 1
-  asap sessions decide ID submit --plan '{"tp": 8, "pp": 1}' --comment "the racks changed"
+  asap sessions decide ID submit --plan tp=8,pp=1 --comment "the racks changed"
   asap sessions report ID --format markdown"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    for action in add_actions(parser):
-        action.add_argument("--server", metavar="URL", help="its address (ASAP_SERVER)")
-        action.add_argument("--json", action="store_true", help="print one JSON object a line")
-        # Known to `asap sessions` already; suppressed here so that the outer one keeps its value.
-        action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
+    add_actions(parser)
 
 
 def run(args: Namespace) -> int:
@@ -61,7 +58,10 @@ def _submit(client: "Client", args: Namespace) -> None:
 def _body(client: "Client", args: Namespace) -> dict[str, Any]:
     body = dict(read_object(args.file, MAX_SCENARIO_BYTES))
     if args.label:
-        body["labels"] = {**dict(body.get("labels") or {}), **dict(map(_label, args.label))}  # type: ignore[call-overload]
+        labels = body.get("labels") or {}
+        if not isinstance(labels, dict):
+            raise InputError("labels", labels, "must be an object of names and values")
+        body["labels"] = {**labels, **dict(map(_label, args.label))}
     if args.upload:
         folder = body.get("traces")
         if not isinstance(folder, str) or not Path(folder).is_dir():
@@ -84,7 +84,7 @@ def _finish(client: "Client", session: "Session", *, as_json: bool) -> None:
     elif as_json:
         write_json_line(client.report(session.id))
     else:
-        sys.stdout.write(client.report_text(session.id))
+        write_document(client.report_text(session.id))
 
 
 def _list(client: "Client", args: Namespace) -> None:
@@ -127,8 +127,7 @@ def _report(client: "Client", args: Namespace) -> None:
     if args.json:
         write_json_line(client.report(args.id))
     else:
-        form = "text/html" if args.format == "html" else "text/markdown"
-        sys.stdout.write(client.report_text(args.id, form))  # type: ignore[arg-type]
+        write_document(client.report_text(args.id, FORMS[args.format]))
 
 
 def _export(client: "Client", args: Namespace) -> None:
@@ -145,7 +144,7 @@ def _decide(client: "Client", args: Namespace) -> None:
     given = {"action": args.decision, "proposal": args.proposal, "comment": args.comment}
     decision = {name: value for name, value in given.items() if value is not None}
     if args.plan:
-        decision["plan"] = parse_object(args.plan.encode(), "--plan")
+        decision["plan"] = parse_fields(args.plan, "--plan")
     _show_one(client.decide(args.id, decision), as_json=args.json)
 
 

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from service.cli.cells import said
 from service.client_models import Event, Session, SessionPage
 
 COLOURS = {
@@ -37,10 +38,10 @@ def print_sessions(page: SessionPage) -> None:
             one.id,
             Text(one.state, COLOURS[one.state]),
             "" if one.speedup is None else f"{one.speedup:.2f}x",
-            one.model or "",
+            said(one.model or ""),
             f"{one.num_devices} {one.device}",
             f"{one.created_at:%Y-%m-%d %H:%M}",
-            one.owner,
+            said(one.owner),
         )
         table.add_row(*cells[:shown])
     console.print(table)
@@ -65,7 +66,7 @@ def print_session(session: Session) -> None:
     }
     for name, value in rows.items():
         if value:
-            table.add_row(Text(name, "bold"), Text(value))
+            table.add_row(Text(name, "bold"), said(value))
     Console().print(table)
 
 

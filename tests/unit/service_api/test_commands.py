@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from service.auth.api_keys import is_same
@@ -74,6 +75,13 @@ def test_keys_are_listed_and_revoked_and_each_change_is_audited(run: Run, data: 
         rows, _ = list_audit(conn, "")
     assert [row.action for row in rows] == ["key.revoke", "key.revoke", "key.add"]
     assert rows[-1].details["scopes"] == ["read", "admin"]
+
+
+def test_a_key_may_be_called_anything_that_can_be_printed(run: Run) -> None:
+    assert run("keys", "add", "[/ci]")[0] == 0
+    status, out, _ = run("keys", "list")
+    assert status == 0
+    assert "[/ci]" in out
 
 
 @pytest.mark.parametrize(
@@ -195,9 +203,11 @@ def test_the_exit_status_tells_how_the_session_ended(
     assert ("because" if kind else "cancelled") in err
 
 
-def test_a_decision_brings_its_plan(run: Run, server: FakeClient) -> None:
-    run("sessions", "decide", "s1", "edit", "--proposal", "2", "--plan", '{"tp": 4}', "--comment", "why")
-    decision = {"action": "edit", "proposal": 2, "plan": {"tp": 4}, "comment": "why"}
+@pytest.mark.parametrize("plan", ['{"tp": 4, "recompute": "none"}', "tp=4,recompute=none"])
+def test_a_decision_brings_its_plan(run: Run, server: FakeClient, plan: str) -> None:
+    run("sessions", "decide", "s1", "edit", "--proposal", "2", "--plan", plan, "--comment", "why")
+    changed = {"tp": 4, "recompute": "none"}
+    decision = {"action": "edit", "proposal": 2, "plan": changed, "comment": "why"}
     assert server.asked == [("decide", "s1", decision)]
 
 
@@ -230,17 +240,28 @@ def test_what_is_wrong_with_a_command_is_named(
     assert f"error: {field}" in err
 
 
+def test_labels_that_are_no_object_are_named(run: Run, server: FakeClient, tmp_path: Path) -> None:
+    path = tmp_path / "labelled.json"
+    path.write_text(json.dumps(SCENARIO | {"labels": "team"}))
+    status, _, err = run("sessions", "submit", str(path), "--label", "a=b")
+    assert (status, "error: labels: got 'team'" in err) == (2, True)
+
+
 def test_a_wrong_server_is_named(run: Run) -> None:
     status, _, err = run("sessions", "list", "--server", "nonsense")
     assert (status, "--server" in err) == (2, True)
 
 
-def test_a_refusal_of_the_server_is_one_line(
-    run: Run, server: FakeClient, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "status"), [("not-found", 1), ("conflict", 1), ("wrong-input", 2), ("nothing-feasible", 3)]
+)
+def test_a_refusal_of_the_server_is_one_line_and_its_kind_the_exit_status(
+    run: Run, server: FakeClient, monkeypatch: pytest.MonkeyPatch, kind: str, status: int
 ) -> None:
+    problem = {"type": f"urn:asap:problem:{kind}", "detail": "the server says no"}
+
     def refuse(id: str) -> None:
-        raise ProblemError(404, {"detail": "there is no session 's1'"})
+        raise ProblemError.of(httpx.Response(400, json=problem))
 
     monkeypatch.setattr(server, "session", refuse, raising=False)
-    status, out, err = run("sessions", "show", "s1")
-    assert (status, out, err) == (1, "", "asap: error: there is no session 's1'\n")
+    assert run("sessions", "show", "s1") == (status, "", "asap: error: the server says no\n")

@@ -41,7 +41,7 @@ def run(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def open_client(_: str | None) -> Client:
         return Client("http://127.0.0.1", transport=Through(served))
 
-    monkeypatch.setattr(schedule, "_client", open_client)
+    monkeypatch.setattr(schedule, "connect", open_client)
 
     def call(*words: str) -> tuple[int, str, str]:
         status = main(["schedule", *words])
@@ -130,6 +130,40 @@ def test_waiting_for_a_run_that_fails_says_why(
     status, _, err = run("run", "nightly", "--wait")
     assert status == 1
     assert "the disk is full" in err
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told", "status"),
+    [
+        ("quiet", True, 0),
+        ("regression", True, 4),
+        ("regression", False, 4),
+        ("broken", True, 1),
+        ("quiet", False, 1),
+    ],
+)
+def test_the_exit_status_tells_what_the_night_found_as_asap_nightly_does(
+    run: Run,
+    file: Path,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: str,
+    told: bool,
+    status: int,
+) -> None:
+    add(run, file)
+
+    def end(_: float) -> None:
+        """What a worker would do while the command waits."""
+        (asked,) = served.client.get("/v1/schedules/nightly/runs").json()["items"]
+        with served.parts.database.begin() as conn:
+            row = claim_run(conn, asked["id"], 1, "w")
+            assert row
+            set_run(conn, row, state="completed", outcome=outcome, deliveries=[{"to": "team", "ok": told}])
+
+    monkeypatch.setattr("time.sleep", end)
+    assert run("run", "nightly", "--wait")[0] == status
+    assert run("run", "nightly")[0] == 0
 
 
 @pytest.mark.parametrize(
