@@ -1,11 +1,11 @@
-"""What a trace measures of its cluster: link bandwidths and the efficiency of large products.
+"""What a trace measures of its cluster: link bandwidths, and which products show its arithmetic rate.
 
 Only extraction: `coefficients.py` makes constants of the cost model from it. Small matrix products and small
 messages are left out, because latency and tile padding are modelled apart.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,10 +22,8 @@ _LARGE_MESSAGE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ClusterMeasurements:
-    """Empty or None where the trace has nothing to measure."""
+    """None where the trace has nothing to measure."""
 
-    gemm_efficiency: dict[str, float] = field(default_factory=dict)
-    """By precision: share of the peak that large products reach, weighted by their time."""
     intra_node_bytes_per_s: float | None = None
     """Bus bandwidth of large collectives inside the fast domain: the median, waiting left out."""
     inter_node_bytes_per_s: float | None = None
@@ -38,9 +36,7 @@ def measure_cluster(
 ) -> ClusterMeasurements:
     """The figures of all ranks together; `domain_devices` are joined by fast links (a node's when None)."""
     inside, across = _link_samples(align(profiles), domain_devices or device.devices_per_node)
-    points = [point for one in profiles for point in one.roofline]
     return ClusterMeasurements(
-        gemm_efficiency=_gemm_efficiency(points, device),
         intra_node_bytes_per_s=_median(inside),
         inter_node_bytes_per_s=_median(across),
         num_collectives=len(inside) + len(across),
@@ -61,15 +57,6 @@ def large_products(points: Iterable[RoofPoint], device: Device, precision: str) 
         and point.flops >= peak * _LARGE_PRODUCT_S
         and point.intensity >= ridge
     ]
-
-
-def _gemm_efficiency(points: list[RoofPoint], device: Device) -> dict[str, float]:
-    found = {}
-    for precision, peak in device.peak_flops.items():
-        if large := large_products(points, device, precision):
-            ideal_s = sum(point.flops * point.count for point in large) / peak
-            found[precision] = ideal_s / sum(point.time_ns * 1e-9 for point in large)
-    return found
 
 
 def _link_samples(aligned: list[AlignedCollectives], domain: int) -> tuple[list[float], list[float]]:

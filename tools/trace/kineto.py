@@ -86,7 +86,6 @@ class _Builder:
     def __init__(self, keep_host_ops: bool) -> None:
         self.keep_host_ops = keep_host_ops
         self.names = NameTable()
-        self.num_events = 0
         self.device, self.launches = SpanColumns(self.names), SpanColumns(self.names)
         self.host_ops, self.annotations = SpanColumns(self.names), SpanColumns(self.names)
         self.device_annotations = SpanColumns(self.names)
@@ -107,7 +106,6 @@ class _Builder:
         }
 
     def add(self, events: list[TraceEvent]) -> None:
-        self.num_events += len(events)
         by_category: dict[str, list[TraceEvent]] = defaultdict(list)
         for event in events:
             by_category[event.cat].append(event)
@@ -184,7 +182,6 @@ class _Builder:
             distributed=read_distributed_info(stream.metadata),
             device_name=find_device_name(stream.metadata),
             json_bytes=json_bytes,
-            num_events=self.num_events,
             notes=(note,) if stream.repaired else (),
         )
 

@@ -16,11 +16,9 @@ def read_distributed_info(metadata: dict[str, Any]) -> DistributedInfo:
     if not isinstance(info, dict):
         return DistributedInfo()
     groups, descriptions = _read_groups(info.get("pg_config"))
-    backend = info.get("backend")
     return DistributedInfo(
         rank=_small_number(info.get("rank")),
         world_size=_small_number(info.get("world_size")),
-        backend=backend if isinstance(backend, str) else None,
         groups=groups,
         group_descriptions=descriptions,
     )

@@ -75,7 +75,6 @@ class _Report:
             memory=(),
             distributed=DistributedInfo(),
             device_name=self._find_device_name(device),
-            num_events=len(work) + len(launches) + len(ranges),
             notes=notes,
         )
 

@@ -19,7 +19,6 @@ class _PatternFile(msgspec.Struct):
     user_kernels: list[str]
     suspect_kernels: list[str]
     host_spans: list[str]
-    host_launches: list[str]
     data_loading: list[str]
     compute_kernels: list[str]
     matrix_kernels: list[str]
@@ -34,7 +33,6 @@ class CommunicationPatterns:
     suspect_kernel: re.Pattern[str]
     """May communicate, perhaps among computing: counted as compute, and said so."""
     host_span: re.Pattern[str]
-    host_launch: re.Pattern[str]
     data_loading: re.Pattern[str]
     compute_kernel: re.Pattern[str]
     matrix_kernel: re.Pattern[str]
@@ -52,18 +50,17 @@ def load_patterns() -> CommunicationPatterns:
     source = folder("patterns").joinpath("communication.json")
     try:
         data = msgspec.json.decode(source.read_bytes(), type=_PatternFile)
-        return compile_patterns(data)
+        return _compile(data)
     except (OSError, msgspec.DecodeError, re.error) as error:
         raise DataError(f"kb_seed/patterns/communication.json: {error}") from error
 
 
-def compile_patterns(data: _PatternFile) -> CommunicationPatterns:
+def _compile(data: _PatternFile) -> CommunicationPatterns:
     """One pattern per list."""
     return CommunicationPatterns(
         device_kernel=_any_of(data.device_kernels + data.user_kernels),
         suspect_kernel=_any_of(data.suspect_kernels),
         host_span=_any_of(data.host_spans),
-        host_launch=_any_of(data.host_launches),
         data_loading=_any_of(data.data_loading),
         compute_kernel=_any_of(data.compute_kernels),
         matrix_kernel=_any_of(data.matrix_kernels),

@@ -89,7 +89,6 @@ class DistributedInfo:
 
     rank: int | None = None
     world_size: int | None = None
-    backend: str | None = None
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     group_descriptions: dict[str, str] = field(default_factory=dict)
 
@@ -117,5 +116,4 @@ class RankTrace:
     distributed: DistributedInfo
     device_name: str | None
     json_bytes: int = 0
-    num_events: int = 0
     notes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ it did is the work since the collective before, set beside the median of the oth
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ class _Arrivals:
     last: int = 0
     late_ns: int = 0
     """Behind the second to last, where this rank was last."""
-    excess_ns: dict[str, float] | None = None
+    excess_ns: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_CAUSES, 0.0))
+    """By cause: more than the others did, before the collectives it was last at."""
 
 
 def find_stragglers(aligned: list[AlignedCollectives]) -> list[dict[str, Any]]:
@@ -69,15 +70,13 @@ def _count(one: AlignedCollectives, arrivals: dict[int, _Arrivals]) -> None:
     last = starts_ns.argmax(axis=0)
     late_ns = np.sort(starts_ns, axis=0)[-1] - np.sort(starts_ns, axis=0)[-2]
     for row, rank in enumerate(one.ranks):
-        entry = arrivals.setdefault(rank, _Arrivals(excess_ns=dict.fromkeys(_CAUSES, 0.0)))
+        entry = arrivals.setdefault(rank, _Arrivals())
         mine = np.flatnonzero(last == row)
         entry.collectives += len(last)
         entry.last += len(mine)
         entry.late_ns += int(late_ns[mine].sum())
         for cause in _CAUSES:
-            excess = _excess_ns(one.events, row, mine, cause)
-            if entry.excess_ns is not None:
-                entry.excess_ns[cause] += excess
+            entry.excess_ns[cause] += _excess_ns(one.events, row, mine, cause)
 
 
 def _excess_ns(events: Sequence[Sequence[CollectiveEvent]], row: int, columns: Integers, cause: str) -> float:
@@ -91,14 +90,13 @@ def _excess_ns(events: Sequence[Sequence[CollectiveEvent]], row: int, columns: I
 
 
 def _entry(rank: int, one: _Arrivals, all_late_ns: int) -> dict[str, Any]:
-    excess = one.excess_ns or {}
+    excess = dict(one.excess_ns)
     # Loading data shows as an idle device too: what the loader explains is not put on the launches.
-    loader = excess.get("before_loader_ns", 0.0)
-    excess["before_host_ns"] = max(0.0, excess.get("before_host_ns", 0.0) - loader)
+    excess["before_host_ns"] = max(0.0, excess["before_host_ns"] - excess["before_loader_ns"])
     cause = max(excess, key=lambda name: excess[name]) if any(excess.values()) else None
     return {
         "rank": rank,
-        "arrives_last_ratio": round(one.last / one.collectives, 4) if one.collectives else 0.0,
+        "arrives_last_ratio": round(one.last / one.collectives, 4),
         "late_by_us": one.late_ns / max(one.last, 1) / 1000,
         "late_total_us": one.late_ns / 1000,
         "share_of_lateness": round(one.late_ns / all_late_ns, 4),

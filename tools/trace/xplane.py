@@ -68,7 +68,6 @@ def read_xplane(path: Path) -> RankTrace:
         memory=(),
         distributed=DistributedInfo(),
         device_name=_find_device_name(work),
-        num_events=len(events),
         notes=notes,
         names=list(names),
     )

@@ -4,38 +4,37 @@ import pytest
 
 from tools.hardware import get_device
 from tools.trace.breakdown import Breakdown
-from tools.trace.calibration import ClusterMeasurements, measure_cluster
+from tools.trace.calibration import ClusterMeasurements, large_products, measure_cluster
 from tools.trace.collective_events import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
 from tools.trace.roofline import RoofPoint
 
 DEVICE = get_device("a100-sxm-80gb")
-PEAK = DEVICE.peak_flops["bf16"]
 
 
-def _product(share_of_peak: float, flops: float = 1e12) -> RoofPoint:
-    time_ns = round(flops / (PEAK * share_of_peak) * 1e9)
-    return RoofPoint("aten::mm", "m×n×k", "bf16", 1, time_ns, flops, flops / 1000)
+def _product(flops: float, op: str = "aten::mm", precision: str = "bf16", moved: float = 1e-3) -> RoofPoint:
+    return RoofPoint(op, "m×n×k", precision, 1, 1000, flops, flops * moved)
 
 
-def _rank(rank: int, events: list[CollectiveEvent], points: list[RoofPoint] | None = None) -> RankProfile:
+def _rank(rank: int, events: list[CollectiveEvent]) -> RankProfile:
     terms = Breakdown(communication_ns=100, exposed_communication_ns=25, total_ns=1000)
-    return RankProfile(
-        file="f", rank=rank, basis="device", breakdown=terms, collectives=events, roofline=points or []
-    )
+    return RankProfile(file="f", rank=rank, basis="device", breakdown=terms, collectives=events)
 
 
 def _collective(ranks: tuple[int, ...], size: int, start_ns: int, end_ns: int) -> CollectiveEvent:
     return CollectiveEvent("all_reduce", "g", ranks, len(ranks), size, start_ns, end_ns, 0, 0, 0)
 
 
-def test_efficiency_is_weighted_by_time() -> None:
-    measured = measure_cluster([_rank(0, [], [_product(0.8), _product(0.4)])], DEVICE)
-    assert measured.gemm_efficiency["bf16"] == pytest.approx(2 / (1 / 0.8 + 1 / 0.4), rel=1e-6)
-
-
-def test_small_products_say_nothing() -> None:
-    assert measure_cluster([_rank(0, [], [_product(0.01, flops=1e6)])], DEVICE).gemm_efficiency == {}
+def test_products_that_are_small_or_wait_for_memory_say_nothing_of_the_arithmetic_rate() -> None:
+    large = _product(1e12)
+    others = [
+        _product(1e6),
+        _product(1e12, moved=1.0),
+        _product(1e12, precision="fp32"),
+        _product(1e12, op="aten::_flash_attention_forward"),
+    ]
+    assert large_products([large, *others], DEVICE, "bf16") == [large]
+    assert large_products([large], DEVICE, "nvfp4") == []
 
 
 @pytest.mark.parametrize(("ranks", "inside"), [((0, 1), True), ((0, 8), False)])
