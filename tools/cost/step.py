@@ -20,7 +20,7 @@ from tools.cost.traffic import data_s, quick_hops
 OPTIMIZER_BYTES = 30.0
 """Adam reads gradient, master weight and two moments and writes three of them and the 16-bit copy."""
 ZERO_BUBBLE_REST = 1.0 / 3.0
-"""Bubble that is left when weight gradients fill the gaps (ZB-H1; Qi et al., arXiv 2401.10241, section 2.1)."""
+"""Bubble left when weight gradients fill the gaps (ZB-H1; Qi et al., arXiv 2401.10241, section 2.1)."""
 
 
 @dataclass(frozen=True)
