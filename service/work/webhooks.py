@@ -10,9 +10,11 @@ import http.client
 import logging
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 
 import msgspec
 
@@ -23,6 +25,9 @@ from service.work.addresses import RefusedAddressError, Target, parse_target, re
 from tools.errors import InputError
 
 TIMEOUT_S = 10.0
+"""Of silence."""
+LONGEST_S = 30.0
+"""For the whole request: a receiver that answers a byte at a time is never silent."""
 LEASE_S = 60.0
 """A sender that dies leaves its deliveries due again after so long; longer than one takes."""
 FIRST_PAUSE_S = 5.0
@@ -31,6 +36,7 @@ MOST_ATTEMPTS = 16
 """With these pauses: about five hours."""
 AT_A_TIME = 4
 MOST_ANSWER_BYTES = 1000
+MOST_SAID = 300
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +65,8 @@ class Webhooks:
         except (InputError, RefusedAddressError) as error:
             self._fail(delivery, str(error), final=True)
         except (OSError, http.client.HTTPException, NotDeliveredError, UnicodeError) as error:
-            self._fail(delivery, str(error) or type(error).__name__, delivery.attempts >= MOST_ATTEMPTS)
+            says = _as_text(str(error)) or type(error).__name__
+            self._fail(delivery, says, delivery.attempts >= MOST_ATTEMPTS)
         else:
             with self._database.begin() as conn:
                 close_delivery(conn, delivery.id, answer)
@@ -81,16 +88,35 @@ def post(url: str, body: bytes, headers: Mapping[str, str], private_allowed: boo
     target = parse_target(url, private_allowed)
     connection = _connect(target, resolve(target, private_allowed))
     own = {"Host": target.host_header, "Content-Type": "application/json", "User-Agent": "asap"}
-    try:
+    with closing(connection), _ended_in_time(connection.sock):
         connection.request("POST", target.path, body, {**own, **headers})
         response = connection.getresponse()
         response.read(MOST_ANSWER_BYTES)
-    finally:
-        connection.close()
-    answer = f"{response.status} {response.reason}"
+    answer = _as_text(f"{response.status} {response.reason}")
     if not 200 <= response.status < 300:
         raise NotDeliveredError(answer)
     return answer
+
+
+def _as_text(said: str) -> str:
+    """A receiver's words as a person can read them, and PostgreSQL keep them: it takes no NUL."""
+    return "".join(one if one.isprintable() else "?" for one in said[:MOST_SAID])
+
+
+@contextmanager
+def _ended_in_time(connection: socket.socket) -> Iterator[None]:
+    """Whoever still reads or writes after LONGEST_S gets an error."""
+
+    def end() -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # TLS's own would wait for its lock
+
+    timer = threading.Timer(LONGEST_S, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def signed_headers(secret: bytes, id: str, body: bytes) -> dict[str, str]:

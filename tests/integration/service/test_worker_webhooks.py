@@ -1,9 +1,11 @@
 """Webhooks against a real receiver: signed, repeated until it answers, never sent inside unless allowed."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,53 @@ def test_a_receiver_that_fails_is_asked_again_with_pauses(
     assert (row["attempts"], row["answer"], waits[-1]) == (3, "204 No Content", None)
     assert waits[0] is not None
     assert waits[1] is not None
+
+
+@contextmanager
+def odd_receiver(begin: bytes, repeat: bytes = b"") -> Iterator[str]:
+    """The address of one that says this once, and that again and again for as long as anybody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ended = threading.Event()
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.recv(10_000)
+                connection.sendall(begin)
+                while repeat and not ended.wait(0.05):
+                    connection.sendall(repeat)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        ended.set()
+        thread.join()
+
+
+def test_a_receiver_that_answers_for_ever_is_left_and_asked_again(
+    settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.work.webhooks.LONGEST_S", 0.5)
+    with odd_receiver(b"HTTP/1.1 ", repeat=b"x") as url:
+        id = fail(desk, url)
+        begun = time.monotonic()
+        Webhooks(settings, desk.database).send_due()
+        assert time.monotonic() - begun < 30
+    row = deliveries(desk, id)[0]
+    assert (row["attempts"], row["delivered_at"]) == (1, None)
+    assert row["due_at"] is not None
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 200 \x00\x1b" + b"x" * 5000 + b"\r\n\r\n", b"\x00\x1b\r\n"])
+def test_what_a_receiver_says_is_kept_short_and_without_control_characters(
+    said: bytes, settings: Settings, desk: Desk
+) -> None:
+    with odd_receiver(said) as url:
+        id = fail(desk, url)
+        Webhooks(settings, desk.database).send_due()
+    answer = deliveries(desk, id)[0]["answer"]
+    assert answer.isprintable()
+    assert len(answer) < 500
 
 
 def test_nobody_there_is_tried_a_limited_number_of_times(settings: Settings, desk: Desk) -> None:
