@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,13 +91,15 @@ class Uploads:
         return found.hexdigest()
 
     def discard(self, id: str) -> None:
-        """Renamed first: a folder that is half deleted must not be read as whole."""
+        """Renamed first: a folder that is half deleted must not be read as whole.
+
+        Once more does the rest, where a process died over it.
+        """
         folder = self.folder(id)
         doomed = folder.with_name(f".{id}.deleted")
-        try:
+        shutil.rmtree(doomed, ignore_errors=True)
+        with suppress(FileNotFoundError):
             os.replace(folder, doomed)
-        except FileNotFoundError:
-            return
         shutil.rmtree(doomed, ignore_errors=True)
 
     def _open(self, id: str, name: str, offset: int) -> BinaryIO:
