@@ -127,7 +127,7 @@ def test_the_terminal_sets_measured_beside_predicted() -> None:
     ("content", "named"),
     [
         ("{}", "format"),
-        ("nonsense", "--calibration"),
+        ("nonsense", "cluster.json line 1"),
         ('{"format": "asap-cluster-calibration-1"}', "framework"),
         (None, "--calibration"),
     ],
