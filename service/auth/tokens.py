@@ -3,9 +3,9 @@
 Only asymmetric signatures are taken: with a shared secret whoever checks a token could also make one.
 """
 
-import json
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.auth.caller import DEFAULT_TENANT, SCOPES, Caller
@@ -38,6 +38,8 @@ class TokenReader:
             raise InputError(
                 "ASAP_JWT_KEYS_FILE", None, "tokens need the issuer's keys: _KEYS_FILE or _KEYS_URL"
             )
+        # At once: it is whoever starts the server that can mend the file, not a caller.
+        self._file_keys = _read_keys(settings.jwt_keys_file) if settings.jwt_keys_file else None
 
     def read(self, token: str) -> Caller:
         """Raises UnauthenticatedError for a token that does not hold."""
@@ -60,7 +62,7 @@ class TokenReader:
     def _key(self, token: str) -> "PyJWK":
         import jwt
 
-        if self._settings.jwt_keys_file is None:
+        if self._file_keys is None:
             return self._client.get_signing_key_from_jwt(token)
         wanted = jwt.get_unverified_header(token).get("kid")
         keys = self._file_keys.keys
@@ -75,18 +77,6 @@ class TokenReader:
 
         return PyJWKClient(str(self._settings.jwt_keys_url), lifespan=KEYS_LIFE_S, timeout=5)
 
-    @cached_property
-    def _file_keys(self) -> "PyJWKSet":
-        from jwt import PyJWKSet, PyJWTError
-
-        file = self._settings.jwt_keys_file
-        try:
-            return PyJWKSet.from_dict(json.loads(file.read_text("utf-8")) if file else {})
-        except (OSError, ValueError, PyJWTError) as error:
-            raise InputError(
-                "ASAP_JWT_KEYS_FILE", str(file), f"must hold a JSON Web Key Set: {error}"
-            ) from None
-
     def _caller(self, claims: Mapping[str, Any]) -> Caller:
         subject = str(claims["sub"])[:200]
         scopes = frozenset(_scopes(claims))
@@ -100,6 +90,16 @@ class TokenReader:
         if not isinstance(tenant, str) or not is_tenant(tenant):
             raise UnauthenticatedError(f"the token's claim {name!r} names no tenant")
         return tenant
+
+
+def _read_keys(file: Path) -> "PyJWKSet":
+    from jwt import PyJWKSet, PyJWTError
+
+    try:
+        return PyJWKSet.from_json(file.read_text("utf-8"))
+    except (OSError, ValueError, AttributeError, PyJWTError) as error:  # an array has no attribute get
+        allowed = f"must hold a JSON Web Key Set: {error}"
+        raise InputError("ASAP_JWT_KEYS_FILE", str(file), allowed) from None
 
 
 def _scopes(claims: Mapping[str, Any]) -> list[str]:

@@ -106,10 +106,11 @@ def test_a_setting_that_tokens_need_is_asked_for(settings: dict[str, Any], missi
         TokenReader(Settings(**{**settings, missing: None}))
 
 
-def test_a_file_without_keys_is_named(settings: dict[str, Any]) -> None:
-    settings["jwt_keys_file"].write_text("{}")
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"{broken", b"\xff"])
+def test_a_file_without_keys_is_named_before_anybody_calls(settings: dict[str, Any], content: bytes) -> None:
+    settings["jwt_keys_file"].write_bytes(content)
     with pytest.raises(InputError, match="ASAP_JWT_KEYS_FILE"):
-        TokenReader(Settings(**settings)).read(token())
+        TokenReader(Settings(**settings))
 
 
 def test_the_api_takes_tokens_and_keys_side_by_side(serve: Serve, settings: dict[str, Any]) -> None:
