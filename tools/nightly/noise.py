@@ -23,6 +23,8 @@ QN_EFFICIENCY = 0.82
 """Qn knows as much of the scatter as a standard deviation of so large a share of the nights."""
 HELD_SCATTERS = 3.0
 """A night that is further off counts as so far off where nights are compared with the next."""
+SURE = 1.645
+"""Standard errors below which a true value lies in one of twenty cases."""
 MOST_CORRELATION = 0.8
 """Beyond it the figure drifts, and no number of nights makes a level."""
 LEVEL_VARIANCE = np.pi / 3
@@ -52,7 +54,7 @@ def level(values: Values) -> float:
 
 
 def correlation(deviations: Values, scatter: float) -> float:
-    """Of a night with the next, as far as it is proven: one standard error below the estimate, at least 0.
+    """Of a night with the next, as far as it is proven: the lower bound of the estimate, at least 0.
 
     The estimate is the first autocorrelation, odd nights held back and its bias taken off (Marriott and Pope
     1954); its standard error is that of nights without correlation (Bartlett 1946).
@@ -63,7 +65,7 @@ def correlation(deviations: Values, scatter: float) -> float:
     if not square:
         return 0.0
     first = float(held[1:] @ held[:-1]) / square
-    proven = first + (1 + 4 * first) / n - 1 / math.sqrt(n)
+    proven = first + (1 + 4 * first) / n - SURE / math.sqrt(n)
     return min(max(proven, 0.0), MOST_CORRELATION)
 
 
