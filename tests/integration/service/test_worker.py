@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,8 @@ from service.store.lifecycle import decide, request_cancel, retry
 from service.store.states import RUNNING
 from service.work.lock import BusyFolderError
 from service.work.worker import Worker
-from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, working
+from tests.integration.service.at_work import TINY, Desk, assert_whole, settings_for, working
 from tools.kb import open_seed
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    server = None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
-    return settings_for(tmp_path, server)
-
-
-@pytest.fixture
-def desk(settings: Settings) -> Iterator[Desk]:
-    with opened(settings) as one:
-        yield one
-
 
 on_sqlite = pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
 """For what does not depend on the database."""

@@ -1,7 +1,6 @@
 """Sessions whose worker died, or which the queue forgot, are found; those of the living are left alone."""
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 import sqlalchemy as sa
@@ -21,24 +20,10 @@ from tests.integration.service.at_work import (
     TINY,
     Desk,
     assert_whole,
-    opened,
-    settings_for,
     wait_for,
     working,
 )
 from tools.kb import open_seed
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    server = None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
-    return settings_for(tmp_path, server)
-
-
-@pytest.fixture
-def desk(settings: Settings) -> Iterator[Desk]:
-    with opened(settings) as one:
-        yield one
 
 
 def pretend(desk: Desk, id: str, status: str, worker: str | None = None) -> None:

@@ -1,10 +1,5 @@
 """What stays of a session outside our tables: its last checkpoint, and nothing once it is deleted."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from graph.context import Context
 from service.checkpoints import open_checkpoints
 from service.settings import Settings
@@ -13,20 +8,8 @@ from service.store.lifecycle import decide
 from service.store.sessions import delete_session
 from service.work.queue import workflow_id
 from service.work.tidy import erase_deleted, thread_of
-from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, working
+from tests.integration.service.at_work import Desk, assert_whole, working
 from tools.kb import open_seed
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    server = None if request.param == "sqlite" else str(request.getfixturevalue("postgres_url"))
-    return settings_for(tmp_path, server)
-
-
-@pytest.fixture
-def desk(settings: Settings) -> Iterator[Desk]:
-    with opened(settings) as one:
-        yield one
 
 
 def checkpoints(settings: Settings, id: str, attempt: int = 1) -> int:

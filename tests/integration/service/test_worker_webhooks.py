@@ -16,7 +16,7 @@ from service.settings import Settings
 from service.store.deliveries import list_deliveries
 from service.store.lifecycle import set_state
 from service.work.webhooks import MOST_ATTEMPTS, Webhooks, signature
-from tests.integration.service.at_work import Desk, opened, settings_for, wait_for, working
+from tests.integration.service.at_work import Desk, settings_for, wait_for, working
 
 SECRET = "of-the-receiver"
 
@@ -62,12 +62,6 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return settings_for(tmp_path, webhook_secret=SECRET, webhook_private=True)
-
-
-@pytest.fixture
-def desk(settings: Settings) -> Iterator[Desk]:
-    with opened(settings) as one:
-        yield one
 
 
 def deliveries(desk: Desk, id: str) -> list[dict[str, Any]]:
