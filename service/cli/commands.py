@@ -52,7 +52,7 @@ COMMANDS = {
     "diagnose": Command(
         "service.cli.diagnose",
         "where the time of profiled training steps goes, and why",
-        "asap diagnose traces/",
+        "asap diagnose examples/traces/ddp-gloo-straggler",
     ),
     "profile": Command(
         "service.cli.profile",
@@ -102,7 +102,7 @@ COMMANDS = {
     "schedule": Command(
         "service.cli.schedule",
         "let a server do that every night",
-        'asap schedule add nightly.yaml --name pretraining --cron "30 5 * * *"',
+        'asap schedule add examples/nightly.yaml --name pretraining --cron "30 5 * * *"',
     ),
     "mcp": Command(
         "service.cli.mcp",

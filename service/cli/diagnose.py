@@ -34,7 +34,9 @@ With --scenario the measured step is set beside the predicted one, term by term,
 calibrated to this cluster: 'asap predict --calibration FILE' takes what --calibration-out wrote.
 
 Examples:
+  asap diagnose examples/traces/ddp-gloo-straggler
   asap diagnose traces/ --html report.html
+  asap diagnose before/ --compare after/
   asap diagnose traces/ --scenario job.json --calibration-out cluster.json
 """
 

@@ -28,6 +28,8 @@ torch-fsdp2, precision fp32 or bf16.
 
 Needs PyTorch in this environment: pip install 'asap-sharding[profile]'
 
+FILE is what 'asap predict' takes.
+
 Examples:
   asap dry-run scenario.json
   asap dry-run --json scenario.json"""

@@ -70,7 +70,7 @@ def _add_search(action: ArgumentParser) -> None:
     action.add_argument("--device", metavar="NAME", help="rather of this device, for instance h100-sxm-80gb")
     action.add_argument("--architecture", choices=ARCHITECTURES, help="rather of such models")
     action.add_argument("--bottleneck", choices=BOTTLENECKS, help="rather about this")
-    action.add_argument("--limit", metavar="N", type=int, default=5, help="at most so many (default 5)")
+    action.add_argument("--limit", metavar="N", type=int, default=5, help="at most so many (5)")
 
 
 def _add_mark(action: ArgumentParser) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 HELP = """\
 Find what limits a workload, search every legal plan and propose the best, with reasons to check.
 
-FILE holds one scenario. Its `plan` is today's configuration; leave it out for a cold start.
+FILE holds one scenario ('asap predict --help' shows one). Its `plan` is today's configuration; leave it
+out for a cold start.
 Nothing is proposed that does not fit or that the framework refuses, and the training contract
 (model, batch, sequence length, precision) is never changed.
 

@@ -15,10 +15,19 @@ from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.scenario import Scenario, parse_scenario
 
-HELP = """Predict the step time of a training plan, with an 80% interval, its breakdown and its memory.
+HELP = """\
+Predict the step time of a training plan, with an 80% interval, its breakdown and its memory.
 
-FILE holds one scenario (a JSON object with model, cluster, training and plan) or one a line (JSONL).
-`model` may be a Hugging Face config.json as it is; `asap hardware list` names the devices.
+FILE holds one scenario, or one a line (JSONL). A scenario is a JSON object:
+  {"model":    {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+                "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256},
+   "cluster":  {"device": "h100-sxm-80gb", "num_devices": 8, "devices_per_node": 8},
+   "training": {"seq_len": 8192, "global_batch_size": 32, "precision": "bf16", "framework": "torchtitan"},
+   "plan":     {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": 8, "dp_shard": 8, "zero_stage": 3,
+                "micro_batch_size": 1}}
+`model` may be a Hugging Face config.json as it is; 'asap hardware list' names the devices, and 'asap import'
+makes a scenario from the configuration of today's job. In `plan`, tp x pp x cp x dp is the number of devices
+(tensor, pipeline, context and data parallel), dp_shard the ranks over which ZeRO (3 is FSDP) shards.
 
 Examples:
   asap predict examples/llama-3.1-70b-64xh100.json

@@ -14,25 +14,28 @@ from tools.profile.overhead import Overhead, read_overhead
 HELP = """\
 Run a training command under the profiler, without a change to its script.
 
-  asap profile --out traces -- torchrun --nproc-per-node 8 train.py --lr 1e-4
-
 A step ends when the optimizer has stepped. Every rank writes DIR/rank<N>.json.gz and a summary of a few
 kilobytes under DIR/summaries. 'asap diagnose DIR' reads both. The environment must have torch and ASAP.
-"""
+
+Examples:
+  asap profile --out traces -- torchrun --nproc-per-node 8 train.py --lr 1e-4
+  asap profile --summaries-only -- python -m my_package.train"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Where to write, which steps, and the command."""
-    parser.add_argument(
-        "--out", metavar="DIR", default="traces", help="folder for the traces (default: traces)"
-    )
+    parser.add_argument("--out", metavar="DIR", default="traces", help="folder for the traces (traces)")
     default = CaptureSchedule()
-    parser.add_argument("--wait", type=int, default=default.wait, metavar="N", help="plain steps before")
-    parser.add_argument("--warmup", type=int, default=default.warmup, metavar="N", help="steps of warm-up")
-    parser.add_argument("--active", type=int, default=default.active, metavar="N", help="steps to profile")
+    for name, steps, about in (
+        ("--wait", default.wait, "plain steps before"),
+        ("--warmup", default.warmup, "steps of warm-up"),
+        ("--active", default.active, "steps to profile"),
+    ):
+        parser.add_argument(name, type=int, default=steps, metavar="N", help=f"{about} ({steps})")
     parser.add_argument("--summaries-only", action="store_true", help="do not keep the raw traces")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("command", nargs=REMAINDER, metavar="-- COMMAND", help="torchrun or python command")
+    parser.usage = "asap profile [options] -- COMMAND ..."
 
 
 def run(args: Namespace) -> int:
