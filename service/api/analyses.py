@@ -15,6 +15,7 @@ from tools.errors import AsapError
 
 log = logging.getLogger("asap.traces")
 NOTHING_READABLE = "no file of it could be read as a trace"
+UNEXPECTED = "the analysis failed in a way that was not expected; the server's log has it"
 
 
 class Analyses:
@@ -40,8 +41,8 @@ class Analyses:
     def _run(self, id: str) -> None:
         try:
             self._analyse(id)
-        except Exception:
-            log.exception("analysis failed", extra={"trace": id})
+        except Exception:  # the database is away: whoever asks next begins it again
+            log.exception("an analysis could not be kept", extra={"trace": id})
         finally:
             with self._lock:
                 self._begun.discard(id)
@@ -60,6 +61,9 @@ class Analyses:
                 "kind": "input",
                 "message": str(refused).replace(str(self._uploads.folder(id)), "the upload"),
             }
+        except Exception:  # kept too: it would fail again, and whoever waits for it would wait for ever
+            log.exception("analysis failed", extra={"trace": id})
+            error = {"kind": "unexpected", "message": UNEXPECTED}
         if analysis is not None and analysis["diagnosis"] is None:
             unreadable = analysis["unreadable"]
             analysis, error = None, {"kind": "input", "message": NOTHING_READABLE, "unreadable": unreadable}

@@ -27,6 +27,7 @@ router = APIRouter(prefix=PATH + "/{id}", tags=["reports"], route_class=StrictRo
 
 JSON, MARKDOWN, HTML, PLAIN = "application/json", "text/markdown", "text/html", "text/plain"
 Accept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
+ExportAccept = Annotated[str, Header(description="application/json or text/plain")]
 Rank = Annotated[int, Path(ge=1, le=MOST_PROPOSALS)]
 Format = Annotated[
     str, Query(description=f"one of {', '.join(FORMATS)}", json_schema_extra={"enum": list(FORMATS)})
@@ -64,7 +65,7 @@ def list_proposals(id: Id, parts: PartsOf, caller: Reader) -> ProposalList:
     responses={200: {"content": {PLAIN: _TEXT}}},
 )
 def export_proposal(
-    id: Id, rank: Rank, format: Format, parts: PartsOf, caller: Reader, accept: Accept = JSON
+    id: Id, rank: Rank, format: Format, parts: PartsOf, caller: Reader, accept: ExportAccept = JSON
 ) -> Response:
     """As JSON with notes; as the file alone with Accept: text/plain."""
     form = preferred(accept, (JSON, PLAIN))

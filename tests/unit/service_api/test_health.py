@@ -63,6 +63,14 @@ def test_addresses_that_do_not_exist_are_one_route(served: Served) -> None:
     assert "/no/such" not in text
 
 
+def test_measures_do_not_grow_with_methods_that_callers_make_up(served: Served) -> None:
+    for number in range(3):
+        served.client.request(f"MADEUP{number}", "/v1/sessions")
+    text = served.client.get("/metrics").text
+    assert 'method="other"' in text
+    assert "MADEUP" not in text
+
+
 def test_a_session_s_events_are_measured(served: Served) -> None:
     metrics: Metrics = served.parts.metrics
     metrics.observe_wait(0.3)

@@ -180,6 +180,22 @@ def test_an_upload_that_is_no_trace_says_so_without_our_paths(served: Served, tm
     assert str(tmp_path) not in json.dumps(found)
 
 
+def test_an_analysis_that_fails_is_told_instead_of_being_made_again_and_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+
+    def fail(folder: Path) -> None:
+        tries.append(folder)
+        raise RuntimeError("a bug, with the server's own secrets")
+
+    monkeypatch.setattr("tools.trace.report.analyse_folder", fail)
+    found = analysed(served, whole(served))
+    assert (found["analysis"], found["error"]["kind"]) == (None, "unexpected")
+    assert "secrets" not in found["error"]["message"]
+    assert len(tries) == 1
+
+
 def test_an_analysis_that_was_lost_is_made_when_asked_for(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
