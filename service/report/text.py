@@ -45,7 +45,8 @@ def beside_address(where: object) -> str:
 def seconds(value: float, like: float | None = None) -> str:
     """Three digits, in the unit in which they (or those of `like`, in a table) are easy to read."""
     unit, factor = _unit(value if like is None else like)
-    told = f"{value * factor:#.3g}".rstrip(".") if value * factor < 1000 else f"{value * factor:,.0f}"
+    # From 999.5 on three digits would be rounded to 1.00e+03.
+    told = f"{value * factor:#.3g}".rstrip(".") if value * factor < 999.5 else f"{value * factor:,.0f}"
     return f"{told} {unit}" if value else "0"
 
 
