@@ -26,7 +26,7 @@ def _copy(source: Path, target: Path) -> bool:
         return False
     with file:
         target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_name(f".{target.name}.part")
+        beside = target.with_name(f".{os.getpid()}.part")  # a longer name might be too long
         with beside.open("wb") as copy:
             shutil.copyfileobj(file, copy)
         beside.replace(target)

@@ -10,8 +10,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VALUE_LENGTH = 4096
 # Each of these makes a program load or run a file of the value's choosing.
 _LOADS_CODE = re.compile(
-    r"PATH|ENV|IFS|SHELL|PS4|PROMPT_COMMAND|LD_\w+|DYLD_\w+|PYTHON\w+|BASH_\w+|PERL\w+|RUBY\w+|NODE_OPTIONS"
-    r"|\w*PRELOAD\w*|\w*PLUGIN\w*|\w*_LIBRARY(_PATH)?|CC|CXX|CUDA_HOME|TRITON_\w+|TORCHINDUCTOR_\w+|PET_\w+"
+    r"PATH|HOME|ENV|IFS|SHELL|PS4|PROMPT_COMMAND|LD_\w+|DYLD_\w+|PYTHON\w+|BASH_\w+|PERL\w+|RUBY\w+|NODE_OPTIONS"
+    r"|GCONV_PATH|OPENSSL_CONF|\w*INJECTION\w*|\w*PRELOAD\w*|\w*PLUGIN\w*|\w*_LIBRARY(_PATH)?|CC|CXX|CUDA_HOME|TRITON_\w+|TORCHINDUCTOR_\w+|PET_\w+"
     r"|SLURM_\w+|SBATCH_\w+|SRUN_\w+|ASAP_\w+",
     re.IGNORECASE,
 )

@@ -137,7 +137,13 @@ class KubernetesApi:
         """From the beginning, because the API counts no bytes; nothing where the container has not begun."""
         try:
             answer = self._core.read_namespaced_pod_log(
-                pod, namespace, container=NODE, follow=follow, _preload_content=False
+                pod,
+                namespace,
+                container=NODE,
+                follow=follow,
+                _preload_content=False,
+                # A job that runs may be silent for as long as it likes.
+                _request_timeout=None if follow else _TIMEOUT_S,
             )
             yield from answer.stream(_CHUNK_BYTES, decode_content=False)
         except client.ApiException as error:

@@ -102,18 +102,21 @@ class LocalLauncher:
     def _start_supervisor(self, folder: JobFolder) -> None:
         command = [sys.executable, "-m", "tools.launch.supervisor", str(folder.path), str(self._grace_s)]
         output = folder.path / "supervisor.txt"
-        with output.open("ab") as file:
-            result = subprocess.run(
-                command,
-                cwd=_PACKAGE_ROOT,
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                timeout=_START_S,
-                check=False,
-            )
+        try:
+            with output.open("ab") as file:
+                result = subprocess.run(
+                    command,
+                    cwd=_PACKAGE_ROOT,
+                    env={},
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                    timeout=_START_S,
+                    check=False,
+                )
+        except subprocess.TimeoutExpired:
+            raise LaunchError(f"the job's supervisor did not start within {_START_S:g} s") from None
         if result.returncode:
             raise LaunchError(f"the job's supervisor did not start: {' '.join(tail(output, 3))}")
 

@@ -41,7 +41,7 @@ def _read(path: Path, offset: int, is_last: bool) -> Iterator[LogChunk]:
     with file:
         file.seek(offset)
         while content := file.read(_CHUNK_BYTES):
-            taken = _whole_lines(content, is_last)
+            taken = whole_lines(content, is_last)
             if not taken:
                 return
             offset += len(taken)
@@ -49,11 +49,12 @@ def _read(path: Path, offset: int, is_last: bool) -> Iterator[LogChunk]:
             file.seek(offset)
 
 
-def _whole_lines(content: bytes, is_last: bool) -> bytes:
+def whole_lines(content: bytes, is_last: bool) -> bytes:
+    """What can be told now: up to the last line's end, or a piece of a line longer than a chunk."""
     end = content.rfind(b"\n") + 1
     if end:
         return content[:end]
-    return content if is_last or len(content) == _CHUNK_BYTES else b""
+    return content if is_last or len(content) >= _CHUNK_BYTES else b""
 
 
 def tail(path: Path, lines: int = 200, limit_bytes: int = 262_144) -> list[str]:

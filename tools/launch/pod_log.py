@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from tools.launch.log import LogChunk
+from tools.launch.log import LogChunk, whole_lines
 
 
 def chunks_from(content: Iterable[bytes], offset: int) -> Iterator[LogChunk]:
@@ -12,10 +12,10 @@ def chunks_from(content: Iterable[bytes], offset: int) -> Iterator[LogChunk]:
         fresh = piece[max(0, offset - position) :]
         position += len(piece)
         waiting += fresh
-        end = waiting.rfind(b"\n") + 1
-        if end:
-            yield _chunk(waiting[:end], position - (len(waiting) - end))
-            waiting = waiting[end:]
+        told = whole_lines(waiting, is_last=False)
+        if told:
+            waiting = waiting[len(told) :]
+            yield _chunk(told, position - len(waiting))
     if waiting:
         yield _chunk(waiting, position)
 

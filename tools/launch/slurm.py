@@ -113,11 +113,11 @@ class SlurmLauncher:
     def _find_by_name(self, key: str, intent: Intent) -> str | None:
         """The controller forgets jobs after MinJobAge; where there is accounting, sacct does not."""
         queue = ["squeue", "--me", "--noheader", "--states=all", f"--name={job_name(key)}", "--format=%i|%k"]
-        lines = self._commands.run(queue).split()
+        lines = self._commands.run(queue).splitlines()
         if not lines:
             past = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days"]
             found = self._commands.try_run([*past, f"--name={job_name(key)}", "--format=JobIDRaw,Comment"])
-            lines = found.split()
+            lines = found.splitlines()
         for line in sorted(lines, key=_leading_number):
             job_id, _, comment = line.partition("|")
             if comment.startswith("asap:") and comment != job_comment(intent):

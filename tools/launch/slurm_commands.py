@@ -19,19 +19,13 @@ class SlurmCommands:
 
     def run(self, words: Sequence[str], pass_fds: Sequence[int] = ()) -> str:
         """Standard output; raises LaunchError with the command's own words when it fails."""
-        result = self._call(words, pass_fds)
-        if result.returncode:
-            raise LaunchError(f"{words[0]} failed: {_said(result)}")
-        return result.stdout
+        return _output(words, self._call(words, pass_fds))
 
     def find(self, words: Sequence[str]) -> str:
         """As `run`, but empty where Slurm knows no such job any more."""
         result = self._call(words)
-        if result.returncode and _UNKNOWN_JOB in result.stderr:
-            return ""
-        if result.returncode:
-            raise LaunchError(f"{words[0]} failed: {_said(result)}")
-        return result.stdout
+        is_unknown = result.returncode and _UNKNOWN_JOB in result.stderr
+        return "" if is_unknown else _output(words, result)
 
     def try_run(self, words: Sequence[str]) -> str:
         """Empty where the command fails: for sacct, which not every cluster can answer."""
@@ -55,6 +49,12 @@ class SlurmCommands:
             raise LaunchError(f"{words[0]} is not installed, or not on the launcher's PATH") from None
         except subprocess.TimeoutExpired:
             raise LaunchError(f"{words[0]} did not answer within {self._timeout_s:g} s") from None
+
+
+def _output(words: Sequence[str], result: subprocess.CompletedProcess[str]) -> str:
+    if result.returncode:
+        raise LaunchError(f"{words[0]} failed: {_said(result)}")
+    return result.stdout
 
 
 def _said(result: subprocess.CompletedProcess[str]) -> str:

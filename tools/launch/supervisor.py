@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -39,17 +40,14 @@ def main(words: list[str]) -> int:
     os.close(read_end)
     try:
         _supervise(folder, grace_s, ready=write_end)
+    except BaseException:  # noqa: BLE001 - nobody is above this process to tell of it
+        traceback.print_exc()
     finally:
         os._exit(0)
 
 
 def _supervise(folder: Path, grace_s: float, ready: int) -> None:
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return
-    if any((folder / name).exists() for name in (PROCESS, FINAL, CANCELLED)):
+    if not _claim(folder):
         return
     end = _EndRequest()
     own = identify(os.getpid())
@@ -58,6 +56,17 @@ def _supervise(folder: Path, grace_s: float, ready: int) -> None:
     os.close(ready)
     status = _run(folder, json.loads((folder / INTENT).read_text(encoding="utf-8")), grace_s, end)
     _write(folder / FINAL, status.to_json())
+
+
+def _claim(folder: Path) -> bool:
+    """Whether the job is ours; where another supervisor holds it, not before that has said who it is."""
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while not (folder / PROCESS).exists():
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return not any((folder / name).exists() for name in (PROCESS, FINAL, CANCELLED))
+        time.sleep(_POLL_S)
+    return False
 
 
 class _EndRequest:

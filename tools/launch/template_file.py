@@ -8,11 +8,10 @@ limits = { wall_s = 600, devices = 4 }
 """
 
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import tomli
 
 from tools.errors import InputError
 from tools.launch.command import RENDEZVOUS, check_command, placeholder_of
@@ -33,8 +32,8 @@ _TABLES: dict[str, type[Record]] = {
 def read_templates(path: Path) -> dict[str, Template]:
     """By name; raises InputError for the first thing wrong in the file."""
     try:
-        content = tomli.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomli.TOMLDecodeError) as error:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError("launch templates", str(path), f"must be a readable TOML file: {error}") from None
     return parse_templates(content)
 

@@ -16,7 +16,7 @@ Object = dict[str, Any]
 _NO_START = {"StartError", "ContainerCannotRun", "InvalidImageName", "ErrImageNeverPull"}
 _PREEMPTED = {"PreemptionByScheduler", "PreemptionByKubeScheduler", "Preempting"}
 _NODE_GONE = {"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Evicted", "UnexpectedAdmissionError"}
-_SIGNAL_BASE = 128
+_SIGNAL_BASE, _LAST_SIGNAL = 128, 64
 _TEXT_LENGTH = 300
 
 
@@ -102,7 +102,8 @@ def _ended(pods: Sequence[Object]) -> Iterator[_Ended]:
             if end:
                 code = int(end.get("exitCode", 0))
                 # The runtime reports the signal itself where it can, else as a shell does.
-                signal = end.get("signal") or (code - _SIGNAL_BASE if code > _SIGNAL_BASE else None)
+                died = _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL
+                signal = end.get("signal") or (code - _SIGNAL_BASE if died else None)
                 yield _Ended(code, signal, end.get("reason", ""), end.get("finishedAt") or "")
 
 

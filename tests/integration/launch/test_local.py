@@ -1,5 +1,6 @@
 """Real processes under real supervisors."""
 
+import fcntl
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -15,11 +17,14 @@ import pytest
 
 from tests.integration.launch.waiting import WAIT_S, until
 from tools.errors import InputError
+from tools.launch import local
+from tools.launch.errors import LaunchError
 from tools.launch.folder import JobFolder
 from tools.launch.job import Job
 from tools.launch.local import LocalLauncher
 from tools.launch.processes import ProcessIdentity, find_marked, identify
 from tools.launch.status import Cause, State
+from tools.launch.supervisor import LOCK, PROCESS
 
 MakeLauncher = Callable[..., LocalLauncher]
 REPO = Path(__file__).resolve().parents[3]
@@ -101,14 +106,50 @@ def test_another_job_under_a_used_key_is_refused(run_python: MakeLauncher, job: 
 
 
 def test_many_submitters_at_once_start_one_job(run_python: MakeLauncher, job: Job, tmp_path: Path) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     launcher = run_python(COUNTER)
     with ThreadPoolExecutor(4) as pool:
         handles = set(pool.map(lambda _: launcher.submit("k1", job), range(4)))
     assert len(handles) == 1
     launcher.wait(handles.pop(), WAIT_S)
     assert (tmp_path / "jobs/k1/out/runs").read_text() == "x"
+
+
+def test_a_supervisor_that_has_claimed_the_job_is_waited_for(
+    run_python: MakeLauncher, job: Job, tmp_path: Path
+) -> None:
+    """It has the lock and is about to say who it is: a second submitter gets the same job, not an error."""
+    launcher, own = run_python(COUNTER), identify(os.getpid())
+    assert own is not None
+    folder = JobFolder.of(tmp_path / "jobs", "k1")
+    folder.make()
+    with (folder.path / LOCK).open("w") as lock, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        submitted = pool.submit(launcher.submit, "k1", job)
+        until(lambda: (folder.path / "supervisor.txt").exists())
+        time.sleep(1.0)
+        folder.write(PROCESS, asdict(own))
+        assert submitted.result(WAIT_S).reference.startswith(f"{own.pid}:")
+
+
+def test_a_supervisor_that_fails_says_why(run_python: MakeLauncher, job: Job, tmp_path: Path) -> None:
+    launcher = run_python(COUNTER)
+    folder = JobFolder.of(tmp_path / "jobs", "k1")
+    folder.make()
+    (folder.path / LOCK).mkdir()
+    with pytest.raises(LaunchError, match="left no record"):
+        launcher.submit("k1", job)
+    assert "IsADirectoryError" in (folder.path / "supervisor.txt").read_text()
+
+
+def test_a_supervisor_that_does_not_start_in_time_is_told(
+    run_python: MakeLauncher, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = run_python(COUNTER)
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "_START_S", 0.01)
+        with pytest.raises(LaunchError, match="did not start within"):
+            launcher.submit("k1", job)
+    assert launcher.wait(launcher.submit("k1", job), WAIT_S).exit_status == 0
 
 
 def test_a_job_survives_the_process_that_submitted_it(

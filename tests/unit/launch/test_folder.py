@@ -143,6 +143,13 @@ def test_results_are_copied_without_links_and_pipes(tmp_path: Path) -> None:
     assert copy_results(source, tmp_path / "to") == copied
 
 
+def test_a_result_of_the_longest_name_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ("x" * 255)).write_text("{}")
+    assert copy_results(tmp_path / "out", tmp_path / "to") == [Path("x" * 255)]
+    assert len(list((tmp_path / "to").iterdir())) == 1
+
+
 def test_only_plain_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "plain").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "plain")

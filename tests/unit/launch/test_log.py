@@ -84,6 +84,12 @@ def test_a_pods_log_goes_on_from_any_offset_however_it_is_cut(pieces: list[bytes
         assert chunks[-1].next_offset == len(whole)
 
 
+def test_a_pods_line_without_an_end_is_not_gathered_for_ever() -> None:
+    chunks = list(chunks_from([b"x" * 10_000] * 30, 0))
+    assert "".join(chunk.text for chunk in chunks) == "x" * 300_000
+    assert max(len(chunk.text) for chunk in chunks) < 100_000
+
+
 def _decoded(content: bytes) -> str:
     """Line by line, as the chunks are: a broken character does not reach over a line's end."""
     return "".join(line.decode("utf-8", "replace") for line in content.splitlines(keepends=True))

@@ -73,6 +73,7 @@ def test_a_mistake_is_named_by_its_field(change: dict[str, Any], field: str) -> 
 @pytest.mark.parametrize(
     "name",
     ["PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV", "ENV", "IFS",
+     "HOME", "GCONV_PATH", "OPENSSL_CONF", "CUDA_INJECTION64_PATH",
      "ld_audit", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "CC", "SLURM_CONF", "ASAP_JOB", "PET_MASTER_ADDR"],
 )  # fmt: skip
 def test_no_request_can_be_allowed_to_choose_the_code_that_runs(name: str) -> None:

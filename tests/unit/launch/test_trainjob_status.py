@@ -64,6 +64,12 @@ def test_death_by_a_signal_is_told_as_such(state: dict[str, Any]) -> None:
     assert (status.exit_status, status.signal) == (None, 9)
 
 
+def test_a_large_exit_code_is_no_signal() -> None:
+    """255 is what `exit(-1)` gives; there is no signal 127."""
+    status = read_trainjob(trainjob("Failed"), [pod("Failed", ended(255))])
+    assert (status.exit_status, status.signal) == (255, None)
+
+
 def disruption(reason: str) -> dict[str, Any]:
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
     return pod("Failed", ended(143), conditions=[condition])
