@@ -26,13 +26,16 @@ class EndpointEmbedder:
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
+        # What stands before an @ may be a password, and after a ? a key.
+        shown = self.base_url.rpartition("@")[2].partition("?")[0]
+        try:
+            parts = urlsplit(self.base_url)
+        except ValueError:
+            raise InputError("base_url", shown, "must be an http or https address") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError("base_url", self.base_url, "must be an http or https address")
+            raise InputError("base_url", shown, "must be an http or https address")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise InputError(
-                "base_url", parts.hostname, "must hold no user, password or query; give the key as such"
-            )
+            raise InputError("base_url", shown, "must hold no user, password or query; give the key as such")
         if not self.model:
             raise InputError("model", self.model, "must name the embedding model")
         if not self.timeout_s > 0:
