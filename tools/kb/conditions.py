@@ -68,9 +68,12 @@ def _check_comparison(path: str, fact: str, name: str, value: object) -> None:
             raise Fault(path, value, f"{fact} is not a number: use is or one_of")
         number(path, value)
         return
-    if name == "one_of" and (not isinstance(value, list) or not value):
+    if name == "is":
+        _check_value(path, fact, value)
+        return
+    if not isinstance(value, list) or not value:
         raise Fault(path, value, "must be a list of values")
-    for item in value if isinstance(value, list) else [value]:
+    for item in value:
         _check_value(path, fact, item)
 
 

@@ -106,6 +106,8 @@ def test_matching_keeps_the_order_and_only_what_applies() -> None:
         {"fact": "recompute", "one_of": []},
         {"fact": "recompute", "one_of": "none"},
         {"fact": "tp", "one_of": [2, "4"]},
+        {"fact": "tp", "is": [2, 4]},
+        {"fact": "fits", "is": [True]},
     ],
 )
 def test_a_condition_that_could_never_hold_is_refused(wrong: object) -> None:
