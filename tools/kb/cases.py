@@ -61,12 +61,17 @@ def parse_seed_case(data: Mapping[str, Any]) -> Entry:
     return case_entry(data, tenant=None, is_seed=True)
 
 
-def check_own_case(data: Mapping[str, Any]) -> None:
+def check_own_case(path: str, value: object) -> None:
     """Raises Fault unless this can be stored as a case."""
-    OWN_CASE("", data)
-    size_bytes = len(json.dumps(data).encode())
+    OWN_CASE(path, value)
+    check_size(path or "the case", value)
+
+
+def check_size(path: str, value: object) -> None:
+    """Of what passed as plain JSON."""
+    size_bytes = len(json.dumps(value).encode())
     if size_bytes > MOST_BYTES:
-        raise Fault("the case", f"{size_bytes} bytes", f"may have at most {MOST_BYTES} as JSON")
+        raise Fault(path, f"{size_bytes} bytes", f"may have at most {MOST_BYTES} as JSON")
 
 
 def case_entry(data: Mapping[str, Any], tenant: str | None, *, is_seed: bool = False) -> Entry:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from tools.errors import InputError
-from tools.kb.cases import check_own_case
+from tools.kb.cases import check_own_case, check_size
 from tools.kb.entry import STATUSES, Entry
 from tools.kb.ledger import Record
 from tools.kb.shape import Check, Fault, line, one_of, plain_table, prose, slug
@@ -30,7 +30,7 @@ def case_record(case: Mapping[str, Any], by: str, tenant: str | None, now: datet
     """A case as it comes in, with who brought it and when."""
     check_tenant(tenant)
     check_input(line, "by", by)
-    check_input(lambda _, value: check_own_case(value), "", dict(case))  # type: ignore[arg-type]
+    check_input(check_own_case, "", dict(case))
     body = {"case": json.loads(json.dumps(dict(case))), "at": _instant(now), "by": by}
     return Record(f"case:{tenant or ''}/{case['id']}", "case", tenant, body)
 
@@ -53,6 +53,7 @@ def mark_record(
     said: dict[str, Any] = {"to": status, "by": by, "reason": reason}
     if measured is not None:
         check_input(plain_table, "measured", dict(measured))
+        check_input(check_size, "measured", dict(measured))
         said["measured"] = json.loads(json.dumps(dict(measured)))
     last = (entry.body.get("history") or [{}])[-1]
     if all(last.get(key) == value for key, value in said.items()):

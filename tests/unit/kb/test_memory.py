@@ -129,6 +129,7 @@ def test_a_case_of_the_seed_can_be_marked_and_a_playbook_cannot() -> None:
         ({"by": ""}, "by"),
         ({"id": "ours-2"}, "id"),
         ({"measured": {"x": float("inf")}}, "measured.x"),
+        ({"measured": {str(number): "x" * 3000 for number in range(30)}}, "measured"),
     ],
 )
 def test_a_wrong_mark_names_the_field(changes: dict[str, Any], field: str) -> None:

@@ -75,10 +75,10 @@ def test_any_other_text_is_kept_as_it_is(good: str) -> None:
 )
 def test_a_case_of_ones_own_is_bounded_and_names_the_field(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(Fault) as fault:
-        check_own_case(own_case(**changes))
+        check_own_case("", own_case(**changes))
     assert fault.value.field == field
 
 
 def test_a_case_may_be_as_long_as_allowed() -> None:
     padding = {str(number): "x" * 3000 for number in range((MOST_BYTES - 2000) // 3010)}
-    check_own_case(own_case(scenario=padding))
+    check_own_case("", own_case(scenario=padding))
