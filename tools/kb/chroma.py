@@ -53,17 +53,14 @@ def open_folder_client(folder: Path) -> ClientAPI:
             return chromadb.PersistentClient(folder, settings=_settings())
 
 
-def open_server_client(
-    host: str, port: int, *, ssl: bool = False, headers: Mapping[str, str] | None = None
-) -> ClientAPI:
+def open_server_client(host: str, port: int, *, ssl: bool = False) -> ClientAPI:
     """The Chroma server at this address."""
-    sent = dict(headers) if headers else None
     with chroma_errors(f"reach the Chroma server at {host}:{port}"):
         # Chroma's client would wait for ever, in its constructor already: ask first whether anybody answers.
         alive = f"{'https' if ssl else 'http'}://{host}:{port}/api/v2/heartbeat"
-        httpx.get(alive, headers=sent, timeout=_TIMEOUT_S).raise_for_status()
+        httpx.get(alive, timeout=_TIMEOUT_S).raise_for_status()
         with _OPENING:
-            client = chromadb.HttpClient(host, port, ssl=ssl, headers=sent, settings=_settings())
+            client = chromadb.HttpClient(host, port, ssl=ssl, settings=_settings())
         for session in _sessions(client):
             session.timeout = httpx.Timeout(_TIMEOUT_S)
         return client

@@ -6,24 +6,15 @@ keeps how far apart the candidates are, which fusing by ranks throws away; Bruch
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from tools.kb.entry import Entry, Facets, Hit, Match
 from tools.kb.facets import agreement
 
 Key = TypeVar("Key")
+# How much each opinion counts; words and meaning count one each.
+FACETS_WEIGHT = 0.2
 STATUS_BONUS = {"confirmed": 0.1, "hypothesis": 0.0, "refuted": 0.0}
-
-
-class Weights(NamedTuple):
-    """How much each opinion counts."""
-
-    lexical: float = 1.0
-    vector: float = 1.0
-    facets: float = 0.2
-
-
-WEIGHTS = Weights()
 
 
 def fuse(
@@ -32,7 +23,6 @@ def fuse(
     vector: Mapping[str, float],
     asked: Facets,
     limit: int,
-    weights: Weights = WEIGHTS,
 ) -> list[Hit]:
     """The best entries, best first; `lexical` is in the order of the entries, `vector` by entry key.
 
@@ -45,7 +35,7 @@ def fuse(
         agreed = agreement(asked, entry.facets)
         found = position in words or entry.key in meaning
         if found or (agreed > 0 and not words and not meaning):
-            score = weights.lexical * word + weights.vector * sense + weights.facets * agreed
+            score = word + sense + FACETS_WEIGHT * agreed
             matched = _matched(lexical=position in words, vector=entry.key in meaning, facets=agreed > 0)
             hits.append(Hit(entry, score + STATUS_BONUS[entry.status], matched))
     hits.sort(key=lambda hit: (-hit.score, hit.entry.id))

@@ -1,6 +1,5 @@
 """The three ways to open a knowledge base. Chroma is imported only by the two that use it."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,14 +31,13 @@ def open_server(
     embedder: Embedder | None,
     *,
     ssl: bool = False,
-    headers: Mapping[str, str] | None = None,
     clock: Clock = utc_now,
     seed: Seed | None = None,
 ) -> KnowledgeBase:
     """The seed, and cases kept by a Chroma server, which any number of processes may share."""
     from tools.kb.chroma import open_server_client
 
-    return _open(open_server_client(host, port, ssl=ssl, headers=headers), embedder, clock, seed)
+    return _open(open_server_client(host, port, ssl=ssl), embedder, clock, seed)
 
 
 def _open(client: "ClientAPI", embedder: Embedder | None, clock: Clock, seed: Seed | None) -> KnowledgeBase:

@@ -40,13 +40,12 @@ class Table:
             raise Fault(path or "the entry", value, "must be a table")
         if missing := self.required.keys() - value.keys():
             raise Fault(_join(path, min(missing)), None, "is missing")
-        prefix = f"{path}." if path else ""
         for key, item in value.items():
             check = self.required.get(key) or self.optional.get(key)
             if check is None:
                 known = ", ".join((*self.required, *self.optional))
-                raise Fault(f"{prefix}{key}", item, f"is not a field; known: {known}")
-            check(f"{prefix}{key}", item)
+                raise Fault(_join(path, key), item, f"is not a field; known: {known}")
+            check(_join(path, key), item)
 
 
 def slug(path: str, value: object) -> None:

@@ -6,9 +6,9 @@ next search, whoever wrote them; many are made only when asked for, since a sear
 Losing a collection loses nothing but the time to make it again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from chromadb.api import ClientAPI
 from chromadb.api.models.Collection import Collection
@@ -26,6 +26,7 @@ _CANDIDATES = 50
 _GIST_CHARACTERS = 300
 _BATCH = 64
 _MOST_BEFORE_A_SEARCH = 16
+Result = TypeVar("Result")
 
 
 class VectorIndex:
@@ -38,36 +39,17 @@ class VectorIndex:
         self._collection: Collection | None = None
         self._present: set[str] = set()
 
-    @property
-    def embedder(self) -> str:
-        return self._embedder.identity
-
     def similarities(self, query: str, entries: Sequence[Entry], tenant: str | None) -> dict[str, float]:
         """How near the query is in meaning to the nearest of these entries, by entry key: a cosine."""
-        with chroma_errors("search the vectors"):
-            try:
-                return self._nearest(query, entries, tenant)
-            except NotFoundError:  # someone re-indexed meanwhile
-                self._forget()
-                return self._nearest(query, entries, tenant)
+        return self._with_collection("search the vectors", lambda: self._nearest(query, entries, tenant))
 
     def missing(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those of the entries that have no vector yet."""
-        with chroma_errors("look for vectors"):
-            try:
-                return self._missing(entries)
-            except NotFoundError:
-                self._forget()
-                return self._missing(entries)
+        return self._with_collection("look for vectors", lambda: self._missing(entries))
 
     def add(self, entries: Sequence[Entry]) -> int:
         """Makes the vectors that are missing and returns how many that were."""
-        with chroma_errors("store vectors"):
-            try:
-                return self._add(entries)
-            except NotFoundError:
-                self._forget()
-                return self._add(entries)
+        return self._with_collection("store vectors", lambda: self._add(entries))
 
     def rebuild(self, entries: Sequence[Entry]) -> int:
         """Drops all vectors, those of other embedders and older seeds too, and makes them anew."""
@@ -77,6 +59,15 @@ class VectorIndex:
                     self._client.delete_collection(collection.name)
         self._forget()
         return self.add(entries)
+
+    def _with_collection(self, doing: str, work: Callable[[], Result]) -> Result:
+        """Once more with a new collection when someone re-indexed meanwhile."""
+        with chroma_errors(doing):
+            try:
+                return work()
+            except NotFoundError:
+                self._forget()
+                return work()
 
     def _nearest(self, query: str, entries: Sequence[Entry], tenant: str | None) -> dict[str, float]:
         missing = self._missing(entries)
