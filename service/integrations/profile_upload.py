@@ -55,7 +55,9 @@ class ProfileUpload:
         """The id of the session that was submitted with it."""
 
     def start(self) -> None:
-        """Before the first step."""
+        """Before the first step; a trainer that begins again profiles no second time."""
+        if self._steps_left == 0:
+            return
         try:
             entering = capture(self._folder, self._schedule, keep_traces=self._raw)
             self._capture = self._open.enter_context(entering)
@@ -73,7 +75,7 @@ class ProfileUpload:
         except Exception:
             log.exception("the profiler failed")
         if self._steps_left == 0:
-            self._send()
+            self._send_or_log()
 
     def finish(self) -> None:
         """After the last step: a run that was too short sends nothing."""
@@ -82,6 +84,12 @@ class ProfileUpload:
             self._steps_left = 0
             self._files()
         self._client.close()
+
+    def _send_or_log(self) -> None:
+        try:
+            self._send()
+        except Exception:  # the ranks cannot talk to each other: no gloo, or one of them has died
+            log.exception("the profile was not sent")
 
     def _send(self) -> None:
         """No rank may leave early: the others wait for it."""

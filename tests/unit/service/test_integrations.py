@@ -1,9 +1,18 @@
 """What the callbacks bring into a training environment."""
 
 import json
+import logging
 import subprocess
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+
+import pytest
+
+from service.integrations import profile_upload
+from service.integrations.profile_upload import ProfileUpload
+from service.integrations.ranks import Ranks
+from tools.profile import CaptureSchedule
 
 REPO = Path(__file__).resolve().parents[3]
 NOT_THERE = {"alembic", "chromadb", "dbos", "fastapi", "jinja2", "langgraph", "plotly", "scipy", "sqlalchemy"}
@@ -20,3 +29,66 @@ def test_a_training_environment_need_not_have_the_services_packages() -> None:
     loaded = set(json.loads(result.stdout))
     assert "httpx" in loaded
     assert loaded & NOT_THERE == set()
+
+
+class Steps:
+    """A capture that counts, in place of torch's profiler."""
+
+    trace_path = None
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def step(self) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Steps]:
+    """Every capture that was begun."""
+    found: list[Steps] = []
+
+    def capture(*_: object, **__: object) -> AbstractContextManager[Steps]:
+        found.append(Steps())
+        return nullcontext(found[-1])
+
+    monkeypatch.setattr(profile_upload, "capture", capture)
+    return found
+
+
+def make_upload(folder: Path) -> ProfileUpload:
+    schedule = CaptureSchedule(wait=1, warmup=1, active=1)
+    return ProfileUpload("http://127.0.0.1:9", folder=folder, schedule=schedule)
+
+
+def test_training_goes_on_when_its_ranks_cannot_talk_to_each_other(
+    begun: list[Steps],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("torch was built without gloo")
+
+    monkeypatch.setattr(Ranks, "of_this_job", fail)
+    upload = make_upload(tmp_path)
+    upload.start()
+    with caplog.at_level(logging.ERROR, "asap.profile"):
+        for _ in range(5):
+            upload.step()
+    upload.finish()
+    assert begun[0].count == 3
+    assert "without gloo" in caplog.text
+
+
+def test_a_trainer_that_begins_again_is_not_profiled_a_second_time(
+    begun: list[Steps], tmp_path: Path
+) -> None:
+    upload = make_upload(tmp_path)
+    upload.start()
+    upload.step()
+    upload.finish()
+    upload.start()
+    upload.step()
+    upload.finish()
+    assert [one.count for one in begun] == [1]
