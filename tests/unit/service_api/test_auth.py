@@ -1,5 +1,6 @@
 """Who may call: keys with scopes and tenants; and without any key, this machine only."""
 
+import re
 import time
 
 import pytest
@@ -86,17 +87,40 @@ CALLS = [
     ("GET", "/v1/sessions/x/events", "read"),
     ("GET", "/v1/sessions/x/report", "read"),
     ("GET", "/v1/sessions/x/proposals", "read"),
+    ("GET", "/v1/sessions/x/proposals/1/export?format=nemo", "read"),
     ("GET", "/v1/traces", "read"),
+    ("GET", "/v1/traces/x", "read"),
     ("GET", "/v1/knowledge", "read"),
+    ("GET", "/v1/knowledge/search", "read"),
+    ("GET", "/v1/knowledge/x", "read"),
     ("GET", "/v1/hardware", "read"),
+    ("GET", "/v1/hardware/h100", "read"),
     ("POST", "/v1/predict", "read"),
+    ("POST", "/v1/predict/batch", "read"),
+    ("GET", "/v1/schedules", "read"),
+    ("GET", "/v1/schedules/x", "read"),
+    ("GET", "/v1/schedules/x/runs", "read"),
+    ("GET", "/v1/schedules/x/runs/y", "read"),
+    ("GET", "/v1/schedules/x/runs/y/report", "read"),
+    ("GET", "/v1/schedules/x/runs/y/workloads/z", "read"),
+    ("GET", "/v1/workloads", "read"),
+    ("GET", "/v1/workloads/x", "read"),
     ("POST", "/v1/sessions", "submit"),
     ("DELETE", "/v1/sessions/x", "submit"),
     ("POST", "/v1/sessions/x/cancel", "submit"),
     ("POST", "/v1/sessions/x/retry", "submit"),
     ("POST", "/v1/traces", "submit"),
     ("PUT", "/v1/traces/x/files/a.json", "submit"),
+    ("POST", "/v1/traces/x/complete", "submit"),
+    ("DELETE", "/v1/traces/x", "submit"),
+    ("POST", "/v1/schedules", "submit"),
+    ("DELETE", "/v1/schedules/x", "submit"),
+    ("POST", "/v1/schedules/x/pause", "submit"),
+    ("POST", "/v1/schedules/x/resume", "submit"),
+    ("POST", "/v1/schedules/x/run", "submit"),
+    ("DELETE", "/v1/workloads/x", "submit"),
     ("POST", "/v1/plans/search", "submit"),
+    ("POST", "/v1/plans/explain", "submit"),
     ("POST", "/v1/knowledge", "submit"),
     ("POST", "/v1/sessions/x/decision", "approve"),
     ("POST", "/v1/knowledge/x/mark", "approve"),
@@ -120,6 +144,17 @@ def test_each_call_needs_its_scope(served: Served, method: str, path: str, scope
     assert scope in refused.json()["detail"]
     for enough in (scope, "admin"):
         assert served.client.request(method, path, json=body, headers=served.key(enough)).status_code != 403
+
+
+def test_no_operation_is_left_out_of_that(served: Served) -> None:
+    """But for health, which asks nobody who they are."""
+    paths = served.client.get("/openapi.json").json()["paths"]
+    asked = {(method, path.partition("?")[0]) for method, path, _ in CALLS}
+    for template, operations in paths.items():
+        pattern = re.compile(re.sub(r"\{[^}]*\}", "[^/]+", template))
+        for method in operations:
+            if template not in ("/healthz", "/readyz"):
+                assert any(one == method.upper() and pattern.fullmatch(path) for one, path in asked), template
 
 
 def test_another_tenant_s_things_are_not_there(served: Served) -> None:
