@@ -177,7 +177,7 @@ def test_help_has_each_command_with_an_example_and_the_statuses(run: Run) -> Non
         assert f"  {name}" in result.out
         assert command.example in result.out
         assert command.summary in result.out
-    for status in range(4):
+    for status in range(5):
         assert f"\n  {status}  " in result.out
 
 
