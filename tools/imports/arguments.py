@@ -9,12 +9,15 @@ import re
 from typing import Any
 
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
-_ASSIGNMENT = re.compile(r"(?m)^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([\w.+-]+)[\"']?\s*;?\s*$")
+# Gaps end with their line, and no two stand side by side: a file of nothing else would take hours.
+_ASSIGNMENT = re.compile(
+    r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=[\"']?([\w.+-]+)[\"']?(?:[ \t]*;)?[ \t\r]*$"
+)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([\w.+-]*))?\}|(\w+))")
 _NOISE = re.compile(r"\\\r?\n|[\"';]")
 _ARRAY = re.compile(r"(?<=\w)\+?=\(")
 _ASSIGNED = re.compile(r"\w+\+?=")
-_OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?$", re.DOTALL)
+_OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?$", re.DOTALL)
 
 
 def has_options(text: str) -> bool:
@@ -30,8 +33,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     name = None
     for word in map(_without_bracket, words):
-        option = _OPTION.match(word) if word.startswith("--") else None
-        if option:
+        if option := _OPTION.match(word):
             name = option[1].replace("-", "_")
             found[name] = True if option[2] is None else option[2]
         elif _ASSIGNED.match(word):

@@ -14,9 +14,23 @@ from tools.scenario.fields import shown
 MAX_TEXT_CHARACTERS = 1_000_000
 # YAML 1.1 reads 1:30:00 as a number to the base 60; one of thousands of places takes minutes to compute.
 _LONG_BASE_60 = re.compile(r"(?::[0-5]?[0-9]){20}")
+# A name of thousands of parts (a.b.c...) takes minutes to read.
+_MOST_DOTS_A_LINE = 200
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without aliases: a few lines of aliases to aliases stand for more than memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "an alias (write the value itself)", mark)
+        return super().compose_node(parent, index)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
+    if any(line.count(".") > _MOST_DOTS_A_LINE for line in text.splitlines()):
+        raise InputError("FILE", text.strip()[:40], "not a name that a setting can have")
     return _mapping(text, "TOML", tomllib.loads)
 
 
@@ -27,7 +41,7 @@ def parse_json(text: str) -> dict[str, Any]:
 def parse_yaml(text: str) -> dict[str, Any]:
     if found := _LONG_BASE_60.search(text):
         raise InputError("FILE", found[0], "not a value that a setting can have")
-    return _mapping(text, "YAML", yaml.safe_load)
+    return _mapping(text, "YAML", lambda plain: yaml.load(plain, _PlainLoader))
 
 
 def _mapping(text: str, kind: str, parse: Callable[[str], Any]) -> dict[str, Any]:

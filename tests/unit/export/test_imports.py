@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -205,6 +206,9 @@ WRONG = [
     ("maxtext", "a: [1", "FILE", "not YAML"),
     ("maxtext", "!!python/object/apply:os.system [echo]", "FILE", "not YAML"),
     ("maxtext", "steps: 1" + ":1" * 400_000, "FILE", "not a value"),
+    ("maxtext", "a: &a {b: 1}\nc: *a\n", "FILE", "alias"),
+    ("megatron", "a: &a {b: 1}\nc:\n  <<: [*a, *a]\n", "FILE", "alias"),
+    ("torchtitan", "a" + ".a" * 40_000 + " = 1", "FILE", "not a name"),
     ("maxtext", "per_device_batch_size: .inf", "maxtext: per_device_batch_size", "a number"),
     ("maxtext", "ici_data_parallelism: -1\nper_device_batch_size: 1",
      "maxtext: ici_data_parallelism", "one axis"),
@@ -251,6 +255,15 @@ def test_deep_nesting_and_long_texts_are_refused(name: str) -> None:
         with pytest.raises(InputError) as caught:
             import_plan(text, name, BESIDE)
         assert caught.value.field == "FILE"
+
+
+@pytest.mark.parametrize("filling", ["\n", " ", "\t", "\n \n", "X=1 \n"])
+def test_a_script_of_little_but_gaps_takes_no_time(filling: str) -> None:
+    """Looking for assignments took hours for a file of empty lines."""
+    before_s = time.process_time()
+    found = parse_arguments("--a 1\nX=1" + filling * (900_000 // len(filling)) + " x")
+    assert found["a"] == "1"
+    assert time.process_time() - before_s < 20
 
 
 names = st.from_regex(r"[a-z][a-z0-9-]{0,15}[a-z]", fullmatch=True)
