@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from types import FrameType
 
 import uvicorn
 
@@ -65,7 +64,7 @@ class _Process:
     def run(self, listening: socket.socket) -> bool:
         if self._worker:
             sys.setswitchinterval(SWITCH_S)
-        with _signals_left_to(self._begin_stop):
+        with _signals_left_to(self._give_up):
             self._server.run(sockets=[listening])
         self._begin_stop()
         return self._server.started and (self._worker is None or self._worker.finish())
@@ -104,9 +103,10 @@ class _Server(uvicorn.Server):
             host, port = sockets[0].getsockname()[:2]
             self._ready(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Not where the signal is handled: that may be amid anything, with any lock held, even this one's."""
         self._stopping()
-        super().handle_exit(sig, frame)
+        await super().shutdown(sockets)
 
 
 def _refuse_strangers(settings: Settings, database: Database, host: str) -> None:
@@ -128,7 +128,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _signals_left_to(stopping: Callable[[], None]) -> Iterator[None]:
-    """uvicorn raises a signal again when it has stopped; then it must find a handler that does no harm."""
+    """For before uvicorn handles signals itself, and after: it raises them again when it has stopped."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: stopping()) for number in numbers}
     try:

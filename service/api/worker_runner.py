@@ -22,7 +22,6 @@ class WorkerRunner:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings, self._metrics = settings, metrics
         self._worker: Worker | None = None
-        self._lock = threading.Lock()
         self._starting: threading.Thread | None = None
         self._stopping: threading.Thread | None = None
         self._went_well = True
@@ -33,10 +32,9 @@ class WorkerRunner:
 
     def begin_stop(self) -> None:
         """Again changes nothing."""
-        with self._lock:
-            if self._stopping is None:
-                self._stopping = threading.Thread(target=self._stop, name="worker stop")
-                self._stopping.start()
+        if self._stopping is None:
+            self._stopping = threading.Thread(target=self._stop, name="worker stop")
+            self._stopping.start()
 
     def finish(self) -> bool:
         """Waits for the end; whether everything was finished or handed back."""

@@ -1,6 +1,7 @@
 """The server as users have it: a process of its own, replicas beside it, killed and started again."""
 
 import json
+import signal
 import socket
 import threading
 import time
@@ -176,6 +177,14 @@ def test_a_server_that_is_told_to_stop_ends_its_streams_and_leaves(tmp_path: Pat
             assert next(line for line in lines if line.startswith("id:")) == "id: 1"
             assert server.stop() == 0
         assert any(line["message"] == "listening" for line in server.log_lines())
+
+
+def test_signals_in_quick_succession_end_a_server_too(tmp_path: Path) -> None:
+    for delay_s in (0.0, 0.5, 1.0):
+        with api_process(tmp_path) as process:
+            time.sleep(delay_s)
+            process.process.send_signal(signal.SIGINT)
+            assert process.stop() == 0
 
 
 def test_a_restart_loses_nothing(tmp_path: Path) -> None:
