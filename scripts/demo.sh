@@ -17,7 +17,11 @@ show() {
 # The address is printed once it listens. A port of its own, so that nothing that runs already is in the way.
 exec 3< <(exec "$asap" serve --port "${PORT:-0}" --json 2> "$log")
 server=$!
-trap 'kill $server 2> /dev/null || true' EXIT
+stop() {
+    kill "$server" 2> /dev/null || return 0
+    while kill -0 "$server" 2> /dev/null; do sleep 0.1; done
+}
+trap stop EXIT
 read -r started <&3 || { tail -n 3 "$log" >&2; exit 1; }
 address=$(sed 's/.*"address": "\([^"]*\)".*/\1/' <<< "$started")
 export ASAP_SERVER=$address
@@ -33,7 +37,7 @@ echo "In the browser: $address (both sessions, what the agents did, the traces, 
 echo "Next: source .venv/bin/activate; asap --help; README.md"
 if [[ -t 0 && -t 1 ]]; then
     echo "The server runs until you press Ctrl-C; later: ASAP_DATA_DIR=$ASAP_DATA_DIR asap serve"
-    trap 'kill $server 2> /dev/null || true; exit 0' INT
+    trap 'exit 0' INT
     wait "$server" || true
 else
     echo "It stops now; ASAP_DATA_DIR=$ASAP_DATA_DIR asap serve starts it again."
