@@ -68,12 +68,11 @@ def _refuse_splits(job: Job) -> None:
     elif job.zero_stage == 0 and plan.tp * plan.cp > 1:
         reason = "Accelerate composes tp and cp with FSDP only; must be 2 or 3, with dp_shard above 1"
         raise job.refuse("zero_stage", reason)
-    elif job.zero_stage and (plan.dp_shard % plan.cp or plan.dp_shard == plan.cp):
+    elif job.zero_stage and plan.cp > 1 and (plan.dp_shard % plan.cp or plan.dp_shard == plan.cp):
         reason = (
             f"FSDP shards over dp_shard and cp together; must be a multiple of cp ({plan.cp}) and above it"
         )
-        if plan.cp > 1:
-            raise job.refuse("dp_shard", reason)
+        raise job.refuse("dp_shard", reason)
 
 
 def _engine(job: Job) -> dict[str, Any]:
@@ -85,15 +84,14 @@ def _engine(job: Job) -> dict[str, Any]:
 
 
 def _deepspeed(job: Job) -> dict[str, Any]:
-    section: dict[str, Any] = {
-        "gradient_accumulation_steps": job.micro_batches,
-        "zero_stage": zero_section(job)["stage"],
-        "zero3_init_flag": job.zero_stage == 3,
-    }
     if "zero_hpz_partition_size" in zero_section(job):
         reason = "Accelerate's deepspeed_config has no hpZ; must be dp (or use --format deepspeed)"
         raise job.refuse("dp_shard", reason)
-    return section
+    return {
+        "gradient_accumulation_steps": job.micro_batches,
+        "zero_stage": job.zero_stage,
+        "zero3_init_flag": job.zero_stage == 3,
+    }
 
 
 def _fsdp(job: Job) -> dict[str, Any]:

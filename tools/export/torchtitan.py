@@ -22,7 +22,6 @@ PRECISIONS = {
     "nvfp4": "bfloat16",
 }
 CONVERTERS = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
-RECOMPUTES = {"none": "none", "selective": "selective", "full": "full"}
 
 
 def export_torchtitan(job: Job) -> Export:
@@ -121,7 +120,7 @@ def _activation_checkpoint(job: Job) -> dict[str, Any]:
     if job.plan.recompute is None:
         return {}
     selective = {"selective_ac_option": "op"} if job.plan.recompute == "selective" else {}
-    return {"mode": RECOMPUTES[job.plan.recompute]} | selective
+    return {"mode": job.plan.recompute} | selective
 
 
 def _options(job: Job, tables: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:

@@ -58,6 +58,14 @@ def get_num_devices(given: Given, why: str) -> int:
     return given.num_devices
 
 
+def divide_devices(num_devices: int, degrees: int) -> int:
+    """The devices that each combination of the file's degrees gets."""
+    if num_devices % degrees:
+        allowed = f"must be a multiple of the file's degrees ({degrees})"
+        raise InputError("--num-devices", num_devices, allowed)
+    return num_devices // degrees
+
+
 def get_num_layers(given: Given, in_file: int | None = None) -> int:
     """Layers of the model, from the file or from --model; vpp is told by them in most formats."""
     layers = in_file

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tools.errors import InputError
-from tools.imports.assemble import Draft, Given, get_num_devices
+from tools.imports.assemble import Draft, Given, divide_devices, get_num_devices
 from tools.imports.reading import parse_json
 from tools.imports.settings import Settings
 
@@ -49,7 +49,7 @@ def _batch(settings: Settings, sizes: dict[str, Any], given: Given) -> dict[str,
     if total and micro and steps and given.num_devices is None:
         return {"dp": _exactly(total, micro * steps), "micro_batch_size": micro, "global_batch_size": total}
     why = "the file alone does not tell the data-parallel size"
-    dp = _exactly_devices(get_num_devices(given, why), sizes)
+    dp = divide_devices(get_num_devices(given, why), sizes["tp"] * sizes["pp"] * sizes["cp"])
     if total is None and micro:
         total = micro * (steps or 1) * dp
     if micro is None and total:
@@ -64,15 +64,6 @@ def _exactly(total: int, divisor: int) -> int:
     if total % divisor:
         raise InputError("deepspeed: train_batch_size", total, f"must be a multiple of {divisor}")
     return total // divisor
-
-
-def _exactly_devices(num_devices: int, sizes: dict[str, Any]) -> int:
-    product: int = sizes["tp"] * sizes["pp"] * sizes["cp"]
-    if num_devices % product:
-        raise InputError(
-            "--num-devices", num_devices, f"must be a multiple of the file's degrees ({product})"
-        )
-    return num_devices // product
 
 
 def _zero(settings: Settings, sizes: dict[str, Any]) -> dict[str, int]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from tools.errors import InputError
 from tools.imports.arguments import has_options, parse_arguments
-from tools.imports.assemble import Draft, Given, get_num_devices, get_num_layers, is_moe
+from tools.imports.assemble import Draft, Given, divide_devices, get_num_devices, get_num_layers, is_moe
 from tools.imports.megatron_model import read_model
-from tools.imports.reading import MAX_TEXT_CHARACTERS, parse_yaml
+from tools.imports.reading import check_length, parse_yaml
 from tools.imports.settings import Settings
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -40,8 +40,7 @@ def read_megatron(text: str, given: Given) -> Draft:
 
 def _values(text: str) -> tuple[dict[str, Any], bool]:
     """The settings by name, and whether they come from arguments (else from YAML)."""
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise InputError("FILE", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
+    check_length(text)
     if has_options(text):
         return parse_arguments(text), True
     return _leaves(parse_yaml(text), depth=4), False
@@ -65,9 +64,7 @@ def _degrees(settings: Settings, given: Given) -> dict[str, Any]:
     devices = given.num_devices or _launched(settings)
     if devices is None:
         devices = get_num_devices(given, "Megatron takes the data-parallel size from it")
-    if devices % (tp * pp * cp):
-        raise InputError("--num-devices", devices, f"must be a multiple of tp * pp * cp ({tp * pp * cp})")
-    return {"tp": tp, "pp": pp, "cp": cp, "dp": devices // (tp * pp * cp)}
+    return {"tp": tp, "pp": pp, "cp": cp, "dp": divide_devices(devices, tp * pp * cp)}
 
 
 def _launched(settings: Settings) -> int | None:

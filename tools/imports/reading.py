@@ -24,7 +24,9 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "an alias (write the value itself)", mark)
+            raise yaml.composer.ComposerError(
+                None, None, "aliases are not read, write the value itself", mark
+            )
         return super().compose_node(parent, index)
 
 
@@ -44,9 +46,13 @@ def parse_yaml(text: str) -> dict[str, Any]:
     return _mapping(text, "YAML", lambda plain: yaml.load(plain, _PlainLoader))
 
 
-def _mapping(text: str, kind: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+def check_length(text: str) -> None:
     if len(text) > MAX_TEXT_CHARACTERS:
         raise InputError("FILE", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
+
+
+def _mapping(text: str, kind: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+    check_length(text)
     try:
         value = parse(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from tools.errors import InputError
-from tools.imports.assemble import Draft, Given, get_num_devices, get_num_layers
+from tools.imports.assemble import Draft, Given, divide_devices, get_num_devices, get_num_layers
 from tools.imports.reading import parse_toml
 from tools.imports.settings import Settings
 
@@ -45,20 +44,12 @@ def _degrees(settings: Settings, given: Given) -> dict[str, int]:
     shard = settings.integer("parallelism.data_parallel_shard_degree", least=-1) or -1
     if shard == -1:
         why = "data_parallel_shard_degree -1 takes the devices that are left"
-        shard = _leftover(get_num_devices(given, why), tp * pp * cp * replicate)
+        shard = divide_devices(get_num_devices(given, why), tp * pp * cp * replicate)
     shard_all = shard * cp
     return {
         "tp": tp, "pp": pp, "cp": cp, "ep": degree("expert_parallel"), "dp": replicate * shard,
         "dp_shard": shard_all, "zero_stage": _zero_stage(settings, shard_all, pp),
     }  # fmt: skip
-
-
-def _leftover(num_devices: int, product: int) -> int:
-    if num_devices % product:
-        raise InputError(
-            "--num-devices", num_devices, f"must be a multiple of the file's degrees ({product})"
-        )
-    return num_devices // product
 
 
 def _zero_stage(settings: Settings, shard_ranks: int, pp: int) -> int:
