@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,10 @@ test-all: setup ## run every test, with those that take minutes (cross-validatio
 test-slurm: setup ## install a real Slurm (Debian, as root) and run the launcher's tests on four nodes of it
 	@scripts/install-slurm.sh --accounting
 	@$(RUN) -m pytest -m real tests/integration/launch
+
+test-image: setup ## build the image with podman (Debian, as root) and use it as docker-compose.yml does
+	@scripts/install-podman.sh
+	@$(RUN) -m pytest tests/integration/deploy/test_built_image.py
 
 test-browser: setup ## open the pages in Chromium, which is installed by apt where that is possible
 	@scripts/install-chromium.sh
