@@ -176,7 +176,12 @@ def test_memory_without_devices_is_what_the_allocator_counts_with_them(
     )
 
 
-def test_few_layers_and_micro_batches_stand_for_many() -> None:
+@pytest.mark.parametrize(
+    ("model", "recompute"),
+    [(DENSE, "none"), (DENSE, "full"), (MOE, "full")],
+    ids=["dense", "recomputed", "experts, recomputed"],
+)
+def test_few_layers_and_micro_batches_stand_for_many(model: Json, recompute: str) -> None:
     pytest.importorskip("torch")
     from tools.dryrun.probes import run_stages
     from tools.dryrun.rank import Run, run_rank
@@ -184,8 +189,8 @@ def test_few_layers_and_micro_batches_stand_for_many() -> None:
     from tools.trainer.refusals import checked_plan
     from tools.trainer.stages import chunk_specs
 
-    plan = {"dp": 2, "dp_shard": 2, "zero_stage": 3}
-    parsed = parse_scenario(scenario(2, DENSE | {"num_hidden_layers": 6}, plan, global_batch_size=10))
+    plan = {"dp": 2, "dp_shard": 2, "zero_stage": 3, "recompute": recompute}
+    parsed = parse_scenario(scenario(2, model | {"num_hidden_layers": 6}, plan, global_batch_size=10))
     checked = checked_plan(parsed)
     few = run_stages(parsed, checked)
     assert few.extrapolated_layers
@@ -244,3 +249,17 @@ def test_what_cannot_be_played_is_refused_with_its_field(
     assert printed.out == ""
     assert printed.err.startswith(f"asap: error: {field}")
     assert len(printed.err.splitlines()) == 1
+
+
+def test_recomputation_that_only_memory_asks_for_is_refused_like_one_that_is_stated() -> None:
+    """Selective recomputation under zero_bubble fails in backward; here nothing else fits."""
+    pytest.importorskip("torch")
+    from tools.dryrun.report import dry_run
+    from tools.errors import InputError
+    from tools.scenario import parse_scenario
+
+    plan = {"pp": 2, "vpp": 2, "schedule": "zero_bubble", "micro_batch_size": 8, "recompute": None}
+    given = scenario(2, DENSE | {"num_hidden_layers": 4}, plan, seq_len=2048, global_batch_size=64)
+    given["cluster"]["overrides"] = {"memory_gib": 2.5}
+    with pytest.raises(InputError, match=r"plan\.recompute: got 'selective'"):
+        dry_run(parse_scenario(given))

@@ -222,6 +222,17 @@ def test_a_run_leaves_its_measurements_and_traces(tmp_path: Path) -> None:
     assert not (out / "failures").exists()
 
 
+def test_ranks_that_nobody_started_are_asked_for_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    file = tmp_path / "scenario.json"
+    file.write_text(json.dumps(scenario(2, "dense", {"dp": 2})))
+    words = [sys.executable, "-m", "tools.trainer", str(file), "--out", str(tmp_path)]
+    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("trainer: error: cluster.num_devices: got 2; ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_wrong_number_of_ranks_is_refused_with_its_field(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     file = tmp_path / "scenario.json"

@@ -4,6 +4,7 @@ One process plays a rank of up to 1,024 with tensors that have shapes only (Fake
 group that sends nothing. What it counts is what the program does: FLOPs, bytes of every collective, memory
 that is alive. `asap dry-run` sets it beside the cost model, which the tests hold to it.
 
-Reading order: `recorders` (FLOPs, collectives, memory), `rank` (one rank's step), `probes` (few layers and
-micro-batches for many), `expected` (the cost model's figures) and `report`. All but `figures` need torch.
+Reading order: `watching` with `flops`, `traffic` and `memory` (what is counted), `rank` (one rank's step),
+`probes` (few layers and micro-batches for many), `expected` (the cost model's figures) and `report`. All but
+`figures` and `expected` need torch.
 """

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 Figures = Mapping[str, float]
 
-MEMORY_PARTS = ("parameters", "gradients", "optimizer", "peak")
-
 AXES = {
     "tp": ("tp",),
     "cp": ("cp",),

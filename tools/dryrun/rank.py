@@ -76,7 +76,7 @@ def _measured(program: Program, memory: MemoryRecorder, watch: Watch) -> Figures
     program.step(tokens, tokens)
     return {
         "flops": float(flops.flops),
-        "memory.parameters": _bytes(parameter for parameter in _parameters(program)),
+        "memory.parameters": _bytes(_parameters(program)),
         "memory.gradients": held.most_bytes,
         "memory.optimizer": _bytes(_optimizer_state(program)),
         "memory.peak": float(memory.peak_bytes),

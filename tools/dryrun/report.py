@@ -67,10 +67,9 @@ def dry_run(scenario: Scenario) -> DryRun:
     if scenario.cluster.num_devices > MAX_RANKS:
         allowed = f"a dry run plays at most {MAX_RANKS} ranks"
         raise InputError("cluster.num_devices", scenario.cluster.num_devices, allowed)
-    plan = checked_plan(scenario)
     start_s = time.perf_counter()
     cost = expected(scenario)
-    plan = plan.model_copy(update={"recompute": cost.recompute})
+    plan = checked_plan(scenario, cost.recompute)
     ran = run_stages(scenario, plan)
     return _compared(scenario, plan, ran, cost, time.perf_counter() - start_s)
 

@@ -46,7 +46,8 @@ def read_peak(device: torch.device, before_model_bytes: int) -> PeakMemory:
         return PeakMemory(peak, before_model_bytes, "torch.cuda.max_memory_allocated")
     peak = _status_bytes("VmHWM")
     if peak:
-        return PeakMemory(peak, before_model_bytes, "VmHWM of the process, reset before the measured steps")
+        method = "VmHWM of the process, reset before the measured steps where the kernel lets it"
+        return PeakMemory(peak, before_model_bytes, method)
     return PeakMemory(_largest_ever_bytes(), before_model_bytes, "getrusage ru_maxrss since the start")
 
 

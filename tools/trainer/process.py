@@ -46,11 +46,19 @@ def join(scenario: Scenario, device: torch.device) -> None:
     if scenario.cluster.num_devices == 1 and not dist.is_torchelastic_launched():
         dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
     else:
-        dist.init_process_group(backend)
+        _join_others(backend, scenario.cluster.num_devices)
     world, wanted = dist.get_world_size(), scenario.cluster.num_devices
     if world != wanted:
         dist.destroy_process_group()
         raise InputError("cluster.num_devices", wanted, f"{world} ranks were started; start as many ranks")
+
+
+def _join_others(backend: str, wanted: int) -> None:
+    try:
+        dist.init_process_group(backend)
+    except ValueError as error:  # the variables that torchrun sets are not there
+        allowed = f"start as many ranks with torchrun ({error})"
+        raise InputError("cluster.num_devices", wanted, allowed) from None
 
 
 def rank_facts(device: torch.device) -> RankFacts:

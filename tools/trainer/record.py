@@ -10,7 +10,7 @@ import socket
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,3 @@ def _write_whole(path: Path, content: Json) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(json.dumps(content, indent=1) + "\n")
     beside.replace(path)
-
-
-def as_json(record: Any) -> Json:  # noqa: ANN401 - any dataclass
-    return asdict(record)

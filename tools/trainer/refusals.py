@@ -12,11 +12,11 @@ FRAMEWORK = "torch-fsdp2"
 PRECISIONS = ("fp32", "bf16")
 
 
-def checked_plan(scenario: Scenario) -> Plan:
+def checked_plan(scenario: Scenario, unstated_recompute: str = "none") -> Plan:
     """The plan with nothing left open; raises InputError for what the trainer cannot run."""
     if scenario.plan is None:
         raise InputError("plan", None, "the trainer needs a plan to run")
-    plan = scenario.plan.model_copy(update={"recompute": scenario.plan.recompute or "none"})
+    plan = scenario.plan.model_copy(update={"recompute": scenario.plan.recompute or unstated_recompute})
     _check_training(scenario.training)
     _check_model(scenario.model, plan)
     _check_splits(scenario, plan)
@@ -51,7 +51,7 @@ def _check_model(model: ModelSpec, plan: Plan) -> None:
 
 def _check_splits(scenario: Scenario, plan: Plan) -> None:
     model, seq_len = scenario.model, scenario.training.seq_len
-    widths = {"vocab_size": model.vocab_size, "shared_expert_intermediate_size": 0}
+    widths = {"vocab_size": model.vocab_size}
     if model.num_dense_layers:
         widths["intermediate_size"] = model.intermediate_size
     if model.is_moe:

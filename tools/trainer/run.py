@@ -8,7 +8,6 @@ import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from torch import distributed as dist
@@ -130,4 +129,4 @@ def _write(
     dist.all_gather_object(everyone, mine)
     if dist.get_rank() == 0:
         ranks, memories = zip(*everyone, strict=True)
-        write_result(Path(settings.out), result(scenario, plan, settings, measured, ranks, memories))
+        write_result(settings.out, result(scenario, plan, settings, measured, ranks, memories))
