@@ -3,6 +3,7 @@
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,9 +104,10 @@ def _body(args: Namespace) -> dict[str, Any]:
     spec = parse(ScheduleSpec, {**content, **given})
     body: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
     base = args.file.absolute().parent
+    folder = Path(escape(str(base)))  # what follows it is a pattern
     for workload, told in zip(spec.workloads, body["workloads"], strict=True):
         told["scenario"] = scenario_of(workload, base)
-        told |= {name: str(base / told[name]) for name in ("traces", "metrics") if told[name]}
+        told |= {name: str(folder / told[name]) for name in ("traces", "metrics") if told[name]}
     parse_schedule(body, may_tune=True)  # whether it may tune is the server's to say
     return body
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,18 @@ def test_paths_are_those_beside_the_file_as_for_asap_nightly(run: Run, file: Pat
     one = {"name": "llama", "scenario": "job.json", "metrics": "logs/*.jsonl"}
     file.write_text(yaml.safe_dump({"workloads": [one]}))
     assert add(run, file)["definition"]["workloads"][0]["metrics"] == str(file.parent / "logs/*.jsonl")
+
+
+def test_a_bracket_in_the_folder_of_the_file_is_no_pattern(run: Run, file: Path) -> None:
+    folder = file.parent / "team[1]"
+    folder.mkdir()
+    moved = file.rename(folder / file.name)
+    (file.parent / "job.json").rename(folder / "job.json")
+    (folder / "night.jsonl").write_text("{}")
+    one = {"name": "llama", "scenario": "job.json", "metrics": "*.jsonl"}
+    moved.write_text(yaml.safe_dump({"workloads": [one]}))
+    pattern = add(run, moved)["definition"]["workloads"][0]["metrics"]
+    assert glob(pattern) == [str(folder / "night.jsonl")]
 
 
 def test_a_file_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
