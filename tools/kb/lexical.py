@@ -2,7 +2,7 @@
 
 Okapi BM25 (Robertson and Zaragoza, 2009) with the inverse document frequency that Lucene uses, which is
 never negative. Our own and in plain Python: the libraries at hand load NumPy, and a command that reads the
-seed of about 130 texts is done before NumPy is imported.
+seed of about 250 texts is done before NumPy is imported.
 """
 
 import math
