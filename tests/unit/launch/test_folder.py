@@ -1,5 +1,6 @@
 """Records that are whole or absent, and the first of which counts."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -67,8 +68,6 @@ statuses = st.builds(
 
 @given(statuses)
 def test_a_status_survives_the_journey_through_json(status: JobStatus) -> None:
-    import json
-
     assert JobStatus.from_json(json.loads(json.dumps(status.to_json()))) == status
 
 

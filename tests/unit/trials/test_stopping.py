@@ -1,5 +1,6 @@
 """When no further trial is worth it."""
 
+import math
 import random
 from statistics import mean
 
@@ -18,8 +19,6 @@ def prediction(step_s: float, width: float = 0.1) -> dict[str, float]:
 
 
 def test_the_expected_gain_is_the_mean_over_what_the_plan_may_turn_out_to_be() -> None:
-    import math
-
     chance, told = random.Random(1), prediction(1.05, 0.2)
     sigma = math.log(told["step_time_high_s"] / told["step_time_low_s"]) / (2 * 1.2815515655)
     drawn = [max(0.0, -math.log(1.05) - chance.gauss(0.0, sigma)) for _ in range(200_000)]
