@@ -8,13 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from service.cli.cells import said
+from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
 from tools.hardware import get_device
 from tools.recommend.span import alike, span
 from tools.scenario import Scenario
 
 BAR_WIDTH = 30
-GIB = 2**30
 
 
 def print_predictions(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from service.nightly.report.words import GIB, amount, day, moved, term
+from service.nightly.report.words import amount, day, moved, term
+from tools.cost.memory import GIB
 
 Data = Mapping[str, Any]
 WIDTH, HEIGHT = 720.0, 190.0

@@ -6,9 +6,9 @@ from typing import Any
 
 from service.report.terms import STEP
 from service.report.text import gib, percent, seconds, seconds_span
+from tools.cost.memory import GIB
 
 Data = Mapping[str, Any]
-GIB = 2**30
 STATUS = {
     "regressed": "got slower",
     "slower": "still slower",

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from service.web.views.units import bytes_of
+from tools.cost.memory import GIB
 from tools.hardware import Device, device_names, get_device
 from tools.hardware.figures import FIGURES, Figure, in_file_units, peak_key
-
-GIB = 2.0**30
 
 
 @dataclass(frozen=True)
