@@ -11,6 +11,7 @@ from itertools import pairwise
 
 _WORD = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
 _JOINT = re.compile(r"[-_./]")
+_JOINT_OF_NUMBERS = re.compile(r"[-_/]")
 _CAMEL = re.compile(r"[A-Z](?<=[a-z].)(?=[a-z])")
 # Names that would fall apart into words which say nothing and are dropped.
 _SPACED = ("all reduce", "all gather", "all to all", "out of memory", "mixture of experts")
@@ -47,12 +48,12 @@ def tokenize(text: str) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def _terms_of(word: str) -> tuple[str, ...]:
-    """The whole word without its joints, and its parts where it has any."""
+    """The whole word without its joints, and its parts where it has any; of numbers the parts alone."""
     if word.isalnum():
         return (_stem(word),) if _says_something(word) else ()
     parts = _JOINT.split(word)
     if all(part.isdigit() for part in parts):
-        return (word,)
+        return tuple(number for number in _JOINT_OF_NUMBERS.split(word) if _says_something(number))
     whole = "".join(parts)
     return (_SAME.get(whole) or _stem(whole), *(_stem(part) for part in parts if _says_something(part)))
 

@@ -44,6 +44,8 @@ def test_spellings_of_one_thing_share_a_term(spellings: list[str]) -> None:
         ("h100-sxm-80gb", "h100"),
         ("--tensor-model-parallel-size", "tensor"),
         ("speedup of 1.5", "1.5"),
+        ("64-128 devices", "64"),
+        ("from 1.25/2.5", "2.5"),
         ("FSDP2", "fsdp2"),
     ],
 )
