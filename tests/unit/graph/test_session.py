@@ -1,14 +1,16 @@
 """Whole sessions with the expert rules: their order, their report, decisions, limits."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.context import Context, Limits
 from graph.events import Event
+from graph.nodes.verify import UnverifiedError
 from graph.request import parse_request
 from graph.session import Session
+from graph.toolbox import TOOLS, Tool, analyse_plan
 from tests.unit.graph.cases import report_of, run, small, steps_of, tools_of
 from tools.errors import InfeasibleError, InputError
 from tools.kb import open_seed
@@ -51,6 +53,16 @@ def test_every_number_is_verified_and_none_is_struck_from_the_rules_text() -> No
     assert verification["holds"]
     assert verification["checked"] > 50
     assert verification["numbers_struck"] == []
+
+
+def test_a_baseline_that_does_not_hold_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def analysed(*given: Any, **named: Any) -> dict[str, Any]:  # noqa: ANN401 - of the tool
+        told = analyse_plan(*given, **named)
+        return {**told, "prediction": {**told["prediction"], "step_time_s": 1e-3}}
+
+    monkeypatch.setitem(cast("dict[str, Tool]", TOOLS), "analyse_plan", analysed)
+    with pytest.raises(UnverifiedError, match=r"baseline\.step_time_s: stated 0\.001, computed"):
+        run(small())
 
 
 def test_events_have_unique_keys_and_tell_who_called_what() -> None:
