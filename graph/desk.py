@@ -12,6 +12,7 @@ from graph.reasoner.question import Question, ReasonerError, Reply, Tools
 from graph.reasoner.rules import Rules
 from graph.state import Data, State
 from graph.toolbox import TOOLS
+from graph.tuning import within_policy
 from tools.errors import InputError
 from tools.trials.order import TrialOrder
 
@@ -85,7 +86,7 @@ class Desk:
 
     def lookups(self, state: State, found: Data) -> Tools:
         """What a language model may call while it thinks; each call is told like any other."""
-        scenario, start = state["reading"]["scenario"], state["analysis"]["plan"]
+        scenario, start = within_policy(state), state["analysis"]["plan"]
 
         def explain_plan(plan: SuggestedPlan) -> object:
             """Predict a plan and say what speaks against it: a rule, the memory, or the slower term."""

@@ -97,7 +97,7 @@ def _with_suggestions(state: State, found: Data, knowledge: Data, desk: Desk) ->
 
 
 def _suggested(state: State, found: Data, knowledge: Data, refused: list[Data], desk: Desk) -> list[Data]:
-    scenario, start = state["reading"]["scenario"], state["analysis"]["plan"]
+    scenario, start = within_policy(state), state["analysis"]["plan"]
     books: list[Any] = desk.call(
         "resolve_moves", scenario=scenario, plan=start, playbooks=knowledge["playbooks"]
     )

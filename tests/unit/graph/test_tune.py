@@ -8,6 +8,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.context import Context, Limits
 from graph.events import Event
+from graph.reasoner.answers import SuggestedPlan
+from graph.reasoner.question import A, Question, Reply
+from graph.reasoner.rules import Rules
 from graph.request import parse_request
 from graph.session import Session
 from tests.unit.graph.cases import run, small, steps_of
@@ -213,6 +216,28 @@ def test_a_policy_lets_trials_change_its_fields_only() -> None:
     assert all(one["by"] == "policy" for one in report["decisions"])
     assert {order.plan["tp"] for order in trials.orders} == {2}
     assert {order.plan["pp"] for order in trials.orders} == {1}
+
+
+class Listening(Rules):
+    """The rules, and what somebody who suggests plans could have known."""
+
+    def __init__(self) -> None:
+        self.constraints: list[Data] = []
+        self.explained: list[Any] = []
+
+    def ask(self, question: Question[A]) -> Reply[A]:
+        if question.name == "suggest_plans":
+            self.constraints.append(question.payload["scenario"].get("constraints") or {})
+            self.explained.append(question.tools["explain_plan"](SuggestedPlan(tp=1)))
+        return super().ask(question)
+
+
+def test_who_suggests_plans_knows_what_the_policy_fixes() -> None:
+    reasoner = Listening()
+    raw = dict(TUNE, approval="policy", policy={"fields": ["recompute", "micro_batch_size"]})
+    run(raw, Context(open_seed(), reasoner, trials=SimulatedTrials(slower_cluster), limits=Limits(trials=2)))
+    assert {one.get("tp") for one in reasoner.constraints} == {2}
+    assert {one["accepted"] for one in reasoner.explained} == {False}
 
 
 def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -> None:
