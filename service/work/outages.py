@@ -28,7 +28,15 @@ _log = logging.getLogger(__name__)
 
 
 def is_outage(error: BaseException) -> bool:
+    if _is_wrong_statement(error):
+        return False
     return isinstance(error, AWAY) or (isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated)
+
+
+def _is_wrong_statement(error: BaseException) -> bool:
+    """On SQLite a table or column that is not there is an OperationalError too."""
+    cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+    return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
 
 
 def insist(

@@ -1,6 +1,7 @@
 """A database that is away is waited for; a mistake is not."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -57,3 +58,20 @@ def test_whoever_gives_up_gets_the_outage(database: Database) -> None:
 def test_a_wrong_statement_is_no_outage() -> None:
     assert not is_outage(sa.exc.ProgrammingError("select", {}, Exception("no such table")))
     assert is_outage(sa.exc.OperationalError("select", {}, Exception("gone")))
+
+
+def test_a_missing_table_is_no_outage_on_sqlite_either(database: Database) -> None:
+    with database.read() as conn, pytest.raises(sa.exc.OperationalError, match="no such table") as caught:
+        conn.execute(sa.text("SELECT * FROM absent"))
+    assert not is_outage(caught.value)
+    assert caught.value.orig
+    assert not is_outage(caught.value.orig), "as the checkpointer sees it"
+
+
+def test_a_locked_database_is_an_outage(tmp_path: Path) -> None:
+    path = tmp_path / "one.db"
+    with closing(sqlite3.connect(path)) as first, closing(sqlite3.connect(path, timeout=0)) as second:
+        first.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked") as caught:
+            second.execute("BEGIN IMMEDIATE")
+    assert is_outage(caught.value)
