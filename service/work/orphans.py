@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from service.store.database import Database
 from service.store.states import TERMINAL
 from service.store.tables import sessions
+from tools.errors import AsapError
 from tools.launch.folder import Intent, JobFolder
 from tools.trials.runner import LaunchedTrials
 
@@ -22,17 +23,22 @@ _log = logging.getLogger(__name__)
 
 
 def end_orphans(database: Database, trials: LaunchedTrials, jobs: Path) -> list[str]:
-    ended = []
-    for intent in _unfinished(jobs):
-        named = KEY.fullmatch(intent.key)
-        if named and _is_orphan(database, named["session"], int(named["attempt"])):
-            launcher = trials.launcher(intent.launcher)
-            handle = launcher.find(intent.key)
-            if handle and not launcher.status(handle).has_ended:
-                _log.warning("ending %s: its session is over", intent.key)
-                launcher.cancel(handle)
-                ended.append(intent.key)
-    return ended
+    return [one.key for one in _unfinished(jobs) if _is_orphan(database, one.key) and _end(trials, one)]
+
+
+def _end(trials: LaunchedTrials, intent: Intent) -> bool:
+    """Whether it still ran. An engine out of reach is asked again next time; jobs of others must not wait."""
+    try:
+        launcher = trials.launcher(intent.launcher)
+        handle = launcher.find(intent.key)
+        if handle is None or launcher.status(handle).has_ended:
+            return False
+        _log.warning("ending %s: its session is over", intent.key)
+        launcher.cancel(handle)
+    except AsapError as error:
+        _log.warning("%s could not be ended: %s", intent.key, error)
+        return False
+    return True
 
 
 def _unfinished(jobs: Path) -> Iterator[Intent]:
@@ -43,8 +49,11 @@ def _unfinished(jobs: Path) -> Iterator[Intent]:
             yield intent
 
 
-def _is_orphan(database: Database, session_id: str, attempt: int) -> bool:
-    query = sa.select(sessions.c.state, sessions.c.attempt).where(sessions.c.id == session_id)
+def _is_orphan(database: Database, key: str) -> bool:
+    named = KEY.fullmatch(key)
+    if named is None:
+        return False
+    query = sa.select(sessions.c.state, sessions.c.attempt).where(sessions.c.id == named["session"])
     with database.read() as conn:
         row = conn.execute(query).one_or_none()
-    return row is None or row.state in TERMINAL or row.attempt != attempt
+    return row is None or row.state in TERMINAL or row.attempt != int(named["attempt"])
