@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed tests
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check fit fit-preferences validate bench-peers bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -79,6 +79,10 @@ bench-peers: $(BENCH_VENV)/.installed ## make .venv-bench with llm-analysis, for
 $(BENCH_VENV)/.installed: pyproject.toml benchmarks/constraints-peers.txt scripts/setup.sh
 	@scripts/setup.sh $(BENCH_VENV) benchmarks/constraints-peers.txt -e '.[bench]'
 	@touch $@
+
+# CALCULON is a checkout of github.com/calculon-ai/calculon.
+bench-accuracy: $(BENCH_VENV)/.installed ## mean error on published runs, beside calculon (CALCULON=DIR) and llm-analysis
+	@$(BENCH_VENV)/bin/python benchmarks/accuracy.py --calculon $(or $(CALCULON),calculon)
 
 bench-predict: setup ## predictions a second, beside calculon and llm-analysis where installed
 	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/predict.py

@@ -8,13 +8,11 @@ array: step time with its interval, breakdown, memory. The peers take a plan a c
 that they accept, again and again for --seconds. Contenders alternate; the best round of each counts.
 llm-analysis is taken from where Python finds it (`make bench-peers`), calculon, which is not on PyPI
 (github.com/calculon-ai/calculon; it imports pandas and psutil), from --calculon, a checkout of it.
-What is compared is speed; for accuracy see docs/validation.md.
+What is compared is speed; for accuracy see benchmarks/accuracy.py.
 """
 
 import argparse
 import itertools
-import json
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +27,7 @@ from numpy.typing import NDArray
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
+from benchmarks.peers import Peer, Plan, RefusedError, calculon, llm_analysis  # noqa: E402
 from tools.cost.encode import encode_plans  # noqa: E402
 from tools.cost.predict import predict, predict_rows  # noqa: E402
 from tools.scenario import (  # noqa: E402
@@ -66,7 +65,6 @@ MIXTRAL = {
     },
 }  # fmt: skip
 
-Plan = dict[str, int]
 PredictOne = Callable[[Plan], float]
 
 
@@ -128,8 +126,8 @@ def accepted(predict_one: PredictOne, plans: list[Plan]) -> list[Plan]:
     return found
 
 
-class RefusedError(Exception):
-    """The contender does not take this plan."""
+def timed(peer: Peer) -> PredictOne:
+    return lambda plan: peer(plan).step_time_s
 
 
 def asap_one(scenario: Scenario) -> PredictOne:
@@ -143,89 +141,6 @@ def asap_one(scenario: Scenario) -> PredictOne:
     return predict_one
 
 
-def llm_analysis_one(scenario: Scenario) -> PredictOne:
-    from llm_analysis.analysis import ActivationRecomputation, DSZeRO, LLMAnalysis  # type: ignore[import-not-found]
-    from llm_analysis.config import (  # type: ignore[import-not-found]
-        ModelConfig,
-        ParallelismConfig,
-        get_dtype_config_by_name,
-        get_gpu_config_by_name,
-    )  # fmt: skip
-
-    logging.disable(logging.CRITICAL)
-    m, t = scenario.model, scenario.training
-    model = ModelConfig(
-        name=m.name, num_layers=m.num_hidden_layers, n_head=m.num_attention_heads, hidden_dim=m.hidden_size,
-        vocab_size=m.vocab_size, max_seq_len=t.seq_len, num_key_value_heads=m.num_key_value_heads,
-        ffn_embed_dim=m.intermediate_size, expansion_ratio=m.intermediate_size / m.hidden_size,
-        moe_num_experts=max(m.num_experts, 1), moe_top_k=max(m.num_experts_per_tok, 1),
-    )  # fmt: skip
-    gpu = get_gpu_config_by_name("a100-sxm-80gb" if "a100" in scenario.cluster.device else "h100-sxm-80gb")
-    dtype = get_dtype_config_by_name("w16a16e16")
-    recomputes = (
-        ActivationRecomputation.NONE,
-        ActivationRecomputation.SELECTIVE,
-        ActivationRecomputation.FULL,
-    )
-
-    def predict_one(plan: Plan) -> float:
-        parallel = ParallelismConfig(
-            tp_size=plan["tp"], pp_size=plan["pp"], dp_size=plan["dp"], ep_size=plan["ep"], sp_size=plan["tp"]
-        )
-        try:
-            analysis = LLMAnalysis(model, gpu, dtype, parallel, flops_efficiency=0.5)
-            summary = analysis.training(
-                batch_size_per_gpu=plan["micro_batch_size"], global_batch_size=t.global_batch_size,
-                seq_len=t.seq_len, total_num_tokens=10**12,
-                activation_recomputation=recomputes[plan["recompute"]], ds_zero=DSZeRO(plan["zero_stage"]),
-                mlp_gated_linear_units=m.gated_mlp,
-            )  # fmt: skip
-        except AssertionError as error:
-            raise RefusedError from error
-        return float(summary["latency_per_iter"])
-
-    return predict_one
-
-
-def calculon_one(scenario: Scenario, checkout: Path) -> PredictOne:
-    if scenario.model.is_moe:
-        raise RefusedError
-    sys.path.insert(0, str(checkout))
-    from calculon import System  # type: ignore[import-not-found]
-    from calculon.llm import Llm  # type: ignore[import-not-found]
-
-    m, t = scenario.model, scenario.training
-    application = Llm.Application({
-        "hidden": m.hidden_size, "feedforward": m.intermediate_size, "seq_size": t.seq_len,
-        "attn_heads": m.num_attention_heads, "attn_size": m.head_dim, "num_blocks": m.num_hidden_layers,
-    })  # fmt: skip
-    description = json.loads((checkout / "systems" / "a100_80g.json").read_text())
-    quiet = logging.getLogger("calculon")
-
-    def predict_one(plan: Plan) -> float:
-        try:
-            execution = Llm.Execution(*_calculon_values(plan, scenario))
-            model = Llm(application, quiet)
-            system = System(description)
-            model.compile(system, execution)
-            model.run(system)
-        except (AssertionError, Llm.Error) as error:
-            raise RefusedError from error
-        return float(model.get_total_time())
-
-    return predict_one
-
-
-def _calculon_values(plan: Plan, scenario: Scenario) -> tuple[object, ...]:
-    """In the order of its constructor: degrees and networks, batch and type, recomputation and the rest."""
-    recompute = ("none", "attn_only", "full")[plan["recompute"]]
-    degrees = (scenario.cluster.num_devices, plan["tp"], plan["pp"], plan["dp"], 0, 1, 1)
-    batch = (scenario.training.global_batch_size, plan["micro_batch_size"], "float16", True, "multihead")
-    sharded = plan["zero_stage"] > 0 and plan["dp"] > 1
-    communication = ("rs_ag" if plan["tp"] > 1 else "ar", "none", False, plan["dp"] > 1)
-    return (*degrees, *batch, recompute, plan["vpp"], sharded, *communication, False, False, False, True)
-
-
 def contenders(
     scenario: Scenario, plans: PlanColumns, args: argparse.Namespace
 ) -> Iterator[tuple[str, Callable[[], float] | str]]:
@@ -233,8 +148,8 @@ def contenders(
     few = listed(plans, PLANS_FOR_PEERS)
     makers: dict[str, Callable[[], PredictOne]] = {
         "asap, a plan a call": lambda: asap_one(scenario),
-        "llm-analysis": lambda: llm_analysis_one(scenario),
-        "calculon": lambda: calculon_one(scenario, args.calculon),
+        "llm-analysis": lambda: timed(llm_analysis(scenario)),
+        "calculon": lambda: timed(calculon(scenario, args.calculon)),
     }
     yield "asap", lambda: asap_array_per_s(scenario, plans)
     for name, make in makers.items():
