@@ -9,7 +9,7 @@ from fastapi import Depends, Header, Path, Query, Request
 from service.api.parts import Parts
 from service.api.problems import ApiError
 from service.auth.caller import LOCAL, Caller, Scope
-from service.auth.errors import UnauthenticatedError
+from service.auth.errors import IssuerError, UnauthenticatedError
 from service.logs import request_id
 
 MOST_ITEMS = 500
@@ -36,6 +36,9 @@ async def _caller(request: Request) -> Caller:
     except UnauthenticatedError as error:
         take_turn(parts, address)
         raise ApiError("unauthenticated", str(error), headers={"WWW-Authenticate": "Bearer"}) from None
+    except IssuerError:
+        take_turn(parts, address)
+        raise
     request.state.caller = caller.name
     take_turn(parts, address if caller is LOCAL else caller.id)
     return caller

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.auth.errors import ForbiddenError, UnauthenticatedError
+from service.auth.errors import ForbiddenError, IssuerError, UnauthenticatedError
 from service.errors import CancelledError, ConflictError, NotFoundError
 from tools.errors import AsapError, InfeasibleError, InputError
 from tools.kb import KnowledgeError
@@ -121,6 +121,7 @@ def _kind_of(error: AsapError) -> str:
         CancelledError: "conflict",
         InfeasibleError: "nothing-feasible",
         KnowledgeError: "unavailable",
+        IssuerError: "unavailable",
         UnauthenticatedError: "unauthenticated",
         ForbiddenError: "forbidden",
     }

@@ -53,7 +53,7 @@ class Authenticator:
         return self._is_local and self._tokens is None and not self._has_keys and fresh
 
     def caller_of(self, request: HTTPConnection) -> Caller:
-        """Raises UnauthenticatedError or, from elsewhere at a server without keys, ForbiddenError."""
+        """Raises UnauthenticatedError, IssuerError or, for somebody far from an open server, ForbiddenError."""
         given = request.headers.get("authorization", "")
         if self.is_open():
             check_local(request)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.auth.caller import DEFAULT_TENANT, SCOPES, Caller
-from service.auth.errors import UnauthenticatedError
+from service.auth.errors import IssuerError, UnauthenticatedError
 from service.auth.tenants import is_tenant
 from service.settings import Settings
 from tools.errors import InputError
@@ -42,7 +42,7 @@ class TokenReader:
         self._file_keys = _read_keys(settings.jwt_keys_file) if settings.jwt_keys_file else None
 
     def read(self, token: str) -> Caller:
-        """Raises UnauthenticatedError for a token that does not hold."""
+        """Raises UnauthenticatedError for a token that does not hold, IssuerError where that is unknown."""
         import jwt
 
         try:
@@ -62,14 +62,22 @@ class TokenReader:
     def _key(self, token: str) -> "PyJWK":
         import jwt
 
-        if self._file_keys is None:
-            return self._client.get_signing_key_from_jwt(token)
         wanted = jwt.get_unverified_header(token).get("kid")
+        if self._file_keys is None:
+            return self._published_key(wanted or "")
         keys = self._file_keys.keys
         found = [key for key in keys if key.key_id == wanted] if wanted is not None else keys
         if len(found) != 1:
             raise jwt.InvalidKeyError("its key is not one of the issuer's")
         return found[0]
+
+    def _published_key(self, wanted: str) -> "PyJWK":
+        from jwt import PyJWKClientConnectionError, PyJWKSetError
+
+        try:
+            return self._client.get_signing_key(wanted)
+        except (PyJWKClientConnectionError, PyJWKSetError, OSError, ValueError) as error:
+            raise IssuerError("the keys of the tokens' issuer cannot be had now; try again") from error
 
     @cached_property
     def _client(self) -> "PyJWKClient":

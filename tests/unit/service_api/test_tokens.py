@@ -2,7 +2,10 @@
 
 import json
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import jwt
@@ -121,3 +124,49 @@ def test_the_api_takes_tokens_and_keys_side_by_side(serve: Serve, settings: dict
     assert served.client.get(f"/v1/sessions/{id}", headers=by_token).json()["owner"] == "alice"
     assert served.client.get(f"/v1/sessions/{id}", headers=served.key("read", tenant="research")).is_success
     assert served.client.get("/v1/audit", headers=by_token).status_code == 403
+
+
+@pytest.fixture
+def published(settings: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The settings with an address in place of the file; `answer` is what is found there."""
+    answer = {"body": settings["jwt_keys_file"].read_bytes()}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer["body"])
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/keys"
+    yield {**settings, "jwt_keys_file": None, "jwt_keys_url": address, "answer": answer}
+    server.shutdown()
+    server.server_close()
+
+
+def test_keys_are_fetched_where_the_issuer_publishes_them(published: dict[str, Any]) -> None:
+    published.pop("answer")
+    reader = TokenReader(Settings(**published))
+    assert reader.read(token()).name == "alice"
+    with pytest.raises(UnauthenticatedError):
+        reader.read(token(kid="unknown"))
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b"\xff"])
+def test_an_issuer_that_gives_no_keys_is_not_the_callers_fault(
+    serve: Serve, published: dict[str, Any], body: bytes
+) -> None:
+    published.pop("answer")["body"] = body
+    answer = serve(**published).client.get("/v1/sessions", headers={"Authorization": f"Bearer {token()}"})
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "the keys of the tokens' issuer cannot be had now; try again"
+
+
+def test_an_issuer_out_of_reach_is_not_the_callers_fault(serve: Serve, settings: dict[str, Any]) -> None:
+    away = {**settings, "jwt_keys_file": None, "jwt_keys_url": "http://127.0.0.1:9/keys"}
+    client = serve(**away).client
+    assert client.get("/v1/sessions", headers={"Authorization": f"Bearer {token()}"}).status_code == 503
+    assert client.get("/v1/sessions", headers={"Authorization": "Bearer nonsense"}).status_code == 401
