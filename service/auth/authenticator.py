@@ -53,7 +53,7 @@ class Authenticator:
         return self._is_local and self._tokens is None and not self._has_keys and fresh
 
     def caller_of(self, request: HTTPConnection) -> Caller:
-        """Raises UnauthenticatedError, IssuerError or, for somebody far from an open server, ForbiddenError."""
+        """Raises an error of `service.auth.errors`: Forbidden from elsewhere at a server without keys."""
         given = request.headers.get("authorization", "")
         if self.is_open():
             check_local(request)
