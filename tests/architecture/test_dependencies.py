@@ -1,0 +1,63 @@
+"""What the product imports, pyproject.toml names: no package is there by luck, as a dependency of another."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
+ROOMS = ("service", "graph", "tools", "kb_seed")
+COMPANIONS = {
+    "anyio": "starlette",
+    "httpx2": "openai",
+    "langchain-core": "langgraph",
+    "markupsafe": "jinja2",
+    "mcp-types": "mcp",
+    "opentelemetry-api": "opentelemetry-sdk",
+    "psycopg-pool": "langgraph-checkpoint-postgres",
+    "pydantic-core": "pydantic",
+    "starlette": "fastapi",
+    "urllib3": "kubernetes",
+}
+"""Part of what another package gives its callers: that one brings it as long as we need it."""
+OF_THE_TRAINER = {"lightning", "pytorch_lightning", "torchtitan", "transformers"}
+"""Programs that our callbacks are called by."""
+
+
+def imported() -> set[str]:
+    """The top-level modules that the product imports, wherever in a file."""
+    trees = [ast.parse(file.read_text()) for room in ROOMS for file in (REPO / room).rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    from_ones = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in plain + from_ones} - sys.stdlib_module_names - set(ROOMS)
+
+
+def normal(name: str) -> str:
+    """As PyPI compares names."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def declared() -> set[str]:
+    """Without the packages of development, which an installation does not have."""
+    extras = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name != "dev"}
+    lines = [*PROJECT["dependencies"], *(line for extra in extras.values() for line in extra)]
+    return {normal(re.split(r"[\[<>=]", line)[0]) for line in lines}
+
+
+def test_every_imported_package_is_declared() -> None:
+    known = declared() | COMPANIONS.keys()
+    packages = packages_distributions()
+    missing = {
+        module
+        for module in imported() - OF_THE_TRAINER
+        if not {normal(name) for name in packages.get(module, [module])} & known
+    }
+    assert missing == set()
+
+
+def test_a_companion_belongs_to_a_package_that_is_declared() -> None:
+    assert set(COMPANIONS.values()) - COMPANIONS.keys() <= declared()
