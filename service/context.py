@@ -1,12 +1,11 @@
 """Wires the agents to this installation: its reasoner, its knowledge base, its limits."""
 
-from urllib.parse import urlsplit
-
 from graph.context import Context, Limits
 from graph.reasoner.question import Reasoner
 from graph.reasoner.rules import Rules
 from service.settings import Settings
 from service.trials import open_trials
+from tools.address import parse_address
 from tools.errors import InputError
 from tools.kb import Embedder, KnowledgeBase, find_local_embedder, open_folder, open_seed, open_server
 
@@ -43,14 +42,9 @@ def open_knowledge(settings: Settings) -> KnowledgeBase:
 
 
 def _chroma_address(url: str) -> tuple[str, int, bool]:
-    try:
-        parts = urlsplit(url)
-        secure = parts.scheme == "https"
-        if parts.hostname and (secure or parts.scheme == "http"):
-            return parts.hostname, parts.port or (443 if secure else 8000), secure
-    except ValueError:
-        pass  # a port that is no number, or half of an IPv6 address
-    raise InputError("ASAP_CHROMA_URL", url, "allowed: http://host:port")
+    parts = parse_address("ASAP_CHROMA_URL", url)
+    secure = parts.scheme == "https"
+    return parts.hostname or "", parts.port or (443 if secure else 8000), secure
 
 
 def embedder_of(settings: Settings) -> Embedder | None:

@@ -1,8 +1,8 @@
 """Where a language model answers and how patient ASAP is with it. Who reads the settings: the service."""
 
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, urlsplit
 
+from tools.address import parse_address
 from tools.errors import InputError
 
 LOCAL_KEY = "none"
@@ -30,11 +30,7 @@ class Endpoint:
     price_per_million_output: float = 0.0
 
     def __post_init__(self) -> None:
-        parts = _find_parts(self.base_url)
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError("base_url", self.base_url, "must be an http or https address")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise InputError("base_url", parts.hostname, "must hold no user, password or query")
+        parse_address("base_url", self.base_url)
         if not self.model:
             raise InputError("model", self.model, "must name the model")
         for name in ("timeout_s", "deadline_s", "max_tokens", "most_question_tokens"):
@@ -47,12 +43,3 @@ class Endpoint:
     @property
     def key(self) -> str:
         return self.api_key or LOCAL_KEY
-
-
-def _find_parts(address: str) -> SplitResult | None:
-    """Nothing for what is no address, such as one whose port is no number."""
-    try:
-        parts = urlsplit(address)
-        return parts if parts.port != 0 else None
-    except ValueError:
-        return None

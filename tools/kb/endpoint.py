@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
+from tools.address import parse_address
 from tools.errors import InputError
 from tools.kb.errors import EmbeddingError
 
@@ -26,16 +26,7 @@ class EndpointEmbedder:
     timeout_s: float = 30.0
 
     def __post_init__(self) -> None:
-        # What stands before an @ may be a password, and after a ? a key.
-        shown = self.base_url.rpartition("@")[2].partition("?")[0]
-        try:
-            parts = urlsplit(self.base_url)
-        except ValueError:
-            raise InputError("base_url", shown, "must be an http or https address") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError("base_url", shown, "must be an http or https address")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise InputError("base_url", shown, "must hold no user, password or query; give the key as such")
+        parse_address("base_url", self.base_url)
         if not self.model:
             raise InputError("model", self.model, "must name the embedding model")
         if not self.timeout_s > 0:
