@@ -2,8 +2,11 @@
 
 import os
 import signal
+import sys
 import threading
 from types import FrameType
+
+from tools.errors import AsapError
 
 NICENESS = 10
 
@@ -34,4 +37,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except AsapError as error:
+        sys.exit(f"service.work: {error}")
