@@ -104,7 +104,7 @@ def _find_last(desk: Desk, name: str) -> WorkloadRow | None:
 def _run(desk: Desk, workload: Workload, policy: Policy, before: Data) -> Data:
     described = scenario_of(workload, desk.base)
     _check(described)
-    taken = _take(desk, workload, described, before.get("night"))
+    taken = _take(desk, workload, described, before)
     with desk.database.read() as conn:
         nights = list_nights(conn, desk.tenant, workload.name)
     told_until = taken.told_until if taken.is_new else None
@@ -142,8 +142,9 @@ def _check(described: Data) -> None:
         raise InputError(f"scenario.{error.field}", error.given, error.allowed) from None
 
 
-def _take(desk: Desk, workload: Workload, described: Data, told: Data | None) -> Taken:
+def _take(desk: Desk, workload: Workload, described: Data, before: Data) -> Taken:
     """Records every night since the one last told of; the newest must be readable, others are noted."""
+    told = before.get("night")
     with desk.database.read() as conn:
         known = list_nights(conn, desk.tenant, workload.name, limit=1)
         uploaded = find_uploads(conn, desk.tenant, workload, desk.uploads) if workload.uploads else None
@@ -151,7 +152,7 @@ def _take(desk: Desk, workload: Workload, described: Data, told: Data | None) ->
     last_s = told["at"] if told and known else float("-inf")
     fresh = [one for one in sources if one.at > last_s][-MOST_NEW:]
     if not fresh:
-        return Taken(known[0], sources[-1], None, False, last_s, [])
+        return Taken(known[0], sources[-1], before.get("diagnosis"), False, last_s, [])
     notes = []
     for source in fresh[:-1]:
         try:

@@ -90,6 +90,14 @@ def test_profiles_are_nights_with_a_diagnosis(database: Database, tmp_path: Path
     assert said["night"]["step_time_s"] == pytest.approx(0.587, abs=0.001)
 
 
+def test_the_last_diagnosis_stands_until_there_is_a_new_profile(database: Database, tmp_path: Path) -> None:
+    add_profile(tmp_path / "job", 1)
+    given = policy(workload(traces="job/*"))
+    first, again = night(database, tmp_path, given), night(database, tmp_path, given)
+    assert again["status"] == "stale"
+    assert again["diagnosis"] == first["diagnosis"]
+
+
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
