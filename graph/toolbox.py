@@ -169,8 +169,9 @@ def check_prose(context: Context, texts: Mapping[str, str], figures: object, nam
 
 
 def learn_case(context: Context, case: Data, tenant: str | None) -> Data:
-    """Keeps the outcome of a session in the knowledge base; the same id is kept once."""
-    return {"id": context.knowledge.add(case, by="asap", tenant=tenant).id}
+    """Keeps the outcome of a session in the knowledge base; the same id is kept once, as first told."""
+    known = context.knowledge.find(case["id"], tenant)
+    return {"id": (known or context.knowledge.add(case, by="asap", tenant=tenant)).id}
 
 
 TOOLS: Mapping[str, Tool] = {

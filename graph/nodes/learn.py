@@ -1,5 +1,8 @@
 """Keeps outcomes as cases: proposals are hypotheses, and a trial confirms or refutes its plan."""
 
+import json
+from hashlib import sha256
+
 from graph.desk import Desk
 from graph.state import Data, State
 from tools.errors import InputError
@@ -9,6 +12,7 @@ from tools.trials.steering import OUT_OF_MEMORY, SAME_PROGRAM
 WORKLOAD = ("model", "cluster", "training", "constraints")
 """What of a scenario a later reader needs; notes stay with the session."""
 
+ID_DIGITS = 16
 PLANS_FAULT = (OUT_OF_MEMORY, *SAME_PROGRAM)
 
 
@@ -34,13 +38,24 @@ def _kept(state: State, known: Data, desk: Desk) -> Data:
             kept[str(number)] = desk.call("learn_case", case=case, tenant=tenant)["id"]
     best = known["case"]
     if not trials:
-        best = best or desk.call("learn_case", case=_case(state, _chosen(state)), tenant=tenant)["id"]
+        best = best or desk.call("learn_case", case=_advice(state), tenant=tenant)["id"]
     return {**known, "trials": kept, "case": kept[_fastest(trials, kept)] if kept else best}
 
 
 def _fastest(trials: list[Data], kept: Data) -> str:
     """Of the trials that were kept, the one whose case a report names."""
     return min(kept, key=lambda number: trials[int(number)].get("step_time_s", float("inf")))
+
+
+def _advice(state: State) -> Data:
+    """The same advice on the same workload is one case, however often a platform asks."""
+    case = _case(state, _chosen(state))
+    told = [
+        state["session"]["tenant"],
+        *(case[name] for name in ("scenario", "before", "after", "predicted")),
+    ]
+    digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return {**case, "id": f"advice-{digest[:ID_DIGITS]}"}
 
 
 def _case(state: State, proposal: Data) -> Data:

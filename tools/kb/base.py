@@ -80,6 +80,9 @@ class KnowledgeBase:
             raise InputError("id", id, _suggest(str(id), shelf.by_id))
         return shelf.by_id[id]
 
+    def find(self, id: str, tenant: str | None = None) -> Entry | None:
+        return self._shelf(tenant).by_id.get(id)
+
     def entries(
         self, kind: Kind | None = None, status: Status | None = None, tenant: str | None = None
     ) -> list[Entry]:

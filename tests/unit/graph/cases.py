@@ -41,10 +41,11 @@ def run(
     checkpointer: BaseCheckpointSaver[Any] | None = None,
     decision: Mapping[str, Any] | None = None,
     id: str = "s1",
+    tenant: str | None = None,
 ) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
     session = Session(id, context or Context(open_seed()), checkpointer)
-    return session.run(parse_request(raw), events.append, decision), events
+    return session.run(parse_request(raw, tenant), events.append, decision), events
 
 
 def report_of(raw: Mapping[str, Any], context: Context | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from graph.context import Context, Limits
 from tests.unit.graph.cases import report_of, run, small
 from tests.unit.graph.simulated_trials import SimulatedTrials, failed, measured
 from tools.errors import InputError
-from tools.kb import open_folder
+from tools.kb import open_folder, open_seed
 
 
 @pytest.fixture
@@ -28,6 +28,22 @@ def test_the_outcome_is_kept_as_a_hypothesis_with_its_prediction(context: Contex
     assert case.body["predicted"]["speedup"] == report["proposals"][0]["speedup"]
     assert case.body["after"] == report["proposals"][0]["plan"]
     assert "notes" not in case.body["scenario"]
+
+
+def test_the_same_advice_is_one_case_however_often_it_is_asked_for(context: Context) -> None:
+    first, second = (run(small(), context, id=id)[0].report for id in ("one", "two"))
+    assert first is not None
+    assert second is not None
+    assert first["case"] == second["case"]
+    (case,) = (entry for entry in context.knowledge.entries() if not entry.is_seed)
+    assert case.body["sources"][0]["where"] == "one"
+
+
+def test_the_same_advice_to_two_tenants_is_two_cases(context: Context) -> None:
+    ours, theirs = (run(small(), context, tenant=tenant)[0].report for tenant in ("ours", "theirs"))
+    assert ours is not None
+    assert theirs is not None
+    assert ours["case"] != theirs["case"]
 
 
 def test_a_session_that_may_not_learn_leaves_nothing(context: Context) -> None:
@@ -70,8 +86,8 @@ def test_tune_without_a_launcher_is_refused() -> None:
         run(small(mode="tune"))
 
 
-def test_what_cannot_be_kept_is_an_incident_and_not_a_failure(context: Context) -> None:
-    report = run(small(), context, id="not a slug")[0].report
+def test_what_cannot_be_kept_is_an_incident_and_not_a_failure() -> None:
+    report = run(small(), Context(open_seed(), learns=True))[0].report
     assert report is not None
     assert report["case"] is None
     assert "not learnt" in [one["kind"] for one in report["incidents"]]
