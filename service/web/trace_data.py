@@ -25,7 +25,9 @@ def get_analysis(parts: Parts, row: SessionRow) -> Data:
     id = find_reference(traces)
     if not traces:
         raise NotFoundError("trace of session", row.id)
-    return _of_upload(parts, row.tenant, id) if id else in_turn(parts, lambda _: _of_folder(traces))
+    if id:
+        return _of_upload(parts, row.tenant, id)
+    return in_turn(parts, lambda _: _of_folder(traces, _written(Path(traces))))
 
 
 def _of_upload(parts: Parts, tenant: str, id: str) -> Data:
@@ -40,8 +42,16 @@ def _of_upload(parts: Parts, tenant: str, id: str) -> Data:
     return trace.analysis
 
 
+def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
+    """Its files, and when each was written."""
+    from tools.trace.folder import find_trace_files
+
+    return tuple((file, file.stat().st_mtime_ns) for file in find_trace_files(folder))
+
+
 @lru_cache(maxsize=8)
-def _of_folder(folder: str) -> Data:
+def _of_folder(folder: str, _files: tuple[tuple[Path, int], ...]) -> Data:
+    """Kept for as long as nothing in the folder is written."""
     from tools.trace.report import analyse_folder
 
     report = analyse_folder(Path(folder))

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -116,3 +117,14 @@ def test_a_folder_of_the_server_is_drawn_too(served: Served, report: dict[str, A
     id = served.submit({**SCENARIO, "traces": str(EXAMPLE)})
     served.end(id, COMPLETED, report=report, verdict="v")
     assert figure(served, f"/sessions/{id}/figures/timeline").status_code == 200
+
+
+def test_a_folder_that_was_written_anew_is_drawn_anew(
+    served: Served, report: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(EXAMPLE, tmp_path / "traces")
+    id = served.submit({**SCENARIO, "traces": str(folder)})
+    served.end(id, COMPLETED, report=report, verdict="v")
+    before = figure(served, f"/sessions/{id}/figures/ranks").json()["data"]
+    min(folder.glob("*.json.gz")).unlink()
+    assert figure(served, f"/sessions/{id}/figures/ranks").json()["data"] != before
