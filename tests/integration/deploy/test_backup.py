@@ -84,7 +84,7 @@ def test_a_dump_of_postgresql_is_a_whole_installation(
         connection.execute("CREATE DATABASE restored")
     other = postgres_server.replace("/postgres?", "/restored?", 1)
     with dump.open("rb") as file:
-        command = [programs / "pg_restore", "--dbname", other, "--exit-on-error"]
+        command = [str(programs / "pg_restore"), "--dbname", other, "--exit-on-error"]
         subprocess.run(command, stdin=file, check=True)
     with api_process(tmp_path, database_url=other) as server:
         check_sessions(server.address, ids)

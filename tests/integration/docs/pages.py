@@ -1,7 +1,7 @@
 """The commands of a documentation page, as one shell script.
 
-A fenced block counts when it is `sh` (run as it stands), `console` (lines after `$ ` are run, and what the
-page shows of their output must come) or `python`. The line `<!-- not run: REASON -->` above leaves one out.
+A fenced block is run when it is `sh` (as it stands), `console` (lines after `$ ` are run, and what the page
+shows of their output must come) or `python`. The line `<!-- not run: REASON -->` above leaves one out.
 """
 
 import re
@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-FENCE = re.compile(r"^```(\w*)\s*$")
+FENCE = re.compile(r"^\s*```(\w*)\s*$")
 NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 PORT = re.compile(r"(?<=localhost:)8000|(?<=127\.0\.0\.1:)8000|(?<=--port )8000")
 ELISION = "..."
@@ -24,8 +24,8 @@ class Block:
     """Why it is not run."""
 
 
-def blocks(page: str) -> list[Block]:
-    """Every block that holds commands, in order."""
+def fenced_blocks(page: str) -> list[Block]:
+    """Every block, whatever it holds, in order."""
     found: list[Block] = []
     lines = page.splitlines()
     start: int | None = None
@@ -37,10 +37,14 @@ def blocks(page: str) -> list[Block]:
         elif fence and start is not None:
             above = NOT_RUN.match(lines[start - 1]) if start else None
             text = "\n".join(lines[start + 1 : number])
-            if kind in ("sh", "console", "python"):
-                found.append(Block(kind, start + 1, text, above[1] if above else None))
+            found.append(Block(kind, start + 1, text, above[1] if above else None))
             start = None
     return found
+
+
+def blocks(page: str) -> list[Block]:
+    """Those that hold commands."""
+    return [block for block in fenced_blocks(page) if block.kind in _WRITERS]
 
 
 def script(page: str, port: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.docs.pages import blocks, pages, script
+from tests.integration.docs.pages import blocks, fenced_blocks, pages, script
 
 REPO = Path(__file__).resolve().parents[3]
 LINKED = ("examples", "service", "langgraph.json", "pyproject.toml")
@@ -65,7 +65,7 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
 
 
 def test_what_is_not_run_says_why_and_is_rare() -> None:
-    left_out = [one for page in pages(REPO) for one in blocks(page.read_text()) if one.reason]
+    left_out = [one for page in pages(REPO) for one in fenced_blocks(page.read_text()) if one.reason]
     assert len(left_out) <= MOST_LEFT_OUT
     assert all(len(one.reason or "") > 10 for one in left_out)
 
