@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from service.nightly.report.figures import spark_points
-from service.store.nights import WorkloadRow, list_workloads
+from service.store.nights import UNWATCHED, WorkloadRow, list_workloads
 from service.store.states import WAITING
 from service.store.tables import labels, sessions
 
@@ -92,7 +92,7 @@ def _line(row: WorkloadRow, waiting: str | None) -> FleetWorkload:
         gained_device_hours_per_day=said["gained_device_hours_per_day"],
         spark=spark_points(values) if values else "",
         spark_values=values,
-        proposal=said["proposal"],
+        proposal=said["proposal"] if row.status != UNWATCHED else None,
         waiting_session_id=waiting,
         updated_at=row.updated_at,
         run_id=row.run_id,

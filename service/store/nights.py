@@ -1,6 +1,7 @@
 """The nights of every workload, each profile once, and what was last said of each workload."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -11,6 +12,7 @@ from service.store.rows import Data
 from service.store.tables import nights, workloads
 from tools.nightly.night import Night, night_from_data, night_to_data
 
+UNWATCHED = "unwatched"
 KEPT = 120
 """Nights that a review looks at: the window, a fortnight, and four weeks in which a change is told."""
 
@@ -66,6 +68,14 @@ def list_workloads(conn: sa.Connection, tenant: str, limit: int = 500) -> list[W
     query = sa.select(workloads).where(workloads.c.tenant == tenant)
     ordered = query.order_by(workloads.c.wasted_device_hours_per_day.desc(), workloads.c.name).limit(limit)
     return [WorkloadRow(**row._mapping) for row in conn.execute(ordered)]
+
+
+def leave_workloads(conn: sa.Connection, tenant: str, names: Sequence[str]) -> None:
+    """Nobody looks after them any more: what was said stays for a later schedule, but counts as no waste."""
+    told = {"status": UNWATCHED, "reason": "its schedule was removed", "wasted_device_hours_per_day": 0.0}
+    conn.execute(
+        workloads.update().where(workloads.c.tenant == tenant, workloads.c.name.in_(names)).values(told)
+    )
 
 
 def forget_workload(conn: sa.Connection, tenant: str, name: str) -> None:

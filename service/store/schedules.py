@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from service.errors import ConflictError, NotFoundError
 from service.store.ids import is_id, new_id
+from service.store.nights import leave_workloads
 from service.store.queries import read_page
 from service.store.rows import Data
 from service.store.tables import night_runs, schedules
@@ -132,6 +133,7 @@ def delete_schedule(conn: sa.Connection, tenant: str, id: str) -> tuple[Schedule
     query = sa.select(night_runs.c.id, night_runs.c.leg).where(night_runs.c.schedule_id == row.id)
     runs = [(one.id, one.leg) for one in conn.execute(query)]
     conn.execute(schedules.delete().where(schedules.c.id == row.id))
+    leave_workloads(conn, tenant, _workloads(row.definition))
     return row, runs
 
 

@@ -20,6 +20,7 @@ STATUS = {
     "learning": "learning",
     "stale": "no new profile",
     "broken": "not read",
+    "unwatched": "not looked after",
 }
 TERMS = {**STEP, "pipeline": "pipeline", "other_comm_exposed": "other communication"}
 KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from service.api.schemas.schedules import SchedulePublic
 from service.nightly.fleet import Fleet, FleetWorkload
-from service.nightly.report.words import hours
+from service.nightly.report.words import STATUS, hours
 from service.report.text import seconds, seconds_span
 
 ALARMING = ("regressed", "slower", "broken", "stale")
@@ -18,6 +18,10 @@ class WorkloadView:
     def where(self) -> str:
         one = self.workload
         return f"{one.num_devices:,} × {one.device}" if one.num_devices and one.device else ""
+
+    @property
+    def status(self) -> str:
+        return STATUS[self.workload.status]
 
     @property
     def step_time(self) -> str:

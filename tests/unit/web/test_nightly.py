@@ -6,6 +6,7 @@ from typing import Any
 
 from service.nightly.definition import Workload, parse
 from service.nightly.outcome import broken
+from service.nightly.report.words import STATUS
 from service.store.nights import WorkloadRow, set_workload
 from tests.unit.service_api.served import SCENARIO, Served
 from tests.unit.web.browsing import EVIL, get, post, token
@@ -18,9 +19,11 @@ BODY: dict[str, Any] = {
 }
 
 
-def workload(served: Served, name: str, wasted: float, reason: str) -> None:
-    said = broken(parse(Workload, {**BODY["workloads"][0], "name": name}), reason, {})
-    row = WorkloadRow("", name, "broken", reason, wasted, 1e9, None, None, said)
+def workload(
+    served: Served, name: str, wasted: float, reason: str, status: str = "broken", **before: object
+) -> None:
+    said = broken(parse(Workload, {**BODY["workloads"][0], "name": name}), reason, before)
+    row = WorkloadRow("", name, status, reason, wasted, 1e9, None, None, said)
     with served.parts.database.begin() as conn:
         set_workload(conn, replace(row, outcome=json.loads(json.dumps(said))))
 
@@ -33,6 +36,26 @@ def test_workloads_are_shown_by_what_they_waste_with_the_reason(served: Served) 
     assert page.text.index("large") < page.text.index("small")
     assert "121" in page.text
     assert "<script>alert" not in answer.text
+
+
+def test_the_fleet_says_how_a_workload_stands_in_the_words_of_the_reports(served: Served) -> None:
+    for number, status in enumerate(STATUS):
+        workload(served, f"job-{number}", 1.0, "", status)
+    _, page = get(served, "/fleet")
+    assert set(STATUS.values()) <= set(page.words)
+    assert not {"regressed", "stale"} & set(page.words)
+
+
+def test_a_workload_whose_schedule_is_removed_wastes_nothing_and_keeps_its_history(served: Served) -> None:
+    assert served.client.post("/v1/schedules", json=BODY).status_code == 201
+    workload(served, "llama", 120.0, "", proposal={"summary": "tp 2"})
+    assert "120" in get(served, "/fleet")[1].text
+    assert served.client.delete("/v1/schedules/nightly").status_code == 204
+    _, page = get(served, "/fleet")
+    assert "120" not in page.text
+    assert "its schedule was removed" in page.text
+    assert "tp 2" not in page.text
+    assert served.client.get("/v1/workloads/llama").json()["outcome"]["proposal"]["summary"] == "tp 2"
 
 
 def test_a_workload_leads_to_what_its_last_night_said(served: Served) -> None:
