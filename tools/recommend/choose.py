@@ -5,12 +5,13 @@ experts' preference together; slower ones by prediction alone. Proposals really 
 degrees that shape communication and the way state is sharded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.recommend.preference import features, reluctance
+from tools.recommend.writable import find_unwritable
 from tools.scenario import Plan, Scenario
 from tools.sharding.ranked import Ranked
 from tools.sharding.space import Table, decoded
@@ -29,7 +30,16 @@ def choose(
     if not len(ranked.step_time_s):
         return []
     order = preferred_order(scenario, ranked, capacity_bytes, weights)
-    return [Plan.model_validate(decoded(ranked.plans, row)) for row in different(ranked.plans, order)]
+    rows = different(ranked.plans, order, lambda row: _is_writable(scenario, ranked.plans, row))
+    return [_plan(ranked.plans, row) for row in rows or different(ranked.plans, order)]
+
+
+def _plan(plans: Table, row: int) -> Plan:
+    return Plan.model_validate(decoded(plans, row))
+
+
+def _is_writable(scenario: Scenario, plans: Table, row: int) -> bool:
+    return find_unwritable(scenario, _plan(plans, row)) is None
 
 
 def preferred_order(
@@ -41,11 +51,13 @@ def preferred_order(
     return np.lexsort((np.where(beyond, behind, score), beyond))
 
 
-def different(plans: Table, order: NDArray[np.intp]) -> list[int]:
-    """The first rows of the order that really differ from one another."""
+def different(
+    plans: Table, order: NDArray[np.intp], accepts: Callable[[int], bool] = lambda row: True
+) -> list[int]:
+    """The first accepted rows of the order that really differ from one another."""
     chosen: list[int] = []
     for row in order:
-        if all(_differs(plans, int(row), other) for other in chosen):
+        if all(_differs(plans, int(row), other) for other in chosen) and accepts(int(row)):
             chosen.append(int(row))
         if len(chosen) == MOST:
             break

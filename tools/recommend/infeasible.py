@@ -8,8 +8,9 @@ from tools.cost.memory import GIB
 from tools.errors import InfeasibleError
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
+from tools.recommend.writable import narrowed
 from tools.scenario import Plan
-from tools.sharding.constraints import Constraints
+from tools.sharding.constraints import Constraints, parse_constraints
 from tools.sharding.search import Found, Search
 from tools.sharding.space import decoded
 
@@ -41,15 +42,16 @@ def _nothing_legal(workload: Workload) -> str:
 
 def _constrained(workload: Workload) -> dict[str, object]:
     """What the user forbade, but for memory."""
-    most = workload.constraints.max_changes
-    return {**workload.constraints.allowed, **({} if most is None else {"max_changes": most})}
+    own = parse_constraints(workload.scenario.constraints, workload.scenario.plan)
+    return {**own.allowed, **({} if own.max_changes is None else {"max_changes": own.max_changes})}
 
 
 def _remedies(workload: Workload) -> list[str]:
     constrained = _constrained(workload)
     if constrained:
         fraction = workload.constraints.max_memory_fraction
-        freed = replace(workload, constraints=Constraints(max_memory_fraction=fraction))
+        bare = Constraints(max_memory_fraction=fraction)
+        freed = replace(workload, constraints=narrowed(workload.scenario, bare))
         if len(_search(freed, fraction).best.step_time_s):
             return [f"without the constraints on {', '.join(constrained)} plans fit"]
     return [

@@ -20,6 +20,7 @@ from tools.recommend.sensitivity import pareto, sensitivity
 from tools.recommend.why_not import rejected
 from tools.recommend.words import seconds
 from tools.recommend.workload import Workload
+from tools.recommend.writable import narrowed
 from tools.scenario import Plan, Scenario
 from tools.sharding.constraints import parse_constraints
 from tools.sharding.search import Found, Search
@@ -31,7 +32,8 @@ REASONER = "expert-rules"
 
 def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> Workload:
     """What a search needs of a scenario; raises InputError for constraints that cannot be."""
-    return Workload.of(scenario, parse_constraints(scenario.constraints, scenario.plan), calibration)
+    constraints = parse_constraints(scenario.constraints, scenario.plan)
+    return Workload.of(scenario, narrowed(scenario, constraints), calibration)
 
 
 def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], Found]:

@@ -36,9 +36,9 @@ def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> P
 def score(workload: Workload, plan: Plan, best: Mapping[str, Any]) -> Scored:
     """Accepted with a proposal of its own, or refused with the reason; `best` is the first proposal."""
     said = {"plan": plan.model_dump(), "summary": short(plan), "accepted": False, "proposal": None}
-    refusal = workload.refusal(plan)
-    if refusal is not None:
-        return {**said, "binding": "rule", "why": refusal}
+    objection = workload.objection(plan)
+    if objection is not None:
+        return {**said, "binding": "rule", "why": objection}
     prediction = workload.predict([plan])[0]
     winner = Plan.model_validate(best["plan"])
     verdict = explain(workload, plan, winner, best["prediction"], prediction)

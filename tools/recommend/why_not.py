@@ -14,7 +14,7 @@ _SCALED = ("tp", "pp", "cp", "ep", "micro_batch_size", "vpp")
 
 def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[dict[str, object]]:
     """The winner's neighbours, those that would be faster first: an engineer's first questions."""
-    legal = [plan for plan in _neighbours(workload, winner) if workload.refusal(plan) is None]
+    legal = [plan for plan in _neighbours(workload, winner) if workload.objection(plan) is None]
     judged = [
         explain(workload, plan, winner, best, p)
         for plan, p in zip(legal, workload.predict(legal), strict=True)
@@ -71,7 +71,7 @@ def _forbidden(workload: Workload, plan: Plan) -> str | None:
 
 def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> dict[str, object]:
     """Any plan that the user asks about; an illegal one is told the framework's reason."""
-    reason = workload.refusal(plan)
+    reason = workload.objection(plan)
     if reason is not None:
         return {"plan": plan.model_dump(), "summary": short(plan), "binding": "rule", "why": reason}
     best, prediction = workload.predict([winner, plan])
@@ -106,7 +106,9 @@ def find_changed(workload: Workload, plan: Plan, update: dict[str, object]) -> P
     if "dp_shard" not in update:
         values["dp_shard"] = _shard_group(plan, values["zero_stage"], values["dp"] * values["cp"])
     if "sequence_parallel" not in update:
-        values["sequence_parallel"] = (plan.sequence_parallel or "tp" in update) and values["tp"] > 1
+        allowed = True in workload.constraints.allowed.get("sequence_parallel", (True,))
+        wanted = plan.sequence_parallel or ("tp" in update and allowed)
+        values["sequence_parallel"] = wanted and values["tp"] > 1
     if "vpp" not in update and values["pp"] == 1:
         values["vpp"] = 1
     if "schedule" not in update and plan.schedule in ("1f1b", "interleaved"):

@@ -12,6 +12,7 @@ from tools.cost.memory_settings import memory_settings
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.hardware import Device
+from tools.recommend.writable import find_unwritable
 from tools.scenario import Facts, Plan, PlanColumns, Scenario, check_plan, columns_of
 from tools.sharding.constraints import Constraints
 
@@ -66,6 +67,10 @@ class Workload:
         except InputError as error:
             return str(error)
         return None
+
+    def objection(self, plan: Plan) -> str | None:
+        """Why the plan is not proposed whatever its time: it is refused, or no configuration can say it."""
+        return self.refusal(plan) or find_unwritable(self.scenario, plan)
 
     def costs(self, plans: PlanColumns, **factors: float) -> Costs:
         """Many plans at once; `factors` multiply figures of the device, by their names in `Inputs`."""

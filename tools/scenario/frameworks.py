@@ -4,6 +4,7 @@ A rule's check is Python (`checks.py`); which framework applies it, the reason a
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -28,7 +29,7 @@ class RuleData:
 @dataclass(frozen=True, slots=True)
 class FrameworkData:
     """Defaults for what a plan leaves open (`vpp` 0: as many chunks as the layers allow), and rules in the
-    order they are checked."""
+    order they are checked. `writable`: the values that its own configuration can say, where not all."""
 
     name: str
     vpp: int
@@ -38,6 +39,7 @@ class FrameworkData:
     schedule: str
     schedule_interleaved: str
     rules: tuple[RuleData, ...]
+    writable: Mapping[str, tuple[object, ...]]
 
 
 @cache
@@ -45,8 +47,9 @@ def get_framework(name: str) -> FrameworkData:
     """The facts of a framework; a name that passed `TrainingSpec` always has a file."""
     data = _load(name)
     rules = tuple(_rule(name, row) for row in data.get("rules", []))
+    writable = {field: tuple(values) for field, values in data.get("writable", {}).items()}
     try:
-        return FrameworkData(name=name, rules=rules, **data["defaults"])
+        return FrameworkData(name=name, rules=rules, writable=writable, **data["defaults"])
     except (KeyError, TypeError) as error:
         raise DataError(f"kb_seed/frameworks/{name}.toml: bad defaults: {error}") from error
 
