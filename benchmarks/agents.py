@@ -25,6 +25,7 @@ sys.path.insert(0, str(REPO))
 from graph.context import Context  # noqa: E402
 from graph.request import parse_request  # noqa: E402
 from graph.session import Session  # noqa: E402
+from service.cli.parser import positive_number  # noqa: E402
 from service.context import open_context, reasoner_of  # noqa: E402
 from service.settings import load_settings  # noqa: E402
 from tools.errors import AsapError  # noqa: E402
@@ -61,7 +62,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument(
-        "--workloads", type=int, default=12, metavar="N", help="how many, evenly chosen (12)"
+        "--workloads", type=positive_number, default=12, metavar="N", help="how many, evenly chosen (12)"
     )
     count = arguments.parse_args().workloads
     try:

@@ -10,6 +10,7 @@ does not), and where one of ours moves every axis that the published one moves t
 (never the other way); from "none", where ours shards the state that was replicated.
 """
 
+import argparse
 import math
 import sys
 from pathlib import Path
@@ -150,6 +151,9 @@ def report(case: Case) -> bool:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     directions = [report(case) for case in CASES]
     print(f"\ndirection found in {sum(directions)} of {len(directions)}")
     print("The models are not published, and these stand-ins were chosen after others: not a blind test.")

@@ -18,6 +18,7 @@ sys.path.insert(0, str(REPO))
 
 import numpy as np  # noqa: E402
 
+from service.cli.parser import positive_number  # noqa: E402
 from tools.nightly.night import Night  # noqa: E402
 from tools.nightly.noise import Values  # noqa: E402
 from tools.nightly.score import LEARNT, MONTH, WATCHED, WEEK, score_found, score_quiet  # noqa: E402
@@ -54,7 +55,7 @@ CONTENDERS: dict[str, Rules] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--histories", type=int, default=100, help="of each kind (100)")
+    parser.add_argument("--histories", type=positive_number, default=100, help="of each kind (100)")
     parser.add_argument("--seed", type=int, default=8)
     args = parser.parse_args()
     started = time.monotonic()

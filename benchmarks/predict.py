@@ -28,6 +28,7 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
 from benchmarks.peers import Peer, Plan, RefusedError, calculon, llm_analysis  # noqa: E402
+from service.cli.parser import positive_number  # noqa: E402
 from tools.cost.encode import encode_plans  # noqa: E402
 from tools.cost.predict import predict, predict_rows  # noqa: E402
 from tools.scenario import (  # noqa: E402
@@ -195,9 +196,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--plans", type=int, default=1_000_000)
+    parser.add_argument("--plans", type=positive_number, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=2.0, help="CPU time for a peer's round")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive_number, default=3)
     parser.add_argument("--calculon", type=Path, default=Path("calculon"), metavar="DIR", help="its checkout")
     args = parser.parse_args()
     met = [compare(given, args) for given in (GPT3, MIXTRAL)]

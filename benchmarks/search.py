@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
+from service.cli.parser import positive_number  # noqa: E402
 from tools.recommend.words import short  # noqa: E402
 from tools.scenario import Plan, parse_scenario  # noqa: E402
 from tools.sharding.constraints import Constraints  # noqa: E402
@@ -95,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive_number, default=3)
     args = parser.parse_args()
     met = [report(given, bar_s, args.rounds) for given, bar_s in BARS_S]
     print(f"\nbars: {'met' if all(met) else 'missed'}")

@@ -37,6 +37,7 @@ from benchmarks.service_processes import (  # noqa: E402
     wait_until,
     worker,
 )
+from service.cli.parser import positive_number  # noqa: E402
 
 BARS = {"p99 ms": 50.0, "page ms": 50.0, "restart s": 5.0}
 READS_PER_S = 200
@@ -281,8 +282,8 @@ def main() -> None:
     )
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
     parser.add_argument("--part", choices=PARTS, action="append", help="only this one; again for several")
-    parser.add_argument("--sessions", type=int, default=1000, help="submitted at once (1000)")
-    parser.add_argument("--listed", type=int, default=100_000, help="in the long list (100000)")
+    parser.add_argument("--sessions", type=positive_number, default=1000, help="submitted at once (1000)")
+    parser.add_argument("--listed", type=positive_number, default=100_000, help="in the long list (100000)")
     args = parser.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # each part is told when it is done

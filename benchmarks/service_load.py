@@ -76,7 +76,7 @@ def read_at_rate(address: str, paths: Sequence[str], per_s: float | None, for_s:
         while True:
             with lock:
                 number = next(numbers)
-            due = begun + number / per_s if per_s else time.perf_counter()
+            due = begun + number / per_s if per_s else max(begun, time.perf_counter())
             if due > begun + for_s:
                 break
             time.sleep(max(0.0, due - time.perf_counter()))

@@ -25,6 +25,7 @@ from graph.events import Event  # noqa: E402
 from graph.request import parse_request  # noqa: E402
 from graph.session import Session  # noqa: E402
 from service.checkpoints import open_checkpoints  # noqa: E402
+from service.cli.parser import positive_number  # noqa: E402
 from service.settings import Settings  # noqa: E402
 from tools.kb import open_seed  # noqa: E402
 
@@ -36,7 +37,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    arguments.add_argument("--rounds", type=int, default=3, metavar="N", help="repetitions of each (3)")
+    arguments.add_argument(
+        "--rounds", type=positive_number, default=3, metavar="N", help="repetitions of each (3)"
+    )
     rounds = arguments.parse_args().rounds
     print(f"{'checkpoint':12}{'seconds':>9}{'search':>9}{'other tools':>13}{'the graph':>11}")
     for name, opened in (("none", _nothing), ("SQLite", _sqlite)):

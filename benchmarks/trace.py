@@ -25,6 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.trace_contenders import CONTENDERS, PEERS
+from service.cli.parser import positive_number
 
 REPO = Path(__file__).resolve().parents[1]
 SHARED = REPO / ".." / "shared" / "traces"
@@ -161,7 +162,7 @@ def _made_up_launch(number: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="trace reading: megabytes of JSON per CPU second")
     parser.add_argument("--traces", metavar="DIR", help="folder of *.json.gz (default: the shared traces)")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=positive_number, default=3)
     parser.add_argument("--peer-python", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--peer-path", default="", metavar="DIR")
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
@@ -171,7 +172,10 @@ def main() -> None:
         print(json.dumps(run_contender(args.contender, args.files)))
         return
     with tempfile.TemporaryDirectory() as scratch:
-        _compare(_find_files(args.traces, Path(scratch)), args)
+        files = _find_files(args.traces, Path(scratch))
+        if not files:
+            parser.error(f"--traces: {args.traces} has no *.json.gz")
+        _compare(files, args)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Seconds are the server's, asked over the loopback; bytes are those that travel a
 Plotly's script (which a browser keeps for good), with the figures' data.
 """
 
+import argparse
 import statistics
 import tempfile
 import time
@@ -41,6 +42,9 @@ PAGES = {
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     chromium = find_chromium()
     if chromium is None:
         raise SystemExit("no Chromium on this machine: scripts/install-chromium.sh")
