@@ -123,5 +123,5 @@ bench-web: setup ## how soon the pages come and how heavy they are, over 10,000 
 	@$(RUN) -m benchmarks.web
 
 clean: ## remove what make made
-	@rm -rf $(VENV) $(BENCH_VENV) $(FRAMEWORKS_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH_VENV) $(FRAMEWORKS_VENV) build dist screenshots *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] 
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-} python3.11 python3.12 python3 python; do
+    for candidate in "${PYTHON:-python3.11}" python3.11 python3.12 python3 python; do
         if supported "$candidate"; then
             echo "$candidate"
             return
