@@ -19,6 +19,7 @@ from tools.errors import InputError
 
 if TYPE_CHECKING:
     from graph.context import Context
+    from tools.kb import Hit
 
 Data = dict[str, Any]
 Scenario = Annotated[ScenarioCreate, Field(description="model, cluster, training and plan")]
@@ -32,9 +33,17 @@ REPORT = (
     "advice", "cases", "notes", "incidents", "reasoner",
 )  # fmt: skip
 """Of a session's report; the rest is for figures."""
+IN_SHORT = {
+    "rejected": ("summary", "binding", "why", "step_time_s", "step_time_ratio", "peak_memory_gib"),
+    "advice": ("id", "title", "do", "effect"),
+    "cases": ("id", "title", "status", "warning", "lesson"),
+}
+"""Of each item of these lists; knowledge is found whole by `search_knowledge`."""
 DIAGNOSIS = ("diagnosis", "total", "stragglers", "collectives", "pipeline", "unreadable")
 """Of an analysis; what each rank did would fill a model's memory."""
-MOST_COLLECTIVES = 20
+LISTS = ("stragglers", "collectives", "unreadable")
+MOST_LISTED = 20
+"""Of each, the worst first: a job may have thousands of ranks."""
 
 
 class Tools:
@@ -64,6 +73,7 @@ class Tools:
         """Search every legal sharding plan; at most three proposals with speed-ups, reasons and risks.
 
         `constraints` fixes or limits plan fields, `traces` names a folder of profiles of today's run.
+        `advice` and `cases` are told in short: `search_knowledge` has them whole, with their sources.
         """
         from graph.request import parse_request
         from graph.session import Session
@@ -74,7 +84,8 @@ class Tools:
         if body.get("traces") is not None:
             body["traces"] = str(self._below(str(body["traces"]), "traces"))
         report = Session("mcp", self._context).run(parse_request(body)).report or {}
-        return _picked(report, REPORT)
+        short = {name: [_picked(one, IN_SHORT[name]) for one in report.get(name) or ()] for name in IN_SHORT}
+        return _picked(report, REPORT) | short
 
     def explain_plan(self, scenario: Search, plan: Data) -> Data:
         """Say what speaks against a plan: the rule it breaks, the memory it lacks, the term that is slower.
@@ -103,23 +114,14 @@ class Tools:
         from tools.trace.report import analyse_folder
 
         found = analyse_folder(self._below(folder, "folder")).data
-        answer = _picked(found, DIAGNOSIS)
-        return {
-            **answer,
-            "collectives": answer["collectives"][:MOST_COLLECTIVES],
-            "ranks": len(found["ranks"]),
-        }
+        shown = {name: found[name][:MOST_LISTED] for name in LISTS}
+        left_out = {name: len(found[name]) - MOST_LISTED for name in LISTS if len(found[name]) > MOST_LISTED}
+        return {**_picked(found, DIAGNOSIS), **shown, "left_out": left_out, "ranks": len(found["ranks"])}
 
     def search_knowledge(self, query: Question, limit: Annotated[int, Field(ge=1, le=20)] = 5) -> Data:
         """Find playbooks (advice with its conditions) and measured cases about sharding, with sources."""
         hits = self._context.knowledge.search(query, limit=limit)
-        return {
-            "hits": [
-                {"id": hit.entry.id, "kind": hit.entry.kind, "title": hit.entry.title}
-                | {"status": hit.entry.status, "warning": hit.warning, "body": dict(hit.entry.body)}
-                for hit in hits
-            ]
-        }
+        return {"hits": [_told(hit) for hit in hits]}
 
     @property
     def _context(self) -> "Context":
@@ -137,6 +139,13 @@ class Tools:
         if not found.is_relative_to(self._folder):
             raise InputError(field, path, f"must lie below {self._folder} ('asap mcp --folder DIR' sets it)")
         return found
+
+
+def _told(hit: "Hit") -> Data:
+    entry = hit.entry
+    head = {"id": entry.id, "kind": entry.kind, "title": entry.title, "status": entry.status}
+    body = {name: value for name, value in entry.body.items() if name not in head}
+    return head | {"warning": hit.warning, "body": body}
 
 
 def _picked(data: Mapping[str, Any], names: tuple[str, ...]) -> Data:
