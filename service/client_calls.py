@@ -3,7 +3,9 @@
 `Client` and `AsyncClient` perform what the generators yield, so that every rule is written once.
 """
 
+import math
 import random
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -24,7 +26,10 @@ NOT_FOUND = 404
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request. `repeatable` ones may be sent twice without harm."""
+    """One request. `repeatable` ones may be sent twice without harm.
+
+    `patience_s` is how long one try may take, and for how long it is sent again.
+    """
 
     method: str
     path: str
@@ -34,6 +39,7 @@ class Call(Generic[T]):
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
+    patience_s: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -61,13 +67,17 @@ def advance(steps: Steps[T], outcome: Outcome) -> Call[Any] | Pause | Done[T]:
 
 def sent(call: Call[T]) -> Steps[T]:
     """Sends a call until it is answered for good; raises ProblemError or UnreachableError."""
+    ends_at = time.monotonic() + call.patience_s
     for attempt in range(1, TRIES + 1):
         outcome = yield call
         if isinstance(outcome, httpx.Response) and outcome.status_code not in PASSING:
             return _read(call, outcome, attempt)
         if attempt == TRIES or not _may_repeat(call, outcome):
             break
-        yield Pause(pause_s(attempt, outcome))
+        pause = Pause(pause_s(attempt, outcome))
+        if time.monotonic() + pause.seconds > ends_at:
+            break
+        yield pause
     if isinstance(outcome, httpx.Response):
         raise ProblemError.of(outcome)
     raise UnreachableError(call.method, call.path, outcome)

@@ -9,7 +9,7 @@ from service import __version__
 from service.client_calls import Call
 from tools.errors import InputError
 
-TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+ANSWER_S, CONNECT_S = 60.0, 5.0
 MOST_CONNECTIONS = 100
 
 
@@ -23,7 +23,6 @@ def http_options(server: str, key: str | None) -> dict[str, Any]:
     return {
         "base_url": server.rstrip("/"),
         "headers": headers,
-        "timeout": TIMEOUT,
         "limits": httpx.Limits(max_connections=MOST_CONNECTIONS),
     }
 
@@ -31,4 +30,5 @@ def http_options(server: str, key: str | None) -> dict[str, Any]:
 def request_options(call: Call[Any]) -> dict[str, Any]:
     """Of one call, for httpx."""
     body = {"json": call.json} if call.json is not None else {"content": call.content}
-    return {**body, "params": dict(call.params), "headers": dict(call.headers)}
+    timeout = httpx.Timeout(min(call.patience_s, ANSWER_S), connect=CONNECT_S)
+    return {**body, "params": dict(call.params), "headers": dict(call.headers), "timeout": timeout}

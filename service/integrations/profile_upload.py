@@ -9,24 +9,30 @@
 
 Every rank calls the same methods at the same steps. Training is never harmed: what goes wrong is logged.
 Once, when the profiled steps are over, the ranks wait for each other and for the upload; without `raw` that
-is a few kilobytes a rank.
+is a few kilobytes a rank. A server that is slow or away is given up after `PATIENCE_S`.
 """
 
 import hashlib
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from service.client import Client
-from service.client_endpoints import complete_trace, create_trace, put_part
+from service.client_calls import Call
+from service.client_endpoints import complete_trace, create_trace, put_part, submit
 from service.client_steps import PART_BYTES
 from service.integrations.ranks import Ranks
 from tools.profile import Capture, CaptureSchedule, capture
 from tools.profile.capture import SUMMARY_FOLDER
 
+T = TypeVar("T")
 log = logging.getLogger("asap.profile")
+
+PATIENCE_S = 20.0
+"""With one call: all devices of the job stand still meanwhile."""
 
 
 class ProfileUpload:
@@ -94,12 +100,15 @@ class ProfileUpload:
     def _send(self) -> None:
         """No rank may leave early: the others wait for it."""
         ranks, files = Ranks.of_this_job(), self._files()
+        if not any(ranks.gathered(bool(files))):
+            log.warning("no rank has a profile to send")
+            return
         id = ranks.told_by_first(self._begun() if ranks.is_first else None)
         if id is None:
             return
-        digests = ranks.gathered(self._sent(id, files))
-        if ranks.is_first:
-            self._complete(id, {name: digest for one in digests for name, digest in one.items()})
+        digests = {name: one[name] for one in ranks.gathered(self._sent(id, files)) for name in one}
+        if ranks.is_first and digests:
+            self._complete(id, digests)
 
     def _files(self) -> list[Path]:
         """What this rank has to send, when the profiler is closed."""
@@ -114,9 +123,12 @@ class ProfileUpload:
         summary = self._folder / SUMMARY_FOLDER / trace.name.replace(".json.gz", ".summary.json")
         return [file for file in ([trace] if self._raw else [summary, trace]) if file.exists()][:1]
 
+    def _asked(self, call: Call[T]) -> T:
+        return self._client.send(replace(call, patience_s=PATIENCE_S))
+
     def _begun(self) -> str | None:
         try:
-            return self._client.send(create_trace(self._name)).id
+            return self._asked(create_trace(self._name)).id
         except Exception:
             log.exception("%s takes no profile", self._server)
             return None
@@ -132,17 +144,17 @@ class ProfileUpload:
         digest, offset = hashlib.sha256(), 0
         with file.open("rb") as source:
             while part := source.read(PART_BYTES):
-                self._client.send(put_part(id, file.name, offset, part))
+                self._asked(put_part(id, file.name, offset, part))
                 digest.update(part)
                 offset += len(part)
         return digest.hexdigest()
 
     def _complete(self, id: str, digests: dict[str, str]) -> None:
         try:
-            self.trace = self._client.send(complete_trace(id, digests)).reference
+            self.trace = self._asked(complete_trace(id, digests)).reference
             log.info("the profile of %d ranks is %s at %s", len(digests), self.trace, self._server)
             if self._scenario is not None:
-                self.session = self._client.submit({**self._scenario, "traces": self.trace}).id
+                self.session = self._asked(submit({**self._scenario, "traces": self.trace}, None)).id
                 log.info("%s/sessions/%s explains it", self._server, self.session)
         except Exception:
             log.exception("the profile was not taken in")

@@ -4,13 +4,16 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import httpx
 import pytest
 
+from service.client import Client
 from service.integrations import profile_upload
-from service.integrations.profile_upload import ProfileUpload
+from service.integrations.profile_upload import PATIENCE_S, ProfileUpload
 from service.integrations.ranks import Ranks
 from tools.profile import CaptureSchedule
 
@@ -34,7 +37,7 @@ def test_a_training_environment_need_not_have_the_services_packages() -> None:
 class Steps:
     """A capture that counts, in place of torch's profiler."""
 
-    trace_path = None
+    trace_path: Path | None = None
 
     def __init__(self) -> None:
         self.count = 0
@@ -92,3 +95,60 @@ def test_a_trainer_that_begins_again_is_not_profiled_a_second_time(
     upload.step()
     upload.finish()
     assert [one.count for one in begun] == [1]
+
+
+def run_against(
+    answer: Callable[[httpx.Request], httpx.Response], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole run of one rank whose server answers so."""
+    monkeypatch.setattr(Ranks, "of_this_job", Ranks)
+    upload = make_upload(folder)
+    upload._client = Client("http://asap.test", transport=httpx.MockTransport(answer))
+    upload.start()
+    for _ in range(3):
+        upload.step()
+    upload.finish()
+
+
+@pytest.fixture
+def written(begun: list[Steps], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """What the profiler of the only rank wrote."""
+    trace = tmp_path / "rank0.json.gz"
+    trace.write_bytes(b"{}")
+    monkeypatch.setattr(Steps, "trace_path", trace)
+    return trace
+
+
+def test_a_run_whose_profile_could_not_be_written_begins_no_upload(
+    begun: list[Steps], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(500)
+
+    run_against(answer, tmp_path, monkeypatch)
+    assert not asked, "an upload that nobody completes would stay on the server"
+    assert caplog.messages == ["no rank has a profile to send"]
+
+
+def test_training_does_not_wait_until_a_busy_server_wants_to_be_asked_again(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr("service.client.time.sleep", paused.append)
+    busy = httpx.Response(503, headers={"Retry-After": "60"})
+    run_against(lambda _: busy, written.parent, monkeypatch)
+    assert sum(paused) < PATIENCE_S
+
+
+def test_a_server_that_never_answers_is_given_up_soon(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timeouts: list[float] = []
+
+    def hang(request: httpx.Request) -> httpx.Response:
+        timeouts.append(request.extensions["timeout"]["read"])
+        raise httpx.ReadTimeout("nobody answered")
+
+    run_against(hang, written.parent, monkeypatch)
+    assert timeouts == [PATIENCE_S]
