@@ -1,9 +1,11 @@
 """A session from the form to the decision, watched live; figures drawn; text that stays text."""
 
 import re
+from concurrent.futures import Future
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.figures import draw_all
 from tests.browser.installation import Installation
@@ -64,6 +66,21 @@ def test_dropped_traces_are_taken_and_other_files_are_left(page: Watched) -> Non
     expect(view.locator("[data-upload]")).to_contain_text("No trace among these files")
 
 
+def test_traces_of_the_same_name_from_two_folders_are_both_uploaded(
+    page: Watched, installation: Installation
+) -> None:
+    view = page.page
+    fill(view)
+    view.locator("[data-drop]").evaluate(DROP, ["trace.json", "trace.json"])
+    expect(view.locator("[data-upload]")).to_contain_text("2 files, uploaded when you submit")
+    view.get_by_role("button", name="Submit").click()
+    view.wait_for_url(ONE_SESSION, timeout=PATIENCE_MS)
+    with installation.api as client:
+        traces = client.get(f"/v1{urlsplit(view.url).path}").json()["request"]["traces"]
+        files = client.get(f"/v1/traces/{traces.removeprefix('trace:')}").json()["files"]
+    assert sorted(file["name"] for file in files) == ["0-trace.json", "1-trace.json"]
+
+
 def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(
     page: Watched, installation: Installation
 ) -> None:
@@ -115,6 +132,45 @@ def test_a_proposal_is_rejected_and_another_plan_is_scored(page: Watched, instal
     expect(view.get_by_role("region", name="Decisions")).to_contain_text("the old racks have no room")
 
 
+def break_events(view: Page, held: "Future[Route]") -> None:
+    """As a balancer does whose server is being replaced; returns when the page has looked again."""
+    view.evaluate("document.getElementById('session').dataset.old = ''")
+    held.result(PATIENCE_MS / 1000).fulfill(status=502)
+    expect(view.locator("#session[data-old]")).to_have_count(0)
+
+
+def test_a_page_that_looks_again_keeps_what_is_being_typed(page: Watched, installation: Installation) -> None:
+    id = installation.submit(small(approval="person"))
+    installation.wait(id, "waiting_approval")
+    view, held = page.page, Future[Route]()
+    view.route(re.compile("/events"), held.set_result, times=1)
+    view.goto(f"/sessions/{id}")
+    card = view.locator("article.card").nth(1)
+    card.get_by_text("Comment or edit").click()
+    card.get_by_label("recompute").select_option("full")
+    card.get_by_label("tp", exact=True).fill("2")
+    card.get_by_label("Comment").press_sequentially("the old racks")
+    break_events(view, held)
+    view.keyboard.type(" have no room")
+    expect(card.get_by_label("Comment")).to_have_value("the old racks have no room")
+    expect(card.get_by_label("tp", exact=True)).to_have_value("2")
+    expect(card.get_by_label("recompute")).to_have_value("full")
+
+
+def test_a_page_that_looks_again_leaves_the_focus_at_its_proposal(
+    page: Watched, installation: Installation
+) -> None:
+    id = installation.submit(small(approval="person"))
+    installation.wait(id, "waiting_approval")
+    view, held = page.page, Future[Route]()
+    view.route(re.compile("/events"), held.set_result, times=1)
+    view.goto(f"/sessions/{id}")
+    approve = view.locator("article.card").nth(1).get_by_role("button", name="Approve")
+    approve.focus()
+    break_events(view, held)
+    expect(approve).to_be_focused()
+
+
 def test_an_export_is_shown_copied_and_refused_with_the_reason(
     page: Watched, installation: Installation
 ) -> None:
@@ -129,6 +185,23 @@ def test_an_export_is_shown_copied_and_refused_with_the_reason(
     export.get_by_role("button", name="Copy").click()
     expect(export.get_by_role("button", name="Copied")).to_be_visible()
     assert view.evaluate("navigator.clipboard.readText()") == export.locator("pre").text_content()
+
+
+def test_an_export_that_does_not_come_says_so_and_is_tried_again(
+    page: Watched, installation: Installation
+) -> None:
+    id = installation.submit(small())
+    installation.wait(id)
+    view = page.page
+    view.route(re.compile(r"/export\?"), lambda route: route.fulfill(status=502, body="<html>"), times=1)
+    view.goto(f"/sessions/{id}")
+    export = view.locator("details.export").first
+    export.get_by_text("Export").click()
+    expect(export.locator("pre")).to_contain_text("The server did not answer")
+    expect(export.get_by_role("button", name="Copy")).to_be_hidden()
+    export.get_by_text("Export").click()
+    export.get_by_text("Export").click()
+    expect(export.locator("pre")).to_contain_text("--tensor-model-parallel-size")
 
 
 def test_the_trail_lights_the_graph_and_opens_what_a_step_was_given(

@@ -7,15 +7,23 @@ async function load(details) {
     details.querySelector("ul"),
     details.querySelector("[data-copy]"),
   ];
-  const answer = await fetch(`${details.dataset.export}?format=${encodeURIComponent(format)}`);
-  const body = await answer.json();
-  pre.textContent = answer.ok ? body.text : body.detail;
+  const { ok, body } = await ask(`${details.dataset.export}?format=${encodeURIComponent(format)}`);
+  pre.textContent = ok ? body.text : body.detail;
   notes.replaceChildren(
     ...(body.notes ?? []).map((text) => Object.assign(document.createElement("li"), { textContent: text })),
   );
   pre.hidden = false;
-  notes.hidden = !answer.ok || !body.notes.length;
-  copy.hidden = !answer.ok;
+  notes.hidden = !ok || !body.notes.length;
+  copy.hidden = !ok;
+}
+
+async function ask(address) {
+  try {
+    const answer = await fetch(address);
+    return { ok: answer.ok, body: await answer.json() };
+  } catch {
+    return { ok: false, body: { detail: "The server did not answer. Close this and open it to try again." } };
+  }
 }
 
 async function copyText(button, text) {

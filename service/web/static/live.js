@@ -24,7 +24,7 @@ export async function fetchPage(address) {
   }
 }
 
-/** Puts what `page` has under these ids in place of what is here; keeps choices and focus. */
+/** Puts what `page` has under these ids in place of what is here; keeps choices, focus and what was typed. */
 export function swap(page, ids) {
   for (const id of ids) {
     const [old, fresh] = [document.getElementById(id), page.getElementById(id)];
@@ -39,21 +39,27 @@ function remember(part) {
   const focused = part.contains(document.activeElement) ? address(document.activeElement) : null;
   const checked = [...part.querySelectorAll("input:checked")].map((one) => one.value);
   const open = [...part.querySelectorAll("details[id][open]")].map((one) => one.id);
-  return { focused, checked, open };
+  const fields = [...part.querySelectorAll("input[name], select[name], textarea[name]")];
+  const typed = fields.filter(isChanged).map((one) => [address(one), one.value]);
+  return { focused, checked, open, typed };
 }
 
-function recall(part, { focused, checked, open }) {
+function recall(part, { focused, checked, open, typed }) {
   for (const one of part.querySelectorAll("input[type=checkbox]")) one.checked = checked.includes(one.value);
   for (const id of open) part.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
+  for (const [place, value] of typed) Object.assign(part.querySelector(place) ?? {}, { value });
   if (focused) part.querySelector(focused)?.focus();
+}
+
+function isChanged(field) {
+  if (field.localName === "select") return [...field.options].some((one) => one.selected !== one.defaultSelected);
+  return field.value !== field.defaultValue;
 }
 
 /** A selector that finds the same element in the next version of the page. */
 function address(element) {
   if (element.id) return `#${CSS.escape(element.id)}`;
-  for (const name of ["href", "value", "name"]) {
-    const value = element.getAttribute(name);
-    if (value) return `${element.localName}[${name}="${CSS.escape(value)}"]`;
-  }
-  return null;
+  const told = ["href", "name", "value"].filter((name) => element.hasAttribute(name));
+  const own = told.map((name) => `[${name}="${CSS.escape(element.getAttribute(name))}"]`);
+  return `#${CSS.escape(element.closest("[id]").id)} ${element.localName}${own.join("")}`;
 }

@@ -23,11 +23,12 @@ export async function uploadTraces(form, files) {
   let before = 0;
   bar.hidden = false;
   const { id, reference } = await sendJson("/v1/traces", { name: files.length === 1 ? files[0].name : `${files.length} files` });
-  const digests = {};
-  for (const file of files) {
-    digests[file.name] = await uploadFile(id, file, (done) => {
+  const [names, digests] = [distinct(files.map((file) => file.name)), {}];
+  for (const [index, file] of files.entries()) {
+    const name = names[index];
+    digests[name] = await uploadFile(id, file, name, (done) => {
       bar.value = (before + done) / whole;
-      line.textContent = `Uploading ${file.name}, ${Math.round(100 * bar.value)}%`;
+      line.textContent = `Uploading ${name}, ${Math.round(100 * bar.value)}%`;
     });
     before += file.size;
   }
@@ -36,12 +37,17 @@ export async function uploadTraces(form, files) {
   return reference;
 }
 
-async function uploadFile(id, file, tell) {
+/** Files of several folders may have one name, and on the server they lie in one folder. */
+function distinct(names) {
+  return new Set(names).size === names.length ? names : names.map((name, index) => `${index}-${name}`);
+}
+
+async function uploadFile(id, file, name, tell) {
   const digest = new Sha256();
   let offset = 0;
   do {
     const part = file.slice(offset, offset + PART_BYTES);
-    await insist(() => call(`/v1/traces/${id}/files/${encodeURIComponent(file.name)}?offset=${offset}`, { method: "PUT", body: part }));
+    await insist(() => call(`/v1/traces/${id}/files/${encodeURIComponent(name)}?offset=${offset}`, { method: "PUT", body: part }));
     digest.update(new Uint8Array(await part.arrayBuffer()));
     offset += part.size;
     tell(offset);
