@@ -70,15 +70,31 @@ def test_what_is_not_run_says_why_and_is_rare() -> None:
     assert all(len(one.reason or "") > 10 for one in left_out)
 
 
+def headings(page: Path) -> set[str]:
+    """As GitHub makes anchors of them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
+
+
+def leads_somewhere(page: Path, file: str, anchor: str) -> bool:
+    target = page.parent / file if file else page
+    return target.exists() and (not anchor or anchor in headings(target))
+
+
 def test_every_link_of_a_page_leads_somewhere() -> None:
-    link = re.compile(r"\]\((?!https?://|#|mailto:)([^)#]+)")
+    link = re.compile(r"\]\((?!https?://|mailto:)([^)#]*)#?([^)]*)\)")
     broken = [
-        f"{page.name}: {target}"
-        for page in [*pages(REPO), REPO / "ARCHITECTURE.md"]
-        for target in link.findall(page.read_text())
-        if not (page.parent / target).exists()
+        f"{page.name}: {file}#{anchor}"
+        for page in [*pages(REPO), REPO / "ARCHITECTURE.md", REPO / "CHANGELOG.md"]
+        for file, anchor in link.findall(page.read_text())
+        if not leads_somewhere(page, file, anchor)
     ]
     assert broken == []
+
+
+def test_a_link_to_a_heading_that_is_not_there_is_found() -> None:
+    assert leads_somewhere(REPO / "README.md", "docs/operations.md", "back-up")
+    assert not leads_somewhere(REPO / "README.md", "docs/operations.md", "backup")
 
 
 def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
