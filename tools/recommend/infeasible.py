@@ -11,33 +11,39 @@ from tools.recommend.workload import Workload
 from tools.recommend.writable import narrowed
 from tools.scenario import Plan
 from tools.sharding.constraints import Constraints, parse_constraints
-from tools.sharding.search import Found, Search
+from tools.sharding.search import Found, Progress, Search
 from tools.sharding.space import decoded
 
 UNLIMITED = 1e9
 LARGEST_CLUSTER = 65536
 
 
-def infeasible(workload: Workload) -> InfeasibleError:
-    found = _search(workload, UNLIMITED)
+def infeasible(workload: Workload, progress: Progress | None = None) -> InfeasibleError:
+    found = _search(workload, UNLIMITED, progress)
     if not len(found.best.step_time_s):
         return InfeasibleError(_nothing_legal(workload))
-    row = int(np.argmin(found.best.memory_bytes))
-    least = found.best.memory_bytes[row] / GIB
-    plan = Plan.model_validate(decoded(found.best.plans, row))
+    # The front has every recomputation; the best, where memory is no limit, only none.
+    row = int(np.argmin(found.front.memory_bytes))
+    least = found.front.memory_bytes[row] / GIB
+    plan = Plan.model_validate(decoded(found.front.plans, row))
     start = (
         f"no legal plan fits: the smallest ({short(plan)}) needs {least:.1f} GiB "
         f"of {workload.limit_gib:.1f} usable a device"
     )
-    return InfeasibleError("; ".join([start, *_remedies(workload)]))
+    return InfeasibleError("; ".join([start, *_remedies(workload, progress)]))
 
 
 def _nothing_legal(workload: Workload) -> str:
     t, c = workload.scenario.training, workload.scenario.cluster
+    constrained = ", ".join(f"{name} {_listed(values)}" for name, values in _constrained(workload).items())
     return (
         f"no plan is legal: {t.framework} accepts none for {c.num_devices} devices, a global batch of "
-        f"{t.global_batch_size} and the constraints {_constrained(workload) or 'none'}"
+        f"{t.global_batch_size} and the constraints {constrained or 'none'}"
     )
+
+
+def _listed(values: object) -> str:
+    return " or ".join(map(str, values)) if isinstance(values, tuple) else str(values)
 
 
 def _constrained(workload: Workload) -> dict[str, object]:
@@ -46,21 +52,21 @@ def _constrained(workload: Workload) -> dict[str, object]:
     return {**own.allowed, **({} if own.max_changes is None else {"max_changes": own.max_changes})}
 
 
-def _remedies(workload: Workload) -> list[str]:
+def _remedies(workload: Workload, progress: Progress | None) -> list[str]:
     constrained = _constrained(workload)
     if constrained:
         fraction = workload.constraints.max_memory_fraction
         bare = Constraints(max_memory_fraction=fraction)
         freed = replace(workload, constraints=narrowed(workload.scenario, bare))
-        if len(_search(freed, fraction).best.step_time_s):
+        if len(_search(freed, fraction, progress).best.step_time_s):
             return [f"without the constraints on {', '.join(constrained)} plans fit"]
     return [
-        _more_devices(workload),
+        _more_devices(workload, progress),
         "8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter",
     ]
 
 
-def _more_devices(workload: Workload) -> str:
+def _more_devices(workload: Workload, progress: Progress | None) -> str:
     s = workload.scenario
     devices = s.cluster.num_devices
     while devices * 2 <= LARGEST_CLUSTER:
@@ -69,11 +75,11 @@ def _more_devices(workload: Workload) -> str:
         batch = s.training.global_batch_size * devices // s.cluster.num_devices
         training = s.training.model_copy(update={"global_batch_size": batch})
         grown = replace(workload, scenario=s.model_copy(update={"cluster": cluster, "training": training}))
-        if len(_search(grown, workload.constraints.max_memory_fraction).best.step_time_s):
+        if len(_search(grown, workload.constraints.max_memory_fraction, progress).best.step_time_s):
             return f"{devices} devices (with the batch grown alike) would do"
     return f"not even {devices} devices would do"
 
 
-def _search(workload: Workload, fraction: float) -> Found:
+def _search(workload: Workload, fraction: float, progress: Progress | None) -> Found:
     constraints = replace(workload.constraints, max_memory_fraction=fraction)
-    return Search(workload.scenario, constraints, workload.calibration).run()
+    return Search(workload.scenario, constraints, workload.calibration).run(progress)

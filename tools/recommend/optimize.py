@@ -41,7 +41,7 @@ def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[li
     found = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
     plans = choose(workload.scenario, found.best, workload.capacity_gib * GIB, shipped_weights())
     if not plans:
-        raise infeasible(workload)
+        raise infeasible(workload, progress)
     return plans, found
 
 
