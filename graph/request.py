@@ -9,8 +9,8 @@ from graph.context import BUDGETS
 from graph.state import Data, State
 from tools.errors import InputError
 from tools.recommend.optimize import workload_of
-from tools.scenario import Plan, did_you_mean, parse_scenario
-from tools.scenario.fields import shown
+from tools.scenario import Plan, Scenario, did_you_mean, parse_scenario
+from tools.scenario.fields import refuse_unknown, shown
 
 MODES = ("advise", "tune")
 APPROVALS = ("none", "person", "policy")
@@ -57,6 +57,7 @@ def parse_request(given: Mapping[str, Any], tenant: str | None = None) -> Reques
         if name in options and options[name] not in allowed:
             raise InputError(name, options[name], f"allowed: {', '.join(allowed)}")
     _check_trial_options(options)
+    refuse_unknown(given, (*Scenario.model_fields, *OPTIONS), "")
     described = {name: part for name, part in given.items() if name not in OPTIONS and part is not None}
     scenario = parse_scenario(described, need_plan=False)
     workload_of(scenario)  # refuses constraints that cannot be

@@ -20,6 +20,9 @@ UNEXPECTED = "an error that was not expected; the server's log has it under this
 AWAY = (OperationalError, InterfaceError, TimeoutError)
 """Of SQLAlchemy: no connection, a connection that broke, none free in time."""
 _BY_STATUS = {kind.status: name for name, kind in reversed(KINDS.items())}
+_SHAPES = {"model_attributes_type": "must be a JSON object", "list_type": "must be a JSON array"}
+"""In words of JSON what pydantic says of Python's types."""
+NO_ADDRESS = "there is nothing at this address; /openapi.json lists all that there are"
 _SOURCES = ("body", "query", "path", "header", "cookie")
 
 
@@ -68,7 +71,8 @@ def _problem_and_headers(error: Exception) -> tuple[Problem, Mapping[str, str]]:
         return _wrong_input(error), {}
     if isinstance(error, HTTPException):
         kind = _BY_STATUS.get(error.status_code, "bad-request")
-        return problem(kind, str(error.detail)), error.headers or {}
+        said = NO_ADDRESS if error.detail == HTTPStatus.NOT_FOUND.phrase else str(error.detail)
+        return problem(kind, said), error.headers or {}
     if isinstance(error, AWAY):
         log.error("the database is away", exc_info=error)
         return problem("unavailable", "the database does not answer; try again"), {"Retry-After": "1"}
@@ -96,4 +100,5 @@ def _wrong_body(kind: str, given: object, message: str) -> Problem:
     if isinstance(given, bytes):  # what is not declared as JSON is not parsed
         allowed = "must be JSON, sent as Content-Type: application/json"
         return problem("unsupported-media-type", f"the body {allowed}", field="body", allowed=allowed)
-    return problem("wrong-input", f"body: {message}", field="body", allowed=message)
+    allowed = _SHAPES.get(kind, message)
+    return problem("wrong-input", f"body: {allowed}", field="body", allowed=allowed)

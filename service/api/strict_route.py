@@ -1,4 +1,4 @@
-"""Reads requests as strictly as the command line does: no NaN, no repeated key, no deep nesting.
+"""Reads requests as strictly as the command line does: no NaN, no repeated key, no deep nesting, no typo.
 
 Refused too is text that no database or file could keep: the character NUL, and halves of surrogate pairs.
 """
@@ -8,11 +8,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
 from fastapi.routing import APIRoute
 
 from service.api.problems import ApiError
 from service.cli.strict_json import parse_object
 from tools.errors import InputError
+from tools.scenario import did_you_mean
 
 SOURCE = "body"
 _ARRAY = b"items"
@@ -37,11 +40,18 @@ class StrictRequest(Request):
 class StrictRoute(APIRoute):
     """Give it to a router as `route_class`."""
 
+    takes_any_query = False
+    """Pages follow links that others made, with what they added."""
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
+        params = get_flat_params(self.dependant)
+        known = {param.alias for param in params if isinstance(param.field_info, Query)}
 
         async def strict(request: Request) -> Response:
             _check_address(request)
+            if not self.takes_any_query:
+                _check_query(request, known)
             return await handler(StrictRequest(request.scope, request.receive))
 
         return strict
@@ -71,3 +81,11 @@ def _check_address(request: Request) -> None:
         raise ApiError("bad-request", f"the path {_NO_NUL}", field="path", allowed=_NO_NUL)
     if b"%00" in request.scope.get("query_string", b""):
         raise ApiError("bad-request", f"the query {_NO_NUL}", field="query", allowed=_NO_NUL)
+
+
+def _check_query(request: Request, known: set[str]) -> None:
+    """A filter that is misspelt would otherwise let everything pass."""
+    for name, value in request.query_params.items():
+        if name not in known:
+            says = did_you_mean(name, known) if known else "this address takes no parameters"
+            raise InputError(name, value, f"unknown parameter, {says}")

@@ -17,6 +17,7 @@ from service.uploads import find_reference
 from service.work.addresses import parse_target
 from tools.errors import InputError
 from tools.scenario import parse_scenario
+from tools.scenario.fields import refuse_unknown
 
 EXTRAS = ("labels", "priority", "webhook", "budget")
 """What the service reads; the rest is the request that the agents read."""
@@ -27,6 +28,7 @@ def new_session(
     parts: Parts, caller: Caller, given: SessionCreate, idempotency_key: str | None
 ) -> NewSession:
     """Raises InputError for the first thing that is wrong."""
+    refuse_unknown(given.body(), SessionCreate.model_fields, "")
     body = {name: value for name, value in given.body().items() if name not in EXTRAS}
     request = parse_request(body, caller.knowledge_tenant)
     check_tune(parts.settings, request)

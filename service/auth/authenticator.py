@@ -21,7 +21,9 @@ LOOK_AGAIN_S = 1.0
 TOUCH_S = 60.0
 """When a key was last used is kept this precisely: not every read should cost a write."""
 NOT_VALID = "this API key is unknown, revoked or expired"
-NO_CREDENTIALS = "send 'Authorization: Bearer <key>'; 'asap keys add' makes one"
+NO_CREDENTIALS = (
+    "send 'Authorization: Bearer <key>' (commands of asap do, with ASAP_API_KEY); 'asap keys add' makes one"
+)
 
 
 class Authenticator:

@@ -72,7 +72,11 @@ def print_session(session: Session) -> None:
 
 def event_line(event: Event) -> str:
     """One line, whatever the event holds."""
-    said = ", ".join(f"{name}={value}" for name, value in event.content.items())
+    said = ", ".join(f"{name}={_brief(value)}" for name, value in event.content.items())
     line = f"{event.seq:>4}  {event.at:%H:%M:%S}  {event.node:<12} {event.kind:<10} {said}"
     printable = "".join(c if c.isprintable() else " " for c in line)
     return printable if len(printable) <= MOST_CHARACTERS else printable[: MOST_CHARACTERS - 1] + "…"
+
+
+def _brief(value: object) -> object:
+    return f"{value:.3g}" if isinstance(value, float) else value

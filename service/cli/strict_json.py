@@ -48,8 +48,8 @@ def parse_object(data: bytes, source: str, first_line: int = 1) -> JsonObject:
     if _is_too_deep(text, value):
         _refuse_depth(text, source, first_line)
     if not isinstance(value, dict):
-        allowed = "must be a JSON object; for several, give one a line instead of an array"
-        raise InputError(_where(source, first_line), value, allowed)
+        hint = "; for several, give one a line instead of an array" if isinstance(value, list) else ""
+        raise InputError(_where(source, first_line), value, f"must be a JSON object{hint}")
     return value
 
 

@@ -27,6 +27,8 @@ Handler = Callable[[Request, Exception], Awaitable[Response]]
 class PageRoute(StrictRoute):
     """What is not expected becomes a page too, and goes to the log."""
 
+    takes_any_query = True
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
 

@@ -46,9 +46,7 @@ def get_report(id: Id, parts: PartsOf, caller: Reader, accept: Accept = JSON) ->
     form = preferred(accept, (JSON, MARKDOWN, HTML))
     row = _row(parts, caller.tenant, id)
     if row.report is None:
-        raise ConflictError(
-            f"session {id} is {row.state}; it has a report when it is completed", field="state"
-        )
+        raise _lacking(row, "it has a report when it is completed")
     return _rendered(form, row.request or {}, row.report)
 
 
@@ -101,11 +99,17 @@ def _rendered(form: str, request: dict[str, Any], report: dict[str, Any]) -> Res
     return Response(html_report(request, report), media_type=HTML, headers=policy)
 
 
+def _lacking(row: SessionRow, why: str) -> ConflictError:
+    """A failed session will never have it: its error is the answer."""
+    reason = row.error["message"] if row.error else why
+    return ConflictError(f"session {row.id} is {row.state}; {reason}", field="state")
+
+
 def _proposals(row: SessionRow) -> list[dict[str, Any]]:
     if row.report is not None:
         return list(row.report["proposals"])
     if row.state != WAITING or row.waiting_for is None:
-        raise ConflictError(f"session {row.id} is {row.state}; it has no proposals yet", field="state")
+        raise _lacking(row, "it has no proposals yet")
     asked = row.waiting_for["proposals"]
     predictions = predict([parse_scenario(_with_plan(row, one["plan"])) for one in asked])
     return [{"prediction": found, **one} for found, one in zip(predictions, asked, strict=True)]

@@ -4,7 +4,7 @@ Described here, read by `tools.scenario`: its messages name the field and the ne
 checked twice. Hence every part is `Any` with a schema for readers.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -58,12 +58,24 @@ _MODEL_SCHEMA: dict[str, Any] = {
     "additionalProperties": True,
 }
 
+_BOUNDS = {"ge": "minimum", "le": "maximum"}
+
+
+def _schema_of(part: type[BaseModel]) -> dict[str, Any]:
+    return cast("dict[str, Any]", _in_json_schema(part.model_json_schema()))
+
+
+def _in_json_schema(value: object) -> object:
+    """Pydantic writes the bounds of a whole number or null in words of its own, which clients pass over."""
+    if isinstance(value, dict):
+        return {_BOUNDS.get(name, name): _in_json_schema(inner) for name, inner in value.items()}
+    return [_in_json_schema(inner) for inner in value] if isinstance(value, list) else value
+
+
 Model = Annotated[Any, WithJsonSchema(_MODEL_SCHEMA)]
-Cluster = Annotated[Any, WithJsonSchema(StatedCluster.model_json_schema())]
-Training = Annotated[Any, WithJsonSchema(TrainingSpec.model_json_schema())]
-StatedPlanOrNull = Annotated[
-    Any, WithJsonSchema({"anyOf": [StatedPlan.model_json_schema(), {"type": "null"}]})
-]
+Cluster = Annotated[Any, WithJsonSchema(_schema_of(StatedCluster))]
+Training = Annotated[Any, WithJsonSchema(_schema_of(TrainingSpec))]
+StatedPlanOrNull = Annotated[Any, WithJsonSchema({"anyOf": [_schema_of(StatedPlan), {"type": "null"}]})]
 ObjectOrNull = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": True}, {"type": "null"}]})
 ]
@@ -95,7 +107,11 @@ class ScenarioCreate(BaseModel):
 class SearchCreate(ScenarioCreate):
     """A workload whose plans are to be searched."""
 
-    constraints: ObjectOrNull = Field(None, description="fixed or allowed values per plan field, and more")
+    constraints: ObjectOrNull = Field(
+        None,
+        description="a value or a list of allowed values per plan field (`tp`: [2, 4]); "
+        "`max_memory_fraction` (0.92), `max_changes` and `keep_checkpoint_layout` (tp and pp) against today's plan",
+    )
     traces: TextOrNull = Field(
         None, description="`trace:<id>` of an upload; a folder of the server with the scope admin"
     )

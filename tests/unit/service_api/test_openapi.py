@@ -221,3 +221,15 @@ def kinds(schema: dict[str, Any], whole: dict[str, Any]) -> set[str]:
     if "anyOf" in schema:
         return set().union(*(kinds(one, whole) for one in schema["anyOf"]))
     return {schema["type"]}
+
+
+def test_bounds_are_in_the_words_of_json_schema(document: dict[str, Any]) -> None:
+    """Generated clients pass over pydantic's own `ge` and `le`."""
+    assert not re.search(r'"(ge|le|gt|lt|multiple_of)":', json.dumps(document))
+    plan = document["components"]["schemas"]["SessionCreate"]["properties"]["plan"]["anyOf"][0]
+    assert plan["properties"]["vpp"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 10_000}
+
+
+def test_the_constraints_that_there_are_are_named(document: dict[str, Any]) -> None:
+    says = document["components"]["schemas"]["SearchCreate"]["properties"]["constraints"]["description"]
+    assert all(name in says for name in ("max_memory_fraction", "keep_checkpoint_layout", "max_changes"))

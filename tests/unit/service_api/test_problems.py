@@ -186,3 +186,44 @@ def test_every_request_is_one_line_in_the_log(served: Served, caplog: pytest.Log
     (line,) = [vars(record) for record in caplog.records if record.name == "asap.http"]
     assert (line["method"], line["route"], line["status"]) == ("GET", "/v1/hardware/{name}", 200)
     assert line["caller"] == "local"
+
+
+@pytest.mark.parametrize("body", ["null", "[]", '"text"', "1"])
+def test_a_body_that_is_no_object_is_told_so_in_words_of_json(served: Served, body: str) -> None:
+    answer = served.client.post("/v1/sessions", content=body, headers=JSON)
+    assert answer.status_code in (400, 422)
+    assert (answer.json()["field"], answer.json()["allowed"]) == ("body", "must be a JSON object")
+
+
+def test_an_object_where_an_array_is_wanted_is_told_so(served: Served, scenario: dict[str, Any]) -> None:
+    found = problem(served.client.post("/v1/predict/batch", json=scenario), 422, "wrong-input")
+    assert found["allowed"] == "must be a JSON array"
+
+
+@pytest.mark.parametrize(("typo", "word"), [("webhok", "webhook"), ("lables", "labels"), ("mod", "mode")])
+def test_a_misspelt_option_of_a_session_gets_the_nearest_word(
+    served: Served, scenario: dict[str, Any], typo: str, word: str
+) -> None:
+    found = problem(served.client.post("/v1/sessions", json={**scenario, typo: "x"}), 422, "wrong-input")
+    assert found["field"] == typo
+    assert f"did you mean {word}" in found["allowed"]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "allowed"),
+    [
+        ("/v1/sessions?stat=completed", "stat", "did you mean state"),
+        ("/v1/sessions?page_token=x&limit=2", "page_token", "allowed: "),
+        ("/v1/hardware?vendor=amd", "vendor", "no parameters"),
+    ],
+)
+def test_a_query_parameter_that_does_not_exist_is_not_passed_over(
+    served: Served, path: str, field: str, allowed: str
+) -> None:
+    found = problem(served.client.get(path), 422, "wrong-input")
+    assert found["field"] == field
+    assert allowed in found["allowed"]
+
+
+def test_an_unknown_address_is_told_where_all_are_listed(served: Served) -> None:
+    assert "/openapi.json" in problem(served.client.get("/v1/session"), 404, "not-found")["detail"]

@@ -127,3 +127,13 @@ def test_the_form_that_is_liked_best_is_chosen(accept: str, chosen: str) -> None
 def test_what_we_do_not_have_is_not_acceptable(accept: str) -> None:
     with pytest.raises(ApiError):
         preferred(accept, ("a/x",))
+
+
+def test_a_failed_session_says_why_it_has_no_report(served: Served) -> None:
+    id = served.submit()
+    error = {"kind": "infeasible", "message": "no legal plan fits: 90 GiB of 72 usable", "field": None}
+    served.end(id, "failed", error=error)
+    for part in ("report", "proposals", "proposals/1/export?format=megatron"):
+        answer = served.client.get(f"/v1/sessions/{id}/{part}")
+        assert answer.status_code == 409
+        assert error["message"] in answer.json()["detail"]
