@@ -35,7 +35,7 @@ class Journal:
 
     def _write(self, name: str, kind: str, content: dict[str, object]) -> None:
         key = f"{self.step}/{self.node}/{name}"
-        self.write({"key": key, "at": self.clock(), "node": self.node, "kind": kind, **content})
+        self.write({**content, "key": key, "at": self.clock(), "node": self.node, "kind": kind})
 
 
 def brief(value: object) -> object:

@@ -85,3 +85,8 @@ def within_policy(state: State) -> Data:
     free = {*policy["fields"], *PLAN_FOLLOWS}
     fixed = {name: value for name, value in today.items() if name not in free and value is not None}
     return {**scenario, "constraints": {**fixed, **(scenario.get("constraints") or {})}}
+
+
+def told_trial(trial: Data) -> Data:
+    """Without what only the gate reads."""
+    return {name: part for name, part in trial.items() if name not in ("losses", "fingerprint")}

@@ -5,7 +5,7 @@ from langgraph.types import interrupt
 from graph.decisions import parse_decision
 from graph.desk import Desk
 from graph.state import Data, State
-from graph.tuning import budget_of, first_open_rank
+from graph.tuning import budget_of, first_open_rank, told_trial
 
 POLICY = "policy"
 ASKED = ("rank", "plan", "speedup", "measured")
@@ -21,11 +21,13 @@ def approve(state: State, desk: Desk) -> State:
 
 
 def _question(state: State) -> Data:
-    """With what a list of sessions shows of each."""
+    """With what a list of sessions shows of each, and what was measured so far."""
     return {
         "question": "which proposal?",
         "bottleneck": state["analysis"]["diagnosis"]["bottleneck"],
         "proposals": [{name: one[name] for name in ASKED} for one in state["found"]["proposals"]],
+        "trials": [told_trial(one) for one in state.get("trials", [])],
+        "calibration": state.get("calibration"),
     }
 
 

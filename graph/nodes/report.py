@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from graph.desk import Desk
 from graph.state import Data, State
-from graph.tuning import budget_of, why_ended
+from graph.tuning import budget_of, told_trial, why_ended
 
 MOST_ADVICE = 6
 FROM_SEARCH = ("rejected", "searched", "sensitivity", "beyond_contract", "pareto", "considered")
@@ -26,8 +26,9 @@ def report(state: State, desk: Desk) -> State:
         "notes": _notes(state),
         "profile": analysis["profile"],
         "decisions": state.get("decisions", []),
-        "trials": [_told_trial(one) for one in state.get("trials", [])],
+        "trials": [told_trial(one) for one in state.get("trials", [])],
         "stopping": _stopping(state, desk),
+        "calibration": state.get("calibration"),
         "verification": state["verification"],
         "incidents": [*state.get("incidents", []), *desk.incidents],
         "route": state["route"],
@@ -45,11 +46,6 @@ def _baseline_plan(state: State) -> Data | None:
         return None
     name = "the framework's default" if session.get("plan_is_default") else "today"
     return {"plan": session["plan"], "name": name}
-
-
-def _told_trial(trial: Data) -> Data:
-    """Without what only the gate reads."""
-    return {name: part for name, part in trial.items() if name not in ("losses", "fingerprint")}
 
 
 def _stopping(state: State, desk: Desk) -> Data | None:

@@ -96,7 +96,7 @@ def _measure(state: State, desk: Desk, due: Due, before: list[Data]) -> Data:
     told |= {"waited_s": waited_s, "summary": predicted["summary"]}
     told |= _compared(desk, told, before)
     told["says"] = outcome_in_words(told)
-    shown = ("key", "role", "summary", "predicted", "status", "step_time_s", "interval_s", "speedup", "says")
+    shown = ("role", "summary", "predicted", "status", "step_time_s", "interval_s", "speedup", "says")
     desk.journal.tell("trial", **{name: told.get(name) for name in shown})
     return told
 

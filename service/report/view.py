@@ -11,6 +11,7 @@ from graph.request import parse_request
 from service.report.terms import SHOWN_SHARE
 from service.report.text import seconds, seconds_span, times
 from service.report.trials import TrialRow, trial_rows
+from tools.cost.calibration import Calibration
 from tools.recommend.notes import apply_notes
 from tools.recommend.optimize import workload_of
 from tools.recommend.words import short
@@ -146,11 +147,18 @@ def view_of(scenario: Data, report: Data) -> View:
 
 
 def read_workload(scenario: Data, report: Data) -> Workload:
-    """The scenario as the session took it: with what was accepted of the engineer's notes."""
+    """The scenario as the session took it: with what was accepted of the engineer's notes,
+    and the cost model as it was in the end."""
     described = parse_request(scenario).scenario
     if report["notes"] and report["notes"]["accepted"]:
         described = apply_notes(described["notes"], report["notes"]["accepted"], described)["scenario"]
-    return workload_of(parse_scenario(described, need_plan=False))
+    return workload_of(parse_scenario(described, need_plan=False), learned_of(report))
+
+
+def learned_of(report: Data) -> Calibration | None:
+    """The cost model as the session's trials have made it; None where it had none."""
+    data = report.get("calibration")
+    return Calibration.from_data(data) if data else None
 
 
 def _plans(report: Data, stated: Plan | None) -> list[Planned]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from service.report.view import Planned, View
 from service.web.views.baseline import NO_REPORT
+from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
 from tools.errors import InputError
 from tools.hardware import Device, get_device
@@ -50,14 +51,14 @@ class Answer:
         return float(self.variant.prediction[name] / self.start.prediction[name])
 
 
-def ask(scenario: Scenario, given: Given) -> Answer:
+def ask(scenario: Scenario, given: Given, learned: Calibration | None = None) -> Answer:
     """`scenario` has the plan to start from; what is given replaces parts of it."""
-    start = workload_of(scenario)
+    start = workload_of(scenario, learned)
     planned = [Planned("now", short(_plan(scenario)), start.predict([_plan(scenario)])[0])]
     limits, refusal = (start.limit_gib, start.capacity_gib), None
     try:
         changed = with_changes(scenario, given)
-        workload = workload_of(changed)
+        workload = workload_of(changed, learned)
         reason = workload.refusal(_plan(changed))
         if reason is not None:
             field, _, rest = reason.partition(": ")

@@ -18,6 +18,7 @@ from service.web.views.baseline import TODAY, find_baseline
 from service.web.views.session import session_view
 from service.web.views.what_if import controls_of
 from service.web.what_if import ask
+from tools.cost.calibration import Calibration
 from tools.scenario import Plan, Scenario, parse_scenario
 
 router = APIRouter(route_class=PageRoute)
@@ -32,10 +33,10 @@ def show(
 ) -> Response:
     given = dict(request.query_params)
     if session:
-        scenario, plans, chosen = _of_session(parts, caller.tenant, session, plan)
+        scenario, plans, chosen, learned = _of_session(parts, caller.tenant, session, plan)
     else:
-        scenario, plans, chosen = parse_scenario(EXAMPLE), {}, ""
-    answer = ask(scenario, given)
+        scenario, plans, chosen, learned = parse_scenario(EXAMPLE), {}, "", None
+    answer = ask(scenario, given, learned)
     return page(
         request,
         "what_if",
@@ -51,8 +52,8 @@ def show(
 
 def _of_session(
     parts: Parts, tenant: str, id: str, wanted: str | None
-) -> tuple[Scenario, dict[str, str], str]:
-    """The session's scenario with the chosen plan, all plans by name, and which was chosen."""
+) -> tuple[Scenario, dict[str, str], str, Calibration | None]:
+    """The session's scenario with the chosen plan, all plans by name, which it is, and its cost model."""
     with parts.database.read() as conn:
         shown = session_view(get_session(conn, tenant, id))
     if shown.view is None or shown.report is None:
@@ -67,4 +68,5 @@ def _of_session(
         raise NotFoundError("plan", chosen)
     first = "today's plan" if workload.scenario.plan else "the default plan"
     names = {name: first if name == TODAY else f"proposal {name}" for name in known}
-    return workload.with_plan(Plan.model_validate(known[chosen])), names, chosen
+    scenario = workload.with_plan(Plan.model_validate(known[chosen]))
+    return scenario, names, chosen, workload.calibration

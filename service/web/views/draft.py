@@ -3,11 +3,16 @@
 from graph.decisions import MOST_PROPOSALS
 from graph.request import parse_request
 from service.report.text import seconds, times
+from service.report.view import learned_of
 from service.store.rows import Data, SessionRow
 from tools.recommend.optimize import analyse, workload_of
 from tools.recommend.proposal import proposal
 from tools.scenario import Plan, parse_scenario
 
+ASKS = {
+    "advise": "Decide which one to take; the report follows.",
+    "tune": "Approve the one to be measured next, or reject one to end the trials.",
+}
 NOTHING_YET: Data = {
     "id": None,
     "first_step": None,
@@ -23,26 +28,30 @@ NOTHING_YET: Data = {
 def draft_of(row: SessionRow) -> Data:
     """What the graph asks about, by the same tools that write the report when a person has decided."""
     described = parse_request(row.request or {}).scenario
-    workload = workload_of(parse_scenario({**described, "traces": None}, need_plan=False))
-    asked = (row.waiting_for or {})["proposals"][:MOST_PROPOSALS]
+    question = row.waiting_for or {}
+    scenario = parse_scenario({**described, "traces": None}, need_plan=False)
+    workload = workload_of(scenario, learned_of(question))
+    asked = question["proposals"][:MOST_PROPOSALS]
     plans, today = [Plan.model_validate(one["plan"]) for one in asked], workload.today()
     told = [
-        proposal(workload, one["rank"], plan, prediction, today)
+        {**proposal(workload, one["rank"], plan, prediction, today), "measured": one.get("measured")}
         for one, plan, prediction in zip(asked, plans, workload.predict(plans), strict=True)
     ]
     prediction, diagnosis = analyse(workload, workload.scenario.plan or plans[0])
     return {
         **NOTHING_YET,
-        "verdict": _asks(prediction, diagnosis, told[0]),
+        "verdict": _asks(prediction, diagnosis, told[0], row.mode),
         "diagnosis": {**diagnosis, "weighed": ""},
         "baseline": prediction if today else None,
         "proposals": told,
+        "trials": question.get("trials", []),
+        "calibration": question.get("calibration"),
     }
 
 
-def _asks(prediction: Data, diagnosis: Data, first: Data) -> str:
+def _asks(prediction: Data, diagnosis: Data, first: Data, mode: str) -> str:
     """What is slow and what is proposed, before anybody has decided."""
-    asks = "Every number was computed twice. Decide which one to take; the report follows."
+    asks = f"Every number was computed twice. {ASKS[mode]}"
     limit = f"limited by {diagnosis['bottleneck']}"
     if first["speedup"] is None:
         step_s = float(first["prediction"]["step_time_s"])

@@ -106,7 +106,7 @@ class SessionView:
 
     @property
     def _has_trials(self) -> bool:
-        return bool((self.report or {}).get("stopping"))
+        return bool(self.report and (self.report.get("stopping") or self.report["trials"]))
 
     @property
     def axes(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from graph.request import parse_request
 from graph.session import Session
 from tests.unit.graph.cases import run, small, steps_of
 from tests.unit.graph.simulated_trials import SimulatedTrials, failed, measured
+from tools.cost.calibration import Calibration
 from tools.errors import InputError
 from tools.kb import open_seed
 from tools.recommend.optimize import workload_of
@@ -252,6 +253,7 @@ def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -
     assert [dict(order.plan) for order in trials.orders][1] == wanted
     assert len(trials.orders) == 2
     assert second.waiting_for is not None
+    assert [one["role"] for one in second.waiting_for["trials"]] == ["baseline", "candidate"]
     third, _ = run(raw, context, store, {"id": "d2", "action": "reject", "by": "ada"})
     assert third.report is not None
     assert len(trials.orders) == 2
@@ -314,6 +316,7 @@ def test_a_session_stopped_in_a_trial_asks_for_the_same_trial_again_with_what_it
 def test_events_keep_their_keys_apart() -> None:
     _, events = tuned(SimulatedTrials(slower_cluster))
     assert len({event["key"] for event in events}) == len(events)
+    assert {event["key"].split("/")[1] for event in events if event["kind"] == "trial"} == {"trial"}
 
 
 @pytest.mark.parametrize(
@@ -335,6 +338,14 @@ def test_events_keep_their_keys_apart() -> None:
 def test_a_wrong_option_of_trials_names_the_field(options: Data, field: str) -> None:
     with pytest.raises(InputError, match=field):
         parse_request(small(**options))
+
+
+def test_the_report_keeps_what_the_trials_made_of_the_cost_model() -> None:
+    report, _ = tuned(SimulatedTrials(slower_cluster))
+    learned = workload_of(WORKLOAD.scenario, Calibration.from_data(report["calibration"]))
+    best = report["proposals"][0]
+    again = learned.predict([Plan.model_validate(best["plan"])])[0]
+    assert again["step_time_s"] == best["prediction"]["step_time_s"] != predicted(best["plan"])
 
 
 def test_a_budget_beyond_any_number_is_the_installations() -> None:

@@ -1,19 +1,24 @@
 """Every page answers, says what it should, and is light."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graph.session import Outcome
 from service.api.security_headers import CONTENT_POLICY
+from service.report.text import seconds
+from service.report.view import read_workload
 from service.store.states import COMPLETED, FAILED, WAITING
 from service.web.assets import PLOTLY, all_assets
 from service.work.outcome import end_of
-from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.service_api.served import SCENARIO, Serve, Served
 from tests.unit.web.browsing import get
+from tools.cost.cluster import ClusterCalibration
 
 MOST_BYTES = 150_000
+TEMPLATES = Path(__file__).parents[3] / "examples" / "launch-templates.toml"
 STILL = (
     "/",
     "/what-if",
@@ -108,6 +113,21 @@ def test_a_tuned_session_shows_what_was_measured_beside_what_was_predicted(
     assert [one for one in page.all("a") if one.get("href") == "#trials"]
 
 
+def test_after_trials_every_page_predicts_by_what_they_taught(served: Served, report: dict[str, Any]) -> None:
+    slow = ClusterCalibration("megatron-core", "hopper", "h100-sxm-80gb", {"step_overhead_s": 0.5}).apply()
+    learned = {**report, "calibration": slow.to_data()}
+    workload = read_workload(SCENARIO, learned)
+    assert workload.scenario.plan
+    step_s = float(str(workload.predict([workload.scenario.plan])[0]["step_time_s"]))
+    assert step_s > 1.2 * report["baseline"]["step_time_s"]
+    id = done(served, learned)
+    for path in (f"/what-if?session={id}", f"/compare?a={id}&a_plan=today&b={id}&b_plan=1"):
+        assert seconds(step_s) in get(served, path)[1].text, path
+    drawn = served.client.get(f"/sessions/{id}/figures/space").json()
+    times = [y for trace in drawn["data"] if trace["name"] == "plans" for y in trace["y"]]
+    assert min(times) > report["proposals"][0]["prediction"]["step_time_s"]
+
+
 def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     served: Served, report: dict[str, Any]
 ) -> None:
@@ -120,6 +140,19 @@ def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     assert [one.get("data-figure") for one in page.all("figure") if "mesh" in str(one.get("data-figure"))]
     speedup = report["proposals"][0]["speedup"]
     assert f"{speedup:.2f}x" in page.text
+
+
+def test_who_is_asked_for_the_next_trial_sees_what_was_measured_so_far(
+    serve: Serve, report: dict[str, Any]
+) -> None:
+    served = serve(launch_templates=TEMPLATES, launch_template="reference-local")
+    id = served.submit({**SCENARIO, "mode": "tune", "approval": "person"})
+    asked = [{"rank": one["rank"], "plan": one["plan"], "measured": None} for one in report["proposals"]]
+    trials = [trial(report, "baseline", 2.8)]
+    served.end(id, WAITING, waiting_for={"question": "?", "proposals": asked, "trials": trials})
+    page = get(served, f"/sessions/{id}")[1]
+    assert "Approve the one to be measured next" in page.text
+    assert "2.80 s (2.52 to 3.08)" in page.text
 
 
 def test_the_line_of_a_waiting_session_shows_what_is_known(served: Served, report: dict[str, Any]) -> None:
