@@ -9,7 +9,7 @@ BENCH_VENV := .venv-bench
 FRAMEWORKS_VENV := .venv-frameworks
 RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
-CODE := service graph tools kb_seed tests
+CODE := service graph tools kb_seed tests benchmarks
 
 .PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
 

@@ -143,7 +143,7 @@ def report(case: Case) -> bool:
     show("published", plans[1], after)
     for rank, (plan, prediction) in enumerate(zip(ours, rest, strict=True), start=1):
         show(f"ours {rank}", plan, prediction)
-    faster = before["step_time_s"] > after["step_time_s"] or not before["fits"]  # type: ignore[operator]
+    faster = before["step_time_s"] > after["step_time_s"] or not before["fits"]
     moved = [rank for rank, plan in enumerate(ours, start=1) if same_side(case, plan)]
     print(f"  published beats the mesh before (in time, or by fitting): {'yes' if faster else 'no'}")
     print(f"  ours that move to the same side: {', '.join(map(str, moved)) or 'none'}")

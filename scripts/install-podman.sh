@@ -7,7 +7,15 @@ set -euo pipefail
 base=docker.io/library/python:3.11-slim-bookworm
 programs=(podman buildah runc debootstrap)
 
-if ! command -v "${programs[@]}" >/dev/null; then
+missing() {
+    local program
+    for program in "${programs[@]}"; do
+        command -v "$program" >/dev/null || return 0
+    done
+    return 1
+}
+
+if missing; then
     if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
         echo "install-podman: needs apt-get, as root; elsewhere install ${programs[*]} by hand" >&2
         exit 1

@@ -48,11 +48,11 @@ def measure() -> dict[str, object]:
 def _group(stride: int) -> dist.ProcessGroup:
     """This rank's group of two: neighbours for a stride of 1, one rank of each host for a longer one."""
     starts = [rank for rank in range(RANKS) if (rank // stride) % 2 == 0]
-    groups = {start: dist.new_group([start, start + stride]) for start in starts}
+    groups: dict[int, dist.ProcessGroup] = {
+        start: dist.new_group([start, start + stride]) for start in starts
+    }
     rank = dist.get_rank()
-    found = groups[rank if rank in groups else rank - stride]
-    assert found is not None
-    return found
+    return groups[rank if rank in groups else rank - stride]
 
 
 def _gather(group: dist.ProcessGroup, message_bytes: int) -> Callable[[], object]:
