@@ -92,6 +92,11 @@ def test_a_workloads_page_draws_every_night_and_marks_the_change(report: dict[st
     assert all(0 <= dot.y <= 190 and 0 <= dot.x <= 720 for plot in plots for dot in plot.dots)
 
 
+def test_the_last_night_of_a_plot_is_marked(report: dict[str, Any]) -> None:
+    dots = Page(html_workload(report, report["workloads"][0])).all("circle")
+    assert [one.get("class") for one in dots[:21]] == ["night"] * 20 + ["night last"]
+
+
 def test_a_workload_without_nights_has_a_page_too(report: dict[str, Any]) -> None:
     said = report["workloads"][1]
     assert plots_of(said) == []

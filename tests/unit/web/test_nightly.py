@@ -46,6 +46,14 @@ def test_the_fleet_says_how_a_workload_stands_in_the_words_of_the_reports(served
     assert not {"regressed", "stale"} & set(page.words)
 
 
+def test_what_needs_somebody_is_marked_in_the_fleet(served: Served) -> None:
+    workload(served, "slow", 1.0, "", "regressed")
+    workload(served, "fine", 0.0, "", "quiet")
+    _, page = get(served, "/fleet")
+    classes = [str(one.get("class")) for one in page.all("span")]
+    assert [one for one in classes if one.startswith("status")] == ["status alarm", "status"]
+
+
 def test_a_workload_whose_schedule_is_removed_wastes_nothing_and_keeps_its_history(served: Served) -> None:
     assert served.client.post("/v1/schedules", json=BODY).status_code == 201
     workload(served, "llama", 120.0, "", proposal={"summary": "tp 2"})
