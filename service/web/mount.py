@@ -6,6 +6,7 @@ from service.web import assets
 from service.web.error_pages import add_error_pages
 from service.web.pages import (
     accuracy,
+    api,
     compare,
     hardware,
     knowledge,
@@ -33,6 +34,7 @@ PAGES = (
     knowledge,
     hardware,
     accuracy,
+    api,
     nightly,
 )
 

@@ -110,7 +110,7 @@ class SearchCreate(ScenarioCreate):
     constraints: ObjectOrNull = Field(
         None,
         description="a value or a list of allowed values per plan field (`tp`: [2, 4]); "
-        "`max_memory_fraction` (0.92), `max_changes` and `keep_checkpoint_layout` (tp and pp) against today's plan",
+        "`max_memory_fraction` (0.92); from today's plan `max_changes` and `keep_checkpoint_layout` (tp, pp)",
     )
     traces: TextOrNull = Field(
         None, description="`trace:<id>` of an upload; a folder of the server with the scope admin"

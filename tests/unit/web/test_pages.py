@@ -28,6 +28,7 @@ STILL = (
     "/fleet",
     "/hardware",
     "/accuracy",
+    "/docs",
     "/sessions/new",
 )
 
@@ -240,3 +241,12 @@ def test_plotly_is_served_compressed_from_its_package(served: Served) -> None:
     answer = served.client.get(address_of(PLOTLY), headers={"Accept-Encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip"
     assert len(answer.content) == len(all_assets()[PLOTLY].body)
+
+
+def test_the_api_is_described_for_readers_with_a_body_to_copy(served: Served) -> None:
+    _, page = get(served, "/docs")
+    assert "POST /v1/sessions Submit a session" in page.text
+    assert '"num_hidden_layers": 80' in page.text
+    paths = served.client.get("/openapi.json").json()["paths"]
+    assert len(page.all("summary")) == sum(len(methods) for methods in paths.values())
+    assert "/openapi.json" in page.links()
