@@ -35,3 +35,9 @@ def test_every_package_has_its_marker() -> None:
     """setuptools finds packages by it; a folder without one is left out in silence."""
     folders = {file.parent for room in ROOMS for file in (REPO / room).rglob("*.py")}
     assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_type_checkers_of_other_projects_see_our_types(room: str) -> None:
+    """PEP 561: without the marker they take everything for Any, and complain."""
+    assert f"{room}/py.typed" in packed(room)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from tools.cost.sizes import model_flops_per_token
 from tools.cost.step import Breakdown
 from tools.scenario.spec import Scenario
 
-Prediction = dict[str, object]
+Prediction = dict[str, Any]
 
 BOTTLENECKS = {
     "compute": ("compute",),
@@ -47,7 +48,13 @@ class Batch:
 
 
 def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = None) -> list[Prediction]:
-    """One prediction a scenario, in order."""
+    """One prediction a scenario, in order; `calibration` replaces the constants that come with ASAP.
+
+    `id` is the scenario's. `fits` says whether `peak_memory_gib`, the sum of `memory_gib`, is there.
+    `step_time_s` is the sum of `breakdown_s`; 80% of published runs lie between `step_time_low_s` and
+    `step_time_high_s`. `bottleneck` is compute, memory, communication, pipeline or host. `mfu` is
+    `model_tflops_per_device` over the device's peak; `tokens_per_s_per_device` counts tokens of the batch.
+    """
     if not scenarios:
         return []
     x, keys = encode(scenarios)

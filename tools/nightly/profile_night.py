@@ -158,7 +158,7 @@ def mfu_of(scenario: Scenario, step_time_s: float) -> float | None:
         return None
     (predicted,) = predict([scenario])
     mfu, predicted_s = predicted["mfu"], predicted["step_time_s"]
-    return float(mfu) * float(predicted_s) / step_time_s  # type: ignore[arg-type]
+    return float(mfu) * float(predicted_s) / step_time_s
 
 
 def with_plan(around: Surroundings, scenario: Scenario) -> Surroundings:

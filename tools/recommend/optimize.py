@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
@@ -25,7 +25,7 @@ from tools.scenario import Plan, Scenario
 from tools.sharding.constraints import parse_constraints
 from tools.sharding.search import Found, Search
 
-Report = dict[str, object]
+Report = dict[str, Any]
 Progress = Callable[[float], None]
 REASONER = "expert-rules"
 
@@ -74,7 +74,14 @@ def propose(workload: Workload, progress: Progress | None = None) -> Report:
 def optimize(
     scenario: Scenario, progress: Progress | None = None, calibration: Calibration | None = None
 ) -> Report:
-    """Every legal plan searched, by rules alone; raises InfeasibleError where nothing fits."""
+    """Every legal plan searched, by rules alone; raises InfeasibleError where nothing fits.
+
+    `proposals` are at most three, best first, each with `plan`, `prediction`, `speedup` and `rationale`;
+    `rejected` are notable others with what speaks against them, `pareto` the fastest for each memory.
+    `baseline` predicts today's plan, where the scenario has one, and `diagnosis` says what limits it.
+    `sensitivity` and `beyond_contract` say what would change the answer, `searched` how many plans were
+    decided; `id` is the scenario's, `reasoner` who reasoned. `progress` is told the share done, from 0 to 1.
+    """
     workload = workload_of(scenario, calibration)
     profile = read_profile(scenario.traces)["diagnosis"] if scenario.traces else None
     found = propose(workload, progress)

@@ -1,14 +1,23 @@
 """The names that docs/python.md promises: they are there, say what they do and are typed."""
 
 import inspect
+import json
 import re
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs/python.md").read_text()
+from tools.cost.predict import predict
+from tools.recommend.optimize import optimize
+from tools.scenario import parse_scenario
+
+REPO = Path(__file__).resolve().parents[3]
+PAGE = (REPO / "docs/python.md").read_text()
+EXAMPLE = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
 ROW = re.compile(r"^\| `([\w.]+)` \| (.+) \|$", re.MULTILINE)
 NAMES = [(module, name) for module, names in ROW.findall(PAGE) for name in re.findall(r"`(\w+)`", names)]
 
@@ -41,3 +50,26 @@ def test_a_promised_name_is_there_documented_and_typed(module: str, name: str) -
     assert (found.__doc__ or "").strip(), "has no docstring"
     functions = public_methods(found) if inspect.isclass(found) else [found]
     assert {one.__name__: untyped(one) for one in functions if untyped(one)} == {}
+
+
+def test_the_pages_examples_pass_a_strict_type_checker(tmp_path: Path) -> None:
+    """As in a reader's own project."""
+    for number, example in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):
+        (tmp_path / f"example_{number}.py").write_text(example)
+    command = [sys.executable, "-m", "mypy", "--config-file", str(REPO / "pyproject.toml"), str(tmp_path)]
+    checked = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_help_teaches_what_a_prediction_holds() -> None:
+    missing = [
+        name for name in predict([parse_scenario(EXAMPLE)])[0] if f"`{name}`" not in (predict.__doc__ or "")
+    ]
+    assert missing == []
+
+
+def test_help_teaches_what_a_report_holds() -> None:
+    missing = [
+        name for name in optimize(parse_scenario(EXAMPLE)) if f"`{name}`" not in (optimize.__doc__ or "")
+    ]
+    assert missing == []

@@ -90,7 +90,7 @@ def scenario_with(one: Plan) -> Scenario:
 
 
 def seconds(plans: list[Plan], calibration: Calibration | None = None) -> list[float]:
-    return [float(p["step_time_s"]) for p in predict([scenario_with(one) for one in plans], calibration)]  # type: ignore[arg-type]
+    return [float(p["step_time_s"]) for p in predict([scenario_with(one) for one in plans], calibration)]
 
 
 def truth(constants: Mapping[str, float] = TRUTH) -> Calibration:
@@ -101,7 +101,7 @@ def truth(constants: Mapping[str, float] = TRUTH) -> Calibration:
 def measured(plans: list[Plan], *, with_terms: bool = False) -> list[MeasuredPlan]:
     found = predict([scenario_with(one) for one in plans], truth())
     return [
-        MeasuredPlan(one, float(p["step_time_s"]), 0.01, p["breakdown_s"] if with_terms else None)  # type: ignore[arg-type]
+        MeasuredPlan(one, float(p["step_time_s"]), 0.01, p["breakdown_s"] if with_terms else None)
         for one, p in zip(plans, found, strict=True)
     ]
 
