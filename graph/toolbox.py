@@ -38,7 +38,7 @@ Tool = Callable[..., Any]
 def analyse_plan(context: Context, scenario: Data, plan: Data, profile: Data | None = None) -> Data:
     """What a plan is predicted to take, what limits it, and the facts that playbooks ask for."""
     workload, known = workload_in(context, scenario), Plan.model_validate(plan)
-    prediction, diagnosis = analyse(workload, known, profile["diagnosis"] if profile else None)
+    prediction, diagnosis = analyse(workload, known, profile)
     facts = situation(workload, known, prediction, profile)
     return {
         "prediction": prediction,

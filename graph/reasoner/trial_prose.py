@@ -6,7 +6,7 @@ Every number is taken from the payload, rounded; nothing is computed here.
 from collections.abc import Mapping
 from typing import Any
 
-from tools.recommend.span import span
+from tools.recommend.span import alike, span
 
 Payload = Mapping[str, Any]
 
@@ -18,7 +18,7 @@ def is_measured(payload: Payload) -> bool:
 
 def measured_verdict(payload: Payload) -> str:
     best, name = payload["proposals"][0], payload["baseline_name"]
-    measured, spent = best["measured"], f"{payload['trials_run']} plans were tried"
+    measured, spent = best["measured"], _counted(payload["trials_run"])
     stopped = f"{spent}; {payload['stopping']['says']}."
     if not best["changes"]:
         return f"Measured: no plan beats {name}, {_pace(measured)}. {stopped}"
@@ -26,7 +26,7 @@ def measured_verdict(payload: Payload) -> str:
     if measured["speedup"] is None or baseline is None:
         return f"Measured: {best['summary']} takes {_pace(measured)}; {name} could not be measured. {stopped}"
     gain = f"{measured['speedup']:.2f}x ({measured['speedup_low']:.2f} to {measured['speedup_high']:.2f})"
-    before = f"{name} takes {baseline['step_time_s']:.3g} s"
+    before = f"{name} takes {alike(baseline['step_time_s'])[0]} s"
     return f"Measured: {best['summary']} takes {_pace(measured)}, {before}: {gain} as fast. {stopped}"
 
 
@@ -42,4 +42,8 @@ def measured_first_step(payload: Payload) -> str:
 
 
 def _pace(measured: Payload) -> str:
-    return f"{measured['step_time_s']:.3g} s a step"
+    return f"{alike(measured['step_time_s'])[0]} s a step"
+
+
+def _counted(plans: int) -> str:
+    return "1 plan was tried" if plans == 1 else f"{plans} plans were tried"

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from tools.cost.predict import BOTTLENECKS, Prediction
+from tools.recommend.span import alike
 from tools.recommend.words import breakdown, largest, memory_gib, seconds
 from tools.recommend.workload import Workload
 
+STEP = "step_time_s"
 COMPETING_SHARE = 0.5
 DOES_NOT_FIT = "the plan needs more memory than a device has"
 OTHER_LEVERS = {
@@ -33,13 +35,35 @@ def diagnose(workload: Workload, prediction: Prediction) -> dict[str, object]:
     return {"bottleneck": kind, "share": shares[kind], "shares": shares, "evidence": evidence, "lever": None}
 
 
-def with_profile(diagnosis: dict[str, object], measured: Mapping[str, Any]) -> dict[str, object]:
+def with_profile(
+    diagnosis: dict[str, object], profile: Mapping[str, Any], prediction: Prediction
+) -> dict[str, object]:
     """Sets what the traces show beside what the model says; the measured bottleneck counts."""
+    measured = {**profile["diagnosis"], STEP: profile.get(STEP)}
     profiled = [
         {"kind": "profile", "ref": str(one["ref"]), "says": str(one["says"])} for one in measured["evidence"]
     ]
-    evidence = [*profiled, *cast("list[dict[str, str]]", diagnosis["evidence"])]
+    evidence = [
+        *_step_evidence(profile.get(STEP), seconds(prediction)),
+        *profiled,
+        *cast("list[dict[str, str]]", diagnosis["evidence"]),
+    ]
     return {**diagnosis, "bottleneck": measured["bottleneck"], "evidence": evidence, "profile": measured}
+
+
+def _step_evidence(took_s: float | None, predicted_s: float) -> list[dict[str, str]]:
+    """None where the traces mark no steps."""
+    if not took_s:
+        return []
+    took, predicted = alike(took_s, predicted_s)
+    off = f"{abs(predicted_s / took_s - 1):.0%} {'more' if predicted_s > took_s else 'less'}"
+    return [
+        {
+            "kind": "profile",
+            "ref": STEP,
+            "says": f"a step takes {took} s, {predicted} s were predicted: {off}",
+        }
+    ]
 
 
 def competing(diagnosis: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -46,10 +46,10 @@ def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[li
 
 
 def analyse(workload: Workload, plan: Plan, profile: Report | None = None) -> tuple[Prediction, Report]:
-    """The plan's prediction and what limits it; `profile` is the diagnosis of its traces."""
+    """The plan's prediction and what limits it; `profile` is what `read_profile` says of its traces."""
     prediction = workload.predict([plan])[0]
     diagnosis = diagnose(workload, prediction)
-    return prediction, with_profile(diagnosis, profile) if profile else diagnosis
+    return prediction, with_profile(diagnosis, profile, prediction) if profile else diagnosis
 
 
 def propose(workload: Workload, progress: Progress | None = None) -> Report:

@@ -1,5 +1,7 @@
 """Whole sessions with the expert rules: their order, their report, decisions, limits."""
 
+import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,6 +19,7 @@ from tools.kb import open_seed
 from tools.recommend.optimize import optimize
 from tools.scenario import parse_scenario
 
+REPO = Path(__file__).parents[3]
 CONTRACT_KEYS = {"diagnosis", "baseline", "proposals", "rejected", "searched", "reasoner"}
 
 
@@ -31,6 +34,29 @@ def test_a_cold_start_analyses_the_best_plan_found() -> None:
     assert outcome.report is not None
     assert outcome.report["baseline"] is None
     assert tools_of(events).count("search_plans") == 1
+
+
+def profiled() -> dict[str, Any]:
+    raw: dict[str, Any] = json.loads((REPO / "examples/profiled-run.json").read_text())
+    return report_of({**raw, "traces": str(REPO / raw["traces"])})
+
+
+def test_a_profile_tells_what_the_step_takes_before_any_prediction_of_it() -> None:
+    report = profiled()
+    took_s, predicted_s = report["profile"]["step_time_s"], report["baseline"]["step_time_s"]
+    assert took_s > report["baseline"]["step_time_high_s"]
+    told = f"Today's step takes {took_s:.3f} s in the profile, and {predicted_s:.3f} s by prediction"
+    assert report["verdict"].startswith(f"{told}: predicted gains are less certain than they say.")
+    first = report["diagnosis"]["evidence"][0]
+    assert (first["kind"], first["ref"]) == ("profile", "step_time_s")
+    assert first["says"].startswith(f"a step takes {took_s:.3f} s, {predicted_s:.3f} s were predicted")
+    assert report["verification"]["numbers_struck"] == []
+
+
+def test_where_sharding_is_not_the_lever_nobody_is_told_to_try_another_plan_first() -> None:
+    report = profiled()
+    assert report["diagnosis"]["lever"]
+    assert report["first_step"].startswith("Keep today's plan")
 
 
 def test_every_step_of_the_coordinator_has_its_reason() -> None:
