@@ -102,7 +102,7 @@ def _trial_bar(row: TrialRow, trial: Mapping[str, Any], longest: float) -> Bar:
         row.name,
         row.plan,
         seconds(trial["step_time_s"]),
-        f"{row.off} predicted",
+        f"predicted {seconds(trial['predicted']['step_time_s'])} ({row.off})",
         [Segment("measured", "compute", 0.0, width, seconds(trial["step_time_s"]), _share(row))],
         Whisker(*(100 * trial["predicted"][name] / longest for name in STEP_INTERVAL)),
     )

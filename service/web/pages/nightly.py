@@ -66,8 +66,9 @@ def show_schedules(request: Request, parts: PartsOf, caller: Reader) -> Response
 
 
 @router.get("/schedules/new")
-def show_form(request: Request, caller: Submitter) -> Response:
-    return _form(request, caller, json.dumps(_example(), indent=2), None)
+def show_form(request: Request, parts: PartsOf, caller: Submitter) -> Response:
+    example = _example(can_mail=parts.settings.smtp_host is not None)
+    return _form(request, caller, json.dumps(example, indent=2), None)
 
 
 @router.post("/schedules/new")
@@ -92,8 +93,9 @@ def _form(request: Request, caller: Caller, text: str, wrong: str | None, status
     return page(request, "new_schedule", caller, status, text=text, wrong=wrong)
 
 
-def _example() -> object:
-    """What the API's description shows."""
+def _example(*, can_mail: bool) -> object:
+    """What the API's description shows, as this installation would take it."""
     extra = ScheduleCreate.model_config.get("json_schema_extra")
     examples = extra.get("examples") if isinstance(extra, dict) else None
-    return examples[0] if isinstance(examples, list) else {}
+    example = examples[0] if isinstance(examples, list) and isinstance(examples[0], dict) else {}
+    return {name: part for name, part in example.items() if can_mail or name != "recipients"}

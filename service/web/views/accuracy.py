@@ -37,6 +37,8 @@ class Trust:
     runs: str
     median: str
     holds: str
+    devices: frozenset[str]
+    """On which some of them ran."""
 
 
 def trust_of(validation: Validation | None, rows: str = ALL) -> Trust | None:
@@ -45,8 +47,13 @@ def trust_of(validation: Validation | None, rows: str = ALL) -> Trust | None:
         found = next((one for one in section.rows if one[0] == rows), [])
         row = dict(zip(section.header[1:], found[1:], strict=False))
         if {"rows", "median", INTERVAL} <= row.keys():
-            return Trust(row["rows"], row["median"], row[INTERVAL])
+            return Trust(row["rows"], row["median"], row[INTERVAL], _devices(validation))
     return None
+
+
+def _devices(validation: Validation | None) -> frozenset[str]:
+    sections = validation.sections if validation else ()
+    return frozenset(row[0] for one in sections if one.header[0] == "device" for row in one.rows)
 
 
 def median_error(trials: list[Trial]) -> float | None:

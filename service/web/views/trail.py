@@ -159,8 +159,13 @@ def _trial(told: Data) -> tuple[str, str]:
 
 
 def _waiting(told: Data) -> tuple[str, str]:
-    rest = ", ".join(f"{words(name)} {value}" for name, value in told.items() if name != "phase")
-    return words(str(told.get("phase", "waiting"))), rest
+    rest = ", ".join(f"{words(name)} {_listed(value)}" for name, value in told.items() if name != "phase")
+    phase = str(told.get("phase", "waiting")).removesuffix(f" {told.get('job')}")
+    return words(phase), rest
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 _TITLES = {

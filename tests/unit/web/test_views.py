@@ -119,11 +119,13 @@ def test_the_drawing_has_every_node_of_the_graph() -> None:
 def test_a_trial_and_the_wait_for_it_are_told() -> None:
     told = [
         event(1, "1/1/trial/queued", "waiting", phase="queued", job="17"),
-        event(2, "1/1/trial/1", "trial", role="baseline", summary="tp 8", says="measured 2 s a step"),
+        event(2, "1/1/trial/running s1-0", "waiting", phase="running s1-0", job="s1-0", nodes=["n1", "n2"]),
+        event(3, "1/1/trial/1", "trial", role="baseline", summary="tp 8", says="measured 2 s a step"),
     ]
     (run,) = trail_of(told).runs
     assert [(step.title, step.says) for step in run.steps] == [
         ("queued", "job 17"),
+        ("running", "job s1-0, nodes n1, n2"),
         ("baseline: tp 8", "measured 2 s a step"),
     ]
 
@@ -311,6 +313,8 @@ def test_how_far_to_trust_a_prediction_is_read_from_the_row_of_all_runs() -> Non
     assert float(experts.median.rstrip("%")) > float(trust.median.rstrip("%"))
     assert trust_of(find_validation(), "nothing") is None
     assert trust_of(None) is None
+    assert trust.devices >= {"h100-sxm-80gb", "tpu-v5p"}
+    assert "cpu" not in trust.devices
 
 
 def test_a_page_without_tables_has_no_sections() -> None:
