@@ -102,4 +102,9 @@ def _read(call: Call[T], response: httpx.Response, attempt: int) -> T:
         return call.read(response)  # the first try did it, and its answer was lost
     if response.is_error:
         raise ProblemError.of(response)
-    return call.read(response)
+    try:
+        if not response.has_redirect_location:
+            return call.read(response)
+    except ValueError:  # pydantic's and json's
+        pass
+    raise ProblemError.of_another(response)

@@ -37,6 +37,13 @@ class ProblemError(AsapError):
         kinds = {"wrong-input": WrongInputError, "nothing-feasible": NothingFeasibleError}
         return kinds.get(_kind(problem), ProblemError)(response.status_code, problem)
 
+    @classmethod
+    def of_another(cls, response: httpx.Response) -> "ProblemError":
+        """Of an answer that a server of ours would not give: a proxy's login page, another's port."""
+        where = f"{response.request.method} {response.request.url}"
+        detail = f"{where}: {_brief(response)}, and not what was asked for; does 'asap serve' run there?"
+        return cls(response.status_code, {"detail": detail})
+
 
 class WrongInputError(ProblemError, InputError):
     """The caller's mistake, whoever found it."""
