@@ -68,7 +68,7 @@ class WorkloadPublic(BaseModel):
     """A workload as the last run left it."""
 
     name: str
-    status: str = Field(description="regressed, slower, suspected, notice, quiet, ..., stale, unwatched or broken")
+    status: str = Field(description="regressed, slower, suspected, quiet, ..., stale, unwatched or broken")
     reason: str | None
     wasted_device_hours_per_day: float
     updated_at: datetime
