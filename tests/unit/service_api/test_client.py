@@ -168,20 +168,10 @@ def test_an_answer_of_somebody_else_is_an_error_too(content: bytes) -> None:
         plain(Script(httpx.Response(404, content=content))).session("s1")
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        httpx.Response(302, headers={"Location": "https://login.example"}),
-        httpx.Response(200, text="<html>log in</html>"),
-        httpx.Response(200, json={"status": "up"}),
-    ],
-)
+@pytest.mark.parametrize("page", [httpx.Response(302, headers={"Location": "/login"}), ok("log in"), ok({})])
 def test_a_login_page_in_front_of_the_server_is_an_error_in_one_line(page: httpx.Response) -> None:
-    """As a proxy answers, or another server at that address."""
-    with pytest.raises(ProblemError) as caught:
+    with pytest.raises(ProblemError, match=r"^[^\n]*does 'asap serve' run there\?$"):
         plain(lambda _: page).session("s1")
-    assert "does 'asap serve' run there" in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_it_gives_up_in_the_end() -> None:
