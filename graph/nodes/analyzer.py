@@ -33,7 +33,8 @@ def _profile(state: State, desk: Desk) -> Data | None:
             raise
         desk.report_incident("traces not read", f"of the baseline's trial: {error}")
         return None
-    return read
+    # A trial's own steps ran without the profiler.
+    return read if given or baseline is None else {**read, "step_time_s": baseline["step_time_s"]}
 
 
 def _subject(state: State) -> tuple[str, Data]:

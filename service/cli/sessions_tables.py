@@ -17,10 +17,10 @@ COLOURS = {
 }
 MOST_CHARACTERS = 120
 COLUMNS = {
-    "id": 32, "state": 9, "speed-up": 8, "model": 13, "devices": 16, "submitted": 16, "owner": 5,
+    "id": 32, "state": 16, "speed-up": 8, "model": 13, "devices": 16, "submitted": 16, "owner": 5,
 }  # fmt: skip
 """With the characters that each needs to be of use."""
-WIDE, COLUMNS_OF_NARROW = 110, 4
+WIDE, COLUMNS_OF_NARROW = 120, 4
 """A terminal of 80 characters has room for the first four."""
 
 

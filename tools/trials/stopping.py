@@ -39,7 +39,7 @@ class Budget:
     def spent(self) -> str | None:
         """What is used up, in words; nothing where there is some left."""
         if self.spent_trials >= self.trials:
-            return f"the budget of {self.trials} trials is spent"
+            return f"the budget of {self.trials} trial{'' if self.trials == 1 else 's'} is spent"
         if self.left_device_hours <= 0:
             return f"the budget of {self.device_hours:g} device-hours is spent"
         return None

@@ -130,6 +130,16 @@ def test_where_nothing_beats_todays_plan_it_stays() -> None:
     assert "no plan beats today's plan" in report["verdict"]
 
 
+def test_a_plan_that_alone_was_measured_has_beaten_nothing() -> None:
+    report, _ = tuned(SimulatedTrials(slower_cluster), trials=1)
+    assert [one["role"] for one in report["trials"]] == ["baseline"]
+    assert report["verdict"].startswith("Measured: today's plan takes")
+    assert "no other plan was tried" in report["verdict"]
+    second = report["proposals"][1]
+    assert report["first_step"].startswith(f"Measure proposal 2: it is predicted at {second['speedup']:.2f}x")
+    assert report["verification"]["numbers_struck"] == []
+
+
 def test_what_was_not_the_same_is_refused_and_not_ranked() -> None:
     def elsewhere(plan: Data) -> float | Data:
         moved = measured(0.001, fingerprint={"model": "small", "precision": "bf16", "nodes": {"n2": 8}})
