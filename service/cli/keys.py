@@ -39,7 +39,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     adding = add_action(actions, "add", "make a key and show it once")
     adding.add_argument("name", metavar="NAME", help="who will use it; sessions show it as their owner")
     adding.add_argument(
-        "--scope", action="append", metavar="SCOPE", help="read, submit, approve or admin; may be repeated"
+        "--scope",
+        action="append",
+        metavar="SCOPE",
+        help="read, submit, approve or admin; may be repeated (read)",
     )
     adding.add_argument("--tenant", default="", metavar="NAME", help="whose things it sees (the default one)")
     adding.add_argument("--days", type=float, metavar="N", help="valid for so long (for ever)")

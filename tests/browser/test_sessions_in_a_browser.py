@@ -81,6 +81,17 @@ def test_traces_of_the_same_name_from_two_folders_are_both_uploaded(
     assert sorted(file["name"] for file in files) == ["0-trace.json", "1-trace.json"]
 
 
+def test_a_file_that_is_no_trace_is_refused_where_it_is_seen(page: Watched, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("no trace")
+    view = page.page
+    fill(view)
+    view.locator("#trace-files").set_input_files(tmp_path / "README.md")
+    view.evaluate("scrollTo(0, 0)")
+    view.get_by_role("button", name="Submit").click()
+    expect(view.locator("[data-upload]")).to_contain_text("Not uploaded")
+    expect(view.locator("[data-upload]")).to_be_in_viewport()
+
+
 def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(
     page: Watched, installation: Installation
 ) -> None:

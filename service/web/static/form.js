@@ -86,7 +86,9 @@ async function submit(event) {
     form.elements.traces.value = await uploadTraces(form, [...traces.files]);
     form.submit();
   } catch (error) {
-    form.querySelector("[data-upload]").textContent = `Not uploaded: ${error.message}`;
+    const line = form.querySelector("[data-upload]");
+    line.textContent = `Not uploaded: ${error.message}`;
+    line.scrollIntoView({ block: "center" });
     button.disabled = false;
   }
 }
