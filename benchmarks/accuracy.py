@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
-from benchmarks.peers import GIB, Figures, Peer, Plan, RefusedError, calculon, llm_analysis  # noqa: E402
+from benchmarks.peers import Figures, Peer, Plan, RefusedError, calculon, llm_analysis  # noqa: E402
 from tools.cost.coefficients import resolve  # noqa: E402
 from tools.cost.evaluate import evaluate  # noqa: E402
+from tools.cost.memory import GIB  # noqa: E402
 from tools.cost.memory_settings import memory_settings  # noqa: E402
 from tools.fit.crossvalidate import cross_validate, group_folds, tabulate  # noqa: E402
 from tools.fit.main import MEASUREMENTS  # noqa: E402

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.cost.memory import GIB
 from tools.scenario import Scenario
 
-GIB = 2.0**30
 SYSTEMS = {"a100-sxm-80gb": "a100_80g.json", "h100-sxm-80gb": "h100_80g_nvl8.json"}
 """calculon's descriptions of devices we know."""
 DEVICES = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm-80gb")

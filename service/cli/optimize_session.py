@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from graph.request import Request
 from service.cli.optimize_progress import Watch
+from service.data_folder import make_data_folder
 from service.settings import Settings, load_settings
 from tools.errors import InputError
 
@@ -49,7 +50,7 @@ def run_kept(name: str, request: Request, watch: Watch) -> dict[str, Any]:
     from service.checkpoints import open_checkpoints
 
     settings = load_settings()
-    with _alone(settings.data_dir / LOCKS, name), open_checkpoints(settings) as saver:
+    with _alone(make_data_folder(settings.data_dir) / LOCKS, name), open_checkpoints(settings) as saver:
         known = _known_request(saver, name)
         if known is not None and known != request.scenario:
             raise InputError("--session", name, "is about another scenario; choose another name")
@@ -88,9 +89,8 @@ def _alone(folder: Path, name: str) -> Iterator[None]:
     """One process at a time for a session; the lock goes with the process, however it ends."""
     import fcntl
 
-    from service.data_folder import make_data_folder
-
-    with (make_data_folder(folder) / f"{name}.lock").open("w") as file:
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
