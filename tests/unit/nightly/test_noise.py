@@ -100,7 +100,14 @@ def test_correlation_is_a_share_whatever_the_nights(values: list[float], scatter
     assert 0.0 <= correlation(np.array(values), scatter) <= MOST_CORRELATION
 
 
-def test_one_odd_night_makes_no_correlation() -> None:
-    nights = np.random.default_rng(5).normal(0.0, 1.0, 28)
-    nights[10] += 1000.0
-    assert correlation(nights, 1.0) < 0.2
+def test_odd_nights_neither_make_a_correlation_nor_hide_one() -> None:
+    random = np.random.default_rng(5)
+    made, left = [], []
+    for _ in range(200):
+        apart, alike = random.normal(0.0, 1.0, 28), _wandering(random, 0.7, 28)
+        apart[10:12] += 1000.0
+        alike[10] += 1000.0
+        made.append(correlation(apart, 1.0))
+        left.append(correlation(alike, 1.0))
+    assert np.mean(made) < 0.15
+    assert np.mean(left) > 0.2

@@ -114,20 +114,25 @@ def test_a_run_by_hand_and_its_report(run: Run, file: Path, served: Served) -> N
     assert json.loads(run("report", "nightly", "--json", "--run", made["id"])[1])["title"] == "Night"
 
 
+def worker_sets(served: Served, **ending: Any) -> Callable[[float], None]:  # noqa: ANN401 - columns of a run
+    """What a worker would do while the command sleeps."""
+
+    def end(_: float) -> None:
+        (asked,) = served.client.get("/v1/schedules/nightly/runs").json()["items"]
+        with served.parts.database.begin() as conn:
+            row = claim_run(conn, asked["id"], 1, "w")
+            assert row
+            set_run(conn, row, **ending)
+
+    return end
+
+
 def test_waiting_for_a_run_that_fails_says_why(
     run: Run, file: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(run, file)
 
-    def fail(_: float) -> None:
-        """What a worker would do while the command waits."""
-        (asked,) = served.client.get("/v1/schedules/nightly/runs").json()["items"]
-        with served.parts.database.begin() as conn:
-            row = claim_run(conn, asked["id"], 1, "w")
-            assert row
-            set_run(conn, row, state="failed", reason="the disk is full")
-
-    monkeypatch.setattr("time.sleep", fail)
+    monkeypatch.setattr("time.sleep", worker_sets(served, state="failed", reason="the disk is full"))
     status, _, err = run("run", "nightly", "--wait")
     assert status == 1
     assert "the disk is full" in err
@@ -154,15 +159,9 @@ def test_the_exit_status_tells_what_the_night_found_as_asap_nightly_does(
 ) -> None:
     add(run, file)
 
-    def end(_: float) -> None:
-        """What a worker would do while the command waits."""
-        (asked,) = served.client.get("/v1/schedules/nightly/runs").json()["items"]
-        with served.parts.database.begin() as conn:
-            row = claim_run(conn, asked["id"], 1, "w")
-            assert row
-            set_run(conn, row, state="completed", outcome=outcome, deliveries=[{"to": "team", "ok": told}])
-
-    monkeypatch.setattr("time.sleep", end)
+    deliveries = [{"to": "team", "ok": told}]
+    ended = worker_sets(served, state="completed", outcome=outcome, deliveries=deliveries)
+    monkeypatch.setattr("time.sleep", ended)
     assert run("run", "nightly", "--wait")[0] == status
     assert run("run", "nightly")[0] == 0
 
