@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from tools.cost.coefficients import resolve  # noqa: E402
 from tools.cost.evaluate import evaluate  # noqa: E402
 from tools.cost.memory import GIB  # noqa: E402
 from tools.cost.memory_settings import memory_settings  # noqa: E402
+from tools.errors import InputError  # noqa: E402
 from tools.fit.crossvalidate import cross_validate, group_folds, tabulate  # noqa: E402
 from tools.fit.main import MEASUREMENTS  # noqa: E402
 from tools.fit.measurements import Measurement, read_measurements  # noqa: E402
@@ -108,7 +110,16 @@ def main() -> None:
     parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, metavar="FILE")
     parser.add_argument("--calculon", type=Path, default=Path("calculon"), metavar="DIR", help="its checkout")
     args = parser.parse_args()
-    runs = runs_of(read_measurements(args.measurements))
+    if not (args.calculon / "calculon").is_dir():
+        parser.error(
+            f"--calculon: got {args.calculon}; must be a checkout of github.com/calculon-ai/calculon"
+        )
+    if find_spec("llm_analysis") is None:
+        parser.error("llm-analysis is not installed in this Python: make bench-accuracy has one that has it")
+    try:
+        runs = runs_of(read_measurements(args.measurements))
+    except InputError as error:
+        parser.error(str(error))
     is_moe = np.array([scenario.model.is_moe for scenario in runs.scenarios])
     efficiency, analysis_s, analysis_gib = tuned_llm_analysis(runs)
     calculon_s, calculon_gib = ask_all(runs, lambda scenario: calculon(scenario, args.calculon))
