@@ -59,7 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     ):
         parser.add_argument(f"--{name}", type=positive_number, metavar="N", help=what)
     parser.add_argument("--framework", metavar="NAME", help="what will train it, for huggingface")
-    parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8, mxfp8 or nvfp4")
+    parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8, mxfp8, nvfp4 or int8")
     parser.add_argument(
         "--set",
         action="append",

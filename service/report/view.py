@@ -16,7 +16,7 @@ from tools.recommend.notes import apply_notes
 from tools.recommend.optimize import workload_of
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan, parse_scenario
+from tools.scenario import Plan, Scenario, parse_scenario
 
 Data = Mapping[str, Any]
 REPEATED_RISK = "the prediction's 80% interval"
@@ -134,16 +134,29 @@ def view_of(scenario: Data, report: Data) -> View:
     workload = read_workload(scenario, report)
     s = workload.scenario
     return View(
-        title=f"{s.model.name or 'Model'} on {s.cluster.num_devices:,} x {s.cluster.device}",
-        contract=(
-            f"{s.training.framework}, {s.training.precision}, global batch {s.training.global_batch_size:,}, "
-            f"sequence length {s.training.seq_len:,}"
-        ),
+        title=_title(s),
+        contract=_contract(s),
         plans=_plans(report, s.plan),
         limit_gib=workload.limit_gib,
         capacity_gib=workload.capacity_gib,
         report=report,
     )
+
+
+def _title(s: Scenario) -> str:
+    place = f" in {s.cluster.name}" if s.cluster.name else ""
+    return f"{s.model.name or 'Model'} on {s.cluster.num_devices:,} x {s.cluster.device}{place}"
+
+
+def _contract(s: Scenario) -> str:
+    parts = [
+        s.training.framework,
+        s.training.precision,
+        f"global batch {s.training.global_batch_size:,}",
+        f"sequence length {s.training.seq_len:,}",
+        *(f"{name} {value}" for name, value in s.training.options().items()),
+    ]
+    return ", ".join(parts)
 
 
 def read_workload(scenario: Data, report: Data) -> Workload:

@@ -22,7 +22,15 @@ from tools.scenario import (
 
 Facts = dict[str, float]
 
-GEMM_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
+GEMM_BYTES = {
+    "fp32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "mxfp8": 1.0 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+    "int8": 1.0,
+}
 """Bytes an operand takes with its scales: one for a tensor, for 32 values (OCP MX), for 16 values (NVFP4)."""
 
 

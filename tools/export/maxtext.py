@@ -13,7 +13,7 @@ from tools.export.text import yaml_text
 from tools.hardware import get_device
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-QUANTIZATIONS = {"fp8": "fp8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4"}
+QUANTIZATIONS = {"fp8": "fp8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4", "int8": "int8"}
 # "minimal" keeps the results of all matrix products and recomputes what is cheap.
 REMAT_POLICIES = {"none": "none", "selective": "minimal", "full": "full"}
 

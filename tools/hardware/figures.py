@@ -9,7 +9,7 @@ from typing import Any
 
 from tools.hardware.device import Collectives, Device
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
 PEAK_KEY = "peak_tflops"
 FLOPS_PER_TFLOPS = 1e12
 

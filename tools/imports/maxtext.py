@@ -14,7 +14,7 @@ PER_DEVICE_BATCH_SIZE = 12.0  # base.yml
 QUANTIZATIONS = {
     "": None, "fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8", "nanoo_fp8": "fp8", "fp8_nanoo": "fp8",
     "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8", "te_mxfp8": "mxfp8",
-    "te_nvfp4": "nvfp4", "te_nvfp4_no_rht": "nvfp4",
+    "te_nvfp4": "nvfp4", "te_nvfp4_no_rht": "nvfp4", "int8": "int8",
 }  # fmt: skip
 DTYPES = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
 # Policies between the two ends keep some matrix products: "selective" is the nearest word.

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tools.scenario.fields import Integer, Record
 from tools.scenario.frameworks import get_framework
-from tools.scenario.spec import MAX_BATCH, MAX_DEVICES, MAX_LAYERS, Plan, Recompute, Schedule
+from tools.scenario.spec import MAX_BATCH, MAX_DEVICES, MAX_LAYERS, MAX_NAME, Plan, Recompute, Schedule
 
 
 class StatedPlan(Record):
@@ -34,6 +34,7 @@ class StatedPlan(Record):
 class StatedCluster(Record):
     """A cluster as written; the node size may be left to the device."""
 
+    name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
     device: str = Field(min_length=1, max_length=100)
     num_devices: Integer = Field(ge=1, le=MAX_DEVICES)
     devices_per_node: Integer | None = Field(None, ge=1, le=MAX_DEVICES)

@@ -7,6 +7,7 @@ are not. Pydantic's own wording never reaches the user: `build` turns its first 
 import math
 import types
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -28,7 +29,20 @@ def usable_count(value: object) -> int:
     return whole if isinstance(whole, int) and not isinstance(whole, bool) and 0 < whole < 10**12 else 0
 
 
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
 Integer = Annotated[int, BeforeValidator(_whole)]
+FromList = BeforeValidator(_as_tuple)
+"""For a tuple field: JSON has arrays only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Metadata of a field: what it takes, in words, where its type does not say enough."""
+
+    text: str
 
 
 class Record(BaseModel):
@@ -92,7 +106,10 @@ def build(cls: type[RecordT], given: dict[str, Any], prefix: str) -> RecordT:
 
 
 def allowed_text(field: FieldInfo, given: object) -> str:
-    """What a field takes, from its type and bounds."""
+    """What a field takes: in its own words, or from its type and bounds."""
+    for item in field.metadata:
+        if isinstance(item, Allowed):
+            return f"allowed: {item.text}"
     parts = [part for part in _union_parts(field.annotation) if part is not type(None)]
     if parts and get_origin(parts[0]) is Literal:
         choices = [str(choice) for choice in get_args(parts[0])]

@@ -1,7 +1,7 @@
 """A Hugging Face config.json, as it is, turned into the canonical fields of `ModelSpec`.
 
 Covers decoder-only transformers: dense, GQA, MLA, sliding window, MoE. Not covered, and refused: layers
-that are not attention (Mamba, linear attention) and expert patterns that are not regular.
+that are not attention (Mamba, linear attention).
 """
 
 from functools import lru_cache

@@ -1,7 +1,7 @@
 """Which layers of a model hold experts or see only a window, from a Hugging Face configuration.
 
-A ModelSpec knows leading dense layers and then every n-th layer, so that is what patterns are reduced to;
-a list of layers that no such pair describes is refused rather than approximated.
+A pattern of expert layers is reduced to leading dense layers and then every n-th layer; one that no such
+pair describes is kept as a list with an entry per layer.
 """
 
 from typing import Any
@@ -44,13 +44,14 @@ def _expert_layers(fields: dict[str, Any]) -> dict[str, Any]:
     count = min(usable_count(fields.get("num_hidden_layers")), MAX_LAYERS)
     for name in ("moe_layer_freq", "mlp_layer_types", "moe_layers", "mlp_only_layers"):
         stated = fields.get(name)
-        if isinstance(stated, list) and stated:
-            return _regular(name, stated, _layers_with_experts(name, stated, fields, count), count)
+        if isinstance(stated, list) and (stated or name == "moe_layer_freq"):
+            return _pattern(name, stated, _layers_with_experts(name, stated, fields, count), count)
     return {}
 
 
 def _layers_with_experts(name: str, stated: list[Any], fields: dict[str, Any], count: int) -> set[int]:
     if name in ("moe_layer_freq", "mlp_layer_types"):
+        _check_flags(name, stated, count)
         return {layer for layer, flag in enumerate(stated[:count]) if flag in (1, "sparse", "moe")}
     listed = {layer for layer in stated if isinstance(layer, int)}
     if name == "moe_layers":
@@ -59,17 +60,35 @@ def _layers_with_experts(name: str, stated: list[Any], fields: dict[str, Any], c
     return {layer for layer in range(count) if layer not in listed and (layer + 1) % every == 0}
 
 
-def _regular(name: str, stated: list[Any], experts: set[int], count: int) -> dict[str, Any]:
-    """The pair (leading dense layers, every n-th) with the same number of expert layers, evenly spaced."""
-    ordered = sorted(experts)
+def _check_flags(name: str, stated: list[Any], count: int) -> None:
+    known = (0, 1) if name == "moe_layer_freq" else ("dense", "sparse", "moe")
+    words = " and ".join(map(str, known))
+    if len(stated) < count:
+        raise InputError(
+            f"model.{name}",
+            shown(stated),
+            f"allowed: a list of {words} with an entry for each of {count} layers",
+        )
+    for flag in stated:
+        if isinstance(flag, bool) or flag not in known:
+            raise InputError(f"model.{name}", shown(flag), f"allowed: a list of {words}, one per layer")
+
+
+def _pattern(name: str, stated: list[Any], experts: set[int], count: int) -> dict[str, Any]:
+    """The pair (leading dense layers, every n-th) with the same number of expert layers, evenly spaced; if
+    there is none, the leading dense layers and a list of 0 and 1."""
+    ordered = sorted(layer for layer in experts if 0 <= layer < count)
+    if not ordered:
+        allowed = f"allowed: at least one of the {count} layers with experts, because num_experts is given"
+        raise InputError(f"model.{name}", shown(stated), allowed)
     every = ordered[1] - ordered[0] if len(ordered) > 1 else max(count, 1)
-    first = ordered[0] if ordered else 0
+    first = ordered[0]
     leading = first if first >= every else 0
     spaced = ordered == list(range(first, count, every))
-    if ordered and spaced and len(ordered) == count // every - leading // every:
+    if spaced and len(ordered) == count // every - leading // every:
         return {"first_k_dense_replace": leading, "moe_layer_freq": every}
-    allowed = "allowed: leading dense layers, then every n-th layer with experts"
-    raise InputError(f"model.{name}", shown(stated), allowed)
+    flags = tuple(int(layer in experts) for layer in range(count))
+    return {"first_k_dense_replace": first, "moe_layer_freq": flags}
 
 
 def window_fields(fields: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,17 @@ def _check_experts(model: ModelSpec) -> None:
     if not model.num_moe_layers:
         allowed = f"leaves none of the {model.num_hidden_layers} layers with experts"
         raise InputError("model.first_k_dense_replace", model.first_k_dense_replace, allowed)
+    _check_groups(model)
+
+
+def _check_groups(model: ModelSpec) -> None:
+    """Node-limited routing: the experts in equal groups, of which a token may use some."""
+    if model.n_group and model.num_experts % model.n_group:
+        allowed = f"allowed: a number that divides num_experts ({model.num_experts})"
+        raise InputError("model.n_group", model.n_group, allowed)
+    if model.topk_group > model.n_group:
+        allowed = f"allowed: an integer from 0 to n_group ({model.n_group})"
+        raise InputError("model.topk_group", model.topk_group, allowed)
 
 
 def _require(model: ModelSpec, name: str, where: str) -> None:

@@ -18,6 +18,7 @@ from tools.scenario.spec import (
     MAX_NOTES,
     MAX_PATH,
     ClusterSpec,
+    LoraSpec,
     ModelSpec,
     Scenario,
     TopologySpec,
@@ -44,7 +45,7 @@ def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
 def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
     model = build(ModelSpec, canonical_model(parts["model"]), "model.")
     stated_cluster = build(StatedCluster, parts["cluster"], "cluster.")
-    training = build(TrainingSpec, parts["training"], "training.")
+    training = _training(parts["training"])
     stated_plan = build(StatedPlan, parts["plan"], "plan.") if "plan" in parts else None
     extras = _extras(given)
     check_model(model)
@@ -55,6 +56,14 @@ def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
     if plan:
         check_plan(Facts(model=model, cluster=cluster, training=training, plan=columns_of([plan])))
     return Scenario(model=model, cluster=cluster, training=training, plan=plan, **extras)
+
+
+def _training(given: dict[str, Any]) -> TrainingSpec:
+    if given.get("lora") is not None:
+        lora = get_object(given["lora"], "training.lora")
+        refuse_unknown(lora, set(LoraSpec.model_fields), "training.lora.")
+        given = {**given, "lora": build(LoraSpec, lora, "training.lora.")}
+    return build(TrainingSpec, given, "training.")
 
 
 def _check_precision(training: TrainingSpec, device: Device) -> None:
@@ -88,6 +97,7 @@ def _identity(value: object) -> str | int | float | None:
 
 def _resolve_cluster(stated: StatedCluster, device: Device) -> ClusterSpec:
     return ClusterSpec(
+        name=stated.name,
         device=device.name,
         num_devices=stated.num_devices,
         devices_per_node=stated.devices_per_node or device.devices_per_node,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tools.scenario.fields import Integer, Record
+from tools.scenario.fields import Allowed, FromList, Integer, Record
 
 MAX_LAYERS = 10_000
 MAX_WIDTH = 1_000_000
@@ -18,10 +18,11 @@ MAX_EXPERTS = 100_000
 MAX_SEQ_LEN = 100_000_000
 MAX_DEVICES = 1_000_000
 MAX_BATCH = 1_000_000_000
+MAX_NAME = 200
 MAX_PATH = 4096
 MAX_NOTES = 100_000
 
-Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"]
 Framework = Literal[
     "megatron-core",
     "torchtitan",
@@ -36,6 +37,10 @@ Framework = Literal[
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved", "zero_bubble", "gpipe"]
 Network = Literal["rail", "fat-tree", "torus"]
+MoeDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+LoraTarget = Literal["attention", "mlp"]
+Month = Annotated[str, Field(pattern="^20[0-9]{2}-(0[1-9]|1[0-2])$")]
+MAX_CAPACITY_FACTOR = 1000
 
 
 class ModelSpec(Record):
@@ -58,7 +63,16 @@ class ModelSpec(Record):
     num_shared_experts: float = Field(0.0, ge=0, le=MAX_EXPERTS)
     shared_expert_intermediate_size: Integer = Field(0, ge=0, le=100 * MAX_WIDTH)
     first_k_dense_replace: Integer = Field(0, ge=0, le=MAX_LAYERS)
-    moe_layer_freq: Integer = Field(1, ge=1, le=MAX_LAYERS)
+    moe_layer_freq: Annotated[
+        Annotated[Integer, Field(ge=1, le=MAX_LAYERS)] | tuple[Literal[0, 1], ...],
+        FromList,
+        Allowed(
+            f"an integer from 1 to {MAX_LAYERS:,}, or a list of 0 (dense) and 1 (experts), one per layer"
+        ),
+    ] = 1
+    """Every n-th layer holds experts; a tuple has a 1 for each layer that does."""
+    n_group: Integer = Field(0, ge=0, le=MAX_EXPERTS)
+    topk_group: Integer = Field(0, ge=0, le=MAX_EXPERTS)
 
     q_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
     kv_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
@@ -79,11 +93,15 @@ class ModelSpec(Record):
         return self.kv_lora_rank > 0
 
     def is_moe_layer(self, layer: int) -> bool:
-        """Leading layers are dense, then every n-th layer holds experts (layers count from 0)."""
+        """By the list of layers, or leading dense layers and then every n-th (layers count from 0)."""
+        if isinstance(self.moe_layer_freq, tuple):
+            return self.is_moe and self.moe_layer_freq[layer] == 1
         return self.is_moe and layer >= self.first_k_dense_replace and (layer + 1) % self.moe_layer_freq == 0
 
     @property
     def num_moe_layers(self) -> int:
+        if isinstance(self.moe_layer_freq, tuple):
+            return sum(self.moe_layer_freq) if self.is_moe else 0
         leading = min(self.first_k_dense_replace, self.num_hidden_layers)
         counted = self.num_hidden_layers // self.moe_layer_freq - leading // self.moe_layer_freq
         return counted if self.is_moe else 0
@@ -108,8 +126,12 @@ class TopologySpec(Record):
 
 
 class ClusterSpec(Record):
-    """The devices a job runs on; `overrides` replaces figures of the hardware catalogue."""
+    """The devices a job runs on; `overrides` replaces figures of the hardware catalogue.
 
+    `name` is what the installation calls the cluster. Stored and shown; no prediction reads it yet.
+    """
+
+    name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
     device: str = Field(max_length=100)
     num_devices: Integer = Field(ge=1, le=MAX_DEVICES)
     devices_per_node: Integer = Field(ge=1, le=MAX_DEVICES)
@@ -117,14 +139,66 @@ class ClusterSpec(Record):
     topology: TopologySpec | None = None
 
 
+class LoraSpec(Record):
+    """Low-rank adapters on frozen base weights."""
+
+    rank: Integer = Field(ge=1, le=MAX_WIDTH)
+    targets: Annotated[
+        tuple[LoraTarget, ...],
+        FromList,
+        Field(min_length=1),
+        Allowed('a non-empty list of "attention" and "mlp"'),
+    ] = ("attention", "mlp")
+
+
 class TrainingSpec(Record):
-    """The measurement contract: plans are comparable only where it is equal."""
+    """The measurement contract: plans are comparable only where it is equal.
+
+    Everything from `software_date` on is stored and shown, but not priced yet: it changes no prediction. None
+    means "not stated": the newest known software, the framework's own default for a switch, dropless routing
+    for `capacity_factor`, full training for `lora`.
+    """
 
     seq_len: Integer = Field(ge=1, le=MAX_SEQ_LEN)
     global_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
     precision: Precision
     framework: Framework
     flash_attention: bool = True
+    software_date: Annotated[Month | None, Allowed('a month from 2000 to 2099, as "2026-06"')] = None
+    moe_dispatcher: MoeDispatcher | None = None
+    overlap_moe_communication: bool | None = None
+    cuda_graph: bool | None = None
+    capacity_factor: Annotated[
+        float | None,
+        Field(gt=0, le=MAX_CAPACITY_FACTOR),
+        Allowed(f"a number above 0 and at most {MAX_CAPACITY_FACTOR:,}, or null for dropless"),
+    ] = None
+    optimizer_offload: bool = False
+    lora: LoraSpec | None = None
+
+    def options(self) -> dict[str, str]:
+        """The optional fields that are stated, as text for tables and reports."""
+        stated = {name: getattr(self, name) for name in TRAINING_OPTIONS if getattr(self, name) is not None}
+        if self.lora is not None:
+            stated["lora"] = f"rank {self.lora.rank} on {' and '.join(self.lora.targets)}"
+        if not self.optimizer_offload:
+            del stated["optimizer_offload"]
+        words = {True: "on", False: "off"}
+        return {
+            name: words[value] if isinstance(value, bool) else str(value) for name, value in stated.items()
+        }
+
+
+TRAINING_OPTIONS = (
+    "software_date",
+    "moe_dispatcher",
+    "overlap_moe_communication",
+    "cuda_graph",
+    "capacity_factor",
+    "optimizer_offload",
+    "lora",
+)
+"""Fields of `TrainingSpec` that a scenario may leave out and that change speed at the same plan."""
 
 
 class Plan(Record):

@@ -11,6 +11,7 @@ SYNONYMS = {
     "n_layers": "num_hidden_layers",
     "num_layers": "num_hidden_layers",
     "n_embd": "hidden_size",
+    "n_embed": "hidden_size",
     "d_model": "hidden_size",
     "n_inner": "intermediate_size",
     "ffn_hidden_size": "intermediate_size",
@@ -52,6 +53,12 @@ SYNONYMS = {
     "decoder_sparse_step": "moe_layer_freq",
     "interleave_moe_layer_step": "moe_layer_freq",
     "moe_layer_interval": "moe_layer_freq",
+    "moe_router_num_groups": "n_group",
+    "n_expert_groups": "n_group",
+    "num_expert_group": "n_group",
+    "moe_router_group_topk": "topk_group",
+    "n_limited_groups": "topk_group",
+    "mtp_num_hidden_layers": "num_nextn_predict_layers",
     "mtp_num_layers": "num_nextn_predict_layers",
     "num_mtp_layers": "num_nextn_predict_layers",
     "_sliding_window_pattern": "sliding_window_pattern",
@@ -69,8 +76,9 @@ INPUTS = {
 # Real fields that look like a known one but mean something else, found by comparing all the names.
 IGNORED = {
     "conf_attention_chunk_size", "conf_num_attention_heads", "encoder_sparse_step", "layer_type",
-    "mlp_activation_function", "num_self_attention_heads", "o_lora_rank", "qk_channels", "v_channels",
-    "sliding_windows", "swa_num_attention_heads", "swa_num_key_value_heads", "unpadded_vocab_size",
+    "mlp_activation_function", "n_groups", "num_self_attention_heads", "o_lora_rank", "qk_channels",
+    "v_channels", "sliding_windows", "swa_num_attention_heads", "swa_num_key_value_heads",
+    "unpadded_vocab_size",
 }  # fmt: skip
 
 GATED_ACTIVATIONS = {"silu", "swish", "gelu_pytorch_tanh"}

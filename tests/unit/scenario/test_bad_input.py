@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tools.errors import InputError
 from tools.scenario import parse_scenario
+from tools.scenario.spec import TRAINING_OPTIONS
 
 
 def change(example: dict[str, Any], path: str, value: object) -> dict[str, Any]:
@@ -182,6 +183,9 @@ def test_a_value_of_the_wrong_kind_is_named(example: dict[str, Any], path: str, 
             {"num_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 80},
             "model.first_k_dense_replace",
         ),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "n_group": 3}, "model.n_group"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 5}, "model.topk_group"),
+        ({"num_experts": 8, "num_experts_per_tok": 2, "topk_group": 1}, "model.topk_group"),
         ({"n_layer": 40}, "model.n_layer"),
         ({"layer_types": ["linear_attention"]}, "model.layer_types"),
         ({"text_config": 3}, "model.text_config"),
@@ -260,6 +264,8 @@ PATHS = [
     ),
     *("cluster.device", "cluster.devices_per_node", "cluster.overrides", "cluster.topology"),
     *("training.precision", "training.framework", "training.flash_attention"),
+    *(f"training.{name}" for name in TRAINING_OPTIONS),
+    *("cluster.name", "model.n_group", "model.topk_group"),
     *("plan.zero_stage", "plan.sequence_parallel", "plan.recompute", "plan.schedule", "plan.other"),
 ]
 

@@ -191,11 +191,50 @@ def test_regular_expert_layers_are_understood(
     assert (spec.first_k_dense_replace, spec.moe_layer_freq, spec.num_moe_layers) == (leading, every, experts)
 
 
-@pytest.mark.parametrize("pattern", [[0, 1, 1, 0, 1, 0, 0, 1], [0] * 8, [1, 1, 0, 0, 0, 0, 0, 0]])
-def test_irregular_expert_layers_are_refused(pattern: list[int]) -> None:
+@pytest.mark.parametrize("form", ["moe_layer_freq", "mlp_layer_types", "moe_layers", "mlp_only_layers"])
+@pytest.mark.parametrize(
+    "flags", [[0, 1, 1, 0, 1, 0, 0, 1], [1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 1, 1, 1]]
+)
+def test_irregular_expert_layers_are_counted_one_by_one(flags: list[int], form: str) -> None:
+    stated: dict[str, list[Any]] = {
+        "moe_layer_freq": flags,
+        "mlp_layer_types": ["sparse" if flag else "dense" for flag in flags],
+        "moe_layers": [layer for layer, flag in enumerate(flags) if flag],
+        "mlp_only_layers": [layer for layer, flag in enumerate(flags) if not flag],
+    }
+    spec = read(MOE | {form: stated[form]})
+    assert [int(spec.is_moe_layer(layer)) for layer in range(8)] == flags
+    assert (spec.num_moe_layers, spec.first_k_dense_replace) == (sum(flags), flags.index(1))
+    assert read(MOE | spec.model_dump()) == spec
+
+
+@pytest.mark.parametrize("pattern", [[0] * 8, [1, 0], [], [0, 1, 2, 1, 1, 1, 1, 1], [True] * 8, ["1"] * 8])
+def test_a_list_of_expert_layers_that_says_nothing_sensible_is_refused(pattern: list[Any]) -> None:
     with pytest.raises(InputError) as caught:
         read(MOE | {"moe_layer_freq": pattern})
     assert caught.value.field == "model.moe_layer_freq"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n_group": 2, "topk_group": 1},
+        {"moe_router_num_groups": 2, "moe_router_group_topk": 1},
+        {"n_expert_groups": 2, "n_limited_groups": 1, "n_groups": 7},
+    ],
+)
+def test_node_limited_routing_is_kept_under_the_contracts_names(fields: dict[str, int]) -> None:
+    spec = read(MOE | fields)
+    assert (spec.n_group, spec.topk_group) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("synonym", "field"),
+    [("n_embed", "hidden_size"), ("mtp_num_hidden_layers", "num_nextn_predict_layers")],
+)
+def test_further_synonyms_are_read(synonym: str, field: str) -> None:
+    config = {name: value for name, value in BASE.items() if name != field}
+    assert getattr(read(config | {synonym: 64}), field) == 64
 
 
 @pytest.mark.parametrize(
