@@ -27,6 +27,8 @@ Nothing is proposed that does not fit or that the framework refuses, and the tra
 
 `constraints` in the scenario restricts the search:
   "constraints": {"tp": [4, 8], "pp": 2}        allowed or fixed values of any plan field
+  "constraints": {"tp": {"max": 8, "not": [3]}} bounds ("min", "max") and excluded values ("not")
+  "constraints": {"space": "all"}               "practice" (default) or "all"; no effect yet
   "constraints": {"max_memory_fraction": 0.85}  share of the device's memory that may be filled
   "constraints": {"keep_checkpoint_layout": true}   tp and pp stay as they are
   "constraints": {"max_changes": 2}             at most so many fields differ from today's plan

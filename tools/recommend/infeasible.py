@@ -35,21 +35,18 @@ def infeasible(workload: Workload, progress: Progress | None = None) -> Infeasib
 
 def _nothing_legal(workload: Workload) -> str:
     t, c = workload.scenario.training, workload.scenario.cluster
-    constrained = ", ".join(f"{name} {_listed(values)}" for name, values in _constrained(workload).items())
+    constrained = ", ".join(f"{name} {text}" for name, text in _constrained(workload).items())
     return (
         f"no plan is legal: {t.framework} accepts none for {c.num_devices} devices, a global batch of "
         f"{t.global_batch_size} and the constraints {constrained or 'none'}"
     )
 
 
-def _listed(values: object) -> str:
-    return " or ".join(map(str, values)) if isinstance(values, tuple) else str(values)
-
-
-def _constrained(workload: Workload) -> dict[str, object]:
+def _constrained(workload: Workload) -> dict[str, str]:
     """What the user forbade, but for memory."""
     own = parse_constraints(workload.scenario.constraints, workload.scenario.plan)
-    return {**own.allowed, **({} if own.max_changes is None else {"max_changes": own.max_changes})}
+    changes = {} if own.max_changes is None else {"max_changes": str(own.max_changes)}
+    return {name: own.describe(name) for name in own.fields} | changes
 
 
 def _remedies(workload: Workload, progress: Progress | None) -> list[str]:

@@ -15,7 +15,7 @@ from tools.recommend.workload import Workload
 from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.spec import MAX_DEVICES
 from tools.sharding.ranked import Ranked
-from tools.sharding.space import Mask, Table, decoded, encoded, joined, to_columns, where
+from tools.sharding.space import Mask, Table, decoded, joined, permitted_mask, to_columns, where
 
 DEGREES = ("dp", "pp", "tp", "cp")
 
@@ -33,7 +33,7 @@ def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> dict[st
     scenario = workload.scenario.model_copy(update={"cluster": cluster})
     name = f"{devices} device{'s' if devices > 1 else ''}"
     carried = joined(list(_carried(kept.plans, up, down)))
-    plans = where(carried, _allowed(workload, carried) & _legal(scenario, carried))
+    plans = where(carried, permitted_mask(workload.constraints, carried) & _legal(scenario, carried))
     found = _fastest(replace(workload, scenario=scenario), plans)
     if found is None:
         return {
@@ -60,14 +60,6 @@ def _carried(plans: Table, up: int, down: int) -> Iterator[Table]:
 def _legal(scenario: Scenario, plans: Table) -> Mask:
     facts = Facts(scenario.model, scenario.cluster, scenario.training, to_columns(plans))
     return np.asarray(np.broadcast_to(legal_mask(facts), plans["tp"].shape))
-
-
-def _allowed(workload: Workload, plans: Table) -> Mask:
-    """Where the user's constraints hold too."""
-    allowed = np.ones(plans["tp"].shape, dtype=np.bool_)
-    for name, values in workload.constraints.allowed.items():
-        allowed &= np.isin(plans[name], [encoded(name, value) for value in values])
-    return allowed
 
 
 def _fastest(workload: Workload, plans: Table) -> tuple[Plan, float] | None:

@@ -60,9 +60,13 @@ def explain(
 def _forbidden(workload: Workload, plan: Plan) -> str | None:
     """Which of the user's constraints the plan breaks."""
     today, most = workload.scenario.plan, workload.constraints.max_changes
-    for name, values in workload.constraints.allowed.items():
-        if getattr(plan, name) not in (*values, None):
-            return f"constraints.{name} allows {' or '.join(map(str, values))} only"
+    constraints = workload.constraints
+    for name in constraints.fields:
+        value = getattr(plan, name)
+        if value is not None and not constraints.permits(name, value):
+            text = constraints.describe(name)
+            only = "" if name in constraints.limits else " only"
+            return f"constraints.{name} allows {text}{only}"
     if today is None or most is None:
         return None
     made = int(count_changes(today, table_of([plan]))[0])
@@ -106,7 +110,7 @@ def find_changed(workload: Workload, plan: Plan, update: dict[str, object]) -> P
     if "dp_shard" not in update:
         values["dp_shard"] = _shard_group(plan, values["zero_stage"], values["dp"] * values["cp"])
     if "sequence_parallel" not in update:
-        allowed = True in workload.constraints.allowed.get("sequence_parallel", (True,))
+        allowed = workload.constraints.permits("sequence_parallel", True)
         wanted = plan.sequence_parallel or ("tp" in update and allowed)
         values["sequence_parallel"] = wanted and values["tp"] > 1
     if "vpp" not in update and values["pp"] == 1:

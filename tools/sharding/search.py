@@ -85,12 +85,15 @@ class Search:
         self.settings = memory_settings(keys.framework, [scenario.training.precision])
         self._device = scenario_device(scenario.cluster)
         self.limit_bytes = float(self._device.memory_bytes) * constraints.max_memory_fraction
-        recomputes = constraints.allowed.get("recompute", RECOMPUTES)
-        self.codes = sorted({encoded("recompute", name) for name in recomputes})
+        self.codes = [
+            encoded("recompute", name) for name in RECOMPUTES if constraints.permits("recompute", name)
+        ]
 
     def run(self, progress: Progress | None = None) -> Found:
         """Nothing found leaves `best` empty."""
         started = time.perf_counter()
+        if not self.codes:  # the user and the framework's configuration leave no recomputation in common
+            return Found(NOTHING, NOTHING, 0, 0, time.perf_counter() - started)
         degrees = self._likely_first(self._undominated(self.space.degrees()))
         searched = timed = 0
         kept = front = NOTHING

@@ -48,9 +48,7 @@ class PlanSpace:
     def __init__(self, scenario: Scenario, constraints: Constraints) -> None:
         self.scenario = scenario
         self._framework = get_framework(scenario.training.framework)
-        self._allowed = {
-            name: {encoded(name, value) for value in values} for name, values in constraints.allowed.items()
-        }
+        self._constraints = constraints
 
     def degrees(self) -> Table:
         """Every (tp, pp, cp, dp) whose product is the number of devices, with sequence parallelism."""
@@ -92,8 +90,8 @@ class PlanSpace:
 
     def with_sharding(self, table: Table) -> Table:
         """Adds zero_stage and dp_shard: none, every hybrid size, the whole data-parallel group."""
-        wanted = self._allowed.get("zero_stage", range(4))
-        stages = [stage for stage in self._values("zero_stage", range(4)) if stage in wanted]
+        permitted = self._values("zero_stage", range(4))
+        stages = [stage for stage in permitted if self._constraints.permits("zero_stage", stage)]
 
         def options(ranks: int) -> Options:
             # Sharding over one rank is no sharding; it is kept only where framework or user always shard.
@@ -122,15 +120,13 @@ class PlanSpace:
 
     def _permitted(self, names: tuple[str, ...], option: tuple[int, ...]) -> bool:
         pairs = zip(names, option, strict=True)
-        return all(name not in self._allowed or value in self._allowed[name] for name, value in pairs)
+        return all(self._constraints.permits(name, decoded_value(name, code)) for name, code in pairs)
 
     def _legal(self, table: Table) -> Table:
         """The rows that break no rule, as far as the fields that are there can tell."""
         s = self.scenario
         facts = Facts(s.model, s.cluster, s.training, cast(PlanColumns, SimpleNamespace(**_typed(table))))
-        legal = np.ones(count(table), dtype=np.bool_)
-        for name in table.keys() & self._allowed.keys():
-            legal &= np.isin(table[name], [*self._allowed[name]])
+        legal = permitted_mask(self._constraints, table)
         for rule in rules_for(s.training.framework):
             try:
                 legal &= ~rule.breaks(facts)
@@ -148,6 +144,25 @@ def encoded(name: str, value: object) -> int:
     """A plan's value as the integer that stands for it in a table."""
     codes = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
     return codes.index(str(value)) if codes else int(cast(int, value))
+
+
+def decoded_value(name: str, code: int) -> object:
+    """What the integer of a table stands for."""
+    codes = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
+    if codes:
+        return codes[code]
+    return bool(code) if name == "sequence_parallel" else code
+
+
+def permitted_mask(constraints: Constraints, table: Table) -> Mask:
+    """The rows whose values the user's constraints on single fields permit."""
+    mask = np.ones(count(table), dtype=np.bool_)
+    for name in constraints.fields:
+        if name in table:
+            codes, rows = np.unique(table[name], return_inverse=True)
+            verdicts = [constraints.permits(name, decoded_value(name, int(code))) for code in codes]
+            mask &= np.asarray(verdicts, dtype=np.bool_)[rows]
+    return mask
 
 
 def decoded(table: Table, row: int) -> dict[str, object]:

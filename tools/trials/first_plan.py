@@ -47,8 +47,8 @@ def _plan(tp: int, pp: int, dp: int, stage: int, recompute: str) -> StatedPlan:
 
 
 def _is_allowed(workload: Workload, plan: Plan) -> bool:
-    allowed = workload.constraints.allowed.items()
-    return all(getattr(plan, name) in values for name, values in allowed)
+    constraints = workload.constraints
+    return all(constraints.permits(name, getattr(plan, name)) for name in constraints.fields)
 
 
 def _fits(workload: Workload, plan: Plan) -> bool:

@@ -109,8 +109,9 @@ class SearchCreate(ScenarioCreate):
 
     constraints: ObjectOrNull = Field(
         None,
-        description="a value or a list of allowed values per plan field (`tp`: [2, 4]); "
-        "`max_memory_fraction` (0.92); from today's plan `max_changes` and `keep_checkpoint_layout` (tp, pp)",
+        description="per plan field a value, a list of allowed values (`tp`: [2, 4]) or an object of `not` "
+        "(a list), `min` and `max`; `max_memory_fraction` (0.92); `space`, `practice` (default) or `all`; "
+        "from today's plan `max_changes` and `keep_checkpoint_layout` (tp, pp)",
     )
     traces: TextOrNull = Field(
         None, description="`trace:<id>` of an upload; a folder of the server with the scope admin"

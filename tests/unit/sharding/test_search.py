@@ -15,10 +15,10 @@ from tests.unit.sharding.scenes import (
 )
 from tools.cost.predict import predict
 from tools.scenario import Facts, Plan, Scenario, legal_mask
-from tools.sharding.constraints import Constraints, parse_constraints
+from tools.sharding.constraints import Constraints, Limit, parse_constraints
 from tools.sharding.ranked import front_bytes
 from tools.sharding.search import Found, Search
-from tools.sharding.space import decoded, encoded, to_columns
+from tools.sharding.space import decoded, decoded_value, to_columns
 
 GIB = 2.0**30
 TIGHT_GIB = (2.3, 3.0)
@@ -128,7 +128,15 @@ def test_all_that_is_returned_is_legal(framework: str) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    [{"tp": 2}, {"recompute": "full"}, {"recompute": ["selective", "full"], "pp": [1, 2]}, {"zero_stage": 0}],
+    [
+        {"tp": 2},
+        {"recompute": "full"},
+        {"recompute": ["selective", "full"], "pp": [1, 2]},
+        {"zero_stage": 0},
+        {"tp": {"min": 2, "max": 4}, "pp": {"not": [1]}},
+        {"recompute": {"not": ["none"]}, "micro_batch_size": {"max": 2}, "zero_stage": {"max": 2}},
+        {"schedule": {"not": ["1f1b"]}, "pp": {"min": 2}, "sequence_parallel": {"not": [True]}},
+    ],
     ids=str,
 )
 def test_the_winner_under_constraints_is_the_fastest_that_obeys_them(given: dict[str, Any]) -> None:
@@ -137,16 +145,24 @@ def test_the_winner_under_constraints_is_the_fastest_that_obeys_them(given: dict
     rows = counted("torchtitan", True)
     costs = priced(s, rows)
     eligible = costs.memory_bytes <= fitting_limit_bytes(s)
-    for name, values in wanted.allowed.items():
-        eligible &= np.isin(rows[:, FIELDS.index(name)], [encoded(name, v) for v in values])
+    for name in wanted.fields:
+        codes = rows[:, FIELDS.index(name)].tolist()
+        eligible &= np.array([wanted.permits(name, decoded_value(name, code)) for code in codes])
     found = search(s, wanted)
     assert found.best.step_time_s[0] == pytest.approx(np.min(costs.step_time_s[eligible]), rel=1e-9)
-    for name, values in wanted.allowed.items():
-        assert {decoded(found.best.plans, i)[name] for i in range(len(found.best.step_time_s))} <= set(values)
+    for row in range(len(found.best.step_time_s)):
+        plan = decoded(found.best.plans, row)
+        assert all(wanted.permits(name, plan[name]) for name in given)
 
 
 def test_an_impossible_constraint_finds_nothing() -> None:
     found = search(scenario("megatron-core"), parse_constraints({"tp": 3}, None))
+    assert (len(found.best.step_time_s), len(found.front.step_time_s), found.searched) == (0, 0, 0)
+
+
+def test_no_recomputation_left_finds_nothing() -> None:
+    limits = {"recompute": Limit(excluded=("none", "selective", "full"))}
+    found = search(scenario("megatron-core"), Constraints(limits=limits))
     assert (len(found.best.step_time_s), len(found.front.step_time_s), found.searched) == (0, 0, 0)
 
 
