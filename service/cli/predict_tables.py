@@ -30,7 +30,11 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
     capacity = device.memory_bytes / GIB
     where = f" on {scenario.cluster.num_devices} x {device.title}"
     how = f", {scenario.training.framework}, {scenario.training.precision}"
-    console.print(Text.assemble(said(scenario.model.name or "model", "bold"), where + how))
+    console.print(Text.assemble(said(scenario.model.name or "model", "bold"), where, _cluster(scenario), how))
+    if options := scenario.training.options():
+        listed = ", ".join(f"{name} {value}" for name, value in options.items())
+        console.print(f"  stated      {listed} (no effect on the prediction yet)")
+    console.print(f"  parameters  {_parameters(p)}")
     console.print(
         f"  step time   [bold]{_seconds(p['step_time_s'])}[/]   "
         f"(80% interval {span(_number(p['step_time_low_s']), _number(p['step_time_high_s']))} s)"
@@ -47,6 +51,22 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
     )
     console.print()
     console.print(_bars("memory", "GiB", cast("dict[str, float]", p["memory_gib"]), capacity))
+
+
+def _cluster(scenario: Scenario) -> Text:
+    name = scenario.cluster.name
+    return Text.assemble(" in ", said(name)) if name else Text("")
+
+
+def _parameters(p: Prediction) -> str:
+    total, active = int(_number(p["parameters"])), int(_number(p["active_parameters"]))
+    return (
+        _billions(total) if active == total else f"{_billions(total)}, {_billions(active)} active per token"
+    )
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:,.3g} B" if count < 1e11 else f"{count / 1e9:,.0f} B"
 
 
 def _bars(title: str, unit: str, parts: Mapping[str, float], whole: float) -> Table:

@@ -15,7 +15,7 @@ from tools.cost.inputs import Array, Inputs
 from tools.cost.intervals import interval
 from tools.cost.memory import GIB
 from tools.cost.memory_settings import memory_settings
-from tools.cost.sizes import model_flops_per_token
+from tools.cost.sizes import count_parameters, model_flops_per_token
 from tools.cost.step import Breakdown
 from tools.scenario.spec import Scenario
 
@@ -54,6 +54,7 @@ def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = Non
     `step_time_s` is the sum of `breakdown_s`; 80% of published runs lie between `step_time_low_s` and
     `step_time_high_s`. `bottleneck` is compute, memory, communication, pipeline or host. `mfu` is
     `model_tflops_per_device` over the device's peak; `tokens_per_s_per_device` counts tokens of the batch.
+    `parameters` counts the model's, `active_parameters` those that one token uses.
     """
     if not scenarios:
         return []
@@ -61,7 +62,12 @@ def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = Non
     batch = predict_rows(x, keys, [s.training.precision for s in scenarios], calibration)
     table = _tabulate(batch)
     return [
-        {"id": scenario.id, **{name: column[row] for name, column in table.items()}, **_nested(batch, row)}
+        {
+            "id": scenario.id,
+            **{name: column[row] for name, column in table.items()},
+            **_parameters(scenario),
+            **_nested(batch, row),
+        }
         for row, scenario in enumerate(scenarios)
     ]
 
@@ -104,6 +110,11 @@ def _tabulate(batch: Batch) -> dict[str, list[object]]:
         **{name: np.broadcast_to(column, shape).tolist() for name, column in columns.items()},
         "bottleneck": [*bottlenecks(costs.breakdown, costs.fits)],
     }
+
+
+def _parameters(scenario: Scenario) -> dict[str, int]:
+    count = count_parameters(scenario.model)
+    return {"parameters": count.total, "active_parameters": count.active}
 
 
 def _nested(batch: Batch, row: int) -> dict[str, dict[str, float]]:

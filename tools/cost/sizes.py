@@ -1,10 +1,12 @@
-"""How many parameters a rank holds, and how the layers lie over the pipeline stages."""
+"""How many parameters a model has and a rank holds, and how the layers lie over the pipeline stages."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from tools.cost.inputs import Array, Inputs
+from tools.scenario.spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,50 @@ def total_parameters(x: Inputs) -> Array:
         x.experts * mlp_parameters(x, x.moe_ffn) + mlp_parameters(x, x.shared_ffn) + x.hidden * x.experts
     )
     return attention + dense + moe + (2.0 - x.tied) * x.vocab * x.hidden
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """`active` are the parameters that one token uses: of the routed experts only those it is sent to."""
+
+    total: int
+    active: int
+
+
+@lru_cache(maxsize=256)
+def count_parameters(m: ModelSpec) -> ParameterCount:
+    """The exact count of the model, in integers.
+
+    Counts what a `ModelSpec` knows: embedding and head, attention, MLPs, experts, router and norms. Biases
+    and query/key norms are missing because it does not know them, and multi-token prediction layers because
+    published sizes leave them out.
+    """
+    h, moe_layers = m.hidden_size, m.num_moe_layers
+    shared = m.shared_expert_intermediate_size or round(m.num_shared_experts * m.moe_intermediate_size)
+    matrices = 3 if m.gated_mlp else 2
+    expert = matrices * h * m.moe_intermediate_size
+    every_token = (
+        (1 if m.tie_word_embeddings else 2) * m.vocab_size * h
+        + m.num_hidden_layers * (_attention_count(m) + 2 * h)
+        + m.num_dense_layers * matrices * h * m.intermediate_size
+        + moe_layers * (matrices * h * shared + h * m.num_experts)
+        + h  # the norm before the head
+    )
+    return ParameterCount(
+        total=every_token + moe_layers * m.num_experts * expert,
+        active=every_token + moe_layers * m.num_experts_per_tok * expert,
+    )
+
+
+def _attention_count(m: ModelSpec) -> int:
+    """One layer; under MLA with the norms of the two latents (DeepSeek-V3's modeling code)."""
+    h, heads = m.hidden_size, m.num_attention_heads
+    if not m.is_mla:
+        return 2 * h * m.head_dim * (heads + m.num_key_value_heads)
+    query_dim = heads * (m.qk_nope_head_dim + m.qk_rope_head_dim)
+    query = m.q_lora_rank * (h + 1 + query_dim) if m.q_lora_rank else h * query_dim
+    latent = h * (m.kv_lora_rank + m.qk_rope_head_dim) + m.kv_lora_rank
+    return query + latent + heads * (m.kv_lora_rank * (m.qk_nope_head_dim + m.v_head_dim) + m.v_head_dim * h)
 
 
 def causal_keys(x: Inputs) -> Array:

@@ -15,6 +15,8 @@ class PredictionPublic(BaseModel):
     step_time_s: float
     step_time_low_s: float = Field(description="low end of an 80% interval")
     step_time_high_s: float
+    parameters: int = Field(description="exact count of the model")
+    active_parameters: int = Field(description="those that one token uses; fewer with experts")
     tokens_per_s_per_device: float
     model_tflops_per_device: float
     mfu: float

@@ -14,8 +14,9 @@ from service.cli.main import main
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "llama-3.1-70b-64xh100.json"
 KEYS = {
-    "id", "fits", "step_time_s", "step_time_low_s", "step_time_high_s", "tokens_per_s_per_device",
-    "model_tflops_per_device", "mfu", "peak_memory_gib", "bottleneck", "breakdown_s", "memory_gib",
+    "id", "fits", "step_time_s", "step_time_low_s", "step_time_high_s", "parameters", "active_parameters",
+    "tokens_per_s_per_device", "model_tflops_per_device", "mfu", "peak_memory_gib", "bottleneck",
+    "breakdown_s", "memory_gib",
 }  # fmt: skip
 BREAKDOWN = {
     "compute", "memory_bound_ops", "tp_comm_exposed", "cp_comm_exposed", "ep_comm_exposed", "dp_comm_exposed",
@@ -74,6 +75,18 @@ def test_a_prediction_has_the_contract_s_keys_and_adds_up(run: Run, example: dic
     assert sum(prediction["breakdown_s"].values()) == pytest.approx(prediction["step_time_s"])
     assert sum(prediction["memory_gib"].values()) == pytest.approx(prediction["peak_memory_gib"])
     assert prediction["id"] == example.get("id")
+
+
+def test_the_table_shows_what_was_stated_and_the_parameters(run: Run, example: dict[str, Any]) -> None:
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 28672}
+    example["cluster"]["name"] = "gamma-west"
+    example["training"] |= {"software_date": "2026-06", "cuda_graph": True}
+    dense = " ".join(run(example, options=()).out.split())
+    assert "in gamma-west" in dense
+    assert "software_date 2026-06, cuda_graph on (no effect on the prediction yet)" in dense
+    assert "parameters 70.6 B step time" in dense
+    example["model"] |= experts
+    assert "B active per token" in run(example, options=()).out
 
 
 def test_lines_come_back_in_order_with_their_ids(run: Run, example: dict[str, Any]) -> None:
