@@ -145,8 +145,8 @@ class LoraSpec(Record):
     rank: Integer = Field(ge=1, le=MAX_WIDTH)
     targets: Annotated[
         tuple[LoraTarget, ...],
-        FromList,
         Field(min_length=1),
+        FromList,
         Allowed('a non-empty list of "attention" and "mlp"'),
     ] = ("attention", "mlp")
 

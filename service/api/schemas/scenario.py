@@ -4,6 +4,7 @@ Described here, read by `tools.scenario`: its messages name the field and the ne
 checked twice. Hence every part is `Any` with a schema for readers.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -62,14 +63,21 @@ _BOUNDS = {"ge": "minimum", "le": "maximum"}
 
 
 def _schema_of(part: type[BaseModel]) -> dict[str, Any]:
-    return cast("dict[str, Any]", _in_json_schema(part.model_json_schema()))
+    schema = part.model_json_schema()
+    parts = schema.pop("$defs", {})
+    return cast("dict[str, Any]", _in_json_schema(schema, parts))
 
 
-def _in_json_schema(value: object) -> object:
-    """Pydantic writes the bounds of a whole number or null in words of its own, which clients pass over."""
+def _in_json_schema(value: object, parts: Mapping[str, object]) -> object:
+    """Pydantic writes the bounds of a whole number or null in words of its own, which clients pass over.
+
+    References to nested parts are replaced by the parts: inside an OpenAPI document they would lead nowhere.
+    """
     if isinstance(value, dict):
-        return {_BOUNDS.get(name, name): _in_json_schema(inner) for name, inner in value.items()}
-    return [_in_json_schema(inner) for inner in value] if isinstance(value, list) else value
+        if "$ref" in value:
+            return _in_json_schema(parts[value["$ref"].removeprefix("#/$defs/")], parts)
+        return {_BOUNDS.get(name, name): _in_json_schema(inner, parts) for name, inner in value.items()}
+    return [_in_json_schema(inner, parts) for inner in value] if isinstance(value, list) else value
 
 
 Model = Annotated[Any, WithJsonSchema(_MODEL_SCHEMA)]

@@ -23,6 +23,7 @@ from service.settings import Settings
 from service.store.database import open_database
 from service.work.queue import Queue
 from tests.unit.service_api.served import Served
+from tools.scenario.spec import TRAINING_OPTIONS
 
 METHODS = ("get", "put", "post", "delete")
 OPEN = ("/healthz", "/readyz")
@@ -230,6 +231,20 @@ def test_bounds_are_in_the_words_of_json_schema(document: dict[str, Any]) -> Non
     assert plan["properties"]["vpp"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 10_000}
 
 
+def test_the_options_of_training_and_the_parameters_of_a_prediction_are_described(
+    document: dict[str, Any],
+) -> None:
+    schemas = document["components"]["schemas"]
+    training = schemas["ScenarioCreate"]["properties"]["training"]["properties"]
+    assert set(TRAINING_OPTIONS) <= training.keys()
+    assert training["lora"]["anyOf"][0]["properties"]["targets"]["minItems"] == 1
+    assert "name" in schemas["ScenarioCreate"]["properties"]["cluster"]["properties"]
+    counts = [schemas["PredictionPublic"]["properties"][name] for name in ("parameters", "active_parameters")]
+    assert [count["type"] for count in counts] == ["integer", "integer"]
+
+
 def test_the_constraints_that_there_are_are_named(document: dict[str, Any]) -> None:
     says = document["components"]["schemas"]["SearchCreate"]["properties"]["constraints"]["description"]
-    assert all(name in says for name in ("max_memory_fraction", "keep_checkpoint_layout", "max_changes"))
+    assert all(
+        name in says for name in ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space")
+    )
