@@ -41,6 +41,8 @@ def export_megatron(job: Job) -> Export:
 def arguments(job: Job) -> dict[str, Any]:
     """By Megatron's own names with underscores; True for a flag."""
     training, plan = job.scenario.training, job.plan
+    if training.precision not in PRECISION_ARGUMENTS:
+        raise job.refuse_precision("Megatron-LM", PRECISION_ARGUMENTS)
     return {
         **degrees(job),
         **_stages(job),

@@ -25,6 +25,8 @@ NO_RECOMPUTE = {"recompute_granularity": None, "recompute_method": None, "recomp
 def export_nemo(job: Job) -> Export:
     """Every field is written, since a recipe has defaults of its own."""
     training, plan = job.scenario.training, job.plan
+    if training.precision not in MIXED_PRECISIONS:
+        raise job.refuse_precision("Megatron-Bridge", MIXED_PRECISIONS)
     overrides = {
         "model": _model(job),
         "train": {"micro_batch_size": plan.micro_batch_size, "global_batch_size": training.global_batch_size},

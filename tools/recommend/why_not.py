@@ -65,8 +65,10 @@ def _forbidden(workload: Workload, plan: Plan) -> str | None:
         value = getattr(plan, name)
         if value is not None and not constraints.permits(name, value):
             text = constraints.describe(name)
-            only = "" if name in constraints.limits else " only"
-            return f"constraints.{name} allows {text}{only}"
+            is_limit = name in constraints.limits
+            return (
+                f"constraints.{name} says: {text}" if is_limit else f"constraints.{name} allows {text} only"
+            )
     if today is None or most is None:
         return None
     made = int(count_changes(today, table_of([plan]))[0])

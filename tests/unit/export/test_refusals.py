@@ -41,6 +41,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str, st
     ("accelerate", {"zero_stage": 0}, {}, {}, "plan.zero_stage", "with FSDP only"),
     ("accelerate", {"zero_stage": 1}, {}, {}, "plan.tp", "ZeRO alone"),
     ("accelerate", {}, {}, {"precision": "mxfp8"}, "training.precision", "Accelerate takes"),
+    ("megatron", {}, {}, {"precision": "int8"}, "training.precision", "Megatron-LM takes fp32"),
+    ("nemo", {}, {}, {"precision": "int8"}, "training.precision", "Megatron-Bridge takes fp32"),
     ("accelerate", {"cp": 2, "dp": 16, "dp_shard": 2}, {}, {}, "plan.dp_shard", "above it"),
 ]  # fmt: skip
 
@@ -60,6 +62,8 @@ def test_a_plan_that_a_format_cannot_express_is_refused(
     example["training"] |= training
     if training.get("precision") in ("mxfp8", "nvfp4"):
         example["cluster"]["device"] = "b200"
+    if training.get("precision") == "int8":
+        example["cluster"]["device"] = "tpu-v6e"
     scenario = parse_scenario(example)
     with pytest.raises(InputError) as caught:
         export_plan(scenario, name)

@@ -28,7 +28,7 @@ PRECISIONS = {
     "torchtitan": ("fp32", "bf16", "fp8", "mxfp8"),
     "megatron": ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"),
     "deepspeed": ("fp32", "fp16", "bf16"),
-    "maxtext": ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"),
+    "maxtext": ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"),
 }
 
 
@@ -78,7 +78,8 @@ def _legal(draw: st.DrawFn, name: str, plan: dict[str, Any], experts: bool) -> S
         "framework": FRAMEWORKS[name],
     }
     devices = plan["tp"] * plan["pp"] * plan["cp"] * plan["dp"]
-    cluster = {"device": "b200", "num_devices": devices, "devices_per_node": 8}
+    device = "tpu-v6e" if training["precision"] == "int8" else "b200"
+    cluster = {"device": device, "num_devices": devices, "devices_per_node": 8}
     scenario = {"model": model, "cluster": cluster, "training": training, "plan": plan}
     try:
         return parse_scenario(scenario)
