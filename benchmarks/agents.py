@@ -25,19 +25,25 @@ sys.path.insert(0, str(REPO))
 from graph.context import Context  # noqa: E402
 from graph.request import parse_request  # noqa: E402
 from graph.session import Session  # noqa: E402
+from research.fit import MEASUREMENTS  # noqa: E402
+from research.published import (  # noqa: E402  # noqa: E402
+    CLOSE,
+    Measurement,
+    count_differences,
+    expert_runs,
+    predicted_s,
+    read_measurements,
+)
 from service.cli.parser import positive_number  # noqa: E402
-from service.context import open_context, reasoner_of  # noqa: E402
+from service.runtime import open_context, reasoner_of  # noqa: E402
 from service.settings import load_settings  # noqa: E402
 from tools.errors import AsapError  # noqa: E402
-from tools.fit.main import MEASUREMENTS  # noqa: E402
-from tools.fit.measurements import Measurement, read_measurements  # noqa: E402
 from tools.kb import KnowledgeBase  # noqa: E402
 from tools.kb.seed import Seed  # noqa: E402
 from tools.recommend.workload import Workload  # noqa: E402
 from tools.scenario import Plan, Scenario, parse_scenario  # noqa: E402
-from tools.sharding.constraints import Constraints  # noqa: E402
-from tools.sharding.space import table_of  # noqa: E402
-from tools.validate.experts import CLOSE, count_differences, expert_runs, predicted_s  # noqa: E402
+from tools.search.constraints import Constraints  # noqa: E402
+from tools.search.space import table_of  # noqa: E402
 
 Report = dict[str, Any]
 PROFILED = ("base.json", "round1/base"), ("base.json", "round4/base"), ("wide.json", "round4/wide")

@@ -24,8 +24,8 @@ import tomli  # noqa: E402
 
 from tools.errors import DataError  # noqa: E402
 from tools.kb import KnowledgeBase, find_local_embedder, open_folder, open_seed  # noqa: E402
-from tools.kb.entry import Entry  # noqa: E402
-from tools.kb.lexical import LexicalIndex  # noqa: E402
+from tools.kb.entries import Entry  # noqa: E402
+from tools.kb.search import LexicalIndex  # noqa: E402
 from tools.kb.seed import load_seed  # noqa: E402
 
 QUERIES = REPO / "benchmarks" / "kb_queries.toml"

@@ -2,7 +2,7 @@
 
     python benchmarks/nightly.py [--histories N] [--seed N]
 
-On synthetic histories (tools/nightly/synthetic.py): invented nights, noise of 1 to 13 percent as repeated
+On synthetic histories (research/nights.py): invented nights, noise of 1 to 13 percent as repeated
 real runs had it, regressions of 2 to 20 percent from one night on. Of every second one the cause is recorded.
 Simpler tests stand beside the review's own, so that what it adds can be seen.
 """
@@ -18,12 +18,24 @@ sys.path.insert(0, str(REPO))
 
 import numpy as np  # noqa: E402
 
+from research.nights import (  # noqa: E402  # noqa: E402
+    LEARNT,
+    MEASURED,
+    MONTH,
+    SHAPES,
+    SIZES,
+    WATCHED,
+    WEEK,
+    Noise,
+    quiet_history,
+    score_found,
+    score_quiet,
+    with_regression,
+)
 from service.cli.parser import positive_number  # noqa: E402
 from tools.nightly.night import Night  # noqa: E402
 from tools.nightly.noise import Values  # noqa: E402
-from tools.nightly.score import LEARNT, MONTH, WATCHED, WEEK, score_found, score_quiet  # noqa: E402
 from tools.nightly.steps import Rules  # noqa: E402
-from tools.nightly.synthetic import MEASURED, SHAPES, SIZES, Noise, quiet_history, with_regression  # noqa: E402
 
 REGRESSIONS = (0.02, 0.03, 0.05, 0.1, 0.2)
 MAD_FACTOR = 1.4826

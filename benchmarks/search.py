@@ -22,9 +22,9 @@ sys.path.insert(0, str(REPO))
 from service.cli.parser import positive_number  # noqa: E402
 from tools.recommend.words import short  # noqa: E402
 from tools.scenario import Plan, parse_scenario  # noqa: E402
-from tools.sharding.constraints import Constraints  # noqa: E402
-from tools.sharding.search import Search  # noqa: E402
-from tools.sharding.space import decoded  # noqa: E402
+from tools.search.constraints import Constraints  # noqa: E402
+from tools.search.search import Search  # noqa: E402
+from tools.search.space import decoded  # noqa: E402
 
 GPT_1T: dict[str, Any] = {
     "model": {

@@ -175,11 +175,11 @@ FILTERS = {
 
 def fill(site: Site, count: int) -> None:
     """Straight into the database: how they came there is not what is measured."""
+    from service.db.engine import open_database
+    from service.db.models import labels, sessions
+    from service.db.sessions import NewSession, create_session
     from service.settings import Settings
-    from service.store.database import open_database
-    from service.store.sessions import NewSession, create_session
-    from service.store.tables import labels, sessions
-    from service.work.queue import prepare
+    from service.worker.jobs import prepare
 
     settings = Settings(data_dir=site.folder, database_url=site.database_url, _env_file=None)
     database = open_database(settings.database)
@@ -200,7 +200,7 @@ def fill(site: Site, count: int) -> None:
 
 
 def ended_session(model: dict[str, Any], number: int, count: int) -> dict[str, Any]:
-    from service.store.ids import new_id
+    from service.db.models import new_id
 
     part, at = number % 100, 1.7e9 + number
     word = "needle" if number == count // 2 else "hay"

@@ -71,7 +71,7 @@ def worker(site: Site, number: int = 0, **settings: object) -> Iterator[Program]
     """One worker and nothing else. With PostgreSQL each has a folder of its own for what it learns."""
     folder = site.folder / f"worker{number}" if site.database_url else site.folder
     environment = site.environment(**settings) | {"ASAP_DATA_DIR": str(folder)}
-    with _started([sys.executable, "-m", "service.work"], environment) as process:
+    with _started([sys.executable, "-m", "service.worker"], environment) as process:
         yield Program(process)
 
 

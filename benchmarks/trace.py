@@ -87,7 +87,7 @@ def _measure(name: str, files: list[Path], args: argparse.Namespace) -> dict[str
 
 
 def _compare(files: list[Path], args: argparse.Namespace) -> None:
-    from tools.trace.decompress import ReadLimits, open_json
+    from tools.trace.stream import ReadLimits, open_json
 
     megabytes = 0.0
     for path in files:

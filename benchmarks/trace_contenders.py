@@ -16,9 +16,8 @@ Breakdown = tuple[float, float]
 
 def asap(path: Path) -> Breakdown:
     from tools.trace.breakdown import measure
-    from tools.trace.classify import classify
+    from tools.trace.classify import classify, load_patterns
     from tools.trace.kineto import read_kineto
-    from tools.trace.patterns import load_patterns
 
     trace = read_kineto(path)
     terms = measure(classify(trace, load_patterns()), trace.launches)
@@ -27,8 +26,8 @@ def asap(path: Path) -> Breakdown:
 
 def asap_all(path: Path) -> Breakdown:
     """With every analysis of one rank: steps, collectives, roofline, host, memory, timeline."""
-    from tools.trace.formats import profile_file
-    from tools.trace.patterns import load_patterns
+    from tools.trace.classify import load_patterns
+    from tools.trace.folder import profile_file
 
     terms = profile_file(path, load_patterns()).breakdown
     return terms.compute_ns / 1000, terms.exposed_communication_ns / 1000

@@ -30,7 +30,7 @@ from benchmarks.testbed.table import Row, measure, read_rows  # noqa: E402
 from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name  # noqa: E402
 from tools.cost.calibration import Calibration  # noqa: E402
 from tools.trials.calibrate import calibrate  # noqa: E402
-from tools.trials.measured_plan import MeasuredPlan  # noqa: E402
+from tools.trials.order import MeasuredPlan  # noqa: E402
 
 FOLDER = REPO / "build" / "testbed"
 IDLE_LOAD = 0.5

@@ -1,4 +1,4 @@
-"""The graph, as a table of contents: who works, and where each goes next."""
+"""The graph as a table of contents: nodes, edges and the coordinator's rules."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import RetryPolicy
 
 from graph.context import Context
-from graph.desk import Desk
 from graph.events import Event, Journal
 from graph.nodes.analyzer import analyzer
 from graph.nodes.approve import approve
@@ -22,6 +21,7 @@ from graph.nodes.report import report
 from graph.nodes.trial import trial
 from graph.nodes.verify import verify
 from graph.request import parse_request
+from graph.services import Desk
 from graph.state import State
 from tools.cost.calibration import Calibration
 

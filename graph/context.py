@@ -1,11 +1,11 @@
-"""What the nodes work with: who reasons, what is known, what may be spent. Made by the service."""
+"""What the nodes work with: reasoner, knowledge base, trials, limits. Built by the service."""
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from graph.reasoner.question import Reasoner
+from graph.reasoner.answers import Reasoner
 from graph.reasoner.rules import Rules
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase

@@ -1,8 +1,4 @@
-"""What a node does, told as events while it does it.
-
-Every event has a key made of the step's number in the checkpoint, the node and a counter: a node that is run
-again after a crash tells the same keys again, so that whoever stores events keeps each once.
-"""
+"""Events that nodes emit while they work, each with a key that survives a rerun."""
 
 import json
 import time

@@ -1,7 +1,4 @@
-"""One session from request to report: started, resumed after a crash, continued after a decision.
-
-The caller brings the checkpointer (SQLite, PostgreSQL or none) and is told every event.
-"""
+"""One session: started, resumed after a crash, continued after a decision."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,9 +10,8 @@ from langgraph.types import Command
 
 from graph.build import TELL, build
 from graph.context import Context
-from graph.decisions import parse_decision
 from graph.events import Event
-from graph.request import Request
+from graph.request import Request, parse_decision
 from graph.state import Data, State
 
 INTERRUPT = "__interrupt__"

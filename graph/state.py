@@ -1,7 +1,4 @@
-"""What a session knows, as plain data: it is written to a checkpoint after every node.
-
-LangGraph refuses unregistered classes when it reads a checkpoint back, so there are none here.
-"""
+"""The session state: written to a checkpoint after every node."""
 
 import operator
 from collections.abc import Mapping

@@ -1,4 +1,7 @@
-"""Where a session's state is kept after every node: SQLite in the data folder, or PostgreSQL by setting."""
+"""Checkpoint savers for the graph: SQLite in the data folder, or PostgreSQL.
+
+Imports LangGraph, so it is kept apart from runtime.py.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -13,8 +16,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
-from service.data_folder import make_data_folder
-from service.settings import Settings
+from service.settings import Settings, make_data_folder
 
 FILE = "checkpoints.db"
 

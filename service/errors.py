@@ -1,13 +1,4 @@
-"""Errors of the service, under the tree of tools/errors.py.
-
-AsapError
-├── NotFoundError        there is no such thing, or it belongs to another tenant
-├── ConflictError        it is there, and its present state does not allow this
-├── FencedError          somebody else has taken the session over: whoever gets this must stop at once
-├── CancelledError       a person asked the session to stop
-├── OutOfTimeError       the session's time was over before it had anything to report
-└── NewerDatabaseError   a newer version of the program has upgraded the database
-"""
+"""Errors of the service: missing objects, conflicts, fencing, cancellation, and failed authentication."""
 
 from tools.errors import AsapError
 
@@ -48,3 +39,15 @@ class NewerDatabaseError(AsapError):
             f"the database has the schema revision {revision}, which this version of asap does not know "
             f"(its last is {last_known}); install the newer version that upgraded the database"
         )
+
+
+class UnauthenticatedError(AsapError):
+    """The message never says which part of a key was wrong."""
+
+
+class IssuerError(AsapError):
+    """The issuer's keys cannot be had; the caller's token may be a good one."""
+
+
+class ForbiddenError(AsapError):
+    """The message names the scope that is missing."""

@@ -1,7 +1,4 @@
-"""Structured logs: one JSON object a line, with the request it belongs to and without secrets.
-
-Not here: what is logged (whoever has something to say) and the metrics (service/api/metrics.py).
-"""
+"""Structured logs: one JSON object per line, with the request id and without secrets."""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""Every setting, from the environment (`ASAP_*`) or a file `.env`. The only place that reads either."""
+"""Every setting, from the environment (`ASAP_*`) or a `.env` file, and the data folder they name.
+
+The only module that reads the environment.
+"""
 
 import os
 import sys
@@ -125,3 +128,18 @@ def load_settings() -> Settings:
         name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
         secret = name.endswith(("KEY", "SECRET", "PASSWORD", "DATABASE_URL"))
         raise InputError(name, "a secret" if secret else first["input"], first["msg"]) from None
+
+
+def make_data_folder(folder: Path) -> Path:
+    """The same folder, which is then there and can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(folder, error.strerror or str(error)) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _refused(folder, "Permission denied")
+    return folder
+
+
+def _refused(folder: Path, reason: str) -> InputError:
+    return InputError("ASAP_DATA_DIR", str(folder), f"must be a folder that this user may write ({reason})")

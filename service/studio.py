@@ -1,6 +1,6 @@
-"""The graph as LangGraph's own tools open it (`langgraph.json`): `langgraph dev` draws and runs it.
+"""The graph as LangGraph's own tools open it (`langgraph.json`).
 
-Its input is `{"request": {...}}` with a scenario of the contract, and `mode` and `approval` where wanted.
+Its input is `{"request": {...}}` with a scenario, and optionally `mode` and `approval`.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from langgraph.graph.state import CompiledStateGraph
 
 from graph.build import build
-from service.context import open_context
+from service.runtime import open_context
 from service.settings import load_settings
 
 

@@ -1,9 +1,8 @@
 """Every error that ASAP raises on purpose, as one tree.
 
-AsapError
-├── InputError        what the caller gave is wrong: names the field, what was given, what is allowed
-├── InfeasibleError   the input is right, and nothing satisfies it
-└── DataError         a file that belongs to ASAP (catalogue, calibration) is missing or broken
+AsapError ├── InputError what the caller gave is wrong: names the field, what was given, what is allowed
+├── InfeasibleError the input is right, and nothing satisfies it └── DataError a file that belongs to ASAP
+(catalogue, calibration) is missing or broken
 
 The command line turns InputError into exit status 2, InfeasibleError into 3 and any other into 1.
 """

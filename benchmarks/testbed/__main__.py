@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _program(args: argparse.Namespace) -> list[str]:
-    module = "benchmarks.testbed.many" if args.scenario.is_dir() else "tools.trainer"
+    module = "benchmarks.testbed.many" if args.scenario.is_dir() else "testbed.trainer"
     numbers = ("steps", "warmup", "profile_steps", "seed")
     options = [word for name in numbers for word in (f"--{name.replace('_', '-')}", str(getattr(args, name)))]
     return [module, str(args.scenario), "--out", str(args.out), *options]

@@ -9,11 +9,11 @@ from benchmarks.testbed.workloads import HOSTS, MBIT, RANKS, Workload
 from tools.launch.job import Job
 from tools.launch.local import LocalLauncher
 from tools.launch.status import State
-from tools.launch.template_file import read_templates
+from tools.launch.template import read_templates
 from tools.scenario import Plan
-from tools.trials.measured_plan import MeasuredPlan
-from tools.trials.measurement import TRACES, read_measurement
-from tools.trials.terms import read_terms
+from tools.trials.calibrate import read_terms
+from tools.trials.measure import TRACES, read_measurement
+from tools.trials.order import MeasuredPlan
 
 REPO = Path(__file__).resolve().parents[2]
 TEMPLATE = "testbed"

@@ -16,12 +16,10 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
+from testbed.plan import checked_plan
+from testbed.record import RESULT, RunSettings
+from testbed.run import choose_device, join, train
 from tools.scenario import parse_scenario
-from tools.trainer.process import choose_device, join
-from tools.trainer.record import RESULT
-from tools.trainer.refusals import checked_plan
-from tools.trainer.run import train
-from tools.trainer.settings import RunSettings
 
 SECONDS = "seconds"
 

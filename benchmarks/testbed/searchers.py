@@ -13,7 +13,7 @@ from tools.cost.calibration import Calibration
 from tools.cost.predict import predict
 from tools.scenario import Plan
 from tools.trials.calibrate import calibrate
-from tools.trials.measured_plan import MeasuredPlan
+from tools.trials.order import MeasuredPlan
 
 FIELDS = ("tp", "pp", "cp", "ep", "zero_stage", "dp_shard", "micro_batch_size")
 """What a searcher chooses; the other fields follow or are fixed."""

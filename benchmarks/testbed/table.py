@@ -13,9 +13,9 @@ from pathlib import Path
 
 from benchmarks.testbed.many import SECONDS
 from benchmarks.testbed.workloads import MBIT, Workload, plan_name
+from testbed.record import RESULT
 from tools.scenario import Plan
-from tools.trainer.record import RESULT
-from tools.trials.measurement import NORMAL_SPREAD
+from tools.trials.measure import NORMAL_SPREAD
 
 REPO = Path(__file__).resolve().parents[2]
 STEPS, WARMUP = 3, 1

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from testbed.plan import checked_plan
 from tools.errors import InputError
 from tools.scenario import Plan, Scenario, parse_scenario
-from tools.sharding.constraints import Constraints, parse_constraints
-from tools.sharding.space import PlanSpace, count, decoded
-from tools.trainer.refusals import checked_plan
+from tools.search.constraints import Constraints, parse_constraints
+from tools.search.space import PlanSpace, count, decoded
 
 HOSTS, RANKS, MBIT = 2, 4, 200
 CLUSTER = {"device": "cpu", "num_devices": RANKS, "devices_per_node": RANKS // HOSTS}

@@ -1,8 +1,7 @@
 """The analyzer: what limits a plan, with the numbers and where they come from."""
 
-from graph.desk import Desk
-from graph.reasoner.answers import Weighing
-from graph.reasoner.question import Question
+from graph.reasoner.answers import Question, Weighing
+from graph.services import Desk
 from graph.state import Data, State
 from graph.tuning import baseline_of, seen
 from tools.errors import InputError

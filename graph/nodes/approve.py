@@ -2,8 +2,8 @@
 
 from langgraph.types import interrupt
 
-from graph.decisions import parse_decision
-from graph.desk import Desk
+from graph.request import parse_decision
+from graph.services import Desk
 from graph.state import Data, State
 from graph.tuning import budget_of, first_open_rank, told_trial
 

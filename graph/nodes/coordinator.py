@@ -1,17 +1,34 @@
-"""The coordinator: decides what happens next and when it is enough, and says why."""
+"""Coordinator: which step comes next, and why. The rules are data of kb_seed."""
 
-from typing import Literal
+import tomllib
+from functools import cache
+from typing import Any, Literal
 
 from langgraph.types import Command
 
-from graph.decisions import PLAN_ACTIONS
-from graph.desk import Desk
-from graph.reasoner.answers import Choice, Reading
-from graph.reasoner.question import Question
+import kb_seed
+from graph.reasoner.answers import Choice, Question, Reading
 from graph.reasoner.rules import Rules
+from graph.request import PLAN_ACTIONS
+from graph.services import Desk
 from graph.state import Data, State
 from graph.tuning import baseline_of, is_fresh, time_left_s, why_ended
-from graph.workflow import first_rule
+from tools.errors import DataError
+from tools.kb.conditions import applies
+
+
+@cache
+def rules() -> list[dict[str, Any]]:
+    return list(tomllib.loads(kb_seed.folder("workflow").joinpath("steps.toml").read_text("utf-8"))["rule"])
+
+
+def first_rule(facts: Data) -> Data:
+    """The step and its reason."""
+    for rule in rules():
+        if applies(rule["when"], facts):
+            return {"step": rule["step"], "reason": rule["reason"]}
+    raise DataError("kb_seed/workflow/steps.toml: no rule holds; the last one must have no condition")
+
 
 Step = Literal["analyzer", "proposal", "verify", "approve", "trial", "learn", "report"]
 

@@ -3,7 +3,7 @@
 import json
 from hashlib import sha256
 
-from graph.desk import Desk
+from graph.services import Desk
 from graph.state import Data, State
 from tools.errors import InputError
 from tools.kb import KnowledgeError

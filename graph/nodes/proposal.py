@@ -3,11 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from graph.decisions import MOST_PROPOSALS, PLAN_ACTIONS
-from graph.desk import Desk
-from graph.knowledge import describe_situation, facets_of
-from graph.reasoner.answers import Suggestions
-from graph.reasoner.question import Question
+from graph.reasoner.answers import Question, Suggestions
+from graph.request import MOST_PROPOSALS, PLAN_ACTIONS
+from graph.services import Desk, describe_situation, facets_of
 from graph.state import Data, State
 from graph.tuning import budget_of, is_fresh, measured, seen, why_ended, within_policy
 

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from graph.desk import Desk
+from graph.services import Desk
 from graph.state import Data, State
 from graph.tuning import budget_of, told_trial, why_ended
 

@@ -4,9 +4,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from graph.desk import Desk
+from graph.services import Desk
 from graph.state import Data, State
-from graph.trial_words import outcome_in_words
 from graph.tuning import (
     baseline_of,
     budget_of,
@@ -14,10 +13,10 @@ from graph.tuning import (
     first_open_rank,
     is_fresh,
     measured,
+    outcome_in_words,
     reference_of,
 )
-from tools.trials.keys import trial_key
-from tools.trials.order import TrialOrder
+from tools.trials.order import TrialOrder, trial_key
 
 GAIN = ("speedup", "speedup_low", "speedup_high")
 """Over the baseline; unknown where that could not be measured."""

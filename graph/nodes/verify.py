@@ -1,9 +1,8 @@
 """Verification: every number is computed again, and text keeps only numbers that tools returned."""
 
-from graph.desk import Desk
-from graph.reasoner.answers import Prose
-from graph.reasoner.question import Question
+from graph.reasoner.answers import Prose, Question
 from graph.reasoner.rules import Rules
+from graph.services import Desk
 from graph.state import Data, State
 from tools.errors import AsapError
 from tools.recommend.words import short

@@ -1,24 +1,147 @@
-"""One request to the endpoint through ChatOpenAI, repeated where that helps, within a deadline.
-
-What the endpoint does not take (a temperature, the newer name of the token limit) is left away and
-remembered. Not here: what is asked.
-"""
+"""The client of an OpenAI-compatible endpoint: bounded replies, usage, prices."""
 
 import json
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from graph.reasoner.endpoint import Endpoint
 from graph.reasoner.faults import BAD_REQUEST, TIMEOUT, Fault, from_exception
-from graph.reasoner.transport import bounded_client
+from tools.errors import InputError
+from tools.names import parse_address
 
 if TYPE_CHECKING:
     from langchain_core.messages import AIMessage
     from langchain_openai import ChatOpenAI
+
+
+LOCAL_KEY = "none"
+"""Sent where no key is configured: the protocol wants one, and a key meant for another host must not leak."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible chat endpoint; prices are of a million tokens, in the currency of the budget."""
+
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = 60.0
+    """For one request, from the first byte sent to the last received."""
+    deadline_s: float = 180.0
+    """For one question with all its requests, repetitions and pauses."""
+    max_tokens: int = 4096
+    """Of one reply; the thoughts of a reasoning model count."""
+    most_question_tokens: int = 60_000
+    """Once a question has cost so many, its tool loop is told to end."""
+    retries: int = 2
+    temperature: float | None = 0.0
+    price_per_million_input: float = 0.0
+    price_per_million_output: float = 0.0
+
+    def __post_init__(self) -> None:
+        parse_address("base_url", self.base_url)
+        if not self.model:
+            raise InputError("model", self.model, "must name the model")
+        for name in ("timeout_s", "deadline_s", "max_tokens", "most_question_tokens"):
+            if not getattr(self, name) > 0:
+                raise InputError(name, getattr(self, name), "must be above 0")
+        for name in ("retries", "price_per_million_input", "price_per_million_output"):
+            if not getattr(self, name) >= 0:
+                raise InputError(name, getattr(self, name), "must not be below 0")
+
+    @property
+    def key(self) -> str:
+        return self.api_key or LOCAL_KEY
+
+
+CHARACTERS_PER_TOKEN = 4
+"""OpenAI's rule of thumb for English text; used only where the endpoint reports nothing."""
+MILLION = 1_000_000
+
+
+@dataclass
+class Spend:
+    """Grows with every reply to one question, the unusable ones too."""
+
+    endpoint: Endpoint
+    input_tokens: int = 0
+    output_tokens: int = 0
+    is_estimated: bool = False
+
+    def add(self, input_tokens: int, output_tokens: int) -> None:
+        self.input_tokens += input_tokens
+        self.output_tokens += output_tokens
+
+    def estimate(self, asked: str, answered: str) -> None:
+        """For a reply that came without its token counts."""
+        self.add(tokens_of(asked), tokens_of(answered))
+        self.is_estimated = True
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def is_much(self) -> bool:
+        return self.tokens >= self.endpoint.most_question_tokens
+
+    @property
+    def cost(self) -> float:
+        priced_input = self.input_tokens * self.endpoint.price_per_million_input
+        return (priced_input + self.output_tokens * self.endpoint.price_per_million_output) / MILLION
+
+    def __str__(self) -> str:
+        mark = ", estimated from the length: the endpoint reports none" if self.is_estimated else ""
+        return f"{self.input_tokens} tokens in, {self.output_tokens} out{mark}"
+
+
+def tokens_of(text: str) -> int:
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+MOST_REPLY_BYTES = 8_000_000
+_STARTED = "asap_started"
+
+
+def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa: ANN401 - of httpx or httpx2
+    """For `ChatOpenAI(http_client=...)`; whoever makes it closes it."""
+    import openai
+
+    def start(request: Any) -> None:  # noqa: ANN401
+        request.extensions = {**request.extensions, _STARTED: clock()}
+
+    def bound(response: Any) -> None:  # noqa: ANN401
+        response.stream = _bounded(response, clock)
+
+    return openai.DefaultHttpxClient(event_hooks={"request": [start], "response": [bound]})
+
+
+def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
+    import httpx2
+
+    inner, limits = response.stream, response.request.extensions
+    give_up_at = limits[_STARTED] + limits["timeout"]["read"]
+
+    class BoundedStream(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            received = 0
+            for chunk in inner:
+                received += len(chunk)
+                if clock() > give_up_at:
+                    raise httpx2.ReadTimeout("the reply takes too long", request=response.request)
+                if received > MOST_REPLY_BYTES:
+                    raise httpx2.ReadError("the reply is too long", request=response.request)
+                yield chunk
+
+        def close(self) -> None:
+            inner.close()
+
+    return BoundedStream()
+
 
 Message = dict[str, Any]
 FIRST_WAIT_S = 0.5

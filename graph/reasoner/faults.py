@@ -1,13 +1,46 @@
-"""What can go wrong at an endpoint: each fault with a kind for the report, and whether asking again helps.
-
-Not here: what is done about it (the client repeats, the language model takes another way or gives up).
-"""
+"""What an endpoint can do wrong, what it cannot do, and when to stop asking it."""
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from email.utils import parsedate_to_datetime
+from enum import StrEnum
 from typing import Any
+
+REOPEN_S = 3600.0
+"""An endpoint gets better software, and a model that answered in words may have had a bad moment."""
+
+
+class Way(StrEnum):
+    TOOLS = "tools"
+    """The model calls tools while it thinks, and one more to hand in its answer."""
+    SCHEMA = "json_schema"
+    """The endpoint holds the reply to a JSON schema."""
+    OBJECT = "json_object"
+    """The endpoint holds the reply to JSON; the schema stands in the prompt."""
+    TEXT = "text"
+    """Every endpoint can do this one; the schema stands in the prompt."""
+
+
+class Ways:
+    """What one endpoint offers, learnt from what it refused or ignored and what worked instead."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._closed_until: dict[Way, float] = {}
+        self._proven: frozenset[Way] = frozenset()
+
+    def open(self, with_tools: bool) -> list[Way]:
+        now = self._clock()
+        possible = [way for way in Way if with_tools or way is not Way.TOOLS]
+        return [way for way in possible if self._closed_until.get(way, now) <= now]
+
+    def learn(self, works: Way, refused: Collection[Way]) -> None:
+        """A way that has worked before stays open: its failure was a slip of the model."""
+        self._proven |= {works}
+        until = self._clock() + REOPEN_S
+        self._closed_until.update(dict.fromkeys(set(refused) - self._proven, until))
+
 
 TIMEOUT = "timeout"
 UNREACHABLE = "unreachable"
@@ -124,3 +157,30 @@ def _quoted(said: str, key: str) -> str:
     """The beginning of what the server says, without the key that some servers quote back."""
     plain = " ".join(said.replace(key, "[key]").split())
     return f": {plain[:MOST_QUOTED]}" if plain else ""
+
+
+OF_THE_ENDPOINT = frozenset({TIMEOUT, UNREACHABLE, SERVER, RATE_LIMIT, QUOTA, DENIED})
+"""The next question will meet the same; other faults depend on what was asked."""
+
+
+class Breaker:
+    def __init__(self, clock: Callable[[], float], most_failures: int = 2, rest_s: float = 60.0) -> None:
+        self._clock, self._most, self._rest_s = clock, most_failures, rest_s
+        self._failures = 0
+        self._until = 0.0
+        self._last: Fault | None = None
+
+    def check(self) -> None:
+        """Raises the fault that the endpoint last had, while it rests."""
+        left_s = self._until - self._clock()
+        if self._last is not None and self._failures >= self._most and left_s > 0:
+            says = f"{self._last}, {self._failures} questions in a row: not asked again for {left_s:.0f} s"
+            raise Fault(self._last.kind, says)
+
+    def note(self, fault: Fault | None) -> None:
+        """How the last question ended."""
+        if fault is None or fault.kind not in OF_THE_ENDPOINT:
+            self._failures, self._last = 0, None
+            return
+        self._failures, self._last = self._failures + 1, fault
+        self._until = self._clock() + self._rest_s

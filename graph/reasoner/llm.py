@@ -8,20 +8,23 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graph.reasoner.breaker import Breaker
-from graph.reasoner.client import Client
-from graph.reasoner.conversation import Conversation, trail_of
-from graph.reasoner.endpoint import Endpoint
-from graph.reasoner.faults import BAD_REQUEST, MALFORMED, OVERFLOW, REFUSAL, TOOL_LOOP, TRUNCATED, Fault
-from graph.reasoner.fence import plain_json
-from graph.reasoner.prompts import SYSTEM, WITH_TOOLS, schema_text, task_text
-from graph.reasoner.question import A, Question, ReasonerError, Reply
-from graph.reasoner.schema import strict_schema
-from graph.reasoner.shrink import shrunk
-from graph.reasoner.structured import answer_as_json
+from graph.reasoner.answers import A, Question, ReasonerError, Reply
+from graph.reasoner.client import Client, Endpoint, Spend
+from graph.reasoner.faults import (
+    BAD_REQUEST,
+    MALFORMED,
+    OVERFLOW,
+    REFUSAL,
+    TOOL_LOOP,
+    TRUNCATED,
+    Breaker,
+    Fault,
+    Way,
+    Ways,
+)
+from graph.reasoner.prompts import SYSTEM, WITH_TOOLS, plain_json, schema_text, shrunk, task_text
+from graph.reasoner.structured import Conversation, answer_as_json, strict_schema, trail_of
 from graph.reasoner.tool_loop import SUBMIT, answer_with_tools
-from graph.reasoner.usage import Spend
-from graph.reasoner.ways import Way, Ways
 
 MOST_PAYLOAD_CHARACTERS = 120_000
 """About 30,000 tokens: what is longer is shortened before anybody pays for it."""

@@ -1,16 +1,93 @@
-"""What a language model is told: one system prompt, one task for each question, the data between markers.
+"""Prompts: text from outside is fenced as data, figures are rounded so that the model copies them exactly."""
 
-The system prompt is the same for every question, so that endpoints which cache a prompt's beginning reuse
-it. Nothing of the data ever stands outside the markers.
-"""
-
+import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from graph.reasoner.fence import fenced
-from graph.reasoner.figures import rounded
+CODE_CHARACTERS = 16
+_TEMPLATE_TOKENS = re.compile(r"<|\[(?=/?INST)")
+"""Chat templates mark turns by `<|im_start|>`, `<start_of_turn>`, `</s>`, `[INST]` and the like."""
+_UNSEEN = re.compile(
+    "[\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def fenced(data: object) -> str:
+    text = plain_json(data)
+    code = _code(text)
+    return f"<data {code}>\n{text}\n</data {code}>"
+
+
+def plain_json(data: object) -> str:
+    """JSON that means the same as any other of this data; the characters above are written as escapes."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str)
+    return _UNSEEN.sub(_escaped, _TEMPLATE_TOKENS.sub(_escaped, text))
+
+
+def _code(text: str) -> str:
+    code = hashlib.sha256(text.encode("utf-8")).hexdigest()[:CODE_CHARACTERS]
+    return _code(text + code) if code in text else code
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return "".join(f"\\u{unit:04x}" for unit in _utf16_units(match.group()))
+
+
+def _utf16_units(text: str) -> list[int]:
+    """JSON escapes count in UTF-16."""
+    raw = text.encode("utf-16-be", "surrogatepass")
+    return [int.from_bytes(raw[place : place + 2], "big") for place in range(0, len(raw), 2)]
+
+
+SIGNIFICANT_DIGITS = 5
+"""More than any text quotes; the check of its numbers allows for the rounding."""
+
+
+def rounded(data: object) -> object:
+    """The same data, with every float rounded."""
+    if isinstance(data, float) and math.isfinite(data):
+        return float(f"{data:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(data, Mapping):
+        return {name: rounded(part) for name, part in data.items()}
+    if isinstance(data, list | tuple):
+        return [rounded(part) for part in data]
+    return data
+
+
+LEFT_OUT = frozenset(
+    (
+        "body", "breakdown_s", "considered", "effect", "evidence", "facets", "hits", "memory_gib", "pareto",
+        "profile", "rejected", "risks", "searched", "sources", "symptoms", "traces", "when",
+    )
+)  # fmt: skip
+"""Evidence lists, texts of the knowledge base, details of a prediction: what the answer can do without."""
+KEPT_LISTS = frozenset({"options", "competing", "proposals", "resolved_moves", "refused"})
+MOST_ITEMS = 3
+MOST_CHARACTERS = 300
+MOST_NOTES_CHARACTERS = 4000
+
+
+def shrunk(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """The order and the names stay; what is cut ends in an ellipsis."""
+    return {name: _cut(name, part) for name, part in payload.items() if name not in LEFT_OUT}
+
+
+def _cut(name: str, part: object) -> object:
+    if isinstance(part, Mapping):
+        return shrunk(part)
+    if isinstance(part, list | tuple):
+        kept = part if name in KEPT_LISTS else part[:MOST_ITEMS]
+        return [_cut(name, one) for one in kept]
+    if isinstance(part, str):
+        most = MOST_NOTES_CHARACTERS if name == "notes" else MOST_CHARACTERS
+        return part if len(part) <= most else part[:most] + "…"
+    return part
+
 
 SYSTEM = """\
 You are the performance engineer in ASAP, a program that decides how a training job is sharded over its \

@@ -1,4 +1,4 @@
-"""Wires the API: middleware from the outside in, then one router per resource."""
+"""Builds the FastAPI application: state, middleware from the outside in, one router per resource."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -8,55 +8,33 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from service import __version__
-from service.api.analyses import Analyses
-from service.api.body_limits import BodyLimits
-from service.api.metrics import Metrics
+from service.api import events, knowledge, ops, schedules, sessions, tools, traces
+from service.api.errors import add_problem_handlers
+from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.openapi import PATH, describe
-from service.api.parts import Lazy, Parts, Queue
-from service.api.problem_handlers import add_problem_handlers
-from service.api.rates import RateLimit
-from service.api.request_scope import RequestScope
-from service.api.retention import Retention
-from service.api.routes import (
-    audit,
-    events,
-    hardware,
-    health,
-    knowledge,
-    plans,
-    predict,
-    reports,
-    schedule_runs,
-    schedules,
-    session_actions,
-    sessions,
-    trace_files,
-    traces,
-)
-from service.api.security_headers import SecurityHeaders
-from service.api.watch import Watch
-from service.auth.authenticator import Authenticator
+from service.api.state import Lazy, Metrics, Parts, Queue, RateLimit, Watch
+from service.auth import Authenticator
+from service.db.engine import Database
 from service.logs import Redactor, secrets_of
 from service.settings import Settings
-from service.store.database import Database
-from service.uploads import Uploads
-from service.web.mount import add_pages
+from service.traces import Analyses, Retention, Uploads
+from service.web.app import add_pages
 from tools.kb import KnowledgeBase
 
-RESOURCES = (
-    sessions,
-    session_actions,
-    events,
-    reports,
-    traces,
-    trace_files,
-    knowledge,
-    hardware,
-    predict,
-    plans,
-    schedules,
-    schedule_runs,
-    audit,
+ROUTERS = (
+    sessions.router,
+    sessions.actions_router,
+    events.router,
+    sessions.reports_router,
+    traces.router,
+    traces.files_router,
+    knowledge.router,
+    tools.hardware_router,
+    tools.router,
+    tools.plans_router,
+    schedules.router,
+    schedules.runs_router,
+    ops.audit_router,
 )
 DEFAULT_HOST = "127.0.0.1"
 
@@ -105,17 +83,17 @@ def create_app(parts: Parts, *, only_health: bool = False) -> FastAPI:
     if settings.otlp_endpoint:
         _add_spans(app, settings.otlp_endpoint)
     app.add_middleware(RequestScope, redactor=redactor, measure=parts.metrics.measure)
-    app.include_router(health.router)
+    app.include_router(ops.router)
     if not only_health:
-        for resource in RESOURCES:
-            app.include_router(resource.router)
+        for router in ROUTERS:
+            app.include_router(router)
         _serve_description(app)
         add_pages(app)
     return app
 
 
 def _add_spans(app: FastAPI, endpoint: str) -> None:
-    from service.api.telemetry import Spans, open_provider
+    from service.api.middleware import Spans, open_provider
 
     app.state.spans = open_provider(endpoint)
     app.add_middleware(Spans, provider=app.state.spans)
@@ -146,6 +124,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _open_knowledge(settings: Settings) -> KnowledgeBase:
-    from service.context import open_knowledge
+    from service.runtime import open_knowledge
 
     return open_knowledge(settings)

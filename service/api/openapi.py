@@ -1,4 +1,4 @@
-"""The served OpenAPI 3.1 document: FastAPI's own, with our problem documents in place of its errors."""
+"""The OpenAPI description."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from service import __version__
-from service.api.problems import KINDS, MEDIA_TYPE, Problem
-from service.auth.caller import MEANINGS
+from service.api.errors import KINDS, MEDIA_TYPE, Problem
+from service.auth import MEANINGS
 
 PATH = "/openapi.json"
 _METHODS = ("get", "put", "post", "delete", "patch")

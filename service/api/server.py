@@ -1,26 +1,83 @@
-"""Runs the API and, by role, the worker in one process: listens, gets ready, stops within its time."""
+"""Runs the API and, by role, the worker in one process: listens, starts, stops within its time limit."""
 
 import gc
 import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from service.api.state import Metrics
+from service.settings import Settings
+from tools.errors import AsapError
+
+if TYPE_CHECKING:
+    from service.worker.worker import Worker
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import uvicorn
 
 from service.api.app import create_app, make_parts
-from service.api.parts import Parts
-from service.api.worker_runner import WorkerRunner
-from service.auth.loopback import is_loopback
-from service.settings import Settings
-from service.store.database import Database, open_database
-from service.store.keys import has_keys
-from service.work.queue import Queue, prepare
-from tools.errors import AsapError, InputError
+from service.api.state import Parts
+from service.auth import is_loopback
+from service.db.access import has_keys
+from service.db.engine import Database, open_database
+from service.worker.jobs import Queue, prepare
+from tools.errors import InputError
 
 log = logging.getLogger("asap.serve")
+
+
+class WorkerRunner:
+    """The worker in threads of its own, so that the API answers while it starts and while it stops."""
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._worker: Worker | None = None
+        self._starting: threading.Thread | None = None
+        self._stopping: threading.Thread | None = None
+        self._went_well = True
+
+    def start(self, on_failure: Callable[[], None]) -> None:
+        self._starting = threading.Thread(target=self._start, args=(on_failure,), name="worker start")
+        self._starting.start()
+
+    def begin_stop(self) -> None:
+        """Again changes nothing."""
+        if self._stopping is None:
+            self._stopping = threading.Thread(target=self._stop, name="worker stop")
+            self._stopping.start()
+
+    def finish(self) -> bool:
+        """Waits for the end; whether everything was finished or handed back."""
+        if self._stopping:
+            self._stopping.join()
+        return self._went_well
+
+    def _start(self, on_failure: Callable[[], None]) -> None:
+        from service.worker.worker import Worker
+
+        worker = Worker(self._settings, observer=self._metrics)
+        try:
+            worker.start()
+        except Exception as error:  # the API of this process would take sessions that nobody runs
+            log.error("the worker cannot start: %s", error, exc_info=not isinstance(error, AsapError))
+            self._went_well = False
+            on_failure()
+        else:
+            gc.freeze()  # see server.py: the worker imported as much again
+            self._worker = worker
+
+    def _stop(self) -> None:
+        if self._starting:
+            self._starting.join()
+        if self._worker:
+            self._went_well = self._worker.stop() and self._went_well
+
+
 BACKLOG = 2048
 KEEP_ALIVE_S = 30
 SWITCH_S = 0.0005

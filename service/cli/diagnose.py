@@ -1,8 +1,4 @@
-"""`asap diagnose`: a folder of profiler traces in, where the time goes and why out.
-
-Parses the command line and chooses the output; the analysis is `tools.trace`, the drawing
-`diagnose_table.py` and `diagnose_prediction.py` (terminal) and `diagnose_page.py` (HTML).
-"""
+"""`asap diagnose`: where the time of a folder of profiler traces goes, and why."""
 
 import json
 import sys
@@ -17,10 +13,10 @@ from tools.cost.encode import scenario_device
 from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.scenario import Scenario, parse_scenario
+from tools.trace.calibrate import PredictionCheck, check_prediction
+from tools.trace.classify import CommunicationPatterns, load_patterns, with_user_kernels
 from tools.trace.compare import compare
 from tools.trace.folder import Progress
-from tools.trace.patterns import CommunicationPatterns, load_patterns, with_user_kernels
-from tools.trace.prediction import PredictionCheck, check_prediction
 from tools.trace.report import TraceReport, analyse_folder
 
 HELP = """\
@@ -141,8 +137,7 @@ def _print(
         return
     from rich.console import Console
 
-    from service.cli.diagnose_prediction import print_prediction
-    from service.cli.diagnose_table import print_change, print_report
+    from service.cli.diagnose_tables import print_change, print_prediction, print_report
 
     console = Console()
     print_report(console, report.data)
@@ -153,7 +148,7 @@ def _print(
 
 
 def _render(report: TraceReport, after: TraceReport | None, check: PredictionCheck | None) -> str:
-    from service.cli.diagnose_page import render_page
+    from service.render.diagnose_page import render_page
 
     return render_page(report, after, check)
 

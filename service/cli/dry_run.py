@@ -1,7 +1,4 @@
-"""`asap dry-run`: the reference trainer's program for a plan, run without devices, beside the cost model.
-
-Reads and prints only; what is run and counted is `tools.dryrun`'s. Needs PyTorch.
-"""
+"""`asap dry-run`: the reference trainer's program for a plan, run without devices, next to the cost model."""
 
 from argparse import ArgumentParser, Namespace
 from importlib.util import find_spec
@@ -14,7 +11,8 @@ from tools.scenario import parse_scenario
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tools.dryrun.report import Compared, DryRun
+    from testbed.dry_run import Compared, DryRun
+
 
 HELP = """\
 Run the program that the reference trainer makes of a plan, for up to 1,024 ranks in one process
@@ -53,7 +51,7 @@ def run(args: Namespace) -> int:
     scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES))
     if find_spec("torch") is None:
         raise AsapError("asap dry-run needs PyTorch here: pip install 'asap-sharding[profile]'")
-    from tools.dryrun.report import dry_run
+    from testbed.dry_run import dry_run
 
     ran = dry_run(scenario)
     if args.json:
@@ -67,7 +65,7 @@ def _print(ran: "DryRun") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from service.cli.cells import said
+    from service.cli.io import said
 
     console = Console(highlight=False)
     stages = ", ".join(map(str, ran.stages.stages_run))
@@ -96,7 +94,7 @@ def _figures(ran: "DryRun") -> "Table":
 
 
 def _collectives(ran: "DryRun") -> "Table":
-    from tools.dryrun.figures import traffic_of
+    from testbed.expected import traffic_of
 
     table = _table("stage", "group", "collective", "messages", "bytes", "on the wire")
     for stage in ran.stages.stages_run:

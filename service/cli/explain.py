@@ -2,8 +2,7 @@
 
 from argparse import ArgumentParser, Namespace
 
-from service.cli.fields import parse_fields
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from service.cli.io import MAX_SCENARIO_BYTES, parse_fields, read_object, write_json_line
 from tools.recommend.optimize import best_plans, workload_of
 from tools.recommend.score import complete
 from tools.recommend.why_not import explain_plan

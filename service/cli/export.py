@@ -1,7 +1,4 @@
-"""`asap export`: a scenario's plan as the configuration of a training framework.
-
-Prints only; what a format can express is `tools.export`'s to know.
-"""
+"""`asap export`: a scenario's plan as the configuration of a training framework."""
 
 import sys
 from argparse import ArgumentParser, Namespace
@@ -12,7 +9,7 @@ from typing import Any
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from service.cli.parser import positive_number
 from tools.errors import InputError
-from tools.export import FORMATS, Export, export_plan
+from tools.frameworks import FORMATS, Export, export_plan
 from tools.scenario import parse_scenario
 
 MAX_REPORT_BYTES = 16 * 2**20

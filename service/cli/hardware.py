@@ -1,16 +1,100 @@
-"""`asap hardware`: what the catalogue knows, and from where.
-
-Prints only; the figures and their checks are `tools.hardware`'s. With `--json` a device has the shape
-of its data file, so that any of its figures can be copied into `cluster.overrides`.
-"""
+"""`asap hardware`: the device catalogue and its sources."""
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from service.cli.io import write_json_line
 from service.cli.parser import add_action
 from tools.errors import InputError
 from tools.hardware import Device, describe, device_names, get_device
+from tools.hardware.device import FIGURES, FLOPS_PER_TFLOPS, in_file_units, peak_key
+
+LIST_NOTE = """
+Peaks are dense, in TFLOP/s; 16-bit is bf16, or fp16 where there is no bf16.
+Links are per device and one direction: fast inside the domain (2D, 3D: a
+torus), net beyond it. 'asap hardware show NAME' gives the sources."""
+_ABSENT = "-"
+# Two lines each: the whole table has to fit 80 columns.
+_LIST_COLUMNS = ("memory\nGiB", "memory\nGB/s", "\n16-bit", "\nfp8", "\nfp4", "fast\nGB/s", "net\nGb/s")
+
+
+def list_table(devices: Sequence[Device]) -> Table:
+    """One row a device."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("\ndevice", no_wrap=True)
+    for column in _LIST_COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("\ndomain", no_wrap=True)
+    for device in devices:
+        table.add_row(*_list_row(device))
+    return table
+
+
+def _list_row(device: Device) -> Iterator[str]:
+    yield device.name
+    yield f"{device.memory_bytes / 2**30:.1f}"
+    yield _short(device.memory_bandwidth_bytes_per_s / 1e9)
+    yield _peak(device, "bf16" if "bf16" in device.peak_flops else "fp16")
+    yield _peak(device, "fp8")
+    yield _peak(device, "nvfp4")
+    yield _short(device.intra_node_bytes_per_s / 1e9)
+    yield _short(device.inter_node_bytes_per_s * 8 / 1e9)
+    shape = f" {device.torus_dimensions}D" if device.torus_dimensions else ""
+    yield f"{device.fast_domain_devices}{shape}"
+
+
+def _peak(device: Device, precision: str) -> str:
+    if precision not in device.peak_flops:
+        return _ABSENT
+    return _short(device.peak_flops[precision] / FLOPS_PER_TFLOPS)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def print_device(console: Console, device: Device) -> None:
+    """Every figure under the key that `cluster.overrides` knows it by, and where each comes from."""
+    numbers = {source: number for number, source in enumerate(dict.fromkeys(device.sources.values()), 1)}
+    console.print(_heading(device))
+    console.print(_figure_table(device, numbers))
+    console.print("\nSources", style="bold")
+    for source, number in numbers.items():
+        # Text, not str: rich would take the brackets for markup. An address stays in one piece.
+        console.print(Text(f"{f'[{number}]':>4} {_on_own_line(source)}"), soft_wrap=True)
+
+
+def _figure_table(device: Device, numbers: dict[str, int]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("figure", "value", "unit", "source"):
+        table.add_column(column, justify="left" if column in ("figure", "unit") else "right", no_wrap=True)
+    for key, value, unit in _figures(device):
+        table.add_row(key, f"{value:g}", unit, f"[{numbers[device.sources[key]]}]")
+    return table
+
+
+def _on_own_line(source: str) -> str:
+    """The source with its address under it, where a terminal can open it and a reader copy it."""
+    text, address, rest = source.partition("https://")
+    return f"{text.rstrip(', ;')}\n     {address}{rest}" if address else text
+
+
+def _heading(device: Device) -> Text:
+    aliases = f"\nalso called {', '.join(device.aliases)}" if device.aliases else ""
+    about = f"  {device.title} ({device.vendor}, generation {device.generation}){aliases}\n"
+    return Text.assemble((device.name, "bold"), about)
+
+
+def _figures(device: Device) -> Iterator[tuple[str, float, str]]:
+    for figure in FIGURES:
+        yield figure.key, in_file_units(device, figure), figure.unit
+    for precision, peak in device.peak_flops.items():
+        yield peak_key(precision), peak / FLOPS_PER_TFLOPS, "TFLOP/s"
+
 
 HELP = """\
 List the accelerators that ASAP knows, or show one with the source of every figure.
@@ -58,8 +142,6 @@ def _list(devices: Sequence[Device], *, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from service.cli.hardware_tables import LIST_NOTE, list_table
-
     console = Console()
     console.print(list_table(devices))
     console.print(LIST_NOTE)
@@ -70,7 +152,5 @@ def _show(device: Device, *, as_json: bool) -> None:
         write_json_line(describe(device))
         return
     from rich.console import Console
-
-    from service.cli.hardware_tables import print_device
 
     print_device(Console(), device)

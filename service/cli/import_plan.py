@@ -1,18 +1,14 @@
-"""`asap import`: a framework's configuration as a scenario that the other commands take.
-
-Prints only; what the settings mean is `tools.imports`' to know.
-"""
+"""`asap import`: a framework's configuration as a scenario for the other commands."""
 
 import json
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any
 
-from service.cli.fields import parse_value
-from service.cli.io import read_bytes, read_object, write_json_line
+from service.cli.io import parse_value, read_bytes, read_object, write_json_line
 from service.cli.parser import positive_number
 from tools.errors import InputError
-from tools.imports import IMPORT_FORMATS, Given, import_plan
+from tools.frameworks import IMPORT_FORMATS, Given, import_plan
 
 MAX_FILE_BYTES = 2**20
 UNUSED = "not used: "

@@ -1,18 +1,28 @@
-"""Reads JSON and JSONL from a file or standard input, and writes JSON lines and documents.
-
-Not here: what counts as good JSON (strict_json.py), and what the objects mean.
+"""Input and output of commands: JSON and JSONL from a file or standard input, name=value options, JSON
+lines, text cells, and the connection to an `asap serve`.
 """
 
 import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from service.cli.strict_json import JsonObject, is_complete, parse_object
-from tools.errors import InputError
+from service.strict_json import JsonObject, is_complete, parse_object
+from tools.errors import AsapError, InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
+
+    from asap_client.calls import ReportForm
+    from asap_client.client import Client
+    from asap_client.models import Session
+from rich.text import Text
+
+from service.render.text import plain
 
 MAX_INPUT_BYTES = 512 * 2**20
 MAX_SCENARIO_BYTES = 16 * 2**20
@@ -113,3 +123,62 @@ def _record(data: bytes, source: str, line: int) -> JsonRecord:
 
 def _name(source: str) -> str:
     return "standard input" if source == STANDARD_INPUT else source
+
+
+def parse_fields(text: str, option: str) -> dict[str, object]:
+    if text.lstrip().startswith("{"):
+        return parse_object(text.encode(), option)
+    fields: dict[str, object] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals or not name.strip():
+            allowed = "allowed: name=value pairs separated by commas, or a JSON object"
+            raise InputError(option, part, allowed)
+        fields[name.strip()] = parse_value(value.strip())
+    return fields
+
+
+def parse_value(text: str) -> object:
+    """JSON, or where it is not, a plain word."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+FORMS: "dict[str, ReportForm]" = {"markdown": "text/markdown", "html": "text/html"}
+COMPLETED, WAITING = "completed", "waiting_approval"
+
+
+def add_server(actions: "_SubParsersAction[ArgumentParser]") -> None:
+    for action in actions.choices.values():
+        action.add_argument("--server", metavar="URL", help="its address (ASAP_SERVER)")
+
+
+def connect(server: str | None) -> "Client":
+    """To the address that is given, else to that of the settings, with the key of the settings."""
+    from asap_client.client import Client
+    from service.settings import load_settings
+
+    settings = load_settings()
+    key = settings.api_key.get_secret_value() if settings.api_key else None
+    try:
+        return Client(server or settings.server, key)
+    except InputError as error:
+        raise InputError("--server", error.given, error.allowed) from None
+
+
+def has_report(session: "Session") -> bool:
+    """Whether it ended with one. It may wait for a person, which is said; any other end is an error."""
+    if session.state == WAITING:
+        sys.stderr.write(f"asap: session {session.id} waits: 'asap sessions decide {session.id} approve'\n")
+    if session.state in (COMPLETED, WAITING):
+        return session.state == COMPLETED
+    error = session.error or {}
+    says = error.get("message") or f"session {session.id} was {session.state}"
+    raise InfeasibleError(says) if error.get("kind") == "infeasible" else AsapError(says)
+
+
+def said(words: object, style: str = "") -> Text:
+    """As they are: a name may look like rich's markup, or hold codes that a terminal obeys."""
+    return Text(plain(words), style=style)

@@ -1,4 +1,4 @@
-"""`asap keys`: the API keys of this installation. Works on its database, not through a server."""
+"""`asap keys`: the API keys of this installation, in its database rather than through a server."""
 
 import sys
 import time
@@ -11,8 +11,13 @@ from service.cli.parser import add_action
 from tools.errors import InputError
 
 if TYPE_CHECKING:
-    from service.store.database import Database
-    from service.store.keys import KeyRow
+    from service.db.access import KeyRow
+    from service.db.engine import Database
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from service.db.engine import Database, open_database, upgrade_lock
+from service.settings import Settings
 
 HELP = """\
 Make, list and revoke the keys that callers of 'asap serve' send as 'Authorization: Bearer KEY'.
@@ -52,7 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from service.cli.database import opened_database
+
     from service.settings import load_settings
 
     with opened_database(load_settings()) as database:
@@ -61,10 +66,8 @@ def run(args: Namespace) -> int:
 
 
 def _add(database: "Database", args: Namespace) -> None:
-    from service.auth.api_keys import new_key
-    from service.auth.tenants import check_tenant
-    from service.store.audit import record
-    from service.store.keys import add_key
+    from service.auth import check_tenant, new_key
+    from service.db.access import add_key, record
 
     tenant, scopes, name = check_tenant(args.tenant, "--tenant"), _scopes(args.scope), _name(args.name)
     expires_at = _expiry(args.days)
@@ -82,7 +85,7 @@ def _add(database: "Database", args: Namespace) -> None:
 
 
 def _list(database: "Database", args: Namespace) -> None:
-    from service.store.keys import list_keys
+    from service.db.access import list_keys
 
     with database.read() as conn:
         rows = list_keys(conn)
@@ -93,7 +96,7 @@ def _list(database: "Database", args: Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from service.cli.cells import said
+    from service.cli.io import said
 
     table = Table(box=None, header_style="bold")
     for column in ("id", "name", "tenant", "scopes", "made", "used", "state"):
@@ -105,10 +108,9 @@ def _list(database: "Database", args: Namespace) -> None:
 
 
 def _revoke(database: "Database", args: Namespace) -> None:
-    from service.auth.api_keys import find_id
+    from service.auth import find_id
+    from service.db.access import find_key, record, revoke_key
     from service.errors import NotFoundError
-    from service.store.audit import record
-    from service.store.keys import find_key, revoke_key
 
     id = find_id(args.id) or args.id
     with database.begin() as conn:
@@ -125,7 +127,7 @@ def _revoke(database: "Database", args: Namespace) -> None:
 
 
 def _scopes(given: list[str] | None) -> list[str]:
-    from service.auth.caller import SCOPES
+    from service.auth import SCOPES
 
     for scope in given or []:
         if scope not in SCOPES:
@@ -161,3 +163,14 @@ def _state(row: "KeyRow") -> str:
 
 def _day(at_s: float | None) -> str:
     return "never" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
+
+
+@contextmanager
+def opened_database(settings: Settings) -> Iterator[Database]:
+    database = open_database(settings.database)
+    try:
+        with upgrade_lock(settings):
+            database.upgrade()
+        yield database
+    finally:
+        database.close()

@@ -1,6 +1,6 @@
-"""Entry point of the console script `asap`: finds the subcommand, runs it, turns errors into one line.
+"""Entry point of `asap`: finds the subcommand, runs it, prints an error as one line.
 
-Nothing heavy is imported here, so that `asap --help` answers at once. Not here: any subcommand.
+Nothing heavy is imported here: `asap --help` must start fast.
 """
 
 import errno
@@ -9,8 +9,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from service.cli.commands import COMMANDS
-from service.cli.parser import SERVER, UsageError, command_parser, split_at_command, top_level_parser
+from service.cli.parser import (
+    COMMANDS,
+    SERVER,
+    UsageError,
+    command_parser,
+    split_at_command,
+    top_level_parser,
+)
 from tools.errors import AsapError, InfeasibleError, InputError
 
 FAILED, WRONG_INPUT, NOTHING_FEASIBLE = 1, 2, 3

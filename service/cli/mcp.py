@@ -34,7 +34,7 @@ def run(args: Namespace) -> int:
     if not args.folder.is_dir():
         raise InputError("--folder", str(args.folder), "must be a folder")
     from service.logs import configure_logs
-    from service.mcp.server import make_server, serve_http
+    from service.mcp import make_server, serve_http
     from service.settings import load_settings
 
     settings = load_settings()

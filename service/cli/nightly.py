@@ -1,7 +1,4 @@
-"""`asap nightly`: one night's run over the workloads of a file, for cron, Slurm's scrontab or a CronJob.
-
-Reads arguments and prints; what is compared and said is `service.nightly`'s and `tools.nightly`'s.
-"""
+"""`asap nightly`: one night's run over the workloads of a file, for cron, scrontab or a CronJob."""
 
 import sys
 import uuid
@@ -17,8 +14,9 @@ from service.cli.parser import add_action
 from tools.errors import AsapError
 
 if TYPE_CHECKING:
-    from service.nightly.definition import Config
+    from service.nightly.config import Config
     from service.settings import Settings
+
 
 HELP = """\
 Look at the newest profiles of every workload, compare them with the nights before, say what got slower, why,
@@ -55,8 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from service.nightly.config import load_config
-    from service.nightly.definition import check_modes
+    from service.nightly.config import check_modes, load_config
     from service.settings import load_settings
 
     config, settings = load_config(args.config), load_settings()
@@ -65,8 +62,8 @@ def run(args: Namespace) -> int:
 
 
 def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
-    from service.nightly.deliver.send import Post
-    from service.nightly.report.files import write_report
+    from service.nightly.deliver import Post
+    from service.nightly.report import write_report
 
     with _alone(settings):
         report = _report(args, config, settings)
@@ -82,12 +79,11 @@ def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
 
 
 def _report(args: Namespace, config: "Config", settings: "Settings") -> dict[str, Any]:
-    from service.cli.database import opened_database
-    from service.context import open_context
-    from service.nightly.night import run_night
+    from service.cli.keys import opened_database
     from service.nightly.reoptimize import InProcess
-    from service.nightly.workload import Desk
-    from service.uploads import Uploads
+    from service.nightly.review import Desk, run_night
+    from service.runtime import open_context
+    from service.traces import Uploads
 
     run_id = uuid.uuid4().hex
     context = open_context(settings, learns=False) if config.reoptimize else None
@@ -110,7 +106,7 @@ def _folder(path: Path, config: "Config", settings: "Settings", at: float) -> Pa
 
 
 def _print(report: dict[str, Any], page: Path, told: list[dict[str, Any]]) -> None:
-    from service.nightly.report.markdown import markdown_overview
+    from service.nightly.report import markdown_overview
 
     sys.stdout.write(markdown_overview(report))
     sys.stdout.write(f"\n{page}\n")
@@ -128,7 +124,7 @@ def night_status(outcome: str | None, told: Sequence[Mapping[str, Any]]) -> int:
 
 def _check(args: Namespace, config: "Config", settings: "Settings") -> int:
     """Looks at everything, keeps nothing."""
-    from service.nightly.check import check_workload
+    from service.nightly.ingest import check_workload
 
     found = [check_workload(workload, args.config.absolute().parent) for workload in config.workloads]
     for one in found:
@@ -144,7 +140,7 @@ def _alone(settings: "Settings") -> Iterator[IO[str]]:
     """Two runs at once would tell everybody twice."""
     import fcntl
 
-    from service.data_folder import make_data_folder
+    from service.settings import make_data_folder
 
     with (make_data_folder(settings.data_dir) / LOCK).open("a") as file:
         try:

@@ -1,21 +1,156 @@
-"""`asap optimize`: the agents find what limits a scenario's plan, search every legal one and propose three.
-
-Reads, runs and prints only; the work is that of `graph` and `tools`, the words are those of `service.report`.
+"""`asap optimize`: the agents diagnose a scenario's plan, search every legal plan and propose three; in
+memory, or saved in the data folder under a name.
 """
 
-import json
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
-from service.cli.optimize_progress import Watch, watching
+from graph.request import Request
+from service.settings import Settings, load_settings, make_data_folder
 from tools.errors import InputError
 
 if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
+
+if TYPE_CHECKING:
     from graph.request import Request
+
+
+Event = dict[str, Any]
+AGENTS = {
+    "coordinator": "coordinator: deciding what comes next",
+    "analyzer": "analyzer: finding what limits the plan",
+    "proposal": "proposal agent: searching every legal plan",
+    "verify": "verification: computing every number again",
+    "approve": "the policy: what may be measured",
+    "trial": "trial: measuring a plan on the cluster",
+    "learn": "keeping the outcome",
+    "report": "writing the report",
+}
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Told while a session runs."""
+
+    progress: Callable[[float], None] | None = None
+    """The share of the search that is done."""
+    event: Callable[[Event], None] | None = None
+
+
+@contextmanager
+def watching(stream: TextIO) -> Iterator[Watch]:
+    """A line on a terminal, nothing elsewhere."""
+    if not stream.isatty():
+        yield Watch()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show_event(event: Event) -> None:
+            if event["kind"] == "started":
+                bar.update(
+                    task, description=AGENTS.get(event["node"], event["node"]), total=None, completed=0
+                )
+            elif event.get("tool") == "search_plans":
+                bar.update(task, description="proposal agent: looking for more plans", total=None)
+
+        yield Watch(lambda share: bar.update(task, completed=share, total=1.0), show_event)
+
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+LOCKS = "sessions"
+FIRST_INPUT = "__start__"
+"""Where LangGraph keeps the input until the first node has run."""
+
+
+def check_name(name: str) -> None:
+    """It becomes part of a case's id and of a file's name."""
+    if not NAME.fullmatch(name):
+        raise InputError(
+            "--session", name, "allowed: up to 80 of a-z, 0-9, '_' and '-', first a letter or digit"
+        )
+
+
+def name_of_trials() -> str:
+    """For a session that nobody named: its trials' jobs must be found again under it."""
+    return f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def run_once(request: Request, watch: Watch) -> dict[str, Any]:
+    """Leaves nothing behind; what the installation has learnt is read."""
+    return _run("optimize", request, watch, load_settings(), None)
+
+
+def run_kept(name: str, request: Request, watch: Watch) -> dict[str, Any]:
+    """A checkpoint after each node; the same name goes on where it was, or repeats its report."""
+    from service.checkpoints import open_checkpoints
+
+    settings = load_settings()
+    with _alone(make_data_folder(settings.data_dir) / LOCKS, name), open_checkpoints(settings) as saver:
+        known = _known_request(saver, name)
+        if known is not None and known != request.scenario:
+            raise InputError("--session", name, "is about another scenario; choose another name")
+        return _run(name, request, watch, settings, saver)
+
+
+def _run(
+    id: str,
+    request: Request,
+    watch: Watch,
+    settings: Settings,
+    saver: "BaseCheckpointSaver[Any] | None",
+) -> dict[str, Any]:
+    from graph.session import Session
+    from service.runtime import open_context
+
+    context = open_context(settings, learns=saver is not None)
+    context = replace(context, progress=watch.progress, limits=context.limits.within(request.budget))
+    report = Session(id, context, saver).run(request, watch.event).report
+    if report is None:
+        raise InputError("--session", id, "waits for a decision; asap serve takes it")
+    return report
+
+
+def _known_request(saver: "BaseCheckpointSaver[Any]", name: str) -> dict[str, Any] | None:
+    kept = saver.get_tuple({"configurable": {"thread_id": name}})
+    if kept is None:
+        return None
+    values = kept.checkpoint["channel_values"]
+    request: dict[str, Any] | None = values.get(FIRST_INPUT, values).get("request")
+    return request
+
+
+@contextmanager
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """One process at a time for a session; the lock goes with the process, however it ends."""
+    import fcntl
+
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError("--session", name, "is running in another process; wait for it") from None
+        yield
+
 
 HELP = """\
 Find what limits a workload, search every legal plan and propose the best, with reasons to check.
@@ -94,7 +229,7 @@ def _run_there(args: Namespace, scenario: Mapping[str, Any]) -> int:
     """Submits it and waits; the report is printed as if it had been made here."""
     if args.session:
         raise InputError("--session", args.session, "a server keeps every session; leave one of the two out")
-    from service.cli.server import connect, has_report
+    from service.cli.io import connect, has_report
 
     with connect(args.server) as client:
         session = client.submit(dict(scenario))
@@ -114,15 +249,14 @@ def _request(scenario: Mapping[str, Any]) -> "Request":
     if request.approval == "person":
         raise InputError("approval", request.approval, "asap optimize asks nobody; asap serve does")
     if request.mode == "tune":
+        from service.runtime import check_tune
         from service.settings import load_settings
-        from service.trials import check_tune
 
         check_tune(load_settings(), request)
     return request
 
 
 def _answer(session: str | None, request: "Request", watch: Watch) -> dict[str, Any]:
-    from service.cli.optimize_session import check_name, name_of_trials, run_kept, run_once
 
     if session is None and request.mode == "tune":
         session = name_of_trials()
@@ -158,9 +292,9 @@ def _print(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> No
 
 def _document(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> str:
     if form == "markdown":
-        from service.report.markdown import markdown_report
+        from service.render.markdown import markdown_report
 
         return markdown_report(scenario, report)
-    from service.report.html import html_report
+    from service.render.html import html_report
 
     return html_report(scenario, report)

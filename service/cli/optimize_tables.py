@@ -1,7 +1,4 @@
-"""The report of `asap optimize` for people at a terminal: one column of names, one of what is said.
-
-Short on purpose: what is left out here stands in the other formats.
-"""
+"""The report of `asap optimize` in the terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,11 +7,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.cells import said
-from service.report.terms import EVIDENCE, STEP
-from service.report.text import plain, seconds, sentence
-from service.report.trials import NOTHING
-from service.report.view import Planned, View, view_of
+from service.cli.io import said
+from service.render.terms import EVIDENCE, STEP
+from service.render.text import plain, seconds, sentence
+from service.render.view import NOTHING, Planned, View, view_of
 
 Data = Mapping[str, Any]
 Row = tuple[str, RenderableType]

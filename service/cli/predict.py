@@ -1,19 +1,137 @@
-"""`asap predict`: step time, memory and bottleneck of each scenario of a file.
-
-Reads and prints only; the prediction is `tools.cost`'s. A bad line of a batch gets an object with `error`
-in its place and the rest is predicted; when nothing could be predicted the exit status is 2.
-"""
+"""`asap predict`: step time, memory and bottleneck of each scenario of a file."""
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
-from service.cli.io import JsonRecord, read_object, read_records, write_json_line
-from tools.cost.calibration import Calibration
-from tools.cost.cluster import parse_cluster_calibration
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.cli.io import JsonRecord, read_object, read_records, said, write_json_line
+from tools.cost.calibration import Calibration, parse_cluster_calibration
+from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
+from tools.hardware import get_device
+from tools.recommend.words import alike, span
 from tools.scenario import Scenario, parse_scenario
+
+BAR_WIDTH = 30
+
+
+def print_predictions(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> None:
+    console = Console(highlight=False)
+    if len(predictions) == 1:
+        _print_one(console, scenarios[0], predictions[0])
+    elif predictions:
+        console.print(_many(scenarios, predictions))
+
+
+def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
+    device = get_device(scenario.cluster.device, scenario.cluster.overrides)
+    capacity = device.memory_bytes / GIB
+    where = f" on {scenario.cluster.num_devices} x {device.title}"
+    how = f", {scenario.training.framework}, {scenario.training.precision}"
+    console.print(Text.assemble(said(scenario.model.name or "model", "bold"), where, _cluster(scenario), how))
+    if options := scenario.training.options():
+        listed = ", ".join(f"{name} {value}" for name, value in options.items())
+        console.print(f"  stated      {listed} (no effect on the prediction yet)")
+    console.print(f"  parameters  {_parameters(p)}")
+    console.print(
+        f"  step time   [bold]{_seconds(p['step_time_s'])}[/]   "
+        f"(80% interval {span(_number(p['step_time_low_s']), _number(p['step_time_high_s']))} s)"
+    )
+    console.print(
+        f"  throughput  {_number(p['tokens_per_s_per_device']):,.0f} tokens/s per device, "
+        f"{_number(p['model_tflops_per_device']):,.0f} TFLOP/s, MFU {_number(p['mfu']):.1%}"
+    )
+    verdict = "[green]fits[/]" if p["fits"] else "[red]does not fit[/]"
+    console.print(f"  memory      {_number(p['peak_memory_gib']):.1f} of {capacity:.1f} GiB: {verdict}")
+    console.print(f"  bottleneck  {p['bottleneck']}\n")
+    console.print(
+        _bars("step time", "s", cast("dict[str, float]", p["breakdown_s"]), _number(p["step_time_s"]))
+    )
+    console.print()
+    console.print(_bars("memory", "GiB", cast("dict[str, float]", p["memory_gib"]), capacity))
+
+
+def _cluster(scenario: Scenario) -> Text:
+    name = scenario.cluster.name
+    return Text.assemble(" in ", said(name)) if name else Text("")
+
+
+def _parameters(p: Prediction) -> str:
+    total, active = int(_number(p["parameters"])), int(_number(p["active_parameters"]))
+    return (
+        _billions(total) if active == total else f"{_billions(total)}, {_billions(active)} active per token"
+    )
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:,.3g} B" if count < 1e11 else f"{count / 1e9:,.0f} B"
+
+
+def _bars(title: str, unit: str, parts: Mapping[str, float], whole: float) -> Table:
+    table = Table(box=None, pad_edge=False, title=None, padding=(0, 1))
+    table.add_column(f"  {title}", min_width=20)
+    table.add_column(unit, justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    for name, value in sorted(parts.items(), key=lambda item: -item[1]):
+        share = value / whole
+        table.add_row(
+            f"  {name}", f"{value:.3g}", f"{share:.1%}", Text("█" * round(min(share, 1.0) * BAR_WIDTH))
+        )
+    return table
+
+
+def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for column in ("id", "model", "devices", "plan"):
+        table.add_column(column)
+    for column in ("step", "80% interval", "MFU", "GiB"):
+        table.add_column(column, justify="right")
+    table.add_column("fits")
+    table.add_column("bottleneck")
+    for scenario, p in zip(scenarios, predictions, strict=True):
+        table.add_row(*map(said, _row(scenario, p)))
+    return table
+
+
+def _row(scenario: Scenario, p: Prediction) -> list[str]:
+    interval = "-".join(alike(_number(p["step_time_low_s"]), _number(p["step_time_high_s"])))
+    return [
+        "" if p["id"] is None else str(p["id"]),
+        scenario.model.name,
+        f"{scenario.cluster.num_devices} {scenario.cluster.device}",
+        _plan(scenario),
+        _seconds(p["step_time_s"]),
+        interval,
+        f"{_number(p['mfu']):.1%}",
+        f"{_number(p['peak_memory_gib']):.1f}",
+        "yes" if p["fits"] else "no",
+        str(p["bottleneck"]),
+    ]
+
+
+def _plan(scenario: Scenario) -> str:
+    """The degrees above one, and the micro-batch."""
+    if scenario.plan is None:
+        return ""
+    degrees = {name: getattr(scenario.plan, name) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")}
+    shown = [f"{name}{value}" for name, value in degrees.items() if value > 1]
+    return " ".join([*shown, f"mbs{scenario.plan.micro_batch_size}"])
+
+
+def _seconds(value: object) -> str:
+    return f"{_number(value):.3g} s"
+
+
+def _number(value: object) -> float:
+    return float(cast("float", value))
+
 
 HELP = """\
 Predict the step time of a training plan, with an 80% interval, its breakdown and its memory.
@@ -55,8 +173,6 @@ def run(args: Namespace) -> int:
     if args.json:
         _print_lines(records, outcomes, predictions)
     else:
-        from service.cli.predict_tables import print_predictions
-
         print_predictions(scenarios, predictions)
     return _report_errors(records, outcomes)
 

@@ -1,15 +1,14 @@
-"""`asap profile -- COMMAND`: runs a training command with the capture in it, and reports what that cost."""
+"""`asap profile -- COMMAND`: runs a training command with the capture in it and reports its overhead."""
 
 import subprocess
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from pathlib import Path
 
+from asap_client.capture import SUMMARY_FOLDER, CaptureSchedule, Overhead, read_overhead
+from asap_client.run_script import insert_capture
 from service.cli.io import write_json_line
 from tools.errors import AsapError, InputError
-from tools.profile.capture import SUMMARY_FOLDER, CaptureSchedule
-from tools.profile.command import insert_capture
-from tools.profile.overhead import Overhead, read_overhead
 
 HELP = """\
 Run a training command under the profiler, without a change to its script.

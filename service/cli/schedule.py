@@ -1,5 +1,17 @@
-"""`asap schedule`: nightly runs by the clock of a server. Speaks to it through `service.client`."""
+"""`asap schedule`: nightly runs scheduled by a server."""
 
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from service.cli.io import said
+
+if TYPE_CHECKING:
+    from asap_client.schedules import Run, Schedule
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -7,15 +19,78 @@ from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.cli.io import write_document, write_json_line
+from service.cli.io import FORMS, add_server, connect, write_document, write_json_line
 from service.cli.nightly import night_status
 from service.cli.parser import add_action
-from service.cli.server import FORMS, add_server, connect
 from tools.errors import AsapError
 
 if TYPE_CHECKING:
-    from service.client import Client
-    from service.client_schedules import Run, Schedule
+    from asap_client.client import Client
+    from asap_client.schedules import Run, Schedule
+
+
+LEAST_WIDTH = 120
+
+
+def print_schedules(schedules: Sequence["Schedule"]) -> None:
+    table = _table("name", "state", "cron", "zone", "next", "workloads", "last night")
+    for one in schedules:
+        count = str(len(one.definition.get("workloads") or []))
+        words = (one.name, one.state, one.cron, one.zone, _time(one.next_at), count, _last(one))
+        table.add_row(*map(said, words))
+    _console().print(table if schedules else "no schedules; 'asap schedule add FILE' makes one")
+
+
+def print_schedule(schedule: "Schedule") -> None:
+    names = [one["name"] for one in schedule.definition.get("workloads") or []]
+    rows = {
+        "name": schedule.name,
+        "id": schedule.id,
+        "state": schedule.state,
+        "reason": schedule.reason or "",
+        "cron": f"{schedule.cron} ({schedule.zone})",
+        "next": _time(schedule.next_at),
+        "last night": _last(schedule),
+        "workloads": ", ".join(names),
+    }
+    table = Table(box=None, show_header=False)
+    for name, value in rows.items():
+        if value:
+            table.add_row(Text(name, style="bold"), said(value))
+    Console().print(table)
+
+
+def print_runs(runs: Sequence["Run"]) -> None:
+    table = _table("id", "planned", "by", "state", "outcome", "reason")
+    for one in runs:
+        words = (one.id, _time(one.planned_at), one.trigger, one.state, one.outcome or "", one.reason or "")
+        table.add_row(*map(said, words))
+    _console().print(table if runs else "no nights yet")
+
+
+def _last(schedule: "Schedule") -> str:
+    last = schedule.last_run
+    if last is None:
+        return "none yet"
+    told = last.outcome or last.state
+    return f"{_time(last.planned_at)} {told}" + (f": {last.reason}" if last.reason else "")
+
+
+def _time(moment: datetime | None) -> str:
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _console() -> Console:
+    """Wide enough for an id beside the rest: what is to be copied must not be broken."""
+    return Console(width=max(Console().width, LEAST_WIDTH))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
 
 HELP = """\
 Let a server ('asap serve') look at workloads every night: what 'asap nightly run' does, by its clock, on
@@ -88,16 +163,15 @@ def run(args: Namespace) -> int:
 
 
 def _add(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import add_schedule
+    from asap_client.schedules import add_schedule
 
     _show_one(client.send(add_schedule(_body(args))), as_json=args.json)
 
 
 def _body(args: Namespace) -> dict[str, Any]:
     """The file with the options in place of what it says, the scenarios that it names, and whole paths."""
-    from service.nightly.config import load_yaml, scenario_of
-    from service.nightly.definition import parse
-    from service.nightly.schedules.spec import ScheduleSpec, parse_schedule
+    from service.nightly.config import load_yaml, parse, scenario_of
+    from service.nightly.schedule import ScheduleSpec, parse_schedule
 
     given = {name: value for name in ("name", "cron", "zone") if (value := getattr(args, name)) is not None}
     content = {name: value for name, value in load_yaml(args.file, "FILE").items() if name != "report"}
@@ -113,7 +187,7 @@ def _body(args: Namespace) -> dict[str, Any]:
 
 
 def _list(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import list_schedules
+    from asap_client.schedules import list_schedules
 
     found: list[Schedule] = []
     cursor: str | None = None
@@ -127,13 +201,12 @@ def _list(client: "Client", args: Namespace) -> None:
         for one in found:
             write_json_line(one.model_dump(mode="json"))
         return
-    from service.cli.schedule_tables import print_schedules
 
     print_schedules(found)
 
 
 def _show(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import get_schedule
+    from asap_client.schedules import get_schedule
 
     _show_one(client.send(get_schedule(args.schedule)), as_json=args.json)
 
@@ -142,25 +215,24 @@ def _show_one(schedule: "Schedule", *, as_json: bool) -> None:
     if as_json:
         write_json_line(schedule.model_dump(mode="json"))
         return
-    from service.cli.schedule_tables import print_schedule
 
     print_schedule(schedule)
 
 
 def _pause(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import pause_schedule
+    from asap_client.schedules import pause_schedule
 
     _show_one(client.send(pause_schedule(args.schedule)), as_json=args.json)
 
 
 def _resume(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import resume_schedule
+    from asap_client.schedules import resume_schedule
 
     _show_one(client.send(resume_schedule(args.schedule)), as_json=args.json)
 
 
 def _run(client: "Client", args: Namespace) -> int:
-    from service.client_schedules import run_schedule
+    from asap_client.schedules import run_schedule
 
     found = client.send(run_schedule(args.schedule))
     if args.wait:
@@ -179,7 +251,7 @@ def _run(client: "Client", args: Namespace) -> int:
 def _waited(client: "Client", schedule: str, id: str) -> "Run":
     import time
 
-    from service.client_schedules import get_run
+    from asap_client.schedules import get_run
 
     while not (found := client.send(get_run(schedule, id))).is_over:
         time.sleep(LOOK_S)
@@ -187,20 +259,19 @@ def _waited(client: "Client", schedule: str, id: str) -> "Run":
 
 
 def _runs(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import list_runs
+    from asap_client.schedules import list_runs
 
     page = client.send(list_runs(args.schedule))
     if args.json:
         for one in page.items:
             write_json_line(one.model_dump(mode="json"))
         return
-    from service.cli.schedule_tables import print_runs
 
     print_runs(page.items)
 
 
 def _report(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import list_runs, run_report, run_report_text
+    from asap_client.schedules import list_runs, run_report, run_report_text
 
     id = args.run or next(
         (one.id for one in client.send(list_runs(args.schedule)).items if one.outcome is not None), None
@@ -214,7 +285,7 @@ def _report(client: "Client", args: Namespace) -> None:
 
 
 def _remove(client: "Client", args: Namespace) -> None:
-    from service.client_schedules import remove_schedule
+    from asap_client.schedules import remove_schedule
 
     client.send(remove_schedule(args.schedule))
     if args.json:

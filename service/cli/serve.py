@@ -1,11 +1,28 @@
-"""`asap serve`: the API, the pages and the workers, in one process or spread over several."""
+"""`asap serve`: the API, the pages and the workers; --help lists every setting."""
 
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
+from pydantic import SecretStr
+from pydantic_core import PydanticUndefined
+
 from service.cli.io import write_json_line
-from service.cli.settings_table import settings_table
+from service.settings import PREFIX, Settings
+
+COLUMN = 34
+
+
+def settings_table() -> str:
+    """From the definitions themselves, so that nothing is missing."""
+    lines = ["settings, from the environment or a file .env:"]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default in (None, PydanticUndefined) else str(field.default)
+        shown = "(set)" if isinstance(field.default, SecretStr) else default
+        variable = f"{PREFIX}{name.upper()}" + (f"={shown}" if shown else "")
+        lines.append(f"  {variable:<{COLUMN}} {field.description or ''}".rstrip())
+    return "\n".join(lines)
+
 
 HELP = """\
 Serve the API under /v1 and run the sessions that are submitted to it.

@@ -1,4 +1,4 @@
-"""What the pages show of all workloads: the most wasteful first, their trend, proposals and approvals."""
+"""All watched workloads of a tenant in one table, for the pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,10 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.nightly.report.figures import spark_points
-from service.store.nights import UNWATCHED, WorkloadRow, list_workloads
-from service.store.states import WAITING
-from service.store.tables import labels, sessions
+from service.db.models import WAITING, labels, sessions
+from service.db.schedules import UNWATCHED, WorkloadRow, list_workloads
+from service.render.trends import spark_points
 
 SPARK_NIGHTS = 30
 LABEL = "workload"

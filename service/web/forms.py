@@ -1,12 +1,19 @@
-"""Forms as browsers send them, checked for where they come from and for what no store could keep."""
+"""Forms: parsing and CSRF check, one-button forms, and the login page."""
 
+import time
+from collections.abc import Callable, Mapping
 from typing import Annotated
 from urllib.parse import parse_qsl
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import RedirectResponse, Response
 
-from service.api.problems import ApiError
-from service.web.csrf import FIELD, check_csrf
+from service.api.deps import Id, PartsOf, Submitter, take_turn
+from service.api.errors import ApiError
+from service.api.state import Parts
+from service.auth import COOKIE, Caller
+from service.errors import UnauthenticatedError
+from service.web.rendering import FIELD, PageRoute, check_csrf, page, set_cookie
 from tools.errors import InputError
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
@@ -51,3 +58,58 @@ def whole_number(field: str, text: str) -> int:
     if not text.isdecimal() or len(text) > MOST_DIGITS:
         raise InputError(field, text, "must be a whole number")
     return int(text)
+
+
+Act = Callable[[str, Parts, Caller], object]
+
+
+def add_buttons(router: APIRouter, path: str, buttons: Mapping[str, tuple[Act, str]]) -> None:
+    """For each name what it does and where it leads, under `path`; both addresses may hold `{id}`."""
+    for name, (act, place) in buttons.items():
+        router.add_api_route(f"{path}/{name}", _pressed(act, place), methods=["POST"])
+
+
+def _pressed(act: Act, place: str) -> Callable[..., Response]:
+    def press(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+        act(id, parts, caller)
+        return RedirectResponse(place.format(id=id), 303)
+
+    return press
+
+
+router = APIRouter(route_class=PageRoute)
+
+Next = Annotated[str, Query(alias="next", max_length=2000)]
+
+
+@router.get("/login")
+def show(request: Request, parts: PartsOf, following: Next = "/") -> Response:
+    if parts.authenticator.is_open():
+        return RedirectResponse(own_path(following), 303)
+    return page(request, "login", None, following=own_path(following), refused=None)
+
+
+@router.post("/login")
+def sign_in(request: Request, form: CheckedForm, parts: PartsOf) -> Response:
+    following = own_path(form.get("next", "/"))
+    try:
+        cookie, expires_s = parts.authenticator.cookie_for(form.get("key", ""))
+    except UnauthenticatedError as error:
+        take_turn(parts, f"address:{request.client.host if request.client else ''}")
+        return page(request, "login", None, 401, following=following, refused=str(error))
+    response = RedirectResponse(following, 303)
+    set_cookie(request, response, COOKIE, cookie, max(0, expires_s - int(time.time())))
+    return response
+
+
+@router.post("/logout")
+def sign_out(form: CheckedForm) -> Response:
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
+    return response
+
+
+def own_path(given: str) -> str:
+    """A path of this server: what leads elsewhere leads to the first page."""
+    is_own = given.startswith("/") and not given.startswith(("//", "/\\")) and given.isprintable()
+    return given if is_own else "/"

@@ -1,21 +1,328 @@
-"""The figures of a session by the names that pages ask for."""
+"""The figures of a session's page by name, from its report, its searched space and its traces."""
 
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
 
-from service.web import plan_figures, trace_figures
-from service.web.asked import Asked
-from service.web.figures.canvas import Figure
+import numpy as np
+
+from service.api.deps import in_turn
+from service.api.errors import ApiError
+from service.api.state import Parts
+from service.db.models import SessionRow
+from service.db.traces import get_trace
+from service.errors import NotFoundError
+from service.render.plan_figures import (
+    AXES,
+    Dot,
+    Space,
+    axes_of,
+    memory_figure,
+    mesh_figure,
+    space_figure,
+    step_time_figure,
+)
+from service.render.plotly import Figure
+from service.render.trace_figures import (
+    DRAWING,
+    Point,
+    Transfer,
+    collectives_figure,
+    drawing_of,
+    lateness_figure,
+    roofline_figure,
+    terms_figure,
+    timeline_figure,
+)
+from service.render.view import View, read_workload
+from service.traces import find_reference
+from service.web.session_view import TODAY, SessionView, find_baseline
+from tools.cost.memory import GIB
+from tools.cost.operations import list_messages, list_operations
+from tools.hardware import get_device
+from tools.recommend.words import short
+from tools.recommend.workload import Workload
+from tools.scenario import Plan, Scenario
+from tools.search.search import Ranked, Search
+from tools.search.space import decoded
+from tools.trace.rank_profile import find_device
+
+SHOWN = 1200
+FRONT = 200
+MOST_KEPT = 32
+
+Data = Mapping[str, Any]
+Progress = Callable[[float], None]
+
+
+class Searched:
+    """The spaces that were drawn last: a page that is looked at again costs no search."""
+
+    def __init__(self) -> None:
+        self._lock, self._kept = Lock(), OrderedDict[str, tuple[list[Dot], list[Dot]]]()
+
+    def find(self, key: str) -> tuple[list[Dot], list[Dot]] | None:
+        with self._lock:
+            return self._kept.get(key)
+
+    def keep(self, key: str, dots: tuple[list[Dot], list[Dot]]) -> None:
+        with self._lock:
+            self._kept[key] = dots
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+
+
+def search_dots(workload: Workload, progress: Progress | None = None) -> tuple[list[Dot], list[Dot]]:
+    """Plans that fit, the fastest first, and the front of time against memory."""
+    found = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
+    return _dots(found.best, SHOWN), _dots(found.front, FRONT)
+
+
+def space_of(view: View, dots: tuple[list[Dot], list[Dot]]) -> Space:
+    plans, front = dots
+    return Space(
+        plans=plans,
+        front=front,
+        proposals=[_planned(one.summary, one.prediction) for one in view.proposals],
+        today=[
+            _planned(f"{one.name}: {one.summary}", one.prediction) for one in view.plans if not one.proposal
+        ],
+        brought=_brought(view.report["considered"]),
+        limit_gib=view.limit_gib,
+    )
+
+
+def _dots(ranked: Ranked, most: int) -> list[Dot]:
+    """Every so many: of thousands a picture tells no more."""
+    count = len(ranked.step_time_s)
+    rows = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+    return [
+        Dot(
+            float(ranked.memory_bytes[row]) / GIB,
+            float(ranked.step_time_s[row]),
+            short(Plan.model_validate(decoded(ranked.plans, row))),
+        )
+        for row in rows
+    ]
+
+
+def _planned(says: str, prediction: Data) -> Dot:
+    return Dot(prediction["peak_memory_gib"], prediction["step_time_s"], says)
+
+
+def _brought(considered: Sequence[Data]) -> list[Dot]:
+    """Those of them that could be predicted."""
+    told = [(one, (one.get("proposal") or {}).get("prediction")) for one in considered]
+    return [_planned(f"{one['origin']}: {one['summary']}", found) for one, found in told if found]
+
+
+AGAIN_S = 2
+
+
+def get_analysis(parts: Parts, row: SessionRow) -> Data:
+    """What `asap diagnose --json` prints, with what figures need; NotFoundError where there are no traces."""
+    traces = str((row.request or {}).get("traces") or "")
+    id = find_reference(traces)
+    if not traces:
+        raise NotFoundError("trace of session", row.id)
+    if id:
+        return _of_upload(parts, row.tenant, id)
+    return in_turn(parts, lambda _: _of_folder(traces, _written(Path(traces))))
+
+
+def _of_upload(parts: Parts, tenant: str, id: str) -> Data:
+    with parts.database.read() as conn:
+        trace = get_trace(conn, tenant, id)
+    if trace.analysis is None:
+        if trace.error:
+            raise NotFoundError("analysis of trace", id)
+        parts.analyses.want(trace)
+        wait = {"Retry-After": str(AGAIN_S)}
+        raise ApiError("unavailable", "the traces are being analysed; ask again", headers=wait)
+    return trace.analysis
+
+
+def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
+    """Its files, and when each was written."""
+    from tools.trace.folder import find_trace_files
+
+    return tuple((file, file.stat().st_mtime_ns) for file in find_trace_files(folder))
+
+
+@lru_cache(maxsize=8)
+def _of_folder(folder: str, _files: tuple[tuple[Path, int], ...]) -> Data:
+    """Kept for as long as nothing in the folder is written."""
+    from tools.trace.report import analyse_folder
+
+    report = analyse_folder(Path(folder))
+    return {**report.data, DRAWING: drawing_of(report.profile)}
+
+
+@dataclass(frozen=True)
+class Asked:
+    parts: Parts
+    searched: Searched
+    shown: SessionView
+    view: View
+    plan: str
+    """`today`, or the rank of a proposal."""
+    by: str
+
+    @property
+    def workload(self) -> Workload:
+        return read_workload(self.shown.row.request or {}, self.view.report)
+
+    @property
+    def chosen(self) -> Plan:
+        baseline = find_baseline(self.workload, self.view.report) if self.plan == TODAY else None
+        if baseline:
+            return baseline
+        plans = {str(one["rank"]): one["plan"] for one in self.view.report["proposals"]}
+        if self.plan not in plans:
+            raise NotFoundError("plan", self.plan)
+        return Plan.model_validate(plans[self.plan])
+
+    @property
+    def scenario(self) -> Scenario:
+        return self.workload.with_plan(self.chosen)
+
+    @property
+    def analysis(self) -> Data:
+        return get_analysis(self.parts, self.shown.row)
+
+
+COLOURS = {axis: f"--{axis}_comm_exposed" for axis in ("tp", "cp", "ep", "dp", "pp")}
+
+
+def step(asked: Asked) -> Figure:
+    return step_time_figure(asked.view.plans)
+
+
+def memory(asked: Asked) -> Figure:
+    return memory_figure(asked.view.plans, asked.view.limit_gib, asked.view.capacity_gib)
+
+
+def space(asked: Asked) -> Figure:
+    key = f"{asked.shown.row.id}.{asked.shown.row.attempt}"
+    dots = asked.searched.find(key)
+    if dots is None:
+        workload = asked.workload
+        dots = in_turn(asked.parts, lambda progress: search_dots(workload, progress))
+        asked.searched.keep(key, dots)
+    return space_figure(space_of(asked.view, dots))
+
+
+def mesh(asked: Asked) -> Figure:
+    plan, cluster = asked.chosen, asked.workload.scenario.cluster
+    by = asked.by if asked.by in AXES else next(iter(axes_of(plan)))
+    return mesh_figure(plan, cluster.num_devices, cluster.devices_per_node, by)
+
+
+def roofline(asked: Asked) -> Figure:
+    scenario = asked.scenario
+    points = [
+        Point(one.name, one.intensity, one.flops_per_s, one.seconds, one.shape)
+        for one in list_operations(scenario)
+    ]
+    device = get_device(scenario.cluster.device, scenario.cluster.overrides)
+    return roofline_figure(points, device, [scenario.training.precision])
+
+
+def collectives(asked: Asked) -> Figure:
+    scenario = asked.scenario
+    device = get_device(scenario.cluster.device, scenario.cluster.overrides)
+    transfers = [
+        Transfer(
+            AXES.get(one.axis, one.axis),
+            one.message_bytes,
+            one.bus_bytes_per_s,
+            f"{one.kind} over {one.group_size} {'across' if one.crosses_nodes else 'inside'} nodes",
+            COLOURS.get(one.axis, "--host_and_other"),
+        )
+        for one in list_messages(scenario)
+    ]
+    links = [
+        ("inside the node", device.intra_node_bytes_per_s),
+        ("between nodes", device.inter_node_bytes_per_s),
+    ]
+    return collectives_figure(transfers, links)
+
+
+def measured_roofline(asked: Asked) -> Figure:
+    points = [
+        Point(
+            one["op"],
+            one["intensity_flops_per_byte"],
+            one["achieved_tflops"] * 1e12,
+            one["time_us"] / 1e6,
+            f"{one['shape']}, {one['precision']}, {one['count']} calls",
+        )
+        for one in _drawing(asked)["points"]
+    ]
+    if not points:
+        raise NotFoundError("operation with shapes in traces of session", asked.shown.row.id)
+    names = [one["device"] for one in asked.analysis["ranks"] if one["device"]]
+    precisions = sorted({one["precision"] for one in _drawing(asked)["points"]})
+    return roofline_figure(points, find_device(names[0]) if names else None, precisions)
+
+
+def measured_collectives(asked: Asked) -> Figure:
+    found = [one for one in asked.analysis["collectives"] if one["bus_bandwidth_gbytes_per_s"]]
+    transfers = [
+        Transfer(
+            one["kind"],
+            one["message_bytes"],
+            one["bus_bandwidth_gbytes_per_s"] * 1e9,
+            f"{one['count']} × {one['kind']}, {one['time_us'] / 1000:.3g} ms in all",
+        )
+        for one in found
+        if one["message_bytes"]
+    ]
+    if not transfers:
+        raise NotFoundError("collective with a size in traces of session", asked.shown.row.id)
+    link = next((one["link_gbytes_per_s"] for one in found if one["link_gbytes_per_s"]), None)
+    return collectives_figure(transfers, [("link", link * 1e9)] if link else [])
+
+
+def ranks(asked: Asked) -> Figure:
+    return terms_figure(asked.analysis["ranks"])
+
+
+def timeline(asked: Asked) -> Figure:
+    strips = _drawing(asked)["strips"]
+    if not strips:
+        raise NotFoundError("timeline in traces of session", asked.shown.row.id)
+    return timeline_figure(strips)
+
+
+def lateness(asked: Asked) -> Figure:
+    found = _drawing(asked)["lateness"]
+    if not found:
+        raise NotFoundError("collective that two ranks share in traces of session", asked.shown.row.id)
+    return lateness_figure(found["ranks"], found["late_us"])
+
+
+def _drawing(asked: Asked) -> Data:
+    """Analyses made before there were figures have none."""
+    empty: Data = {"strips": [], "points": [], "lateness": None}
+    found: Data = asked.analysis.get(DRAWING) or empty
+    return found
+
 
 FIGURES: Mapping[str, Callable[[Asked], Figure]] = {
-    "step": plan_figures.step,
-    "memory": plan_figures.memory,
-    "space": plan_figures.space,
-    "mesh": plan_figures.mesh,
-    "roofline": plan_figures.roofline,
-    "collectives": plan_figures.collectives,
-    "measured-roofline": trace_figures.roofline,
-    "measured-collectives": trace_figures.collectives,
-    "ranks": trace_figures.ranks,
-    "timeline": trace_figures.timeline,
-    "lateness": trace_figures.lateness,
+    "step": step,
+    "memory": memory,
+    "space": space,
+    "mesh": mesh,
+    "roofline": roofline,
+    "collectives": collectives,
+    "measured-roofline": measured_roofline,
+    "measured-collectives": measured_collectives,
+    "ranks": ranks,
+    "timeline": timeline,
+    "lateness": lateness,
 }

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.commands import COMMANDS
-from service.cli.parser import command_parser, top_level_parser
+from service.cli.parser import COMMANDS, command_parser, top_level_parser
 
 REPO = Path(__file__).resolve().parents[2]
 HEAVY = {"numpy", "pydantic", "scipy", "rich", "plotly", "msgspec", "isal", "torch"}

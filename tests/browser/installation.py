@@ -14,13 +14,12 @@ from typing import Any
 
 import httpx
 
-from service.auth.api_keys import new_key
+from service.auth import new_key
+from service.db.access import add_key
+from service.db.engine import open_database
+from service.db.models import new_id, sessions
 from service.settings import Settings
-from service.store.database import open_database
-from service.store.ids import new_id
-from service.store.keys import add_key
-from service.store.tables import sessions
-from service.work.queue import prepare
+from service.worker.jobs import prepare
 
 REPO = Path(__file__).resolve().parents[2]
 ALL_SCOPES = ("read", "submit", "approve", "admin")

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
+from testbed.plan import checked_plan
+from testbed.record import RunSettings
+from testbed.run import train
 from tools.scenario import parse_scenario
-from tools.trainer.refusals import checked_plan
-from tools.trainer.run import train
-from tools.trainer.settings import RunSettings
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from tools.cost.predict import predict
 from tools.scenario import Scenario, parse_scenario
+from tools.trace.calibrate import PredictionCheck, check_prediction
 from tools.trace.folder import profile_folder
-from tools.trace.prediction import PredictionCheck, check_prediction
 
 REPO = Path(__file__).resolve().parents[2]
 EXAMPLE = REPO / "examples" / "traces" / "gpt-ddp-gloo"

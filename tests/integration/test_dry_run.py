@@ -89,7 +89,7 @@ def scenario(ranks: int, model: Json, plan: Json, **training: object) -> Json:
 @pytest.fixture(scope="module", params=PLANS)
 def ran(request: pytest.FixtureRequest) -> tuple[str, Json]:
     pytest.importorskip("torch")
-    from tools.dryrun.report import dry_run
+    from testbed.dry_run import dry_run
     from tools.scenario import parse_scenario
 
     return request.param, dry_run(parse_scenario(scenario(*PLANS[request.param]))).as_json()
@@ -145,13 +145,12 @@ def test_memory_without_devices_is_what_the_allocator_counts_with_them(
     from torch import distributed as dist
     from torch._C._distributed_c10d import HashStore
 
-    from tools.dryrun.rank import Run, run_rank
+    from testbed.dry_run import Run, run_rank
+    from testbed.layout import make_layout
+    from testbed.plan import checked_plan, chunk_specs
+    from testbed.program import build_program, make_chunks, make_recipe
+    from testbed.weights import initialise
     from tools.scenario import parse_scenario
-    from tools.trainer.layout import make_layout
-    from tools.trainer.program import build_program, make_chunks, make_recipe
-    from tools.trainer.refusals import checked_plan
-    from tools.trainer.stages import chunk_specs
-    from tools.trainer.weights import initialise
 
     parsed = parse_scenario(scenario(1, DENSE, {"recompute": recompute}))
     plan = checked_plan(parsed)
@@ -183,11 +182,9 @@ def test_memory_without_devices_is_what_the_allocator_counts_with_them(
 )
 def test_few_layers_and_micro_batches_stand_for_many(model: Json, recompute: str) -> None:
     pytest.importorskip("torch")
-    from tools.dryrun.probes import run_stages
-    from tools.dryrun.rank import Run, run_rank
+    from testbed.dry_run import Run, run_rank, run_stages
+    from testbed.plan import checked_plan, chunk_specs
     from tools.scenario import parse_scenario
-    from tools.trainer.refusals import checked_plan
-    from tools.trainer.stages import chunk_specs
 
     plan = {"dp": 2, "dp_shard": 2, "zero_stage": 3, "recompute": recompute}
     parsed = parse_scenario(scenario(2, model | {"num_hidden_layers": 6}, plan, global_batch_size=10))
@@ -254,7 +251,7 @@ def test_what_cannot_be_played_is_refused_with_its_field(
 def test_recomputation_that_only_memory_asks_for_is_refused_like_one_that_is_stated() -> None:
     """Selective recomputation under zero_bubble fails in backward; here nothing else fits."""
     pytest.importorskip("torch")
-    from tools.dryrun.report import dry_run
+    from testbed.dry_run import dry_run
     from tools.errors import InputError
     from tools.scenario import parse_scenario
 

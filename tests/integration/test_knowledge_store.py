@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from tests.unit.kb.samples import Clock, own_case, small_seed
 from tools.kb import EmbeddingError, KnowledgeBase, KnowledgeError, open_folder, open_server
-from tools.kb.chroma import LEDGER, ChromaStore, open_server_client
-from tools.kb.embedder import Embedder
-from tools.kb.tokens import tokenize
-from tools.kb.vectors import PREFIX
+from tools.kb.embed import Embedder
+from tools.kb.search import tokenize
+from tools.kb.store import LEDGER, PREFIX, ChromaStore, open_server_client
 
 Opener = Callable[..., KnowledgeBase]
 SEED_SIZE = len(small_seed().entries)
@@ -354,7 +353,7 @@ def test_a_server_that_is_not_there_is_told_plainly() -> None:
 
 
 def test_a_server_that_does_not_answer_is_left_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.kb.chroma._TIMEOUT_S", 0.1)
+    monkeypatch.setattr("tools.kb.store._TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(KnowledgeError, match="timed out"):
         open_server("127.0.0.1", silent.getsockname()[1], None, seed=small_seed())
 

@@ -203,7 +203,7 @@ def test_a_run_leaves_its_measurements_and_traces(tmp_path: Path) -> None:
     file, out = tmp_path / "scenario.json", tmp_path / "out"
     file.write_text(json.dumps(scenario(2, "dense", fsdp(2))))
     words = ["--steps", "3", "--warmup", "1", "--profile-steps", "1", "--out", str(out)]
-    done = launch(2, "-m", "tools.trainer", str(file), *words)
+    done = launch(2, "-m", "testbed.trainer", str(file), *words)
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads((out / "result.json").read_text())
     assert len(result["step_times_s"]) == 3
@@ -226,7 +226,7 @@ def test_ranks_that_nobody_started_are_asked_for_in_one_line(tmp_path: Path) -> 
     pytest.importorskip("torch")
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps(scenario(2, "dense", {"dp": 2})))
-    words = [sys.executable, "-m", "tools.trainer", str(file), "--out", str(tmp_path)]
+    words = [sys.executable, "-m", "testbed.trainer", str(file), "--out", str(tmp_path)]
     done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("trainer: error: cluster.num_devices: got 2; ")
@@ -237,7 +237,7 @@ def test_a_wrong_number_of_ranks_is_refused_with_its_field(tmp_path: Path) -> No
     pytest.importorskip("torch")
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps(scenario(2, "dense", {"dp": 2})))
-    done = launch(1, "-m", "tools.trainer", str(file), "--out", str(tmp_path))
+    done = launch(1, "-m", "testbed.trainer", str(file), "--out", str(tmp_path))
     assert done.returncode != 0
     assert "cluster.num_devices: got 2" in done.stderr
     failures = [json.loads(path.read_text()) for path in (tmp_path / "failures").iterdir()]

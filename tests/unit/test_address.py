@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.address import parse_address
 from tools.errors import InputError
+from tools.names import parse_address
 
 SECRET = "hunter2"
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tools.trace.breakdown import Breakdown, measure
-from tools.trace.classify import classify
+from tools.trace.classify import classify, load_patterns
 from tools.trace.kineto import read_kineto
-from tools.trace.patterns import load_patterns
 from tools.trace.report import analyse_folder
 
 TRACES = Path(__file__).resolve().parents[2] / ".." / "shared" / "traces"

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tools.trace.decompress import ReadLimits
-from tools.trace.errors import UnreadableTraceError
-from tools.trace.folder import FolderProfile
-from tools.trace.formats import profile_file
-from tools.trace.patterns import load_patterns
+from tools.trace.classify import load_patterns
+from tools.trace.folder import FolderProfile, profile_file
+from tools.trace.record import UnreadableTraceError
 from tools.trace.report import build_report
+from tools.trace.stream import ReadLimits
 
 _HOSTILE = (
     b"NaN",

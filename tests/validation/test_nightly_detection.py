@@ -6,8 +6,7 @@
 import numpy as np
 import pytest
 
-from tools.nightly.score import score_found, score_quiet
-from tools.nightly.synthetic import SHAPES, Noise
+from research.nights import SHAPES, Noise, score_found, score_quiet
 
 HISTORIES = 40
 MOST_ALARMS = dict.fromkeys(SHAPES, 0.3) | {"normal": 0.1}

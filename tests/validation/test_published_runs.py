@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from research.fit import cross_validate, group_folds, source_folds, tabulate
+from research.published import SMALL_MODEL_SOURCE, Measurement, read_measurements
 from tools.cost.predict import predict
-from tools.fit.crossvalidate import cross_validate, group_folds, source_folds, tabulate
-from tools.fit.measurements import SMALL_MODEL_SOURCE, Measurement, read_measurements
 
 ROWS = Path(__file__).resolve().parents[3] / "shared" / "groundtruth" / "dev.jsonl"
 pytestmark = pytest.mark.skipif(

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.knowledge import Quality, by_knowledge, compare, load_queries, measure
 from tools.kb import open_seed
-from tools.kb.embedder import MINILM_PACKAGE
+from tools.kb.embed import MINILM_PACKAGE
 
 BAR = 0.9
 FEWEST_QUERIES = 40

@@ -1,15 +1,199 @@
-"""What `make fit` learned, as one object: the coefficients' shifts and the intervals."""
+"""What was learned about the cost model: 80% intervals, the fitted shifts, and constants measured on one
+cluster.
+
+Intervals are normalised split conformal prediction over logarithms of predicted over measured time. A
+measured constant gets the shift that makes `resolve` return it, within its bounds.
+"""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import kb_seed
-from tools.cost.coefficients import Shifts
-from tools.cost.intervals import IntervalModel
-from tools.errors import DataError
+from tools.cost.constants import Definition, LevelShifts, RowKeys, Shifts, definitions, log_value
+from tools.cost.inputs import Array, Inputs
+from tools.errors import DataError, InputError
+
+COVERAGE = 0.8
+SHRINKAGE_ROWS = 8.0
+"""A stack's own error counts as much as all stacks' error when it has this many rows."""
+WIDENING_PER_DOUBLING = 0.15
+"""Wider by this share for each factor of two outside a measured range: an assumption, not a fit."""
+UNMEASURED = 1.25
+"""An unmeasured stack's interval is wider than a measured one's of the same error by at least this factor."""
+RANGED = ("devices", "seq", "hidden", "layers", "experts", "tp", "pp", "cp", "ep", "micro_batch")
+ROBUST_FROM = 2.0
+"""Residuals beyond this many standard deviations count linearly (soft-L1)."""
+
+
+@dataclass(frozen=True)
+class IntervalModel:
+    """What `make fit` learned about the model's own errors."""
+
+    usual_error: Mapping[str, float]
+    stack_error: Mapping[str, float]
+    quantiles: Mapping[str, Sequence[float]]
+    pair_error: Mapping[str, float]
+    stacks: Sequence[str]
+    frameworks: Sequence[str]
+    generations: Sequence[str]
+    devices: Sequence[str]
+    ranges: Mapping[str, Sequence[float]]
+
+    def to_data(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, object]) -> "IntervalModel":
+        return cls(**data)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a fit has seen."""
+
+    stacks: frozenset[str]
+    frameworks: frozenset[str]
+    generations: frozenset[str]
+    devices: frozenset[str]
+
+
+def known_of(keys: RowKeys) -> Known:
+    rows = range(len(keys.device))
+    return Known(
+        frozenset(keys.key("stack", row) for row in rows),
+        frozenset(keys.framework),
+        frozenset(keys.generation),
+        frozenset(keys.device),
+    )
+
+
+def novelty(keys: RowKeys, row: int, known: Known) -> int:
+    """0: this stack and device were measured; 1: their parts were; 2: a part never was."""
+    if keys.framework[row] not in known.frameworks or keys.generation[row] not in known.generations:
+        return 2
+    return int(keys.key("stack", row) not in known.stacks or keys.device[row] not in known.devices)
+
+
+def kind_names(x: Inputs) -> list[str]:
+    return ["moe" if moe else "dense" for moe in np.atleast_1d(x.is_moe)]
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Out-of-fold log errors; rows may repeat. Rows that are not `headline` do not count in the usual error,
+    which unmeasured stacks fall back to."""
+
+    values: Array
+    novelties: NDArray[np.int64]
+    headline: NDArray[np.bool_]
+    groups: Sequence[str]
+    """Rows of one group were predicted by one fit and may be compared; "" compares with none."""
+
+
+def learn(x: Inputs, keys: RowKeys, residuals: Residuals) -> IntervalModel:
+    kinds = np.array(kind_names(x))
+    labels = np.array([f"{keys.key('stack', row)}|{kind}" for row, kind in enumerate(kinds)])
+    values, seen = residuals.values, residuals.novelties == 0
+    usual = {kind: _mean_error(values[residuals.headline & (kinds == kind)]) for kind in ("dense", "moe")}
+    stack = {
+        str(label): shrunk(values[seen & (labels == label)], usual[label.rsplit("|", 1)[1]])
+        for label in np.unique(labels)
+    }
+    scales = np.array(
+        [stack[label] if s else usual[k] for label, s, k in zip(labels, seen, kinds, strict=True)]
+    )
+    known = known_of(keys)
+    names = np.asarray(residuals.groups)
+    by_kind = {kind: residuals.headline & (kinds == kind) for kind in ("dense", "moe")}
+    return IntervalModel(
+        usual_error=usual,
+        stack_error=stack,
+        quantiles=_quantiles_by_novelty(values / scales, residuals.novelties),
+        pair_error={kind: _pair_error(values[rows], names[rows]) for kind, rows in by_kind.items()},
+        stacks=sorted(known.stacks),
+        frameworks=sorted(known.frameworks),
+        generations=sorted(known.generations),
+        devices=sorted(known.devices),
+        ranges={name: [float(np.min(getattr(x, name))), float(np.max(getattr(x, name)))] for name in RANGED},
+    )
+
+
+def _quantiles_by_novelty(scores: Array, novelties: NDArray[np.int64]) -> dict[str, list[float]]:
+    """The newer, the wider: a level is never narrower than the one before it."""
+    low, high = _quantiles(scores[novelties == 0])
+    table = {"0": [low, high]}
+    for level in (1, 2):
+        own_low, own_high = _quantiles(scores[novelties >= level])
+        low, high = min(own_low, low * UNMEASURED), max(own_high, high * UNMEASURED)
+        table[str(level)] = [low, high]
+    return table
+
+
+def _pair_error(values: Array, groups: NDArray[np.str_]) -> float:
+    """Log error of the ratio of two predictions of one group: much of what is wrong is wrong for both."""
+    found = [np.zeros(0)]
+    for group in np.unique(groups[groups != ""]):
+        inside = values[groups == group]
+        found.append(np.abs(np.subtract.outer(inside, inside))[np.triu_indices(len(inside), k=1)])
+    pairs = np.concatenate(found)
+    return float(np.quantile(pairs, COVERAGE)) if len(pairs) else 0.15
+
+
+def _mean_error(residuals: Array) -> float:
+    return float(np.mean(np.abs(residuals))) if len(residuals) else 0.2
+
+
+def shrunk(residuals: Array, usual: float) -> float:
+    total = SHRINKAGE_ROWS * usual + float(np.sum(np.abs(residuals)))
+    return total / (SHRINKAGE_ROWS + len(residuals))
+
+
+def _quantiles(scores: Array) -> list[float]:
+    """Lower and upper score with the finite-sample correction; never excluding the prediction itself."""
+    if len(scores) < 10:
+        return [-3.0, 3.0]
+    tail = (1.0 - COVERAGE) / 2.0
+    upper = min(1.0, np.ceil((len(scores) + 1) * (1.0 - tail)) / len(scores))
+    low, high = np.quantile(scores, 1.0 - upper), np.quantile(scores, upper)
+    return [min(float(low), -0.1), max(float(high), 0.1)]
+
+
+def known_to(model: IntervalModel) -> Known:
+    """What the model's own fit has seen."""
+    return Known(*(frozenset(v) for v in (model.stacks, model.frameworks, model.generations, model.devices)))
+
+
+def interval(model: IntervalModel, x: Inputs, keys: RowKeys, step_time_s: Array) -> tuple[Array, Array]:
+    """Low and high of each row. `keys` has one entry a row, or one for all rows."""
+    seen, kinds = known_to(model), kind_names(x)
+    bounds = [_bounds(model, keys, row, kinds[row], seen) for row in range(len(keys.device))]
+    lower, upper = np.array(bounds).T
+    widening = _widening(model, x)
+    return step_time_s * np.exp(-upper * widening), step_time_s * np.exp(-lower * widening)
+
+
+def _bounds(model: IntervalModel, keys: RowKeys, row: int, kind: str, known: Known) -> tuple[float, float]:
+    level = novelty(keys, row, known)
+    label = f"{keys.key('stack', row)}|{kind}"
+    scale = model.stack_error.get(label, model.usual_error[kind]) if level == 0 else model.usual_error[kind]
+    low, high = model.quantiles[str(level)]
+    return low * scale, high * scale
+
+
+def _widening(model: IntervalModel, x: Inputs) -> Array:
+    doublings: Array = np.zeros(())
+    for name, (low, high) in model.ranges.items():
+        value = np.maximum(getattr(x, name), 1.0)
+        beyond = np.log2(value / max(high, 1.0)).clip(min=0.0) + np.log2(max(low, 1.0) / value).clip(min=0.0)
+        doublings = doublings + beyond
+    return 1.0 + WIDENING_PER_DOUBLING * doublings
 
 
 @dataclass(frozen=True)
@@ -37,3 +221,83 @@ def shipped_calibration() -> Calibration:
         return Calibration.from_data(data)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"kb_seed/calibration/fitted.json cannot be used ({error}); run make fit") from error
+
+
+FORMAT = "asap-cluster-calibration-1"
+DEVICE_LEVEL = frozenset({"fast_link_efficiency", "slow_link_efficiency", "rank_latency_s"})
+
+
+@dataclass(frozen=True)
+class ClusterCalibration:
+    """What was measured on one stack; small, and good for a file."""
+
+    framework: str
+    generation: str
+    device: str
+    coefficients: Mapping[str, float]
+
+    def apply(self, calibration: Calibration | None = None) -> Calibration:
+        """The given calibration (the shipped one when None) with these constants in it."""
+        keys = RowKeys([self.generation], [self.device], [self.framework])
+        return calibrated_to(calibration or shipped_calibration(), keys, self.coefficients)
+
+    def to_data(self) -> dict[str, object]:
+        """Plain data for JSON."""
+        stack = {"framework": self.framework, "generation": self.generation, "device": self.device}
+        return {"format": FORMAT, **stack, "coefficients": dict(self.coefficients)}
+
+
+def calibrated_to(calibration: Calibration, keys: RowKeys, measured: Mapping[str, float]) -> Calibration:
+    """`calibration` with shifts after which the one row of `keys` resolves to the measured constants."""
+    known = {one.name: one for one in definitions()}
+    shifts = dict(calibration.shifts)
+    for name, value in measured.items():
+        shifts[name] = _shifted(known[name], value, keys, shifts.get(name, {}))
+    return Calibration(shifts, calibration.intervals)
+
+
+def _shifted(d: Definition, value: float, keys: RowKeys, shifts: LevelShifts) -> LevelShifts:
+    """The constant's shifts with the entry of this stack (or device) replaced."""
+    level = "device" if d.name in DEVICE_LEVEL else "stack"
+    key = keys.key(level, 0)
+    others = {name: shift for name, shift in shifts.get(level, {}).items() if name != key}
+    without = {**shifts, level: others}
+    wanted = float(np.clip(value, d.low, d.high))
+    return {**without, level: {**others, key: math.log(wanted) - log_value(d, keys, 0, without)}}
+
+
+def parse_cluster_calibration(data: Mapping[str, object], source: str) -> ClusterCalibration:
+    """What `to_data` gave, checked; raises InputError that names `source` and the field."""
+    if data.get("format") != FORMAT:
+        raise InputError(f"{source}: format", data.get("format"), f"must be {FORMAT!r}")
+    stack = {name: _text(data, name, source) for name in ("framework", "generation", "device")}
+    given = data.get("coefficients")
+    if not isinstance(given, Mapping):
+        raise InputError(f"{source}: coefficients", given, "must be an object of numbers")
+    return ClusterCalibration(
+        **stack, coefficients={str(name): _number(name, value, source) for name, value in given.items()}
+    )
+
+
+def _text(data: Mapping[str, object], name: str, source: str) -> str:
+    value = data.get(name)
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{source}: {name}", value, "must be a text")
+    return value
+
+
+def _number(name: object, value: object, source: str) -> float:
+    bounds = {one.name: (one.low, one.high) for one in definitions()}.get(str(name))
+    field = f"{source}: coefficients.{name}"
+    if bounds is None:
+        raise InputError(field, value, "is no constant of the cost model")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
+        raise InputError(field, value, f"must be a number from {bounds[0]:g} to {bounds[1]:g}")
+    return float(value)
+
+
+def robust(raw: Array) -> tuple[Array, Array]:
+    """Soft-L1 of the residuals as signed roots, and its derivative."""
+    z = np.sqrt(1.0 + (raw / ROBUST_FROM) ** 2)
+    shrink = np.sqrt(2.0 / (z + 1.0))  # not by z - 1, which is lost in rounding where a row fits exactly
+    return raw * shrink, 1.0 / (z * shrink)

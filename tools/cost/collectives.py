@@ -1,18 +1,14 @@
-"""What a collective costs, from where its ranks lie.
+"""What a collective costs, given where its ranks are placed.
 
-Ranks are ordered tensor → context → data → pipeline (Megatron-Core's default; expert groups are
-consecutive ranks). A group of `size` ranks `stride` apart fills a scale-up domain (node, NVLink domain, TPU
-slice) with `inside` members and spans `outside` domains. Ring algorithms move (n-1)/n of the message over
-each rank's link; between domains the members of one domain use their network cards side by side.
-A flat library (gloo) makes one ring whatever the nodes: the whole of it crosses the card of each node.
-Source: NCCL's bus-bandwidth definitions (nccl-tests, PERFORMANCE.md); hierarchical rings as in NCCL.
+Ranks are ordered tensor, context, data, pipeline (Megatron-Core's default); expert groups are consecutive
+ranks.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from tools.cost.coefficients import Coefficients
+from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 
 

@@ -1,4 +1,4 @@
-"""From scenarios to arrays: the only place where the cost model meets the vocabulary of the contract."""
+"""Converts scenarios to arrays: the only place where the cost model meets the scenario vocabulary."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tools.cost.coefficients import RowKeys
+from tools.cost.constants import RowKeys
 from tools.cost.inputs import Array, Inputs
 from tools.hardware import Device, get_device
 from tools.scenario import (

@@ -1,7 +1,6 @@
 """What the cost model reads: every fact of a scenario as a broadcastable float array.
 
-A batch of different scenarios has arrays everywhere; a million plans of one scenario have scalars for the
-model, the cluster and the training run, and arrays for the plan. The arithmetic is the same.
+A batch of scenarios has arrays everywhere; a million plans of one scenario have arrays for the plan only.
 """
 
 from dataclasses import dataclass, fields, replace

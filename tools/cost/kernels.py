@@ -5,7 +5,7 @@ Nothing here knows about parallelism: shapes are those that one rank sees.
 
 import numpy as np
 
-from tools.cost.coefficients import Coefficients
+from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 from tools.cost.sizes import causal_keys
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.cost.coefficients import Coefficients
+from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 from tools.cost.kernels import attention_s, linear_s
 

@@ -1,16 +1,20 @@
 """Peak memory of the fullest rank: weights, gradients, optimizer state, activations in flight, buffers.
 
-Activation bytes a token and layer follow Korthikanti et al. (arXiv 2205.05198, section 4.1), counted by what
-is kept for backward rather than by their closed form, so that gated, grouped-query and expert layers are
-covered; interleaved in-flight counts follow Narayanan et al. (arXiv 2104.04473, section 2.2).
+Activation bytes per token and layer follow Korthikanti et al. (arXiv 2205.05198, section 4.1), counted by
+what is kept for backward so that gated, grouped-query and expert layers are covered; interleaved in-
+flight counts follow Narayanan et al. (arXiv 2104.04473, section 2.2). What each framework keeps is data
+in `kb_seed`.
 """
 
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 
 import numpy as np
 
+import kb_seed
 from tools.cost.inputs import Array, Columns, Inputs
-from tools.cost.memory_settings import MemorySettings
 from tools.cost.sizes import (
     dense_shards,
     expert_shards,
@@ -18,6 +22,53 @@ from tools.cost.sizes import (
     stages,
     vocabulary_parameters,
 )
+
+
+@dataclass(frozen=True)
+class MemorySettings(Columns):
+    """Bytes a parameter, copies of an activation, and the fixed reserve; see calibration/memory.toml."""
+
+    parameter_bytes: Array
+    gradient_bytes: Array
+    optimizer_bytes: Array
+    gradients_sharded_from: Array
+    hidden_kept: Array
+    hidden_cast_kept: Array
+    routed_kept: Array
+    logits_bytes: Array
+    none_kept: Array
+    selective_kept: Array
+    input_kept: Array
+    residual_split: Array
+    gathered_layers: Array
+    buffer_copies: Array
+    fragmentation_ratio: Array
+    runtime_bytes: Array
+
+
+Entry = dict[str, float | dict[str, float]]
+
+
+@cache
+def _table() -> dict[str, Entry]:
+    return tomllib.loads(kb_seed.folder("calibration").joinpath("memory.toml").read_text())
+
+
+def memory_settings(stacks: Sequence[str], precisions: Sequence[str]) -> MemorySettings:
+    """One row a stack and precision; a single one gives scalars."""
+    rows = [_row(stack, precision) for stack, precision in zip(stacks, precisions, strict=True)]
+    columns = {
+        f.name: np.array([row[f.name] for row in rows], dtype=np.float64) for f in fields(MemorySettings)
+    }
+    return MemorySettings(**{k: v if len(rows) > 1 else v[0] for k, v in columns.items()})
+
+
+@cache
+def _row(stack: str, precision: str) -> dict[str, float]:
+    table = _table()
+    entry = {**table["default"], **table.get(stack, {})}
+    return {k: v.get(precision, v["default"]) if isinstance(v, dict) else v for k, v in entry.items()}
+
 
 GIB = 2.0**30
 

@@ -1,4 +1,4 @@
-"""How many parameters a model has and a rank holds, and how the layers lie over the pipeline stages."""
+"""How many parameters a rank holds, and how layers are distributed over pipeline stages."""
 
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,14 +1,13 @@
-"""What each kind of parallelism sends, in seconds on the wire before anything is hidden.
+"""What each kind of parallelism sends, in seconds on the wire before any overlap.
 
-Tensor, context and expert parallelism are counted for one layer and one micro-batch; pipeline for one
-micro-batch; data parallelism for the whole step.
+Tensor, context and expert parallelism are counted per layer and micro-batch, pipeline per micro-batch,
+data parallelism per step.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from tools.cost.coefficients import Coefficients
 from tools.cost.collectives import (
     all_to_all_s,
     gather_latency_s,
@@ -18,6 +17,7 @@ from tools.cost.collectives import (
     place,
     slice_devices,
 )
+from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 from tools.cost.sizes import dense_shards, expert_ranks, expert_shards
 

@@ -6,7 +6,6 @@ themselves are data in `kb_seed/hardware/`; how fast a kernel or a collective ru
 """
 
 from tools.hardware.catalogue import device_names, get_device
-from tools.hardware.device import Device
-from tools.hardware.figures import PRECISIONS, describe
+from tools.hardware.device import PRECISIONS, Device, describe
 
 __all__ = ["PRECISIONS", "Device", "describe", "device_names", "get_device"]

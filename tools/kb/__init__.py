@@ -4,12 +4,10 @@ Covers reading the seed, search, the conditions of playbooks and the memory of c
 themselves (`kb_seed/`), the facts of a situation, and what to do with what was found.
 """
 
-from tools.kb.base import KnowledgeBase
+from tools.kb.base import KnowledgeBase, open_folder, open_seed, open_server
 from tools.kb.conditions import matching
-from tools.kb.embedder import Embedder, find_local_embedder
-from tools.kb.entry import Entry, Hit
-from tools.kb.errors import EmbeddingError, KnowledgeError
-from tools.kb.opening import open_folder, open_seed, open_server
+from tools.kb.embed import Embedder, find_local_embedder
+from tools.kb.entries import EmbeddingError, Entry, Hit, KnowledgeError
 
 __all__ = [
     "Embedder",

@@ -1,7 +1,7 @@
-"""The knowledge base: search, read, add and mark, over the seed and, when there is one, a store.
+"""The knowledge base: search, read, add and mark over the seed and an optional store; and three ways to open
+it.
 
-Not here: how texts are compared (lexical.py, vectors.py, fusion.py), how cases are kept (ledger.py,
-chroma.py) and how it is opened (opening.py).
+Chroma is imported only by the two that use it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,18 +9,30 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tools.errors import InputError
-from tools.kb.entry import Entry, Hit, Kind, Match, Status
-from tools.kb.errors import KnowledgeError
-from tools.kb.facets import read_facets
-from tools.kb.fusion import fuse
-from tools.kb.ledger import CaseStore, stored_entries, visible_entries
-from tools.kb.records import case_record, check_input, check_tenant, mark_record
+from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Status, read_facets, text
+from tools.kb.ledger import (
+    CaseStore,
+    case_record,
+    check_input,
+    check_tenant,
+    mark_record,
+    stored_entries,
+    visible_entries,
+)
+from tools.kb.search import Shelf, fuse
 from tools.kb.seed import Seed
-from tools.kb.shape import text
-from tools.kb.shelf import Shelf
 
 if TYPE_CHECKING:
-    from tools.kb.vectors import VectorIndex
+    from tools.kb.store import VectorIndex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tools.kb.embed import Embedder
+from tools.kb.seed import load_seed
+
+if TYPE_CHECKING:
+    from chromadb.api import ClientAPI
+
 
 Clock = Callable[[], datetime]
 MOST_HITS = 100
@@ -200,3 +212,40 @@ def _suggest(wanted: str, known: Mapping[str, Entry]) -> str:
     return (
         f"is no entry; did you mean {' or '.join(near)}?" if near else "is no entry; list them to see the ids"
     )
+
+
+def open_seed(seed: Seed | None = None) -> KnowledgeBase:
+    """What comes with ASAP, to read: no store, no vectors, nothing heavy."""
+    return KnowledgeBase(seed or load_seed())
+
+
+def open_folder(
+    folder: Path, embedder: Embedder | None, *, clock: Clock = utc_now, seed: Seed | None = None
+) -> KnowledgeBase:
+    """The seed, and cases kept in a folder by Chroma inside this process. For one writing process."""
+    from tools.kb.store import open_folder_client
+
+    return _open(open_folder_client(folder), embedder, clock, seed)
+
+
+def open_server(
+    host: str,
+    port: int,
+    embedder: Embedder | None,
+    *,
+    ssl: bool = False,
+    clock: Clock = utc_now,
+    seed: Seed | None = None,
+) -> KnowledgeBase:
+    """The seed, and cases kept by a Chroma server, which any number of processes may share."""
+    from tools.kb.store import open_server_client
+
+    return _open(open_server_client(host, port, ssl=ssl), embedder, clock, seed)
+
+
+def _open(client: "ClientAPI", embedder: Embedder | None, clock: Clock, seed: Seed | None) -> KnowledgeBase:
+    from tools.kb.store import ChromaStore, VectorIndex
+
+    known = seed or load_seed()
+    vectors = VectorIndex(client, embedder, known.version) if embedder else None
+    return KnowledgeBase(known, ChromaStore(client), vectors, clock)

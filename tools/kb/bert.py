@@ -1,7 +1,6 @@
-"""The forward pass of a BERT encoder (Devlin et al., 2018) in NumPy: what all-MiniLM-L6-v2 needs and no more.
+"""The forward pass of a BERT encoder (Devlin et al., 2018) in NumPy, as all-MiniLM-L6-v2 needs it.
 
-Post-layer-norm encoder with exact GELU. Inference only: no dropout, no pooler, no token types beyond the
-first. For about a hundred texts this is quicker than importing a deep-learning framework.
+In a file of its own because it imports SciPy.
 """
 
 from collections.abc import Mapping

@@ -1,17 +1,48 @@
-"""When a playbook applies: conditions over facts, as data.
+"""When a playbook applies: conditions over named facts, as data.
 
-A condition names a fact and a comparison, `{fact = "tp", above = 8}`, or a range, `{fact = "tp", above = 1,
-at_most = 8}`. All conditions of a playbook must hold. What is not known does not hold: an absent fact, or one
-of another kind, makes its condition false.
+A condition names a fact and a comparison, `{fact = "tp", above = 8}`, or a range.
 """
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tools.kb.entry import Entry
-from tools.kb.facts import FACTS, FLAGS, NUMBERS, TEXTS
-from tools.kb.shape import Fault, is_number, number, text
+from tools.kb.entries import Entry, Fault, is_number, number, text
+
+PLAN_FLAGS = ("sequence_parallel",)
+PLAN_COUNTS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "zero_stage", "micro_batch_size")
+PLAN_WORDS = {
+    "recompute": ("none", "selective", "full"),
+    "schedule": ("1f1b", "interleaved", "zero_bubble", "gpipe"),
+}
+PLAN_FIELDS = (*PLAN_COUNTS, *PLAN_FLAGS, *PLAN_WORDS)
+MOVE_WORDS = ("x2", "/2", "devices_per_node", "num_devices", "all_data_ranks")
+"""Values of a move that depend on the plan it is applied to; all_data_ranks is dp * cp."""
+
+TEXTS = frozenset({
+    "architecture", "vendor", "device", "framework", "precision", "recompute", "bottleneck",
+    "profile.bottleneck", "profile.straggler_cause",
+})  # fmt: skip
+FLAGS = frozenset({
+    "sliding_window", "fp8_capable", "flash_attention", "sequence_parallel", "fits",
+    "tp_spans_nodes", "cp_spans_nodes", "ep_spans_nodes", "dp_shard_spans_nodes",
+    "profiled", "profile.straggler",
+})  # fmt: skip
+STEP_PARTS = (
+    "compute", "memory_bound_ops", "tp_comm_exposed", "cp_comm_exposed", "ep_comm_exposed",
+    "dp_comm_exposed", "pp_comm_exposed", "pipeline_bubble", "optimizer", "host_and_other",
+)  # fmt: skip
+NUMBERS = frozenset({
+    "parameters_b", "layers", "hidden_size", "kv_heads", "num_experts", "experts_per_token",
+    "num_devices", "devices_per_node", "nodes", "oversubscription", "memory_gib",
+    "seq_len", "global_batch_size", *PLAN_COUNTS,
+    "micro_batches", "heads_per_tp", "tokens_per_micro_batch",
+    "mfu", "memory_fraction", "activation_fraction", *(f"share.{part}" for part in STEP_PARTS),
+    "profile.exposed_communication_ratio", "profile.idle_ratio", "profile.memory_ratio",
+    "profile.overlap_ratio",
+})  # fmt: skip
+FACTS = TEXTS | FLAGS | NUMBERS
+
 
 _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
     "at_least": operator.ge,
@@ -52,7 +83,7 @@ def condition(path: str, value: object) -> None:
         raise Fault(path, value, 'must be a table such as {fact = "tp", above = 8}')
     fact = value.get("fact")
     if not isinstance(fact, str) or fact not in FACTS:
-        raise Fault(f"{path}.fact", fact, "is not a fact of a situation (tools/kb/facts.py lists them)")
+        raise Fault(f"{path}.fact", fact, "is not a fact of a situation (tools/kb/conditions.py lists them)")
     names = value.keys() - {"fact"}
     if not names or not names <= set(OPERATORS) or (len(names) > 1 and not names <= _ORDER.keys()):
         raise Fault(

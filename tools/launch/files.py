@@ -1,8 +1,16 @@
-"""Names of a job's files, and writing them whole. Standard library only: the supervisor starts with it."""
+"""A job's files: names, atomic writes, copying results without following links, following a log by byte
+offset.
+
+Standard library only: the supervisor starts with it.
+"""
 
 import os
+import shutil
 import stat
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,3 +56,93 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def copy_results(source: Path, to: Path) -> list[Path]:
+    """Copies every regular file below `source`; links, pipes and devices are left. Gives paths below `to`."""
+    copied = []
+    for folder, names, files in os.walk(source, followlinks=False):
+        names.sort()
+        for name in sorted(files):
+            path = Path(folder) / name
+            relative = path.relative_to(source)
+            if _copy(path, to / relative):
+                copied.append(relative)
+    return copied
+
+
+def _copy(source: Path, target: Path) -> bool:
+    file = open_plain(source)
+    if file is None:
+        return False
+    with file:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_name(f".{os.getpid()}.part")  # a longer name might be too long
+        with beside.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+        beside.replace(target)
+    return True
+
+
+_CHUNK_BYTES = 65_536
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """Whole lines, but for one longer than a chunk and a last one without a newline."""
+
+    text: str
+    next_offset: int
+    """In bytes: where the next reader goes on."""
+
+
+def follow_file(
+    path: Path, offset: int, has_ended: Callable[[], bool], *, follow: bool = True, poll_s: float = _POLL_S
+) -> Iterator[LogChunk]:
+    """Yields what is there and, with `follow`, what comes until `has_ended`."""
+    while True:
+        # Asked before reading: what was written up to the end is then read below.
+        is_last = not follow or has_ended()
+        for chunk in _read(path, offset, is_last):
+            yield chunk
+            offset = chunk.next_offset
+        if is_last:
+            return
+        time.sleep(poll_s)
+
+
+def _read(path: Path, offset: int, is_last: bool) -> Iterator[LogChunk]:
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(offset)
+        while content := file.read(_CHUNK_BYTES):
+            taken = whole_lines(content, is_last)
+            if not taken:
+                return
+            offset += len(taken)
+            yield LogChunk(taken.decode("utf-8", "replace"), offset)
+            file.seek(offset)
+
+
+def whole_lines(content: bytes, is_last: bool) -> bytes:
+    """What can be told now: up to the last line's end, or a piece of a line longer than a chunk."""
+    end = content.rfind(b"\n") + 1
+    if end:
+        return content[:end]
+    return content if is_last or len(content) >= _CHUNK_BYTES else b""
+
+
+def tail(path: Path, lines: int = 200, limit_bytes: int = 262_144) -> list[str]:
+    """The last lines; empty where there is no log."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - limit_bytes))
+            content = file.read(limit_bytes)
+    except FileNotFoundError:
+        return []
+    return content.decode("utf-8", "replace").splitlines()[-lines:]

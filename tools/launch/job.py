@@ -1,4 +1,4 @@
-"""What a request may say about a job: a template's name, numbers, a scenario, and an exported plan.
+"""What a request may state about a job: template, numbers, a scenario and an exported plan.
 
 A job is checked against its template before anything is written or started.
 """
@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tools.errors import InputError
-from tools.launch.environment import check_request
-from tools.launch.template import Template
-from tools.scenario.names import did_you_mean
+from tools.launch.template import Template, check_request
+from tools.names import did_you_mean
 
 _KEY = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -31,7 +30,7 @@ _BOUNDS = {
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The plan as its framework reads it, from `tools.export`."""
+    """The plan as its framework reads it, from `tools.frameworks`."""
 
     name: str
     text: str

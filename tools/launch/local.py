@@ -1,7 +1,7 @@
 """Jobs as processes of this machine, each under a supervisor of its own that outlives the service.
 
-Exactly once: the supervisor takes a lock on the job's folder and writes who it is before it starts the job.
-Whoever submits the same key again starts a supervisor that finds the lock or the record, and leaves.
+Exactly once: the supervisor locks the job's folder and records its identity before it starts the job; a
+second submit of the key finds the lock or the record and exits.
 """
 
 import fcntl
@@ -13,17 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tools.launch.artefacts import copy_results
-from tools.launch.errors import LaunchError
-from tools.launch.folder import JobFolder
+from tools.launch.files import LogChunk, copy_results, follow_file, tail
+from tools.launch.folder import JobFolder, Place, prepare
 from tools.launch.job import Job
-from tools.launch.log import LogChunk, follow_file, tail
-from tools.launch.preparing import Place, prepare
 from tools.launch.processes import ProcessIdentity, kill_marked, send_signal
-from tools.launch.status import Cause, Handle, JobStatus, State
+from tools.launch.status import Cause, Handle, JobStatus, LaunchError, State, wait_for_end
 from tools.launch.supervisor import LOCK, PROCESS
 from tools.launch.template import Template
-from tools.launch.waiting import wait_for_end
 
 NAME = "local"
 _POLL_S = 0.1

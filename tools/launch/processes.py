@@ -1,7 +1,6 @@
-"""Processes of this machine, told apart for certain: a pid alone may be reused, and survives no reboot.
+"""Identifies and ends processes of this machine reliably: a pid alone may be reused and survives no reboot.
 
-A job's processes are known by a mark in their environment, since torchrun's workers leave its process group.
-Linux only. Standard library only: the supervisor starts with it.
+A job's processes are known by a mark in their environment.
 """
 
 import os

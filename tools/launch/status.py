@@ -1,8 +1,20 @@
-"""How a job stands, in one vocabulary for all engines, and the handle by which it is found again."""
+"""The state of a job in one vocabulary for all engines, the handle to find it again, and waiting for its
+end.
 
+Light imports only: the supervisor starts with it.
+"""
+
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
+
+from tools.errors import AsapError
+
+
+class LaunchError(AsapError):
+    """The engine refused, cannot be reached, or has lost the job; the message repeats its words."""
 
 
 class State(StrEnum):
@@ -83,3 +95,29 @@ class JobStatus:
 def exit_state(exit_status: int | None, signal: int | None) -> State:
     """Of a program that ended by itself."""
     return State.SUCCEEDED if exit_status == 0 and not signal else State.FAILED
+
+
+def wait_for_end(ask: Callable[[], JobStatus], pause: Callable[[float], None], timeout_s: float) -> JobStatus:
+    """Asks at least once. A controller may restart meanwhile: its error counts only when the time is over.
+
+    `pause` is told how many seconds are left.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            status = ask()
+        except LaunchError:
+            if time.monotonic() >= deadline_s:
+                raise
+        else:
+            if status.has_ended or time.monotonic() >= deadline_s:
+                return status
+        pause(max(0.0, deadline_s - time.monotonic()))
+
+
+def has_ended(ask: Callable[[], JobStatus]) -> bool:
+    """False where the engine is out of reach: it is asked again."""
+    try:
+        return ask().has_ended
+    except LaunchError:
+        return False

@@ -1,9 +1,9 @@
 """The process beside a local job: starts it once, ends it at its limit or on demand, records how it ended.
 
-    python -m tools.launch.supervisor FOLDER
+python -m tools.launch.supervisor FOLDER
 
-It outlives whoever started it. A lock on the folder, held for its life, lets one supervisor run; files of an
-earlier one keep the next from running the job again. SIGTERM means: end the job. Standard library only.
+It outlives whoever started it. A lock on the folder lets one supervisor run; files of an earlier one keep
+the next from running the job again. SIGTERM ends the job. Light imports only.
 """
 
 import fcntl

@@ -1,8 +1,6 @@
 """Why a figure changed: which part of the step grew, what else changed that night, which ranks are slow.
 
-What changed in the same night is told as that, not as the cause: two things that happen together prove
-nothing, but they are where to look first. A step is located to about a night or two where it is small, so
-changes nearby are told too, by how well a step on their night fits.
+Coincident changes are reported as coincident, not as the cause.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

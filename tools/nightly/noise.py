@@ -1,7 +1,7 @@
-"""Level and scatter of a figure over some nights, by estimators that single odd nights do not move.
+"""Level and scatter of a figure over some nights, by estimators that outliers do not move.
 
-Hodges-Lehmann and Qn instead of median and MAD: as robust in practice, and they need a third fewer nights for
-the same certainty, which is what finds a step of two percent (`make bench-nightly` compares both).
+Hodges-Lehmann and Qn instead of median and MAD: as robust in practice, with a third fewer nights for the
+same certainty (`make bench-nightly` compares both).
 """
 
 import math

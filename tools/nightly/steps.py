@@ -1,10 +1,6 @@
-"""Follows one figure night by night and tells when it has changed its level.
+"""Follows one figure night by night and detects a change of level.
 
-The test is a likelihood ratio for a step (Willsky and Jones 1976) with robust parts: the last 1 to 14 nights
-against up to 28 before them. One night tells a large step at once, two weeks tell a small one that no single
-night shows. A step seen in one night only is held until the next one confirms or clears it. One that begins
-where software, plan, nodes or data changed needs less proof; one among nights that resemble their neighbours
-needs more.
+A likelihood ratio for a step (Willsky and Jones, 1976) with robust parts.
 """
 
 import math

@@ -1,20 +1,75 @@
-"""From thousands of fitting plans to three that an engineer would look at.
+"""Reduces thousands of fitting plans to three that an engineer would consider.
 
-Plans a few percent behind the fastest, well inside the error of a comparison, are ordered by prediction and
-experts' preference together; slower ones by prediction alone. Proposals really differ: no two share the
-degrees that shape communication and the way state is sharded.
+Plans within the error of a comparison are ordered by what experts prefer: weights of a conditional logit
+over published recipes (`research/preferences.py`), in log step time that a feature must save.
 """
 
+import json
 from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.recommend.preference import features, reluctance
-from tools.recommend.writable import find_unwritable
-from tools.scenario import Plan, Scenario
-from tools.sharding.ranked import Ranked
-from tools.sharding.space import Table, decoded
+import kb_seed
+from tools.cost.inputs import Array
+from tools.recommend.workload import find_unwritable
+from tools.scenario import RECOMPUTES, Plan, Scenario, get_framework
+from tools.search.search import Ranked
+from tools.search.space import Table, decoded
+
+REMATERIALISING = ("maxtext", "torchtitan")
+"""Frameworks whose recipes recompute as a rule."""
+SHARDED_FIRST = ("torch-fsdp", "torch-fsdp2", "torchtitan", "maxtext")
+"""Frameworks built around sharded data parallelism, where other degrees are added last."""
+TIGHT_MEMORY = 0.9
+
+
+def features(scenario: Scenario, ranked: Ranked, capacity_bytes: float) -> dict[str, Array]:
+    """One column a feature, one row a plan."""
+    p, framework = ranked.plans, scenario.training.framework
+    data_ranks = p["dp"] * p["cp"]
+    filled = ranked.memory_bytes / capacity_bytes
+    sharded_first = float(framework in SHARDED_FIRST)
+    default_stage = get_framework(framework).zero_stage
+    none, selective, full = (p["recompute"] == code for code in range(len(RECOMPUTES)))
+    columns: dict[str, NDArray[np.generic]] = {
+        "tensor_doublings": _doublings(p["tp"]),
+        "tensor_doublings_beside_fsdp": _doublings(p["tp"]) * sharded_first,
+        "pipeline_doublings": _doublings(p["pp"]),
+        "pipeline_doublings_beside_fsdp": _doublings(p["pp"]) * sharded_first,
+        "chunk_doublings": _doublings(p["vpp"]),
+        "context_doublings": _doublings(p["cp"]),
+        "expert_doublings": _doublings(p["ep"]),
+        "sharded_experts": p["etp"] > 1,
+        "micro_batch_doublings": _doublings(p["micro_batch_size"]),
+        "micro_batch_doublings_in_pipeline": _doublings(p["micro_batch_size"]) * (p["pp"] > 1),
+        "hybrid_sharding": (p["dp_shard"] < data_ranks) & (p["zero_stage"] > 0),
+        "other_zero_stage": (data_ranks > 1) & (p["zero_stage"] != default_stage),
+        "selective_recompute": selective,
+        "full_recompute": full,
+        "no_recompute_where_usual": none & (framework in REMATERIALISING),
+        "tight_memory": filled > TIGHT_MEMORY,
+        "filled_memory": filled,
+    }
+    return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+
+
+def _doublings(degree: NDArray[np.int64]) -> Array:
+    return np.log2(np.maximum(degree, 1.0))
+
+
+@cache
+def shipped_weights() -> Mapping[str, float]:
+    text = kb_seed.folder("calibration").joinpath("preferences.json").read_text()
+    weights: dict[str, float] = json.loads(text)["weights"]
+    return weights
+
+
+def reluctance(columns: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
+    """Log of step time that each plan's features would have to save."""
+    return sum((weights[name] * column for name, column in columns.items()), np.zeros(()))
+
 
 MOST = 3
 PREFERENCE_WINDOW = 0.05

@@ -1,12 +1,85 @@
-"""What limits today's plan, with the numbers, and whether sharding can help."""
+"""What limits today's plan, with numbers, from the prediction or from traces, and whether sharding can help.
+
+Options that change numerics are named here and never proposed.
+"""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
-from tools.cost.predict import BOTTLENECKS, Prediction
-from tools.recommend.span import alike
-from tools.recommend.words import breakdown, largest, memory_gib, seconds
+from tools.cost.predict import BOTTLENECKS, Prediction, predict
+from tools.errors import InputError
+from tools.recommend.words import alike, breakdown, largest, memory_gib, seconds
 from tools.recommend.workload import Workload
+from tools.scenario import Plan, TrainingSpec
+from tools.trace.rank_profile import RankProfile
+from tools.trace.report import analyse_folder
+
+LOWER = ("fp8", "mxfp8", "nvfp4")
+
+
+def beyond_contract(workload: Workload, winner: Plan, best: Prediction) -> list[dict[str, object]]:
+    """Tokens a second of the winning plan under lower precision or twice the batch, over today's contract."""
+    training, peaks = workload.scenario.training, workload.device.peak_flops
+    options: list[tuple[str, dict[str, object]]] = [
+        (f"precision {name}", {"precision": name})
+        for name in LOWER
+        if peaks.get(name, 0.0) > peaks[training.precision]
+    ]
+    options.append(("twice the global batch", {"global_batch_size": training.global_batch_size * 2}))
+    return [_lever(workload, winner, best, name, update) for name, update in options]
+
+
+def _lever(
+    workload: Workload, winner: Plan, best: Prediction, name: str, update: dict[str, object]
+) -> dict[str, object]:
+    training: TrainingSpec = workload.scenario.training.model_copy(update=update)
+    scenario = workload.with_plan(winner).model_copy(update={"training": training})
+    prediction = predict([scenario], workload.calibration)[0]
+    grown = training.global_batch_size / workload.scenario.training.global_batch_size
+    ratio = seconds(best) * grown / seconds(prediction)
+    return {
+        "lever": name,
+        "throughput_ratio": ratio,
+        "fits": prediction["fits"],
+        "says": f"{name} would give {ratio:.2f}x the tokens a second, but changes the training itself",
+    }
+
+
+MOST_COLLECTIVES = 8
+MOST_KERNELS = 10
+
+
+def read_profile(folder: str) -> dict[str, Any]:
+    """Analyses the traces; a folder without a readable one is the caller's mistake."""
+    try:
+        analysed = analyse_folder(Path(folder))
+    except InputError as error:
+        raise InputError("traces", error.given, error.allowed) from None
+    data = analysed.data
+    if data["diagnosis"] is None:
+        first = data["unreadable"][0]
+        raise InputError("traces", first["file"], f"no trace of the folder can be read; {first['reason']}")
+    return {
+        "step_time_s": _step_time_s(analysed.profile.ranks),
+        "diagnosis": data["diagnosis"],
+        "total": data["total"],
+        "ranks": len(data["ranks"]),
+        "unreadable": data["unreadable"],
+        "stragglers": data["stragglers"],
+        "collectives": data["collectives"][:MOST_COLLECTIVES],
+        "top_ops": data["ranks"][0]["top_ops"][:MOST_KERNELS],
+    }
+
+
+def _step_time_s(ranks: list[RankProfile]) -> float | None:
+    """The mean over ranks and steady steps; None where no steps are marked."""
+    means_ns = [
+        fmean(step.breakdown.total_ns for step in one.steady_steps) for one in ranks if one.steady_steps
+    ]
+    return fmean(means_ns) * 1e-9 if means_ns else None
+
 
 STEP = "step_time_s"
 COMPETING_SHARE = 0.5

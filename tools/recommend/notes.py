@@ -1,8 +1,7 @@
-"""What an engineer's free text may change: only what its own words say.
+"""What an engineer's free text may change: only what its own words state.
 
-Whoever read the notes (a language model, as a rule) hands in statements with the words they rest on. A
-statement counts only if those words stand in the notes, name the field, and hold its value: so a reader that
-imagines things, or obeys text that poses as an instruction, cannot restrict the search or bend the cluster.
+A statement (usually from a language model) counts only if the words it quotes are in the notes, name the
+field and contain its value: invented statements and injected instructions cannot restrict the search.
 """
 
 import math
@@ -11,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tools.errors import InputError
-from tools.recommend.prose import numbers_in
+from tools.recommend.prose_check import numbers_in
 from tools.scenario import parse_scenario
-from tools.sharding.constraints import parse_constraints
+from tools.search.constraints import parse_constraints
 
 Data = dict[str, Any]
 KEEPING = re.compile(

@@ -1,7 +1,4 @@
-"""The three questions of a recommendation: what limits a plan, which plans are best, what of this plan?
-
-`optimize` asks them in order: the answer of the search alone, without agents or knowledge.
-"""
+"""The three questions of a recommendation: what limits a plan, which plans are best, how good is one?"""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -9,21 +6,16 @@ from typing import Any, cast
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
-from tools.recommend.beyond import beyond_contract
-from tools.recommend.choose import choose
-from tools.recommend.diagnosis import diagnose, with_lever, with_profile
-from tools.recommend.infeasible import infeasible
-from tools.recommend.preference import shipped_weights
-from tools.recommend.profile import read_profile
+from tools.recommend.choose import choose, shipped_weights
+from tools.recommend.diagnosis import beyond_contract, diagnose, read_profile, with_lever, with_profile
 from tools.recommend.proposal import proposal
 from tools.recommend.sensitivity import pareto, sensitivity
-from tools.recommend.why_not import rejected
+from tools.recommend.why_not import infeasible, rejected
 from tools.recommend.words import seconds
-from tools.recommend.workload import Workload
-from tools.recommend.writable import narrowed
+from tools.recommend.workload import Workload, narrowed
 from tools.scenario import Plan, Scenario
-from tools.sharding.constraints import parse_constraints
-from tools.sharding.search import Found, Search
+from tools.search.constraints import parse_constraints
+from tools.search.search import Found, Search
 
 Report = dict[str, Any]
 Progress = Callable[[float], None]

@@ -1,7 +1,6 @@
-"""A plan that somebody else brought (an agent, a playbook, an engineer), judged like the search's own.
+"""Scores a plan from outside (an agent, a playbook, an engineer) by the same rules as the search's own.
 
-It is refused with the framework's reason, told what it lacks, or scored; and it may join the proposals only
-where it is clearly faster than one of them, so that a suggestion never makes the answer worse.
+It is refused with the framework's reason, told which fields it lacks, or scored.
 """
 
 import math
@@ -16,7 +15,7 @@ from tools.recommend.why_not import explain, find_changed
 from tools.recommend.words import seconds, short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan
-from tools.scenario.fields import build, refuse_unknown
+from tools.scenario.spec import build, refuse_unknown
 
 Scored = dict[str, Any]
 

@@ -1,16 +1,78 @@
-"""How the choice changes when the cluster is not what it seems, and the trade of time against memory."""
+"""How the choice changes if the cluster is not what it seems or has half or twice the devices, and the trade
+of time against memory.
+
+Other sizes reuse the plans that the search kept instead of searching again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from tools.cost.inputs import Array
 from tools.cost.memory import GIB
-from tools.recommend.other_sizes import other_sizes
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan
-from tools.sharding.ranked import Ranked, together
-from tools.sharding.search import Found
-from tools.sharding.space import decoded, to_columns
+from tools.scenario import Facts, Plan, Scenario, legal_mask
+from tools.scenario.spec import MAX_DEVICES
+from tools.search.search import Found, Ranked, together
+from tools.search.space import Mask, Table, decoded, joined, permitted_mask, to_columns, where
+
+DEGREES = ("dp", "pp", "tp", "cp")
+
+
+def other_sizes(workload: Workload, kept: Ranked) -> list[dict[str, object]]:
+    """Half and twice the devices at the same batch."""
+    devices = workload.scenario.cluster.num_devices
+    factors = [(1, 2)] * (devices % 2 == 0) + [(2, 1)] * (2 * devices <= MAX_DEVICES)
+    return [_on_devices(workload, kept, up, down) for up, down in factors]
+
+
+def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> dict[str, object]:
+    devices = workload.scenario.cluster.num_devices * up // down
+    cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
+    scenario = workload.scenario.model_copy(update={"cluster": cluster})
+    name = f"{devices} device{'s' if devices > 1 else ''}"
+    carried = joined(list(_carried(kept.plans, up, down)))
+    plans = where(carried, permitted_mask(workload.constraints, carried) & _legal(scenario, carried))
+    found = _fastest(replace(workload, scenario=scenario), plans)
+    if found is None:
+        return {
+            "if": name,
+            "best": None,
+            "stays": False,
+            "says": "none of the best plans, carried over, fits",
+        }
+    plan, step_time_s = found
+    says = f"the fastest is {short(plan)}"
+    return {"if": name, "best": plan.model_dump(), "step_time_s": step_time_s, "stays": False, "says": says}
+
+
+def _carried(plans: Table, up: int, down: int) -> Iterator[Table]:
+    """Each plan with one degree scaled, the sharding group as it is or scaled alike."""
+    for degree in DEGREES:
+        whole = plans[degree] * up % down == 0
+        scaled = {**where(plans, whole), degree: plans[degree][whole] * up // down}
+        yield scaled
+        shard = scaled["dp_shard"] * up
+        yield {**where(scaled, shard % down == 0), "dp_shard": shard[shard % down == 0] // down}
+
+
+def _legal(scenario: Scenario, plans: Table) -> Mask:
+    facts = Facts(scenario.model, scenario.cluster, scenario.training, to_columns(plans))
+    return np.asarray(np.broadcast_to(legal_mask(facts), plans["tp"].shape))
+
+
+def _fastest(workload: Workload, plans: Table) -> tuple[Plan, float] | None:
+    if not len(plans["tp"]):
+        return None
+    costs = workload.costs(to_columns(plans))
+    fits = costs.memory_bytes <= workload.limit_gib * GIB
+    if not np.any(fits):
+        return None
+    row = int(np.argmin(np.where(fits, costs.step_time_s, np.inf)))
+    return Plan.model_validate(decoded(plans, row)), float(costs.step_time_s[row])
+
 
 FRONT_POINTS = 20
 

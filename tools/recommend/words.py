@@ -1,11 +1,25 @@
-"""Predictions and plans in words: what changed, from what to what."""
+"""Predictions and plans as text: what changed, from what to what, with matching decimals within a range."""
 
+import math
 from collections.abc import Mapping
 from typing import cast
 
 from tools.cost.predict import Prediction
-from tools.recommend.span import span
 from tools.scenario import Plan
+
+DIGITS = 3
+
+
+def alike(*values: float) -> list[str]:
+    """Three digits of the largest, and as many decimals of the others: 0.0469 beside 2 is 0.05."""
+    largest = max(map(abs, values))
+    decimals = max(DIGITS - 1 - math.floor(math.log10(largest)), 0) if largest else 0
+    return [f"{value:,.{decimals}f}" for value in values]
+
+
+def span(start: float, end: float) -> str:
+    return " to ".join(alike(start, end))
+
 
 TERMS = {
     "compute": "compute",

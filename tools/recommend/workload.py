@@ -1,20 +1,58 @@
-"""One scenario with what every part of a recommendation needs: its device, calibration and predictions."""
+"""One scenario with what every part of a recommendation needs: device, calibration, predictions.
+
+Also which plans the framework's own configuration can express: others are not proposed.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.coefficients import resolve
+from tools.cost.constants import resolve
 from tools.cost.encode import encode_plans, scenario_device
-from tools.cost.evaluate import Costs, evaluate
-from tools.cost.memory import GIB
-from tools.cost.memory_settings import memory_settings
-from tools.cost.predict import Prediction, predict
+from tools.cost.memory import GIB, memory_settings
+from tools.cost.predict import Costs, Prediction, evaluate, predict
 from tools.errors import InputError
+from tools.frameworks import export_plan
 from tools.hardware import Device
-from tools.recommend.writable import find_unwritable
-from tools.scenario import Facts, Plan, PlanColumns, Scenario, check_plan, columns_of
-from tools.sharding.constraints import Constraints
+from tools.scenario import Facts, Plan, PlanColumns, Scenario, check_plan, columns_of, get_framework
+from tools.search.constraints import Constraints
+
+OWN_FORMATS = {
+    "torchtitan": "torchtitan",
+    "megatron-core": "megatron",
+    "deepspeed": "deepspeed",
+    "maxtext": "maxtext",
+}
+"""Frameworks that read a configuration which decides the whole plan; plain FSDP is a program's own code."""
+
+
+def narrowed(scenario: Scenario, constraints: Constraints) -> Constraints:
+    """The user's constraints and, for fields they leave open, the values that the configuration can say."""
+    if not _is_written(scenario):
+        return constraints
+    values = get_framework(scenario.training.framework).writable
+    return replace(constraints, allowed={**values, **constraints.allowed})
+
+
+def find_unwritable(scenario: Scenario, plan: Plan) -> str | None:
+    """Why the framework's own configuration cannot say the plan, where that matters."""
+    return _unwritable(scenario, plan) if _is_written(scenario) else None
+
+
+def _is_written(scenario: Scenario) -> bool:
+    return scenario.plan is None or _unwritable(scenario, scenario.plan) is None
+
+
+def _unwritable(scenario: Scenario, plan: Plan) -> str | None:
+    name = OWN_FORMATS.get(scenario.training.framework)
+    if name is None:
+        return None
+    try:
+        export_plan(scenario.model_copy(update={"plan": plan}), name)
+    except InputError as error:
+        # A precision that the configuration lacks is no fault of the plan: all plans share it.
+        return str(error) if error.field.startswith("plan.") else None
+    return None
 
 
 @dataclass(frozen=True)

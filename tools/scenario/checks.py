@@ -1,12 +1,11 @@
-"""The conditions that rules are made of, vectorised: each says which plans break it.
+"""The vectorised conditions that rules are made of: each returns which plans break it.
 
-Which framework applies a check, the reason told to the user and the source are data (kb_seed/frameworks).
-Checks that the data gives numbers to are in `limits.py`.
+Which framework applies a check, its reason and its source are data in `kb_seed/frameworks/`.
 """
 
 import numpy as np
 
-from tools.scenario.facts import BoolArray, Facts, divides, equals, has_schedule
+from tools.scenario.spec import BoolArray, Facts, divides, equals, has_schedule
 
 
 def degrees_multiply(facts: Facts) -> BoolArray:

@@ -1,8 +1,8 @@
-"""Conditions like those of `checks.py` that take numbers or names from the data: `values`."""
+"""Conditions like those of `checks.py` that take numbers or names (`values`) from the data files."""
 
 import numpy as np
 
-from tools.scenario.facts import (
+from tools.scenario.spec import (
     RECOMPUTES,
     SCHEDULES,
     BoolArray,

@@ -1,6 +1,6 @@
-"""The rules of a framework, for one plan and for millions alike.
+"""The rules of a framework, for one plan or for millions.
 
-Validating a plan is running the rules on arrays of length one, so that search and validation cannot disagree.
+Validating a plan runs the rules on arrays of length one, so search and validation cannot disagree.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ import numpy as np
 
 from tools.errors import DataError, InputError
 from tools.scenario import checks, limits
-from tools.scenario.facts import RECOMPUTES, SCHEDULES, BoolArray, Facts
 from tools.scenario.frameworks import RuleData, get_framework, get_general_rules
+from tools.scenario.spec import RECOMPUTES, SCHEDULES, BoolArray, Facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,153 @@
-"""The words of a scenario: model, cluster, training, plan, with every default already filled in.
+"""The typed scenario: model, cluster, training and plan, the number types they use, and plans as columns of
+arrays.
 
-The names are the contract's; zero stands for "does not have it" in a model's counts (no experts, no
-MLA, no sliding window), so that the cost model computes with numbers only. What is read here is already
-canonical: Hugging Face synonyms are translated in `huggingface.py`, nulls of a plan in `defaults.py`.
+Integral floats are accepted as integers because published rows write `3.0`; in a model, zero means "does
+not have it". The columns are what the rules and the search read, for one plan or for millions.
 """
 
-from typing import Annotated, Any, Literal
+import math
+import types
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import Field
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
-from tools.scenario.fields import Allowed, FromList, Integer, Record
+from tools.errors import InputError
+from tools.names import did_you_mean, nearest
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)
+    return value
+
+
+def usable_count(value: object) -> int:
+    """A positive whole number, or 0 for anything else: what is wrong is reported by its typed field."""
+    whole = _whole(value)
+    return whole if isinstance(whole, int) and not isinstance(whole, bool) and 0 < whole < 10**12 else 0
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Integer = Annotated[int, BeforeValidator(_whole)]
+FromList = BeforeValidator(_as_tuple)
+"""For a tuple field: JSON has arrays only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Metadata of a field: what it takes, in words, where its type does not say enough."""
+
+    text: str
+
+
+class Record(BaseModel):
+    """Base of all parts of a scenario: immutable, strictly typed, finite, closed to unknown fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class _Described:
+    """Stands in a message for what is better described than printed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+NOTHING = _Described("nothing")
+
+
+def shown(value: object) -> object:
+    """What a message shows of a value: containers and very large integers by their kind only."""
+    if isinstance(value, dict):
+        return _Described(f"an object of {len(value)} fields")
+    if isinstance(value, list | tuple | set | frozenset):
+        return _Described(f"an array of {len(value)} values")
+    if isinstance(value, int) and abs(value) >= 10**100:
+        return _Described("an integer of over 100 digits")
+    return value
+
+
+def get_object(value: object, field: str) -> dict[str, Any]:
+    """The value as a JSON object, or an InputError."""
+    if not isinstance(value, dict):
+        raise InputError(field, NOTHING if value is None else shown(value), "allowed: a JSON object")
+    return value
+
+
+def refuse_unknown(given: Mapping[str, Any], known: Collection[str], prefix: str) -> None:
+    """Unknown keys are spelling mistakes: name the nearest known ones."""
+    for key in given:
+        if key not in known:
+            says = f"unknown field, {did_you_mean(key, known)}"
+            raise InputError(f"{prefix}{key}", shown(given[key]), says)
+
+
+def build(cls: type[RecordT], given: dict[str, Any], prefix: str) -> RecordT:
+    """An instance of the class, or an InputError about the first wrong field."""
+    try:
+        return cls.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    name = str(first["loc"][0])
+    missing = first["type"] == "missing" or (first["input"] is None and given.get(name) is None)
+    value = NOTHING if missing else shown(first["input"])
+    raise InputError(f"{prefix}{name}", value, allowed_text(cls.model_fields[name], first["input"]))
+
+
+def allowed_text(field: FieldInfo, given: object) -> str:
+    """What a field takes: in its own words, or from its type and bounds."""
+    for item in field.metadata:
+        if isinstance(item, Allowed):
+            return f"allowed: {item.text}"
+    parts = [part for part in _union_parts(field.annotation) if part is not type(None)]
+    if parts and get_origin(parts[0]) is Literal:
+        choices = [str(choice) for choice in get_args(parts[0])]
+        close = nearest(given, choices) if isinstance(given, str) else []
+        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+        return f"allowed: {', '.join(choices)}{hint}"
+    return f"allowed: {_kind_text(parts)}{_bounds_text(field)}"
+
+
+def _union_parts(annotation: object) -> list[object]:
+    if get_origin(annotation) in (Union, types.UnionType):
+        return [_bare(part) for part in get_args(annotation)]
+    return [_bare(annotation)]
+
+
+def _bare(annotation: object) -> object:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+_KINDS: dict[object, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+
+
+def _kind_text(parts: list[object]) -> str:
+    return " or ".join(
+        _KINDS.get(part, "a JSON object" if get_origin(part) is dict else "an array") for part in parts
+    )
+
+
+def _bounds_text(field: FieldInfo) -> str:
+    names = ("ge", "le", "max_length")
+    bounds = {key: getattr(item, key) for item in field.metadata for key in names if hasattr(item, key)}
+    if "max_length" in bounds:
+        return f" of at most {bounds['max_length']} characters"
+    return f" from {bounds['ge']} to {bounds['le']:,}" if "ge" in bounds and "le" in bounds else ""
+
 
 MAX_LAYERS = 10_000
 MAX_WIDTH = 1_000_000
@@ -230,3 +368,75 @@ class Scenario(Record):
     constraints: dict[str, Any] = Field(default_factory=dict)
     traces: str | None = Field(None, max_length=MAX_PATH)
     notes: str | None = Field(None, max_length=MAX_NOTES)
+
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+SCHEDULES: tuple[str, ...] = get_args(Schedule)
+RECOMPUTES: tuple[str, ...] = get_args(Recompute)
+NOT_STATED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PlanColumns:
+    """One array for each field of a plan; the arrays need only broadcast to one another.
+
+    `schedule` and `recompute` hold positions in SCHEDULES and RECOMPUTES (NOT_STATED for a null recompute).
+    """
+
+    tp: IntArray
+    pp: IntArray
+    vpp: IntArray
+    cp: IntArray
+    ep: IntArray
+    etp: IntArray
+    dp: IntArray
+    dp_shard: IntArray
+    zero_stage: IntArray
+    micro_batch_size: IntArray
+    sequence_parallel: BoolArray
+    recompute: IntArray
+    schedule: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything a rule may look at: the workload, and the plans tried on it."""
+
+    model: ModelSpec
+    cluster: ClusterSpec
+    training: TrainingSpec
+    plan: PlanColumns
+
+    @property
+    def micro_batches(self) -> IntArray:
+        """Micro-batches a rank runs in a step (rounded down where the batch does not divide)."""
+        return self.training.global_batch_size // (self.plan.dp * self.plan.micro_batch_size)
+
+
+def divides(divisor: IntArray | int, number: IntArray | int) -> BoolArray:
+    """Where the divisor divides the number."""
+    return np.asarray(np.mod(number, divisor) == 0, dtype=np.bool_)
+
+
+def equals(one: NDArray[Any], other: NDArray[Any] | int) -> BoolArray:
+    """Where the two are the same (NumPy's own == is typed Any)."""
+    return np.asarray(one == other, dtype=np.bool_)
+
+
+def has_schedule(facts: Facts, name: str) -> BoolArray:
+    """Where the plan runs the named schedule."""
+    return equals(facts.plan.schedule, SCHEDULES.index(name))
+
+
+def columns_of(plans: list[Plan]) -> PlanColumns:
+    """The plans as arrays of one entry each plan."""
+    named: dict[str, list[Any]] = {
+        field.name: [getattr(plan, field.name) for plan in plans] for field in fields(PlanColumns)
+    }
+    named["schedule"] = [SCHEDULES.index(name) for name in named["schedule"]]
+    named["recompute"] = [
+        NOT_STATED if name is None else RECOMPUTES.index(name) for name in named["recompute"]
+    ]
+    return PlanColumns(**{name: np.asarray(values) for name, values in named.items()})

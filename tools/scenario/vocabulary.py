@@ -1,7 +1,6 @@
 """What Hugging Face configurations call the fields of a model, and what their model types imply.
 
-Names and defaults were read from the configuration classes of huggingface/transformers
-(src/transformers/models/*/configuration_*.py). Data only.
+Names and defaults: huggingface/transformers, src/transformers/models/*/configuration_*.py. Data only.
 """
 
 NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "ffn_config", "attn_config")

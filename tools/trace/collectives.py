@@ -1,20 +1,18 @@
-"""Collectives of all ranks: by kind, group and size, with waiting told from transfer.
+"""Collectives across ranks: waiting against transfer by kind, group and size; stragglers; pipeline stages.
 
-The same collective is found on every rank by its order within kind and group. All ranks leave a
-synchronising collective together, and the one that arrived last did not wait: the shortest duration is
-the transfer, what any rank spent beyond it is waiting. That needs no common clock. Bus bandwidth is size
-/ transfer × the correction of nccl-tests (doc/PERFORMANCE.md), so that it compares with the link whatever
-the kind.
+The same collective is matched by its order within kind and group; its shortest duration is the transfer,
+the rest is waiting, which needs no common clock. Bus bandwidth as in nccl-tests (doc/PERFORMANCE.md).
 """
 
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tools.hardware import Device
-from tools.trace.collective_events import CollectiveEvent
+from tools.trace.rank_collectives import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
 from tools.trace.record import Integers
 
@@ -171,3 +169,116 @@ def _bus_bandwidth(one: AlignedCollectives, transfer_ns: Integers, size: int) ->
     if size <= 0 or median_ns <= 0 or not one.group_size or one.group_size < 2:
         return None
     return size * bus_factor(one.kind, one.group_size) / (median_ns * 1e-9)
+
+
+_TIMES_CHANCE = 2.0
+_ALWAYS_OFTEN_RATIO = 0.6
+_LEAST_SHARE_OF_LATENESS = 0.05
+_CAUSES = {
+    "before_loader_ns": "data loader",
+    "before_host_ns": "host late: launches came late",
+    "before_compute_ns": "compute longer",
+}
+
+
+@dataclass
+class _Arrivals:
+    """Summed over all aligned collectives in which the rank took part."""
+
+    collectives: int = 0
+    last: int = 0
+    late_ns: int = 0
+    """Behind the second to last, where this rank was last."""
+    excess_ns: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_CAUSES, 0.0))
+    """By cause: more than the others did, before the collectives it was last at."""
+
+
+def find_stragglers(aligned: list[AlignedCollectives]) -> list[dict[str, Any]]:
+    """Worst first; empty when no rank stands out or only one was profiled."""
+    arrivals: dict[int, _Arrivals] = {}
+    group_size = 0
+    for one in aligned:
+        if one.is_synchronising:
+            _count(one, arrivals)
+            group_size = max(group_size, len(one.ranks))
+    all_late_ns = sum(one.late_ns for one in arrivals.values())
+    if not all_late_ns:
+        return []
+    entries = [_entry_stragglers(rank, one, all_late_ns) for rank, one in arrivals.items()]
+    often = min(_TIMES_CHANCE / group_size, _ALWAYS_OFTEN_RATIO)
+    chosen = [
+        entry
+        for entry in entries
+        if entry["arrives_last_ratio"] >= often and entry["share_of_lateness"] >= _LEAST_SHARE_OF_LATENESS
+    ]
+    return sorted(chosen, key=lambda entry: (-entry["arrives_last_ratio"], entry["rank"]))
+
+
+def aligned_starts_ns(one: AlignedCollectives) -> Integers:
+    """Starts on one clock: each rank is shifted by the median difference of its ends."""
+    middle = np.median(one.end_ns, axis=0)
+    offset = np.median(one.end_ns - middle, axis=1).astype(np.int64)
+    return np.asarray(one.start_ns - offset[:, None])
+
+
+def _count(one: AlignedCollectives, arrivals: dict[int, _Arrivals]) -> None:
+    starts_ns = aligned_starts_ns(one)
+    last = starts_ns.argmax(axis=0)
+    late_ns = np.sort(starts_ns, axis=0)[-1] - np.sort(starts_ns, axis=0)[-2]
+    for row, rank in enumerate(one.ranks):
+        entry = arrivals.setdefault(rank, _Arrivals())
+        mine = np.flatnonzero(last == row)
+        entry.collectives += len(last)
+        entry.last += len(mine)
+        entry.late_ns += int(late_ns[mine].sum())
+        for cause in _CAUSES:
+            entry.excess_ns[cause] += _excess_ns(one.events, row, mine, cause)
+
+
+def _excess_ns(events: Sequence[Sequence[CollectiveEvent]], row: int, columns: Integers, cause: str) -> float:
+    """How much more of one activity than the median of the others, before the collectives it was last at."""
+    others = [index for index in range(len(events)) if index != row]
+    total = 0.0
+    for column in columns.tolist():
+        usual = float(np.median([getattr(events[index][column], cause) for index in others]))
+        total += max(0.0, getattr(events[row][column], cause) - usual)
+    return total
+
+
+def _entry_stragglers(rank: int, one: _Arrivals, all_late_ns: int) -> dict[str, Any]:
+    excess = dict(one.excess_ns)
+    # Loading data shows as an idle device too: what the loader explains is not put on the launches.
+    excess["before_host_ns"] = max(0.0, excess["before_host_ns"] - excess["before_loader_ns"])
+    cause = max(excess, key=lambda name: excess[name]) if any(excess.values()) else None
+    return {
+        "rank": rank,
+        "arrives_last_ratio": round(one.last / one.collectives, 4),
+        "late_by_us": one.late_ns / max(one.last, 1) / 1000,
+        "late_total_us": one.late_ns / 1000,
+        "share_of_lateness": round(one.late_ns / all_late_ns, 4),
+        "cause": _CAUSES[cause] if cause else "not told by the trace",
+        "cause_us": {
+            name.removeprefix("before_").replace("_ns", "_us"): ns / 1000 for name, ns in excess.items()
+        },
+    }
+
+
+_POINT_TO_POINT = "send_recv"
+
+
+def analyse_pipeline(profiles: list[RankProfile]) -> dict[str, Any] | None:
+    """None when fewer than two ranks exchange point to point."""
+    stages = [one for one in profiles if one.exposed_by_kind_ns.get(_POINT_TO_POINT) is not None]
+    if len(stages) < 2:
+        return None
+    compute_ns = np.array([one.breakdown.compute_ns for one in stages], dtype=np.float64)
+    bubble_ns = np.array([one.exposed_by_kind_ns[_POINT_TO_POINT] for one in stages], dtype=np.float64)
+    total_ns = np.array([max(one.breakdown.total_ns, 1) for one in stages], dtype=np.float64)
+    mean_ns = float(compute_ns.mean())
+    return {
+        "ranks": [one.rank for one in stages],
+        "bubble_ratio": float(bubble_ns.sum() / total_ns.sum()),
+        "bubble_us": {str(one.rank): float(ns) / 1000 for one, ns in zip(stages, bubble_ns, strict=True)},
+        "imbalance_ratio": float(compute_ns.max() / mean_ns - 1) if mean_ns else 0.0,
+        "slowest_rank": stages[int(compute_ns.argmax())].rank,
+    }

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tools.trace.breakdown import Breakdown, add_breakdowns
+from tools.trace.diagnosis import steady_breakdown
 from tools.trace.rank_profile import RankProfile
-from tools.trace.shares import steady_breakdown
 
 _TOP = 10
 

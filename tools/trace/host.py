@@ -6,12 +6,8 @@ import msgspec
 import numpy as np
 
 from tools.trace.breakdown import Occupancy
-from tools.trace.classify import COMPUTE, Work
-from tools.trace.intervals import Coverage, cover, join
-from tools.trace.links import find_launches
-from tools.trace.name_match import match_names
-from tools.trace.patterns import CommunicationPatterns
-from tools.trace.record import Integers, RankTrace, Spans
+from tools.trace.classify import COMPUTE, CommunicationPatterns, Work
+from tools.trace.record import Coverage, Integers, RankTrace, Spans, cover, find_launches, join, match_names
 
 SMALL_KERNEL_NS = 10_000
 """About the time a launch takes: shorter kernels cannot keep ahead of the host."""

@@ -1,24 +1,22 @@
-"""A kineto or chrome-trace JSON file (plain or gzip) as a `RankTrace`.
+"""Reads a kineto or Chrome-trace JSON file (plain or gzip) into a `RankTrace`."""
 
-Events are sorted by category, with the names of old and new writers. Python function events, flow arrows
-and track labels are skipped: launches are tied to device work by correlation instead.
-"""
-
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from tools.trace.batches import EventStream, TraceEvent
-from tools.trace.columns import NameTable, SpanColumns
-from tools.trace.decompress import ReadLimits, open_json
-from tools.trace.errors import UnreadableTraceError
-from tools.trace.event_arguments import (
+from tools.trace.classify import COLLECTIVE_OP, SHAPED_OPS, is_device_work, is_shaped_annotation
+from tools.trace.columns import (
     CollectiveDescription,
     LaunchArguments,
+    MemoryColumns,
+    NameTable,
     ShapeArguments,
+    SpanColumns,
     StreamArguments,
     any_collective,
     as_collective,
@@ -28,10 +26,72 @@ from tools.trace.event_arguments import (
     decode_arguments,
     is_collective,
 )
-from tools.trace.memory_columns import MemoryColumns
-from tools.trace.metadata import find_device_name, read_distributed_info
-from tools.trace.op_names import COLLECTIVE_OP, SHAPED_OPS, is_device_work, is_shaped_annotation
-from tools.trace.record import CollectiveArguments, Integers, OpArguments, RankTrace
+from tools.trace.record import (
+    CollectiveArguments,
+    DistributedInfo,
+    Integers,
+    OpArguments,
+    RankTrace,
+    UnreadableTraceError,
+)
+from tools.trace.stream import EventStream, ReadLimits, TraceEvent, open_json
+
+_MAX_RANK = 10_000_000
+_RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_NUMBER_IN_NAME = re.compile(r"(?:^|[._-])(\d{1,7})(?=[._-]|$)")
+
+
+def read_distributed_info(metadata: dict[str, Any]) -> DistributedInfo:
+    """From `distributedInfo`; strange values count as absent."""
+    info = metadata.get("distributedInfo")
+    if not isinstance(info, dict):
+        return DistributedInfo()
+    groups, descriptions = _read_groups(info.get("pg_config"))
+    return DistributedInfo(
+        rank=_small_number(info.get("rank")),
+        world_size=_small_number(info.get("world_size")),
+        groups=groups,
+        group_descriptions=descriptions,
+    )
+
+
+def _read_groups(config: object) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    groups: dict[str, tuple[int, ...]] = {}
+    descriptions: dict[str, str] = {}
+    for group in config if isinstance(config, list) else []:
+        if not isinstance(group, dict) or not isinstance(group.get("pg_name"), str):
+            continue
+        ranks = group.get("ranks")
+        if isinstance(ranks, list) and ranks and all(_small_number(one) is not None for one in ranks):
+            groups[group["pg_name"]] = tuple(ranks)
+        descriptions[group["pg_name"]] = str(group.get("pg_desc", ""))
+    return groups, descriptions
+
+
+def find_device_name(metadata: dict[str, Any]) -> str | None:
+    """The first accelerator's name."""
+    properties = metadata.get("deviceProperties")
+    if isinstance(properties, list) and properties and isinstance(properties[0], dict):
+        name = properties[0].get("name")
+        return name if isinstance(name, str) and name else None
+    return None
+
+
+def find_rank_in_name(file_name: str) -> int | None:
+    """`rank12`, `rank_12`, else the only number of the name (`trace.12.json`)."""
+    match = _RANK_IN_NAME.search(file_name)
+    if match:
+        return int(match.group(1))
+    numbers = _NUMBER_IN_NAME.findall(file_name)
+    return int(numbers[0]) if len(numbers) == 1 else None
+
+
+def _small_number(value: object) -> int | None:
+    """Booleans and absurd numbers are no ranks."""
+    return (
+        value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_RANK else None
+    )
+
 
 _SORT_OF_CATEGORY = {
     "kernel": "kernel",

@@ -1,8 +1,6 @@
-"""An Nsight Systems report exported to SQLite (`nsys export --type sqlite`) as a `RankTrace`.
+"""Reads an Nsight Systems report exported to SQLite (`nsys export --type sqlite`) into a `RankTrace`.
 
-Table and column names: NVIDIA Nsight Systems, "SQLite Export Schema Reference". Tables are created only when
-there is something in them, so any may be missing. Times are integer nanoseconds already. A report of several
-devices gives the busiest one; a note names the others.
+Table and column names: NVIDIA Nsight Systems, "SQLite Export Schema Reference".
 """
 
 import sqlite3
@@ -10,10 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from tools.trace.classify import is_device_work
 from tools.trace.columns import NameTable, check_times
-from tools.trace.errors import UnreadableTraceError
-from tools.trace.op_names import is_device_work
-from tools.trace.record import NO_LINK, DistributedInfo, RankTrace, Spans, empty_spans, join_spans
+from tools.trace.record import (
+    NO_LINK,
+    DistributedInfo,
+    RankTrace,
+    Spans,
+    UnreadableTraceError,
+    empty_spans,
+    join_spans,
+)
 
 _KERNEL, _RUNTIME, _RANGE = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"
 _QUERIES = {

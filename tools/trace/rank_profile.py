@@ -1,29 +1,130 @@
-"""The profile record of one rank: every format ends here, with the same terms.
+"""The profile of one rank: device, memory, top kernels and all per-rank analyses as one record.
 
-Plain data, so that it can cross a process, be written as the summary of a trial and be read again. What
-needs several ranks (waiting, stragglers, diagnosis) starts from a list of these.
+Plain data, so it can cross processes, be written as a trial's summary and be read back.
 """
+
+import re
 
 import msgspec
 import numpy as np
 
-from tools.hardware import Device
-from tools.trace.breakdown import Breakdown, Occupancy, occupy
-from tools.trace.classify import COMPUTE, Work, classify
-from tools.trace.collective_events import CollectiveEvent, list_collectives
-from tools.trace.devices import find_device
-from tools.trace.group_times import GroupTime, time_exposed_kinds, time_groups
+from tools.errors import InputError
+from tools.hardware import Device, get_device
+from tools.trace.breakdown import (
+    Breakdown,
+    Occupancy,
+    StepProfile,
+    Timeline,
+    draw_timeline,
+    measure_steps,
+    occupy,
+)
+from tools.trace.classify import COMPUTE, OPTIMIZER_MARK, CommunicationPatterns, Work, classify
 from tools.trace.host import HostProfile, find_loading, profile_host
-from tools.trace.intervals import cover
-from tools.trace.memory import MemoryProfile, profile_memory
-from tools.trace.name_match import match_names
-from tools.trace.op_names import OPTIMIZER_MARK
-from tools.trace.patterns import CommunicationPatterns
-from tools.trace.record import RankTrace
+from tools.trace.rank_collectives import (
+    CollectiveEvent,
+    GroupTime,
+    list_collectives,
+    time_exposed_kinds,
+    time_groups,
+)
+from tools.trace.record import MemoryCounter, RankTrace, cover, match_names
 from tools.trace.roofline import RoofPoint, place_on_roofline
-from tools.trace.steps import StepProfile, measure_steps
-from tools.trace.timeline import Timeline, draw_timeline
-from tools.trace.top_kernels import KernelTotal, list_top_kernels
+
+_PATTERNS = (
+    (r"A100-SXM.*80", "a100-sxm-80gb"),
+    (r"A100-SXM\d?-40GB|A100-PG509", "a100-sxm-40gb"),
+    (r"A800-SXM", "a800-sxm-80gb"),
+    (r"H100 80GB HBM3|H100-SXM|H100 SXM", "h100-sxm-80gb"),
+    (r"H100 PCIe", "h100-pcie-80gb"),
+    (r"\bH200", "h200-sxm-141gb"),
+    (r"GB300", "gb300"),
+    (r"GB200", "gb200"),
+    (r"B300", "b300"),
+    (r"B200", "b200"),
+    (r"V100-SXM\d?", "v100-sxm-32gb"),
+    (r"MI250", "mi250x-gcd"),
+    (r"MI300X", "mi300x"),
+    (r"MI325X", "mi325x"),
+    (r"MI355X", "mi355x"),
+    (r"TPU ?v4", "tpu-v4"),
+    (r"TPU ?v5 ?(e|lite)", "tpu-v5e"),
+    (r"TPU ?v5 ?p?", "tpu-v5p"),
+    (r"TPU ?v6 ?(e|lite)", "tpu-v6e"),
+    (r"TPU ?(v?7x)", "tpu7x"),
+)
+
+
+def find_device(name: str | None) -> Device | None:
+    """None when the trace names no device or one that the catalogue lacks."""
+    if not name:
+        return None
+    known = next((ours for pattern, ours in _PATTERNS if re.search(pattern, name, re.IGNORECASE)), name)
+    try:
+        return get_device(known)
+    except InputError:
+        return None
+
+
+_MAX_POINTS = 200
+
+
+class MemoryProfile(msgspec.Struct, frozen=True):
+    """Of one rank's accelerator, or of its host when the trace has no accelerator."""
+
+    is_accelerator: bool
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    time_ns: list[int]
+    """Since the first event; each point is the highest of its stretch."""
+    allocated_bytes: list[int]
+
+
+def profile_memory(counters: tuple[MemoryCounter, ...]) -> MemoryProfile | None:
+    """None when the profiler did not record memory."""
+    if not counters:
+        return None
+    counter = max(counters, key=lambda one: (one.is_accelerator, int(one.allocated_bytes.max())))
+    stretches = np.array_split(np.arange(len(counter.time_ns)), min(_MAX_POINTS, len(counter.time_ns)))
+    highest = [int(stretch[counter.allocated_bytes[stretch].argmax()]) for stretch in stretches]
+    return MemoryProfile(
+        is_accelerator=counter.is_accelerator,
+        peak_allocated_bytes=int(counter.allocated_bytes.max()),
+        peak_reserved_bytes=int(counter.reserved_bytes.max()),
+        time_ns=(counter.time_ns[highest] - counter.time_ns[0]).tolist(),
+        allocated_bytes=counter.allocated_bytes[highest].tolist(),
+    )
+
+
+CLASS_NAMES = ("compute", "communication", "memory")
+_TOP = 10
+
+
+class KernelTotal(msgspec.Struct, frozen=True):
+    """All events of one name."""
+
+    name: str
+    work_class: str
+    count: int
+    time_ns: int
+
+
+def list_top_kernels(trace: RankTrace, work: Work) -> list[KernelTotal]:
+    """The ten with the largest summed time, longest first."""
+    time_ns = np.zeros(len(trace.names), dtype=np.int64)
+    np.add.at(time_ns, work.spans.name, work.spans.duration_ns)
+    count = np.bincount(work.spans.name, minlength=len(trace.names))
+    work_class = np.zeros(len(trace.names), dtype=np.int64)
+    work_class[work.spans.name] = work.work_class
+    longest = np.argsort(-time_ns, kind="stable")[:_TOP]
+    return [
+        KernelTotal(
+            trace.names[number], CLASS_NAMES[work_class[number]], int(count[number]), int(time_ns[number])
+        )
+        for number in longest
+        if count[number]
+    ]
+
 
 FORMAT = "asap-rank-profile-1"
 NO_WORK = "no device events and no host ops in the trace"

@@ -1,15 +1,23 @@
-"""What is read from one rank's trace: columns of events, in integer nanoseconds.
+"""What is read from one rank's trace: columns of events in integer nanoseconds, with interval arithmetic and
+links between events.
 
-Every input format (kineto JSON, Nsight SQLite, XPlane) ends here, and every analysis starts here. Events of
-one sort share a `Spans`; a name is an index into `RankTrace.names`. Not here: any judgement of the events,
-except the class of a device event, which `classify.py` fills in.
+Every input format ends here and every analysis starts here. `UnreadableTraceError` means that one file
+cannot be used.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tools.errors import AsapError
+
+
+class UnreadableTraceError(AsapError):
+    """A trace file cannot be read; the message is the reason."""
+
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -117,3 +125,106 @@ class RankTrace:
     device_name: str | None
     json_bytes: int = 0
     notes: tuple[str, ...] = ()
+
+
+def match_names(names: list[str], spans: Spans, test: Callable[[str], object]) -> NDArray[np.bool_]:
+    """Which events have a name that passes the test."""
+    verdict = np.zeros(len(names), dtype=np.bool_)
+    used = np.flatnonzero(np.bincount(spans.name, minlength=len(names)))
+    verdict[used] = [bool(test(names[number])) for number in used]
+    return verdict[spans.name]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """A union of intervals as disjoint, ordered segments."""
+
+    start_ns: Integers
+    end_ns: Integers
+    before_ns: Integers
+    """Time covered by all earlier segments."""
+
+    @property
+    def total_ns(self) -> int:
+        return int((self.end_ns - self.start_ns).sum())
+
+    def until(self, time_ns: Integers | int) -> Integers:
+        """Time covered before each moment."""
+        moments = np.atleast_1d(np.asarray(time_ns, dtype=np.int64))
+        if not len(self.start_ns):
+            return np.zeros(len(moments), dtype=np.int64)
+        index = np.searchsorted(self.start_ns, moments, side="right") - 1
+        inside = np.minimum(moments, self.end_ns[index]) - self.start_ns[index]
+        return np.where(index < 0, 0, self.before_ns[index] + inside)
+
+    def between(self, start_ns: Integers | int, end_ns: Integers | int) -> Integers:
+        """Time covered inside each window."""
+        return self.until(end_ns) - self.until(start_ns)
+
+    def gaps(self) -> tuple[Integers, Integers]:
+        """Starts and ends of what lies uncovered between segments."""
+        return self.end_ns[:-1], self.start_ns[1:]
+
+
+def cover(start_ns: Integers, end_ns: Integers) -> Coverage:
+    """The union of the given intervals; touching ones join."""
+    order = np.argsort(start_ns, kind="stable")
+    start_ns, end_ns = start_ns[order], end_ns[order]
+    if not len(start_ns):
+        return Coverage(start_ns, end_ns, start_ns)
+    reached = np.maximum.accumulate(end_ns)
+    opens = np.append(True, start_ns[1:] > reached[:-1])
+    closes = np.append(opens[1:], True)
+    starts, ends = start_ns[opens], reached[closes]
+    lengths = ends - starts
+    return Coverage(starts, ends, np.cumsum(lengths) - lengths)
+
+
+def join(*coverages: Coverage) -> Coverage:
+    """The union of several coverages."""
+    return cover(
+        np.concatenate([one.start_ns for one in coverages]), np.concatenate([one.end_ns for one in coverages])
+    )
+
+
+@dataclass(frozen=True)
+class FoundLaunches:
+    """The launch of each event; only entries with `found` mean anything."""
+
+    found: NDArray[np.bool_]
+    start_ns: Integers
+    end_ns: Integers
+    lane: Integers
+    """The host thread."""
+
+
+def find_launches(link: Integers, launches: Spans) -> FoundLaunches:
+    """Looks each correlation up among the launches."""
+    if not len(launches):
+        nothing = np.zeros(len(link), dtype=np.int64)
+        return FoundLaunches(nothing.astype(np.bool_), nothing, nothing, nothing)
+    order = np.argsort(launches.link, kind="stable")
+    links = launches.link[order]
+    index = np.minimum(np.searchsorted(links, link), len(links) - 1)
+    found = (links[index] == link) & (link != NO_LINK)
+    chosen = order[index]
+    return FoundLaunches(found, launches.start_ns[chosen], launches.end_ns[chosen], launches.lane[chosen])
+
+
+def find_enclosing(spans: Spans, lane: Integers, time_ns: Integers) -> Integers:
+    """Position of the span on that lane that is open at that time; -1 where there is none.
+
+    Of nested spans the one that started last is found; spans here do not nest as a rule.
+    """
+    result = np.full(len(time_ns), -1, dtype=np.int64)
+    for one in np.unique(lane):
+        here = np.flatnonzero(spans.lane == one)
+        asked = np.flatnonzero(lane == one)
+        if not len(here):
+            continue
+        here = here[np.argsort(spans.start_ns[here], kind="stable")]
+        index = np.searchsorted(spans.start_ns[here], time_ns[asked], side="right") - 1
+        candidate = here[np.maximum(index, 0)]
+        inside = (index >= 0) & (spans.end_ns[candidate] >= time_ns[asked])
+        result[asked] = np.where(inside, candidate, -1)
+    return result

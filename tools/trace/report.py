@@ -7,18 +7,13 @@ from typing import Any
 import numpy as np
 
 from tools.hardware import Device
-from tools.trace.breakdown import add_breakdowns
-from tools.trace.collectives import AlignedCollectives, align, summarise
-from tools.trace.devices import find_device
-from tools.trace.diagnosis import Findings, diagnose
+from tools.trace.breakdown import add_breakdowns, variation_ratio
+from tools.trace.classify import CommunicationPatterns
+from tools.trace.collectives import AlignedCollectives, align, analyse_pipeline, find_stragglers, summarise
+from tools.trace.diagnosis import Findings, diagnose, weigh
 from tools.trace.folder import FolderProfile, Progress, profile_folder
-from tools.trace.patterns import CommunicationPatterns
-from tools.trace.pipeline import analyse_pipeline
-from tools.trace.rank_profile import RankProfile
+from tools.trace.rank_profile import RankProfile, find_device
 from tools.trace.roofline import RoofPoint
-from tools.trace.shares import weigh
-from tools.trace.steps import variation_ratio
-from tools.trace.stragglers import find_stragglers
 
 _TOP = 5
 

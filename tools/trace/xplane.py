@@ -1,9 +1,4 @@
-"""An XPlane profile of JAX (TPU, GPU or CPU) as a `RankTrace`, through the optional package `xprof`.
-
-xprof turns the protobuf into trace-viewer JSON; here its device lines become device work. A profile of
-one host holds all its devices: the busiest is analysed and a note says so. On CPU there is no device
-plane, and the host events that execute XLA ops take its place.
-"""
+"""Reads an XPlane profile of JAX (TPU, GPU or CPU) into a `RankTrace` with the optional package `xprof`."""
 
 import os
 import sys
@@ -17,11 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.trace.columns import NameTable, check_times
-from tools.trace.errors import UnreadableTraceError
-from tools.trace.event_arguments import as_lanes
-from tools.trace.nanoseconds import parse_nanoseconds
-from tools.trace.record import NO_LINK, DistributedInfo, RankTrace, Spans, empty_spans
+from tools.trace.columns import NameTable, as_lanes, check_times, parse_nanoseconds
+from tools.trace.record import NO_LINK, DistributedInfo, RankTrace, Spans, UnreadableTraceError, empty_spans
 
 _DEVICE_PREFIX = "/device:"
 _OP_LINES = ("XLA Ops", "Async XLA Ops", "Stream #")

@@ -1,30 +1,87 @@
-"""The cost model as measured plans of one cluster make it: few constants moved from where they were.
+"""The cost model calibrated on measured plans of one cluster: few constants moved from their priors.
 
-Maximum a posteriori, as `tools.fit` does it for all clusters: each constant's prior is what `base` says of
-this stack, as wide as the constant's spreads; residuals are logarithms of predicted over measured step time
-and, where a profile told them, of single terms. A profile's `host_and_other` is what is left of the step,
-with waiting for late ranks in it, so the step alone says it. The constants are written for this stack and
-device only; intervals narrow by how well each trial is predicted from the others.
+Maximum a posteriori, with the robust loss of the published fit. Imports SciPy: load it lazily.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
 
-from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.cluster import calibrated_to
-from tools.cost.coefficients import Coefficients, definitions, resolve
+from tools.cost.calibration import (
+    RANGED,
+    Calibration,
+    IntervalModel,
+    calibrated_to,
+    kind_names,
+    known_to,
+    novelty,
+    robust,
+    shipped_calibration,
+    shrunk,
+)
+from tools.cost.constants import Coefficients, RowKeys, definitions, resolve
 from tools.cost.encode import encode_plans
-from tools.cost.evaluate import resolve_recompute
-from tools.cost.inputs import Array
-from tools.cost.memory_settings import memory_settings
+from tools.cost.inputs import Array, Inputs
+from tools.cost.memory import memory_settings
+from tools.cost.predict import resolve_recompute
 from tools.cost.step import Breakdown, step_breakdown
-from tools.fit.calibrate import robust
-from tools.scenario import Scenario, columns_of
-from tools.trials.intervals import learned_intervals
-from tools.trials.measured_plan import MeasuredPlan
+from tools.errors import InputError
+from tools.scenario import Plan, Scenario, columns_of
+from tools.trace.collectives import align
+from tools.trace.folder import profile_folder
+from tools.trace.terms import measure_terms
+from tools.trials.order import MeasuredPlan
+
+
+def learned_intervals(
+    model: IntervalModel, x: Inputs, keys: RowKeys, left_out_errors: Array
+) -> IntervalModel:
+    """`left_out_errors` are log errors of trials that the others predicted; empty for a single trial."""
+    near = replace(model, ranges={name: _widened(model.ranges[name], getattr(x, name)) for name in RANGED})
+    if not len(left_out_errors):
+        return near
+    label = f"{keys.key('stack', 0)}|{kind_names(x)[0]}"
+    error = shrunk(left_out_errors, _usual_error(model, keys, label))
+    return replace(
+        near,
+        frameworks=_with(model.frameworks, keys.framework[0]),
+        generations=_with(model.generations, keys.generation[0]),
+        devices=_with(model.devices, keys.device[0]),
+        stacks=_with(model.stacks, keys.key("stack", 0)),
+        stack_error={**model.stack_error, label: error},
+    )
+
+
+def _usual_error(model: IntervalModel, keys: RowKeys, label: str) -> float:
+    """Of this stack, or of all; as much larger for one that was never measured as its interval is wider."""
+    measured = known_to(model)
+    level = str(novelty(keys, 0, measured))
+    usual = model.usual_error[label.rsplit("|", 1)[1]]
+    (low, high), (known_low, known_high) = model.quantiles[level], model.quantiles["0"]
+    return model.stack_error.get(label, usual) * (high - low) / (known_high - known_low)
+
+
+def _with(names: Sequence[str], name: str) -> list[str]:
+    return sorted({*names, name})
+
+
+def _widened(span: Sequence[float], values: Array) -> list[float]:
+    low, high = span
+    return [min(low, float(np.min(values))), max(high, float(np.max(values)))]
+
+
+def read_terms(traces: Path, plan: Plan) -> dict[str, float] | None:
+    """Seconds a step; nothing where no trace shows a whole step, and where traces cannot be read."""
+    try:
+        profiles = [one for one in profile_folder(traces).ranks if one.breakdown.total_ns]
+    except InputError:  # nothing to read there
+        return None
+    measured = measure_terms(profiles, align(profiles), plan) if profiles else None
+    return measured.terms_s if measured and measured.num_steps else None
+
 
 STEP_SPREAD = 0.02
 """What repeats of a quiet trial differ by, in log time; noisier trials count less."""

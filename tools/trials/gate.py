@@ -1,14 +1,10 @@
-"""The fair-comparison gate: two measurements are compared only where everything but the plan was the same.
-
-The fingerprint (model, data, seed, batch, sequence, precision, software, devices, nodes) must be equal, and
-the losses must follow the baseline's step by step: a plan that is fast because it does not train is no gain.
-"""
+"""The fair-comparison gate: two measurements are compared only if everything but the plan was the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tools.launch.evidence import printable
+from tools.launch.failures import printable
 
 LOSS_TOLERANCE = {"fp32": 0.001}
 """Relative, by precision: sums in another order differ by rounding, which training slowly amplifies."""

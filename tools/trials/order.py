@@ -1,8 +1,39 @@
-"""What a trial is asked to do, what it tells while it runs, and what comes of it, as plain data."""
+"""What a trial is asked to do and what it returns, as plain data, and the launcher's job made from it.
 
+The key is the same for the same trial of the same session, so no trial is launched twice.
+"""
+
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from tools.errors import InputError
+from tools.frameworks import export_plan
+from tools.launch.job import ConfigFile, Job
+from tools.launch.template import Template, placeholder_of
+from tools.scenario import Plan, Scenario, parse_scenario
+
+MOST_CHARACTERS = 37
+"""Three fewer than a launcher's key may have: repeats add a suffix."""
+_PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_HEAD, _DIGEST = 14, 12
+
+
+def trial_key(session_id: str, number: int) -> str:
+    """The session's own id where it can stand in a job's name, else its beginning and a digest."""
+    key = f"{session_id.replace('.', '-')}-{number}"
+    if _PLAIN.fullmatch(key) and len(key) <= MOST_CHARACTERS and "-" not in session_id:
+        return key
+    head = re.sub(r"[^a-z0-9]+", "-", session_id.lower())[:_HEAD].strip("-") or "trial"
+    return f"{head}-{hashlib.sha256(session_id.encode()).hexdigest()[:_DIGEST]}-{number}"
+
+
+def run_key(key: str, run: int) -> str:
+    """The first run has the trial's own key, the second -r2."""
+    return key if run == 1 else f"{key}-r{run}"
+
 
 Status = Literal["measured", "failed", "cancelled"]
 
@@ -31,3 +62,92 @@ class Watch(Protocol):
     def must_cancel(self) -> bool:
         """True ends the job. Whoever must let go of it, and leave it running, raises instead."""
         ...
+
+
+@dataclass(frozen=True)
+class MeasuredPlan:
+    plan: Plan
+    """As it ran, with nothing left open."""
+    step_time_s: float
+    """The median over the measured steps."""
+    noise: float
+    """Robust spread of a step over its median: 0.05 means that steps differ by some 5%."""
+    terms: Mapping[str, float] | None = None
+    """Seconds of parts of the step, where a profile told them; named as in a prediction's breakdown_s."""
+
+
+DESCRIBED = ("model", "cluster", "training")
+SECONDS_AN_HOUR = 3600
+EXPORTS = {
+    "torchtitan": "torchtitan",
+    "megatron-core": "megatron",
+    "deepspeed": "deepspeed",
+    "maxtext": "maxtext",
+    "torch-fsdp": "accelerate",
+    "torch-fsdp2": "accelerate",
+}
+"""Which of the exports a framework reads, for templates with {config}."""
+
+
+@dataclass(frozen=True)
+class RunLength:
+    """Of every run of an installation's trials, so that all are comparable."""
+
+    steps: int = 20
+    warmup: int = 3
+    profile_steps: int = 2
+    seed: int = 0
+
+
+def make_job(
+    template: Template, scenario: Mapping[str, Any], plan: Mapping[str, Any], length: RunLength, wall_s: int
+) -> Job:
+    described = {name: scenario[name] for name in DESCRIBED} | {"plan": dict(plan)}
+    parsed = parse_scenario(described)
+    nnodes, nproc = ranks_of(template, parsed)
+    return Job(
+        template=template.name,
+        scenario=described,
+        nnodes=nnodes,
+        nproc=nproc,
+        steps=length.steps,
+        warmup=length.warmup,
+        profile_steps=length.profile_steps,
+        seed=length.seed,
+        wall_s=wall_s,
+        config=_config(template, parsed),
+    )
+
+
+def ranks_of(template: Template, scenario: Scenario) -> tuple[int, int]:
+    """(nodes, processes on each); on this machine all ranks share one node, whatever the scenario models."""
+    cluster = scenario.cluster
+    if template.launcher == "local" or cluster.num_devices <= cluster.devices_per_node:
+        return 1, cluster.num_devices
+    if cluster.num_devices % cluster.devices_per_node:
+        allowed = f"must be a multiple of devices_per_node ({cluster.devices_per_node}): nodes run equal jobs"
+        raise InputError("cluster.num_devices", cluster.num_devices, allowed)
+    return cluster.num_devices // cluster.devices_per_node, cluster.devices_per_node
+
+
+def check_cluster(template: Template, scenario: Scenario) -> None:
+    """Raises InputError where the template cannot run so many ranks."""
+    nnodes, _ = ranks_of(template, scenario)
+    limits, devices = template.limits, scenario.cluster.num_devices
+    if devices > limits.devices:
+        allowed = f"the launch template {template.name} runs at most {limits.devices} ranks"
+        raise InputError("cluster.num_devices", devices, allowed)
+    if nnodes > limits.nodes:
+        allowed = f"that is {nnodes} nodes; the launch template {template.name} runs at most {limits.nodes}"
+        raise InputError("cluster.num_devices", devices, allowed)
+
+
+def _config(template: Template, scenario: Scenario) -> ConfigFile | None:
+    if "config" not in map(placeholder_of, template.command):
+        return None
+    framework = scenario.training.framework
+    if framework not in EXPORTS:
+        allowed = f"the template {template.name} needs an exported plan: {', '.join(EXPORTS)}"
+        raise InputError("training.framework", framework, allowed)
+    export = export_plan(scenario, EXPORTS[framework])
+    return ConfigFile(export.file_name, export.text)

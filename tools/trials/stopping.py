@@ -1,10 +1,8 @@
-"""When enough is measured: the best plan left is not expected to gain more than can be measured.
+"""When to stop: the best plan left is not expected to gain more than can be measured.
 
-Before it is measured a plan's step time is a distribution: log-normal about the calibrated prediction, as
-wide as its 80% interval. What it is expected to gain over the best plan measured so far is the mean of the
-improvement, counted as none where it would be slower (expected improvement; Jones, Schonlau and Welch,
-Efficient Global Optimization, 1998, equation 15). A model that was just wrong by more than its interval says
-is not believed: how far off the last predictions were, before they were measured, widens the distribution.
+Expected improvement (Jones, Schonlau and Welch, Efficient Global Optimization, 1998, equation 15) over a
+log-normal around the calibrated prediction, as wide as its 80% interval and wider after predictions that
+were off.
 """
 
 import math

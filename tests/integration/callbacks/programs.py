@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import distributed, nn
 
-from service.integrations.profile_upload import ProfileUpload
-from tools.profile import CaptureSchedule
+from asap_client.capture import CaptureSchedule
+from asap_client.upload import ProfileUpload
 
 SCHEDULE = CaptureSchedule(wait=1, warmup=1, active=2)
 STEPS = 6
@@ -50,7 +50,7 @@ class Model(nn.Module):
 def hugging_face(server: str, folder: str) -> ProfileUpload:
     from transformers import Trainer, TrainingArguments
 
-    from service.integrations.hugging_face import AsapCallback
+    from asap_client.hugging_face import AsapCallback
 
     callback = AsapCallback(server, name="hugging-face", folder=folder, schedule=SCHEDULE)
     arguments = TrainingArguments(
@@ -64,7 +64,7 @@ def hugging_face(server: str, folder: str) -> ProfileUpload:
 def lightning(server: str, folder: str) -> ProfileUpload:
     import pytorch_lightning as pl
 
-    from service.integrations.lightning import AsapCallback
+    from asap_client.lightning import AsapCallback
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:

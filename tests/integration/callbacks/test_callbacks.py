@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client
+from asap_client.client import Client
 from tests.integration.service.api_process import REPO, ApiProcess, api_process
 
 PROGRAMS = Path(__file__).with_name("programs.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client
+from asap_client.client import Client
 from tests.integration.docs.pages import blocks
 from tests.integration.service.api_process import REPO, api_process, asap
 

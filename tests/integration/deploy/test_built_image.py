@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client
+from asap_client.client import Client
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

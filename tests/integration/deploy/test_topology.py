@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.client import Client
+from asap_client.client import Client
 from tests.unit.deploy.reading import REPO, compose_services
 
 SCENARIO = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())

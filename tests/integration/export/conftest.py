@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tools.export import Export, export_plan
+from tools.frameworks import Export, export_plan
 from tools.scenario import Scenario, parse_scenario
 
 DENSE: dict[str, Any] = {

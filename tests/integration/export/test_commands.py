@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.main import main
-from tools.export import FORMATS
-from tools.imports import IMPORT_FORMATS
+from tools.frameworks import FORMATS, IMPORT_FORMATS
 
 REPO = Path(__file__).resolve().parents[3]
 EXAMPLE = str(REPO / "examples" / "llama-3.1-70b-64xh100.json")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tools.export import Export
+from tools.frameworks import Export
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
 

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real
 def test_torchtitan_builds_it_from_its_configuration_and_steps_it(tmp_path: Path) -> None:
     import torch
 
-    from service.integrations.torchtitan import AsapProfiler
+    from asap_client.torchtitan import AsapProfiler
 
     (tmp_path / "asap.key").write_text("asap_key\n")
     config = AsapProfiler.Config(server="http://127.0.0.1:9", key_file=str(tmp_path / "asap.key"))

@@ -14,8 +14,7 @@ from tests.integration.launch.waiting import processes_of
 from tools.launch.job import Job
 from tools.launch.local import LocalLauncher
 from tools.launch.slurm import SlurmLauncher
-from tools.launch.template import Template
-from tools.launch.template_file import parse_templates
+from tools.launch.template import Template, parse_templates
 
 MakeLauncher = Callable[..., LocalLauncher]
 

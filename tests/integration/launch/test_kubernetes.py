@@ -12,12 +12,11 @@ pytest.importorskip("kmock", reason="needs the development packages")
 from tests.integration.launch.kube_cluster import NAMESPACE, KubeCluster, running_api_server
 from tests.integration.launch.waiting import WAIT_S, until
 from tools.errors import InputError
-from tools.launch.errors import LaunchError
 from tools.launch.folder import JobFolder
 from tools.launch.job import Job
-from tools.launch.kubernetes_launcher import KubernetesLauncher
-from tools.launch.status import Cause, State
-from tools.launch.template_file import parse_templates
+from tools.launch.kubernetes import KubernetesLauncher
+from tools.launch.status import Cause, LaunchError, State
+from tools.launch.template import parse_templates
 
 RUNNING = {"phase": "Running", "startTime": "2026-11-16T08:00:00Z"}
 
@@ -33,7 +32,7 @@ def launcher(kube: KubeCluster, tmp_path: Path) -> KubernetesLauncher:
     table = {
         "name": "test",
         "launcher": "kubernetes",
-        "command": ["torchrun", "-m", "tools.trainer", "{scenario}", "--out", "{out}"],
+        "command": ["torchrun", "-m", "testbed.trainer", "{scenario}", "--out", "{out}"],
         "image": "registry.example/trainer:1",
         "limits": {"wall_s": 600, "devices": 16, "nodes": 4},
         "kubernetes": {"namespace": NAMESPACE, "claim": "trials", "device_resource": "nvidia.com/gpu"},

@@ -18,12 +18,11 @@ import pytest
 from tests.integration.launch.waiting import WAIT_S, until
 from tools.errors import InputError
 from tools.launch import local
-from tools.launch.errors import LaunchError
 from tools.launch.folder import JobFolder
 from tools.launch.job import Job
 from tools.launch.local import LocalLauncher
 from tools.launch.processes import ProcessIdentity, find_marked, identify
-from tools.launch.status import Cause, State
+from tools.launch.status import Cause, LaunchError, State
 from tools.launch.supervisor import LOCK, PROCESS
 
 MakeLauncher = Callable[..., LocalLauncher]
@@ -159,7 +158,7 @@ def test_a_job_survives_the_process_that_submitted_it(
     script = (
         "import os, signal, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]);"
         "from tools.launch.local import LocalLauncher; from tools.launch.job import Job;"
-        "from tools.launch.template_file import parse_templates; import json;"
+        "from tools.launch.template import parse_templates; import json;"
         "templates = parse_templates(json.loads(sys.argv[3]));"
         "LocalLauncher(Path(sys.argv[2]), templates, {}).submit('k1', Job('test', {'model': {}}));"
         "os.kill(os.getpid(), signal.SIGKILL)"

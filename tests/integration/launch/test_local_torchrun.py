@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from tests.integration.launch.waiting import processes_of, until
-from tools.launch.classify import Failure, classify
-from tools.launch.evidence import gather_evidence
-from tools.launch.failure_patterns import FailureKind
+from tools.launch.failures import Failure, FailureKind, classify, gather_evidence
 from tools.launch.folder import JobFolder
 from tools.launch.job import Job
 from tools.launch.local import LocalLauncher
 from tools.launch.processes import find_marked
 from tools.launch.status import Cause, State
-from tools.launch.template_file import parse_templates
+from tools.launch.template import parse_templates
 
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[3]
@@ -26,7 +24,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 TRAINER = [
     *TORCHRUN,
     "-m",
-    "tools.trainer",
+    "testbed.trainer",
     "{scenario}",
     "--steps",
     "{steps}",

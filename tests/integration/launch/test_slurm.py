@@ -17,8 +17,7 @@ from tests.integration.launch.waiting import WAIT_S, until
 from tools.errors import InputError
 from tools.launch.folder import JobFolder
 from tools.launch.job import Job
-from tools.launch.slurm import SlurmLauncher
-from tools.launch.slurm_script import FENCED
+from tools.launch.slurm import FENCED, SlurmLauncher
 from tools.launch.status import Cause, State
 
 pytestmark = pytest.mark.real

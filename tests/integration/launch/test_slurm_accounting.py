@@ -11,7 +11,7 @@ from tests.integration.launch.waiting import until
 from tools.launch.job import Job
 from tools.launch.slurm import SlurmLauncher
 from tools.launch.status import Cause, State
-from tools.launch.template_file import parse_templates
+from tools.launch.template import parse_templates
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 FORGETS_S = 2

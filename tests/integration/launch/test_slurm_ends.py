@@ -8,13 +8,10 @@ import pytest
 
 from tests.integration.launch.slurm_cluster import SlurmCluster
 from tests.integration.launch.waiting import WAIT_S, until
-from tools.launch.classify import classify
-from tools.launch.errors import LaunchError
-from tools.launch.evidence import read_evidence
-from tools.launch.failure_patterns import FailureKind
+from tools.launch.failures import FailureKind, classify, read_evidence
 from tools.launch.job import Job
 from tools.launch.slurm import SlurmLauncher
-from tools.launch.status import Cause, Handle, State
+from tools.launch.status import Cause, Handle, LaunchError, State
 
 pytestmark = pytest.mark.real
 MakeLauncher = Callable[..., SlurmLauncher]

@@ -24,7 +24,7 @@ def test_the_reference_trainer_runs_over_two_nodes(
     launcher = run(
         "srun", sys.executable, "-m", "torch.distributed.run", "--nnodes", "{nnodes}",
         "--nproc-per-node", "{nproc}", "--rdzv-backend", "c10d", "--rdzv-id", "{key}",
-        "--rdzv-endpoint", "{rendezvous}", "-m", "tools.trainer", "{scenario}", "--steps", "{steps}",
+        "--rdzv-endpoint", "{rendezvous}", "-m", "testbed.trainer", "{scenario}", "--steps", "{steps}",
         "--warmup", "{warmup}", "--out", "{out}",
         workdir=str(REPO), environment={"OMP_NUM_THREADS": "1"},
     )  # fmt: skip

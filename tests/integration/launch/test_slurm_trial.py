@@ -9,18 +9,17 @@ import pytest
 
 from tests.integration.trials.conftest import Patient
 from tools.launch.slurm import SlurmLauncher
-from tools.launch.template_file import parse_templates
+from tools.launch.template import parse_templates
 from tools.trials.gate import compare
-from tools.trials.order import TrialOrder
-from tools.trials.runner import LaunchedTrials
-from tools.trials.trial_job import RunLength
+from tools.trials.order import RunLength, TrialOrder
+from tools.trials.run import LaunchedTrials
 
 REPO = Path(__file__).resolve().parents[3]
 COMMAND = (
     "srun", sys.executable, "-m", "torch.distributed.run", "--nnodes", "{nnodes}",
     "--nproc-per-node", "{nproc}",
-    "--rdzv-backend", "c10d", "--rdzv-id", "{key}", "--rdzv-endpoint", "{rendezvous}", "-m", "tools.trainer",
-    "{scenario}", "--steps", "{steps}", "--warmup", "{warmup}", "--out", "{out}",
+    "--rdzv-backend", "c10d", "--rdzv-id", "{key}", "--rdzv-endpoint", "{rendezvous}",
+    "-m", "testbed.trainer", "{scenario}", "--steps", "{steps}", "--warmup", "{warmup}", "--out", "{out}",
 )  # fmt: skip
 
 

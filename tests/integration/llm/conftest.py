@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from graph.reasoner.endpoint import Endpoint
+from graph.reasoner.client import Endpoint
 from graph.reasoner.llm import LanguageModel
 from tests.integration.llm.scripted_server import ScriptedServer
 from tests.integration.llm.smollm import lacking, serving

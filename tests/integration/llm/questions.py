@@ -3,8 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from graph.reasoner.answers import Answer, Choice, Prose, Reading, SuggestedPlan, Suggestions, Weighing
-from graph.reasoner.question import Question, Tools
+from graph.reasoner.answers import (
+    Answer,
+    Choice,
+    Prose,
+    Question,
+    Reading,
+    SuggestedPlan,
+    Suggestions,
+    Tools,
+    Weighing,
+)
 
 PLAN = {"tp": 8, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 8, "dp_shard": 8, "zero_stage": 1}
 SCENARIO = {

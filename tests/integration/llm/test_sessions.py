@@ -17,7 +17,7 @@ from tests.integration.llm.scripted_server import ScriptedServer
 from tests.unit.graph.cases import report_of, run, small
 from tools.errors import AsapError
 from tools.kb import open_seed
-from tools.recommend.prose import STRUCK
+from tools.recommend.prose_check import STRUCK
 
 NOTES = "The spine is 2:1 oversubscribed. Keep tp, we have checkpoints."
 PROSE = {

@@ -6,10 +6,9 @@ from typing import Any, Literal
 import pytest
 
 from graph.reasoner import faults
-from graph.reasoner.answers import Answer
-from graph.reasoner.endpoint import Endpoint
+from graph.reasoner.answers import Answer, Question, ReasonerError, Reply
+from graph.reasoner.client import Endpoint
 from graph.reasoner.llm import LanguageModel
-from graph.reasoner.question import Question, ReasonerError, Reply
 from tests.integration.llm.questions import TOOLS, TYPES, question
 
 pytestmark = pytest.mark.real

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from graph.reasoner import faults
-from graph.reasoner.question import ReasonerError
+from graph.reasoner.answers import ReasonerError
 from graph.reasoner.tool_loop import MOST_ROUNDS, SUBMIT
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from service.nightly.definition import Recipients
-from service.nightly.deliver.send import Post
-from service.nightly.night import report_of
+from service.nightly.config import Recipients
+from service.nightly.deliver import Post
+from service.nightly.review import report_of
 from service.settings import Settings
-from service.work.webhooks import signature
+from service.worker.webhooks import signature
 from tests.integration.nightly.receivers import PASSWORD, USER, Hook, mail_server
 
 SECRET = "shared"

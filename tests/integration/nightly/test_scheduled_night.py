@@ -9,23 +9,26 @@ from typing import Any
 
 import pytest
 
-import service.nightly.workload as one_workload
-from service.nightly.definition import Policy, parse
+import service.nightly.review as one_workload
+from service.db.engine import Database
+from service.db.lifecycle import request_cancel
+from service.db.schedules import (
+    RunRow,
+    claim_run,
+    create_schedule,
+    delete_schedule,
+    get_run,
+    list_runs,
+    list_workloads,
+)
+from service.db.sessions import SessionFilter, get_session, list_sessions
+from service.nightly.config import Policy, parse
+from service.nightly.dispatch import NightQueue, run_now, tick
 from service.nightly.fleet import fleet_of
-from service.nightly.schedules.queue import NightQueue
-from service.nightly.schedules.running import NightShop, run_leg
-from service.nightly.schedules.sessions import PATIENCE_S, ThroughQueue
-from service.nightly.schedules.ticking import run_now, tick
+from service.nightly.run_night import PATIENCE_S, NightShop, ThroughQueue, run_leg
 from service.settings import Settings
-from service.store.database import Database
-from service.store.lifecycle import request_cancel
-from service.store.night_runs import RunRow, claim_run, get_run, list_runs
-from service.store.nights import list_workloads
-from service.store.schedules import create_schedule, delete_schedule
-from service.store.sessions import SessionFilter, get_session, list_sessions
-from service.uploads import Uploads
-from service.work.lease import Lease
-from service.work.queue import Queue
+from service.traces import Uploads
+from service.worker.jobs import Lease, Queue
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import opened, settings_for, wait_for, working
 from tests.integration.service.fleet import Fleet

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graph.context import Context
+from service.db.engine import Database, open_database
+from service.db.lifecycle import WorkerRow, list_living
+from service.db.models import BUSY, EventRow, SessionRow
+from service.db.sessions import NewSession, create_session, events_after, get_session, list_sessions
 from service.settings import Settings
-from service.store.database import Database, open_database
-from service.store.events import events_after
-from service.store.rows import EventRow, SessionRow
-from service.store.sessions import NewSession, create_session, get_session, list_sessions
-from service.store.states import BUSY
-from service.store.workers import WorkerRow, list_living
-from service.work.queue import Queue, prepare
-from service.work.worker import Worker
+from service.worker.jobs import Queue, prepare
+from service.worker.worker import Worker
 from tests.unit.graph.cases import small
 from tools.kb import open_seed
 

@@ -13,7 +13,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 
 class Fleet:
-    """So many processes of `python -m service.work`, each with a data folder of its own."""
+    """So many processes of `python -m service.worker`, each with a data folder of its own."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Fleet:
         if self._url:
             environment["ASAP_DATABASE_URL"] = self._url
         with self.log.open("ab") as log:
-            command = [sys.executable, "-m", "service.work"]
+            command = [sys.executable, "-m", "service.worker"]
             return subprocess.Popen(command, cwd=REPO, env=environment, stdout=log, stderr=log)
 
     def kill(self, number: int) -> None:

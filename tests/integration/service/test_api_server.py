@@ -12,12 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client import Client, ProblemError
-from service.client_models import Event
+from asap_client.client import Client, ProblemError
+from asap_client.models import Event
+from service.db.engine import open_database
+from service.db.lifecycle import set_state
+from service.db.sessions import append_event
 from service.settings import Settings
-from service.store.database import open_database
-from service.store.events import append_event
-from service.store.lifecycle import set_state
 from tests.integration.service.api_process import ApiProcess, api_process, asap
 from tests.unit.service_api.served import SCENARIO
 

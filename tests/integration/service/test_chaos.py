@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from service.store.rows import EventRow
+from service.db.models import EventRow
 from tests.integration.service import timed_program
 from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, wait_for
 from tests.integration.service.fleet import Fleet

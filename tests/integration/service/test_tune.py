@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from graph.request import parse_request
+from service.db.lifecycle import request_cancel
+from service.runtime import check_tune, jobs_folder, open_trials
 from service.settings import Settings
-from service.store.lifecycle import request_cancel
-from service.trials import check_tune, jobs_folder, open_trials
-from service.work.orphans import end_orphans
-from service.work.worker import Worker
+from service.worker.cleanup import end_orphans
+from service.worker.worker import Worker
 from tests.integration.launch.waiting import processes_of
 from tests.integration.service.api_process import api_process
 from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, wait_for

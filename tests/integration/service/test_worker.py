@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from graph.context import Context
-from graph.reasoner.question import Question, ReasonerError, Reply
+from graph.reasoner.answers import Question, ReasonerError, Reply
+from service.db.engine import BusyFolderError
+from service.db.lifecycle import decide, request_cancel, retry
+from service.db.models import RUNNING
 from service.settings import Settings
-from service.store.lifecycle import decide, request_cancel, retry
-from service.store.states import RUNNING
-from service.work.lock import BusyFolderError
-from service.work.worker import Worker
+from service.worker.worker import Worker
 from tests.integration.service.at_work import TINY, Desk, assert_whole, settings_for, working
 from tools.kb import open_seed
 
@@ -126,8 +126,8 @@ def search_without_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             progress(0.0)
             time.sleep(0.02)
 
-    monkeypatch.setattr("graph.toolbox.propose", propose)
-    monkeypatch.setattr("service.work.leg.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("graph.tools.propose", propose)
+    monkeypatch.setattr("service.worker.run_session.LOOK_EVERY_S", 0.05)
     return runs
 
 

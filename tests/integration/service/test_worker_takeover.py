@@ -8,14 +8,12 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from graph.context import Context
 from service.checkpoints import open_checkpoints
+from service.db.lifecycle import beat, claim, set_state
+from service.db.sessions import NewSession, create_session
 from service.settings import Settings
-from service.store.lifecycle import claim, set_state
-from service.store.sessions import NewSession, create_session
-from service.store.workers import beat
-from service.work.queue import workflow_id
-from service.work.takeover import reconcile, take_over
-from service.work.tidy import thread_of
-from service.work.worker import Worker
+from service.worker.cleanup import thread_of
+from service.worker.jobs import reconcile, take_over, workflow_id
+from service.worker.worker import Worker
 from tests.integration.service.at_work import (
     TINY,
     Desk,

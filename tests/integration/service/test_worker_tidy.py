@@ -2,12 +2,11 @@
 
 from graph.context import Context
 from service.checkpoints import open_checkpoints
+from service.db.lifecycle import decide
+from service.db.sessions import delete_session, list_erasures
 from service.settings import Settings
-from service.store.erasures import list_erasures
-from service.store.lifecycle import decide
-from service.store.sessions import delete_session
-from service.work.queue import workflow_id
-from service.work.tidy import erase_deleted, thread_of
+from service.worker.cleanup import erase_deleted, thread_of
+from service.worker.jobs import workflow_id
 from tests.integration.service.at_work import Desk, assert_whole, working
 from tools.kb import open_seed
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from service.db.lifecycle import set_state
+from service.db.outbox import list_deliveries
 from service.settings import Settings
-from service.store.deliveries import list_deliveries
-from service.store.lifecycle import set_state
-from service.work.webhooks import MOST_ATTEMPTS, Webhooks, signature
+from service.worker.webhooks import MOST_ATTEMPTS, Webhooks, signature
 from tests.integration.service.at_work import Desk, settings_for, wait_for, working
 
 SECRET = "of-the-receiver"
@@ -134,7 +134,7 @@ def odd_receiver(begin: bytes, repeat: bytes = b"") -> Iterator[str]:
 def test_a_receiver_that_answers_for_ever_is_left_and_asked_again(
     settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.work.webhooks.LONGEST_S", 0.5)
+    monkeypatch.setattr("service.worker.webhooks.LONGEST_S", 0.5)
     with odd_receiver(b"HTTP/1.1 ", repeat=b"x") as url:
         id = fail(desk, url)
         begun = time.monotonic()

@@ -10,16 +10,15 @@ import pytest
 
 from tests.integration.launch.waiting import processes_of
 from tools.launch.local import LocalLauncher
-from tools.launch.template_file import parse_templates
-from tools.trials.order import TrialOrder
-from tools.trials.runner import LaunchedTrials
-from tools.trials.trial_job import RunLength
+from tools.launch.template import parse_templates
+from tools.trials.order import RunLength, TrialOrder
+from tools.trials.run import LaunchedTrials
 
 REPO = Path(__file__).resolve().parents[3]
 QUICK = [sys.executable, str(Path(__file__).with_name("quick_trainer.py")), "{scenario}", "{out}", "{steps}"]
 TORCHRUN = [
     sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{nproc}",
-    "-m", "tools.trainer", "{scenario}", "--steps", "{steps}", "--warmup", "{warmup}",
+    "-m", "testbed.trainer", "{scenario}", "--steps", "{steps}", "--warmup", "{warmup}",
     "--profile-steps", "{profile_steps}", "--seed", "{seed}", "--out", "{out}",
 ]  # fmt: skip
 Run = Callable[..., dict[str, Any]]

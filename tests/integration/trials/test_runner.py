@@ -12,8 +12,7 @@ from tests.integration.trials.conftest import QUICK, TORCHRUN, Patient, order, s
 from tools.errors import InputError
 from tools.launch.folder import JobFolder
 from tools.trials.gate import compare
-from tools.trials.runner import TURN, LaunchedTrials
-from tools.trials.turns import own_turn
+from tools.trials.run import TURN, LaunchedTrials, own_turn
 
 MakeTrials = Callable[..., LaunchedTrials]
 WRITE = (

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.testbed import hosts
 from benchmarks.testbed.launching import run_plan, write_template
 from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name
-from tools.launch.template_file import read_templates
+from tools.launch.template import read_templates
 
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2"

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tools.cost.coefficients import Coefficients, RowKeys, resolve
+from tools.cost.constants import Coefficients, RowKeys, resolve
 from tools.cost.encode import encode
-from tools.cost.evaluate import Costs, evaluate
 from tools.cost.inputs import Array, Inputs
-from tools.cost.memory_settings import MemorySettings, memory_settings
+from tools.cost.memory import MemorySettings, memory_settings
+from tools.cost.predict import Costs, evaluate
 from tools.scenario import Scenario, parse_scenario
 
 LLAMA: dict[str, Any] = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 128256}

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from tests.unit.cost.scenes import number, raw_scenario, scene
-from tools.cost.coefficients import resolve
+from tools.cost.constants import resolve
 from tools.cost.encode import encode, encode_plans
-from tools.cost.evaluate import BLOCK_ROWS, evaluate
 from tools.cost.inputs import Inputs
-from tools.cost.memory_settings import memory_settings
-from tools.cost.predict import predict, predict_rows
+from tools.cost.memory import memory_settings
+from tools.cost.predict import BLOCK_ROWS, evaluate, predict, predict_rows
 from tools.scenario import Plan, Scenario, columns_of, parse_scenario
 
 DIFFERENT: list[dict[str, Any]] = [

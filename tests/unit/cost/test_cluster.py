@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.cost.calibration import shipped_calibration
-from tools.cost.cluster import ClusterCalibration, calibrated_to, parse_cluster_calibration
-from tools.cost.coefficients import Definition, RowKeys, definitions, resolve
+from tools.cost.calibration import (
+    ClusterCalibration,
+    calibrated_to,
+    parse_cluster_calibration,
+    shipped_calibration,
+)
+from tools.cost.constants import Definition, RowKeys, definitions, resolve
 from tools.errors import InputError
 
 KEYS = RowKeys(["hopper"], ["h100-sxm-80gb"], ["torchtitan"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.cost.calibration import shipped_calibration
-from tools.cost.coefficients import LEVELS, Coefficients, RowKeys, definitions, resolve
+from tools.cost.constants import LEVELS, Coefficients, RowKeys, definitions, resolve
 
 NAMES = [d.name for d in definitions()]
 HOPPER = RowKeys(["hopper"], ["h100-sxm-80gb"], ["nanotron"])

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import Scene, number, scene
-from tools.cost.coefficients import Coefficients
 from tools.cost.collectives import (
     Group,
     all_reduce_s,
@@ -20,6 +19,7 @@ from tools.cost.collectives import (
     neighbour_s,
     place,
 )
+from tools.cost.constants import Coefficients
 
 SIZE = st.integers(0, 10).map(lambda power: 2.0**power)
 BYTES = st.floats(1.0, 1e12)

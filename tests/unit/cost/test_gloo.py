@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.cost.scenes import number
 from tools.cost.calibration import shipped_calibration
-from tools.cost.coefficients import Coefficients, resolve
 from tools.cost.collectives import all_to_all_s, gather_transfer_s, neighbour_s, place
+from tools.cost.constants import Coefficients, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Inputs
 from tools.cost.step import step_breakdown

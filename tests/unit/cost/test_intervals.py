@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import Scene, number, scene
-from tools.cost.calibration import shipped_calibration
-from tools.cost.coefficients import RowKeys
+from tools.cost.calibration import (
+    IntervalModel,
+    Residuals,
+    interval,
+    known_of,
+    learn,
+    novelty,
+    shipped_calibration,
+)
+from tools.cost.constants import RowKeys
 from tools.cost.inputs import Array, Inputs
-from tools.cost.intervals import IntervalModel, Residuals, interval, known_of, learn, novelty
 
 ROWS = 2000
 

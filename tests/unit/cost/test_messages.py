@@ -4,8 +4,8 @@ import pytest
 
 from tests.unit.cost.scenes import number, scene
 from tools.cost.calibration import shipped_calibration
-from tools.cost.coefficients import resolve
-from tools.cost.messages import Message, list_messages
+from tools.cost.constants import resolve
+from tools.cost.operations import Message, list_messages
 from tools.cost.sizes import layer_parameters, stages
 from tools.cost.traffic import context_s, data_s, expert_s, pipeline_s, tensor_pair_s
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.cost.scenes import scene
 from tools.cost.calibration import shipped_calibration
-from tools.cost.coefficients import resolve
+from tools.cost.constants import resolve
 from tools.cost.layers import attention_block, expert_block, head_block, mlp_block
 from tools.cost.operations import list_operations
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.unit.cost.scenes import Scene, number, scene
-from tools.cost.evaluate import evaluate, resolve_recompute
 from tools.cost.memory import memory_bytes
+from tools.cost.predict import evaluate, resolve_recompute
 
 CODES = {"none": 0.0, "selective": 1.0, "full": 2.0}
 

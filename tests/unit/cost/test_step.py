@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import MODELS, Scene, number, scene
 from tools.cost.sizes import model_flops_per_token
-from tools.cost.stage import not_hidden
-from tools.cost.step import Breakdown
+from tools.cost.step import Breakdown, not_hidden
 
 SECONDS = st.floats(0.0, 1e3)
 

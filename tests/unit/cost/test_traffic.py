@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.cost.scenes import Scene, number, scene
-from tools.cost.coefficients import Coefficients
+from tools.cost.constants import Coefficients
 from tools.cost.inputs import Inputs
 from tools.cost.traffic import DataTraffic, context_s, data_s, expert_s, pipeline_s, tensor_pair_s
 

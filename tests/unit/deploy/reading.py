@@ -6,8 +6,7 @@ from typing import Any
 import yaml
 from compose_spec import PyOptions
 
-from service.cli.commands import COMMANDS
-from service.cli.parser import command_parser
+from service.cli.parser import COMMANDS, command_parser
 from service.settings import PREFIX, Settings
 
 REPO = Path(__file__).resolve().parents[3]

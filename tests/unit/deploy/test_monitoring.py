@@ -9,9 +9,9 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from service.api.metrics import Metrics
-from service.store.database import open_database
-from service.store.states import STATES
+from service.api.state import Metrics
+from service.db.engine import open_database
+from service.db.models import STATES
 from tests.unit.deploy.reading import DEPLOY
 
 OF_PROMETHEUS = {"up"}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tools.dryrun.expected import expected
+from testbed.expected import expected
 from tools.scenario import parse_scenario
 
 MODEL = {

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.dryrun.figures import along, axis_wire_bytes, plus, traffic_of
+from testbed.expected import along, axis_wire_bytes, plus, traffic_of
 
 AMOUNTS = st.dictionaries(st.sampled_from(["flops", "memory.peak"]), st.integers(0, 10**6).map(float))
 

@@ -7,9 +7,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
-from tools.dryrun.flops import FlopRecorder  # noqa: E402
-from tools.dryrun.memory import MemoryRecorder  # noqa: E402
-from tools.dryrun.watching import Watch  # noqa: E402
+from testbed.recorders import FlopRecorder, MemoryRecorder, Watch  # noqa: E402
 
 
 def test_a_product_and_its_gradients_are_three_times_its_flops() -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.imports import IMPORT_FORMATS, Given, import_plan
-from tools.imports.arguments import parse_arguments
+from tools.frameworks import IMPORT_FORMATS, Given, import_plan
+from tools.frameworks.reading import parse_arguments
 
 MODEL: dict[str, Any] = {
     "num_hidden_layers": 32,

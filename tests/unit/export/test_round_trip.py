@@ -7,8 +7,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.export import FORMATS, export_plan
-from tools.imports import IMPORT_FORMATS, Given, import_plan
+from tools.frameworks import FORMATS, IMPORT_FORMATS, Given, export_plan, import_plan
 from tools.scenario import Plan, Scenario, parse_scenario
 
 FRAMEWORKS = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tools.export import FORMATS, Export, export_plan
+from tools.frameworks import FORMATS, Export, export_plan
 from tools.scenario import parse_scenario
 
 MOE = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 4096}

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tools.cost.coefficients import RowKeys, Shifts, definitions, resolve
+from research.fit import _derivatives, design, fit, robust, row_weights
+from tools.cost.constants import RowKeys, Shifts, definitions, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.step import step_breakdown
-from tools.fit.calibrate import _derivatives, design, fit, robust, row_weights
 from tools.scenario import Scenario
 
 TRUTH: Shifts = {

@@ -8,19 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.cost.coefficients import resolve
+from research.fit import OutOfFold, _predict_fold, group_folds, learn_intervals, main, source_folds, tabulate
+from research.published import read_measurements
+from tools.cost.constants import resolve
 from tools.cost.encode import encode
 from tools.cost.step import step_breakdown
 from tools.errors import InputError
-from tools.fit.crossvalidate import (
-    OutOfFold,
-    _predict_fold,
-    group_folds,
-    source_folds,
-    tabulate,
-)
-from tools.fit.main import learn_intervals, main
-from tools.fit.measurements import read_measurements
 from tools.scenario import Scenario
 
 Write = Callable[[list[float]], Path]

@@ -12,7 +12,7 @@ from graph.events import Event
 from graph.nodes.verify import UnverifiedError
 from graph.request import parse_request
 from graph.session import Session
-from graph.toolbox import TOOLS, Tool, analyse_plan
+from graph.tools import TOOLS, Tool, analyse_plan
 from tests.unit.graph.cases import report_of, run, small, steps_of, tools_of
 from tools.errors import InfeasibleError, InputError
 from tools.kb import open_seed

@@ -8,8 +8,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.context import Context, Limits
 from graph.events import Event
-from graph.reasoner.answers import SuggestedPlan
-from graph.reasoner.question import A, Question, Reply
+from graph.reasoner.answers import A, Question, Reply, SuggestedPlan
 from graph.reasoner.rules import Rules
 from graph.request import parse_request
 from graph.session import Session

@@ -8,7 +8,7 @@ import pytest
 
 from tools.errors import DataError, InputError
 from tools.hardware import describe, device_names, get_device
-from tools.hardware.parse import parse_device
+from tools.hardware.catalogue import parse_device
 
 FILE = """
 name = "toy"

@@ -6,8 +6,7 @@ from dataclasses import fields
 import pytest
 
 from tools.hardware import Device, device_names, get_device
-from tools.hardware.device import Collectives
-from tools.hardware.figures import FIGURES, peak_key
+from tools.hardware.device import FIGURES, Collectives, peak_key
 
 WANTED = {
     *("v100-sxm-32gb", "a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb", "h100-pcie-80gb"),

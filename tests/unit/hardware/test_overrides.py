@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tools.errors import InputError
 from tools.hardware import describe, device_names, get_device
-from tools.hardware.figures import FIGURES, Figure, in_file_units
-from tools.hardware.overrides import LARGEST_FACTOR, SOURCE
+from tools.hardware.catalogue import LARGEST_FACTOR, SOURCE
+from tools.hardware.device import FIGURES, Figure, in_file_units
 
 names = st.sampled_from(device_names())
 amounts = st.sampled_from([figure for figure in FIGURES if not figure.integral])

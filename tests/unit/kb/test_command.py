@@ -17,7 +17,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installation without settings of its own, and without vectors: those have their own tests."""
     for name in ("ASAP_DATA_DIR", "ASAP_CHROMA_URL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("service.context.embedder_of", lambda settings: None)
+    monkeypatch.setattr("service.runtime.embedder_of", lambda settings: None)
     monkeypatch.chdir(tmp_path)
     load_settings.cache_clear()
     yield

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from tests.unit.kb.samples import playbook
 from tools.kb import matching
-from tools.kb.conditions import OPERATORS, applies, condition, holds
-from tools.kb.facts import FACTS
-from tools.kb.playbooks import parse_playbook
-from tools.kb.shape import Fault
+from tools.kb.conditions import FACTS, OPERATORS, applies, condition, holds
+from tools.kb.entries import Fault
+from tools.kb.seed import parse_playbook
 
 NUMBERS = st.integers(-(10**6), 10**6) | st.floats(allow_nan=False)
 VALUES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5)

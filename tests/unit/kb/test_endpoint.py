@@ -13,7 +13,7 @@ import pytest
 
 from tools.errors import InputError
 from tools.kb import EmbeddingError
-from tools.kb.endpoint import EndpointEmbedder
+from tools.kb.embed import EndpointEmbedder
 
 KEY = "sk-very-secret-0123456789"
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.kb.lexical import LexicalIndex
+from tools.kb.search import LexicalIndex
 
 WORDS = ["bubble", "pipeline", "expert", "dispatch", "tensor", "memory", "nccl", "ring"]
 TEXTS = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tools.kb import find_local_embedder
-from tools.kb.embedder import MINILM_PACKAGE, Embedder
-from tools.kb.minilm import MOST_TOKENS, MiniLM
+from tools.kb.embed import MINILM_PACKAGE, MOST_TOKENS, Embedder, MiniLM
 
 QUICKSTART = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
 
@@ -65,7 +64,7 @@ def test_making_one_loads_nothing() -> None:
 
 
 def test_without_the_package_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.kb.embedder.find_spec", lambda name: None)
+    monkeypatch.setattr("tools.kb.embed.find_spec", lambda name: None)
     assert find_local_embedder() is None
 
 

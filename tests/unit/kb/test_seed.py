@@ -13,7 +13,7 @@ from tests.unit.kb.samples import case, playbook
 from tools.errors import DataError
 from tools.hardware import device_names, get_device
 from tools.kb.conditions import matching
-from tools.kb.facets import vendor_of
+from tools.kb.entries import vendor_of
 from tools.kb.seed import Seed, load_seed, read_seed
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.kb.samples import own_case
-from tools.kb.cases import MOST_BYTES, check_own_case
-from tools.kb.shape import Fault, plain, text
+from tools.kb.entries import Fault, plain, text
+from tools.kb.seed import MOST_BYTES, check_own_case
 
 NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.kb.tokens import tokenize
+from tools.kb.search import tokenize
 
 
 @pytest.mark.parametrize(

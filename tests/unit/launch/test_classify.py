@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.launch.classify import classify
-from tools.launch.evidence import Evidence, FailureReport, Heartbeat
-from tools.launch.failure_patterns import FailureKind
+from tools.launch.failures import Evidence, FailureKind, FailureReport, Heartbeat, classify
 from tools.launch.status import Cause, JobStatus, State
 
 FAILED = JobStatus(State.FAILED, Cause.EXIT, 1, source="supervisor")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.launch.command import PLACEHOLDERS, check_command, fill
+from tools.launch.template import PLACEHOLDERS, check_command, fill
 
 VALUES = {name: f"value of {name}; $(id)" for name in PLACEHOLDERS}
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.launch.evidence import read_evidence
+from tools.launch.failures import read_evidence
 from tools.launch.status import JobStatus, State
 
 STATUS = JobStatus(State.FAILED)

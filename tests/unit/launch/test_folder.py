@@ -10,13 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.launch.artefacts import copy_results
-from tools.launch.files import open_plain, write_whole
-from tools.launch.folder import Intent, JobFolder
+from tools.launch.files import copy_results, open_plain, write_whole
+from tools.launch.folder import Intent, JobFolder, Place, prepare
 from tools.launch.job import ConfigFile, Job
-from tools.launch.preparing import Place, prepare
 from tools.launch.status import Cause, JobStatus, State
-from tools.launch.template_file import parse_templates
+from tools.launch.template import parse_templates
 
 INTENT = Intent("k1", "local", "t", "d", "m", ["run"], {}, "/", 1, 1, 60)
 TABLE = {

@@ -7,7 +7,7 @@ import pytest
 
 from tools.errors import InputError
 from tools.launch.job import ConfigFile, Job, check_job, check_key, get_template
-from tools.launch.template_file import parse_templates
+from tools.launch.template import parse_templates
 
 TEMPLATES = parse_templates(
     {

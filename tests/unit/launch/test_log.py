@@ -5,8 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.launch.log import follow_file, tail
-from tools.launch.pod_log import chunks_from
+from tools.launch.files import follow_file, tail
+from tools.launch.kubernetes import chunks_from
 
 contents = st.binary(max_size=400) | st.text("ab\nä", max_size=200).map(str.encode)
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from tools.errors import InputError
-from tools.launch.errors import LaunchError
-from tools.launch.launcher import Launcher
-from tools.launch.opening import LaunchSettings, open_launchers
-from tools.launch.template_file import parse_templates, read_templates
+from tools.launch.launcher import Launcher, LaunchSettings, open_launchers
+from tools.launch.status import LaunchError
+from tools.launch.template import parse_templates, read_templates
 
 REPO = Path(__file__).resolve().parents[3]
 EXAMPLES = read_templates(REPO / "examples/launch-templates.toml")

@@ -7,7 +7,7 @@ import pytest
 from tools.errors import InputError
 from tools.launch.job import Job
 from tools.launch.slurm import SlurmLauncher
-from tools.launch.template_file import parse_templates
+from tools.launch.template import parse_templates
 
 TABLE = {"name": "t", "launcher": "slurm", "command": ["run"], "limits": {"wall_s": 60}}
 

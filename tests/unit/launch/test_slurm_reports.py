@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.launch.slurm_reports import read_sacct, read_scontrol
+from tools.launch.slurm_commands import read_sacct, read_scontrol
 from tools.launch.status import Cause, State
 
 LINE = (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tools.errors import InputError
-from tools.launch.template_file import parse_templates, read_templates
+from tools.launch.template import parse_templates, read_templates
 
 REPO = Path(__file__).resolve().parents[3]
 LOCAL = {"name": "a", "launcher": "local", "command": ["run", "{out}"], "limits": {"wall_s": 60}}

@@ -11,8 +11,7 @@ pytest.importorskip("kubernetes_validate", reason="needs the development package
 import kubernetes_validate
 
 from tools.launch.folder import Intent
-from tools.launch.template import KubernetesSettings
-from tools.launch.template_file import read_templates
+from tools.launch.template import KubernetesSettings, read_templates
 from tools.launch.trainjob import make_trainjob, object_name
 
 REPO = Path(__file__).resolve().parents[3]
@@ -30,7 +29,7 @@ def intent(**changes: Any) -> Intent:  # noqa: ANN401 - any field
         "template": "t",
         "digest": "d" * 64,
         "mark": "k1.mark",
-        "command": ["torchrun", "-m", "tools.trainer", "/asap/k1/inputs/scenario.json"],
+        "command": ["torchrun", "-m", "testbed.trainer", "/asap/k1/inputs/scenario.json"],
         "environment": {"A": "1"},
         "workdir": "/asap/k1",
         "nnodes": 2,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tools.launch.status import Cause, State
-from tools.launch.trainjob_status import read_trainjob
+from tools.launch.trainjob import read_trainjob
 
 
 def trainjob(kind: str | None = None, reason: str = "", status: str = "True") -> dict[str, Any]:

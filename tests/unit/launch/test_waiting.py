@@ -2,9 +2,7 @@
 
 import pytest
 
-from tools.launch.errors import LaunchError
-from tools.launch.status import JobStatus, State
-from tools.launch.waiting import has_ended, wait_for_end
+from tools.launch.status import JobStatus, LaunchError, State, has_ended, wait_for_end
 
 RUNNING, DONE = JobStatus(State.RUNNING), JobStatus(State.SUCCEEDED)
 

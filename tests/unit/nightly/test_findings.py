@@ -3,8 +3,7 @@ from collections.abc import Collection
 import pytest
 
 from tests.unit.nightly.histories import nights, wobble
-from tools.nightly.figures import list_series
-from tools.nightly.findings import Finding, judge
+from tools.nightly.findings import Finding, judge, list_series
 
 
 def said(times_s: list[float], changed: Collection[int] = ()) -> Finding | None:

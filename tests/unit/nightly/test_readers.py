@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.nightly.metrics_night import read_metrics_night
-from tools.nightly.profile_night import profile_key, read_profile_night, slow_ranks, spread
-from tools.nightly.surroundings import parse_surroundings, read_surroundings
+from tools.nightly.night import parse_surroundings, read_surroundings
+from tools.nightly.read import profile_key, read_metrics_night, read_profile_night, slow_ranks, spread
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples/traces/gpt-ddp-gloo"
 

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 from tests.unit.nightly.histories import around, night, nights, wobble
 from tools.errors import DataError
 from tools.nightly.night import night_from_data, night_to_data
-from tools.nightly.review import review
-from tools.nightly.worth import gained_device_hours, lost_device_hours
+from tools.nightly.review import gained_device_hours, lost_device_hours, review
 
 
 def test_a_regression_is_priced_in_device_hours_a_day() -> None:

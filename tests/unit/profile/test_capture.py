@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tools.profile.capture import Capture, CaptureSchedule, capture  # noqa: E402
+from asap_client.capture import Capture, CaptureSchedule, capture  # noqa: E402
 
 
 def train(profiler: Capture, end: BaseException | None = None) -> None:
@@ -35,7 +35,7 @@ def test_the_rank_is_that_of_the_steps_and_not_of_a_group_that_is_gone(
 ) -> None:
     """A script shorter than the schedule: the trace is written when it ends, without its process group."""
     ranks = iter([3, 3])
-    monkeypatch.setattr(sys.modules["tools.profile.capture"], "find_rank", lambda: next(ranks, 0))
+    monkeypatch.setattr(sys.modules["asap_client.capture"], "find_rank", lambda: next(ranks, 0))
     with capture(tmp_path, CaptureSchedule(0, 1, 9)) as profiler:
         train(profiler)
     assert [path.name for path in tmp_path.glob("*.json.gz")] == ["rank3.json.gz"]

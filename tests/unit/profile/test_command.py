@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from asap_client.capture import CaptureSchedule
+from asap_client.run_script import insert_capture
 from tools.errors import InputError
-from tools.profile.capture import CaptureSchedule
-from tools.profile.command import insert_capture
 
-INSERTED = ["-m", "tools.profile.run_script", "--out", "out", "--wait", "3", "--warmup", "1", "--active", "3"]
+INSERTED = ["-m", "asap_client.run_script", "--out", "out", "--wait", "3", "--warmup", "1", "--active", "3"]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from asap_client.capture import CaptureSchedule, StepTimes, measure_overhead, read_overhead, write_overhead
 from tools.errors import InputError
-from tools.profile.capture import CaptureSchedule
-from tools.profile.overhead import StepTimes, measure_overhead, read_overhead, write_overhead
-from tools.trace.errors import UnreadableTraceError
+from tools.trace.record import UnreadableTraceError
 
 
 def test_active_steps_follow_wait_and_warm_up() -> None:

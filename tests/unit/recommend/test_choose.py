@@ -6,12 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.recommend.cases import MIXTRAL, llama
-from tools.recommend.choose import FAMILY, PREFERENCE_WINDOW, choose, different, preferred_order
-from tools.recommend.preference import features, reluctance, shipped_weights
+from tools.recommend.choose import (
+    FAMILY,
+    PREFERENCE_WINDOW,
+    choose,
+    different,
+    features,
+    preferred_order,
+    reluctance,
+    shipped_weights,
+)
 from tools.scenario import Scenario, parse_scenario
-from tools.sharding.constraints import Constraints
-from tools.sharding.ranked import NOTHING, Ranked
-from tools.sharding.search import Search
+from tools.search.constraints import Constraints
+from tools.search.search import NOTHING, Ranked, Search
 
 CAPACITY_BYTES = 79.1 * 2**30
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recommend.cases import llama
-from tools.recommend.moves import agrees, resolve_moves, supporting
+from tools.recommend.situation import agrees, resolve_moves, supporting
 from tools.scenario import Plan, parse_scenario
 
 SCENARIO = parse_scenario(llama(), need_plan=False)

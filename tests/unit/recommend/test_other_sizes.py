@@ -4,10 +4,10 @@ import pytest
 
 from tests.unit.recommend.cases import MIXTRAL, Raw, llama
 from tools.recommend.optimize import best_plans, workload_of
-from tools.recommend.other_sizes import other_sizes
+from tools.recommend.sensitivity import other_sizes
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario
-from tools.sharding.search import Search
+from tools.search.search import Search
 
 
 def asked(raw: Raw) -> tuple[Workload, dict[int, dict[str, object]]]:

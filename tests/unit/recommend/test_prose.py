@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.recommend.prose import STRUCK, Figure, checked, figures_in, is_founded
+from tools.recommend.prose_check import STRUCK, Figure, checked, figures_in, is_founded
 
 DATA = {
     "speedup": 1.3412, "step_time_s": 9.8076, "share": 0.1749, "device": "h100-sxm-80gb", "plans": 355413,

@@ -10,8 +10,7 @@ import pytest
 from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, report
 from tools.cost.predict import predict
 from tools.recommend.choose import FAMILY
-from tools.recommend.span import alike, span
-from tools.recommend.words import TERMS
+from tools.recommend.words import TERMS, alike, span
 from tools.scenario import Facts, Plan, columns_of, legal_mask, parse_scenario
 
 PROPOSAL = {

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from tests.unit.recommend.cases import MIXTRAL, Raw, llama
-from tools.kb.facts import FACTS
+from tools.kb.conditions import FACTS
+from tools.recommend.diagnosis import read_profile
 from tools.recommend.optimize import workload_of
-from tools.recommend.profile import read_profile
 from tools.recommend.situation import situation
 from tools.scenario import parse_scenario
 

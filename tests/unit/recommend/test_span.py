@@ -1,6 +1,6 @@
 import pytest
 
-from tools.recommend.span import alike, span
+from tools.recommend.words import alike, span
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.recommend.cases import llama, report
 from tools.recommend.optimize import workload_of
-from tools.recommend.verify import recheck
+from tools.recommend.proposal import recheck
 from tools.scenario import parse_scenario
 
 WORKLOAD = workload_of(parse_scenario(llama(), need_plan=False))

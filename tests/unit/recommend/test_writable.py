@@ -5,11 +5,11 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.recommend.cases import MIXTRAL, Raw, llama
-from tools.export import export_plan
+from tools.frameworks import export_plan
 from tools.recommend.optimize import optimize, workload_of
 from tools.recommend.score import complete, score
 from tools.recommend.why_not import explain_plan
-from tools.recommend.writable import OWN_FORMATS
+from tools.recommend.workload import OWN_FORMATS
 from tools.scenario import Plan, parse_scenario
 
 LONG = {"seq_len": 131072, "global_batch_size": 32}

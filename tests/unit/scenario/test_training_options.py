@@ -6,7 +6,7 @@ import pytest
 
 from tools.cost.predict import predict
 from tools.errors import InputError
-from tools.nightly.contract import contract_of
+from tools.nightly.night import contract_of
 from tools.scenario import parse_scenario
 from tools.scenario.spec import TRAINING_OPTIONS
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.nightly.schedules.queue import NightQueue
+from service.db.engine import Database, open_database
+from service.nightly.dispatch import NightQueue
 from service.settings import Settings
-from service.store.database import Database, open_database
-from service.work.queue import prepare
+from service.worker.jobs import prepare
 
 
 def _prepare(settings: Settings) -> None:

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from service.nightly.definition import parse
-from service.nightly.schedules.spec import ScheduleSpec
+from service.nightly.config import parse
+from service.nightly.schedule import ScheduleSpec
 from tests.unit.service_nightly.making import scenario
 
 ID = "0" * 32

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.nightly.schedules.cron import parse_cron
+from service.nightly.schedule import parse_cron
 from tools.errors import InputError
 
 ZONES = [

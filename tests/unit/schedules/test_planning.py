@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.nightly.schedules.planning import Planned, jitter, plan
-from service.nightly.schedules.spec import ScheduleSpec, parse_schedule
+from service.nightly.dispatch import Planned, jitter, plan
+from service.nightly.schedule import ScheduleSpec, parse_schedule
 from tests.unit.schedules.making import ID, body, spec, utc
 from tools.errors import InputError
 

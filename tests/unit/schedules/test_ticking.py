@@ -4,30 +4,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from service.errors import ConflictError, FencedError, NotFoundError
-from service.nightly.schedules.queue import NightQueue, workflow_id
-from service.nightly.schedules.ticking import run_now, tick
-from service.store.database import Database
-from service.store.night_runs import (
+from service.db.engine import Database
+from service.db.schedules import (
     MOST_CLAIMS,
     RunRow,
-    claim_run,
-    find_last_run,
-    get_run,
-    is_busy,
-    list_runs,
-    next_leg,
-    set_run,
-)
-from service.store.schedules import (
     ScheduleRow,
+    claim_run,
     create_schedule,
     delete_schedule,
+    find_last_run,
+    get_run,
     get_schedule,
+    is_busy,
+    list_runs,
     list_schedules,
+    next_leg,
     pause,
     resume,
+    set_run,
 )
+from service.errors import ConflictError, FencedError, NotFoundError
+from service.nightly.dispatch import NightQueue, run_now, tick, workflow_id
 from tests.unit.schedules.making import body, job, utc
 
 NIGHT = utc(2026, 11, 16, 5, 30)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.cli import predict
-from service.cli.commands import COMMANDS
-from service.cli.parser import command_parser, top_level_parser
+from service.cli.parser import COMMANDS, command_parser, top_level_parser
 from tools.scenario import parse_scenario
 
 REPO = Path(__file__).resolve().parents[3]

@@ -11,11 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.client import Client
-from service.integrations import profile_upload
-from service.integrations.profile_upload import PATIENCE_S, ProfileUpload
-from service.integrations.ranks import Ranks
-from tools.profile import CaptureSchedule
+from asap_client import upload as profile_upload
+from asap_client.capture import CaptureSchedule
+from asap_client.client import Client
+from asap_client.upload import PATIENCE_S, ProfileUpload, Ranks
 
 REPO = Path(__file__).resolve().parents[3]
 NOT_THERE = {"alembic", "chromadb", "dbos", "fastapi", "jinja2", "langgraph", "plotly", "scipy", "sqlalchemy"}
@@ -23,7 +22,7 @@ NOT_THERE = {"alembic", "chromadb", "dbos", "fastapi", "jinja2", "langgraph", "p
 
 def test_a_training_environment_need_not_have_the_services_packages() -> None:
     script = (
-        "import json, sys; import service.integrations.profile_upload; "
+        "import json, sys; import asap_client.upload; "
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
     result = subprocess.run(
@@ -137,7 +136,7 @@ def test_training_does_not_wait_until_a_busy_server_wants_to_be_asked_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused: list[float] = []
-    monkeypatch.setattr("service.client.time.sleep", paused.append)
+    monkeypatch.setattr("asap_client.client.time.sleep", paused.append)
     busy = httpx.Response(503, headers={"Retry-After": "60"})
     run_against(lambda _: busy, written.parent, monkeypatch)
     assert sum(paused) < PATIENCE_S

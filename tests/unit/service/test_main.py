@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service import __version__
-from service.cli.commands import COMMANDS, Command, CommandModule
 from service.cli.main import main
-from service.cli.parser import split_at_command
+from service.cli.parser import COMMANDS, Command, CommandModule, split_at_command
 from tools.errors import AsapError, DataError, InfeasibleError, InputError
 
 ASAP = "import sys; from service.cli.main import main; sys.exit(main())"

@@ -10,7 +10,7 @@ import pytest
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult
 
-from service.mcp.server import make_server
+from service.mcp import make_server
 from service.settings import Settings
 from tools.trace import report
 

@@ -150,7 +150,7 @@ def test_a_killed_session_goes_on_without_repeating_what_was_done(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("graph.toolbox.recheck", _killed)
+        patched.setattr("graph.tools.recheck", _killed)
         assert run(SMALL, "--json", "--session", "spring").status == 130
     again = run(SMALL, "--json", "--session", "spring", "--events")
     tools = [json.loads(line).get("tool") for line in again.err.splitlines()]

@@ -2,7 +2,7 @@
 
 import io
 
-from service.cli.optimize_progress import watching
+from service.cli.optimize import watching
 
 
 class Terminal(io.StringIO):

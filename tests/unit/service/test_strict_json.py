@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.strict_json import MAX_DEPTH, is_complete, parse_object
+from service.strict_json import MAX_DEPTH, is_complete, parse_object
 from tools.errors import InputError
 
 finite = st.floats(allow_nan=False, allow_infinity=False)

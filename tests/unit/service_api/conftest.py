@@ -12,9 +12,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.api.app import create_app, make_parts
+from service.db.engine import open_database
 from service.settings import Settings
-from service.store.database import open_database
-from service.work.queue import Queue, prepare
+from service.worker.jobs import Queue, prepare
 from tests.unit.service_api.served import BASE, LOOPBACK, SCENARIO, Serve, Served
 from tools.kb import open_seed
 

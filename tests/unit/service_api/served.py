@@ -6,11 +6,11 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from service.api.parts import Parts
-from service.auth.api_keys import new_key
-from service.store.keys import add_key
-from service.store.lifecycle import claim, set_state
-from service.store.tables import sessions
+from service.api.state import Parts
+from service.auth import new_key
+from service.db.access import add_key
+from service.db.lifecycle import claim, set_state
+from service.db.models import sessions
 
 LOOPBACK = ("127.0.0.1", 50_000)
 BASE = "http://127.0.0.1"

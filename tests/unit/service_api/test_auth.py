@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from service.auth.api_keys import digest_of, find_id, is_same, new_key
-from service.auth.loopback import is_loopback
-from service.store.keys import list_keys, revoke_key
+from service.auth import digest_of, find_id, is_loopback, is_same, new_key
+from service.db.access import list_keys, revoke_key
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 
 

@@ -9,9 +9,9 @@ import anyio
 import httpx
 import pytest
 
-from service import client_calls
-from service.client import AsyncClient, Client, ProblemError, UnreachableError, WaitError
-from service.client_calls import TRIES, pause_s
+from asap_client import calls as client_calls
+from asap_client.calls import TRIES, pause_s
+from asap_client.client import AsyncClient, Client, ProblemError, UnreachableError, WaitError
 from tests.unit.service_api.served import SCENARIO
 from tools.errors import InfeasibleError, InputError
 

@@ -8,16 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from service.auth.api_keys import is_same
+from asap_client.errors import ProblemError
+from asap_client.models import Event, Session
+from service.auth import is_same
 from service.cli import sessions
 from service.cli.main import main
-from service.cli.settings_table import settings_table
-from service.client_errors import ProblemError
-from service.client_models import Event, Session
+from service.cli.serve import settings_table
+from service.db.access import find_key, list_audit
+from service.db.engine import Database, open_database
 from service.settings import Settings, load_settings
-from service.store.audit import list_audit
-from service.store.database import Database, open_database
-from service.store.keys import find_key
 from tests.unit.service_api.served import SCENARIO
 
 Run = Callable[..., Any]

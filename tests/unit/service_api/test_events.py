@@ -8,8 +8,9 @@ import anyio
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from service.api import sse, watch
-from service.store.events import append_event
+from service.api import events as sse
+from service.api import state as watch
+from service.db.sessions import append_event
 from tests.unit.service_api.served import Serve, Served
 
 

@@ -7,11 +7,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.api.app import create_app, make_parts
-from service.api.metrics import Metrics
-from service.api.rates import BURST_S, MOST_CALLERS, RateLimit
+from service.api.state import BURST_S, MOST_CALLERS, Metrics, RateLimit
+from service.db.engine import open_database
 from service.settings import Settings
-from service.store.database import open_database
-from service.work.queue import Queue
+from service.worker.jobs import Queue
 from tests.unit.service_api.served import BASE, LOOPBACK, Serve, Served
 
 

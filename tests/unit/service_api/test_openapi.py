@@ -10,18 +10,17 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from service import client_endpoints as endpoints
-from service import client_models as models
-from service import client_schedules as schedules
+from asap_client import calls as endpoints
+from asap_client import models, schedules
+from asap_client.calls import Call
+from asap_client.events import Follower
 from service.api.app import create_app, make_parts
+from service.api.errors import MEDIA_TYPE
 from service.api.openapi import describe
-from service.api.problems import MEDIA_TYPE
-from service.api.schemas.public import Public
-from service.client_calls import Call
-from service.client_events import Follower
+from service.db.engine import open_database
+from service.schemas import Public
 from service.settings import Settings
-from service.store.database import open_database
-from service.work.queue import Queue
+from service.worker.jobs import Queue
 from tests.unit.service_api.served import Served
 from tools.scenario.spec import TRAINING_OPTIONS
 

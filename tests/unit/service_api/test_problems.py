@@ -9,8 +9,8 @@ import pytest
 from httpx2 import Response
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from service.api.problems import KINDS, MEDIA_TYPE, Problem
-from service.api.routes import hardware
+from service.api import tools as hardware
+from service.api.errors import KINDS, MEDIA_TYPE, Problem
 from tests.unit.service_api.served import Serve, Served
 
 JSON = {"Content-Type": "application/json"}

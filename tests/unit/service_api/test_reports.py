@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from service.api.accept import preferred
-from service.api.problems import ApiError
+from service.api.deps import preferred
+from service.api.errors import ApiError
 from tests.unit.service_api.served import SCENARIO, Served
-from tools.export import FORMATS
+from tools.frameworks import FORMATS
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import httpx
 import pytest
 import yaml
 
+from asap_client.client import Client
 from service.cli import schedule
 from service.cli.main import main
-from service.client import Client
-from service.nightly.night import report_of
-from service.store.night_runs import claim_run, set_run
+from service.db.schedules import claim_run, set_run
+from service.nightly.review import report_of
 from tests.unit.service_api.served import SCENARIO, Served
 from tests.unit.service_api.test_schedules import finish, said
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from service.nightly.definition import Workload, parse
-from service.nightly.night import report_of
-from service.nightly.outcome import broken
-from service.store.night_runs import claim_run, set_run
-from service.store.nights import WorkloadRow, set_workload
+from service.db.schedules import WorkloadRow, claim_run, set_run, set_workload
+from service.nightly.config import Workload, parse
+from service.nightly.review import broken, report_of
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 
 NAMES = "/v1/schedules"

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.store.decisions import list_decisions
-from service.store.lifecycle import set_state
+from service.db.lifecycle import list_decisions, set_state
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 
 STATES = ("queued", "running", "waiting_approval", "completed", "failed", "cancelled")

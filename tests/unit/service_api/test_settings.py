@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service.context import open_knowledge, reasoner_of
+from service.db.engine import open_database
+from service.runtime import open_knowledge, reasoner_of
 from service.settings import Settings, load_settings
-from service.store.database import open_database
 from tools.errors import InputError
 
 

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from service.api import telemetry
+from service.api import middleware as telemetry
 from tests.unit.service_api.served import Serve
 from tools.errors import InputError
 

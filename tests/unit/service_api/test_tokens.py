@@ -13,8 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from service.auth.errors import UnauthenticatedError
-from service.auth.tokens import TokenReader
+from service.auth import TokenReader
+from service.errors import UnauthenticatedError
 from service.settings import Settings
 from tests.unit.service_api.served import Serve
 from tools.errors import InputError

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from service.api import turns
-from service.api.parts import Lazy, Parts
-from service.api.problems import ApiError
-from service.context import open_knowledge
+from service.api import deps as turns
+from service.api.errors import ApiError
+from service.api.state import Lazy, Parts
+from service.runtime import open_knowledge
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 from tools.cost.predict import predict
 from tools.hardware import device_names

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.api.retention import sweep
-from service.uploads import check_name
+from service.traces import check_name, sweep
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 from tools.errors import InputError
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from service.settings import Settings
-from service.uploads import Uploads
+from service.traces import Uploads
 
 
 def test_a_discard_that_a_process_died_over_is_completed_by_the_next(tmp_path: Path) -> None:

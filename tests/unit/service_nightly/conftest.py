@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from service.db.engine import Database, open_database
 from service.settings import Settings
-from service.store.database import Database, open_database
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from service.db.engine import Database
 from service.nightly.reoptimize import Answer
-from service.nightly.workload import Desk
+from service.nightly.review import Desk
 from service.settings import Settings
-from service.store.database import Database
-from service.uploads import Uploads
+from service.traces import Uploads
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 BASE = EXAMPLES / "traces/gpt-ddp-gloo"

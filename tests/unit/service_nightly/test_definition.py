@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.nightly.check import check_workload
-from service.nightly.config import load_config, load_yaml
-from service.nightly.definition import Config, Policy, Workload, check_modes, parse
+from service.nightly.config import Config, Policy, Workload, check_modes, load_config, load_yaml, parse
+from service.nightly.ingest import check_workload
 from tests.unit.service_nightly.making import EXAMPLES, add_nights, workload
 from tools.errors import InputError
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from graph.request import parse_request
-from service.nightly.definition import Config, check_modes, parse
+from service.nightly.config import Config, check_modes, parse
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 

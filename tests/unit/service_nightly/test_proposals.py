@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.nightly.proposals import doubt, proposal_of
-from service.nightly.reoptimize import Answer
-from service.nightly.report import words
-from service.store.database import Database
+from service.db.engine import Database
+from service.nightly.reoptimize import Answer, doubt, proposal_of
+from service.render import terms as words
 from tests.unit.service_nightly.making import Scripted, add_night, add_nights, report
 from tests.unit.service_nightly.test_workload import fast, night, policy
 
@@ -22,7 +21,7 @@ ASKED = {
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+    monkeypatch.setattr("service.nightly.reoptimize.find_best", fast)
 
 
 def two_nights(

@@ -10,16 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.nightly.definition import Policy, parse
-from service.nightly.deliver.chat import chat_message
-from service.nightly.night import run_night
-from service.nightly.report.figures import _Frame, _steps, _ticks, plots_of, spark_points
-from service.nightly.report.files import write_report
-from service.nightly.report.html import html_overview, html_workload, page_name
-from service.nightly.report.markdown import markdown_overview, markdown_workload
-from service.nightly.report.words import moved
+from service.db.engine import Database, open_database
+from service.nightly.config import Policy, parse
+from service.nightly.deliver import chat_message
+from service.nightly.report import (
+    html_overview,
+    html_workload,
+    markdown_overview,
+    markdown_workload,
+    page_name,
+    write_report,
+)
+from service.nightly.review import run_night
+from service.render.terms import moved
+from service.render.trends import _Frame, _steps, _ticks, plots_of, spark_points
 from service.settings import Settings
-from service.store.database import Database, open_database
 from tests.unit.service_nightly.making import Scripted, add_night, add_nights, desk, workload
 from tests.unit.web.browsing import Page
 

@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-from service.nightly.definition import Policy, Workload, parse
-from service.nightly.night import run_night
-from service.nightly.outcome import BROKEN
+from service.db.engine import Database
+from service.db.models import traces
+from service.db.schedules import find_workload, list_nights
+from service.db.traces import COMPLETE, create_trace
+from service.nightly.config import Policy, Workload, parse
+from service.nightly.ingest import find_uploads
 from service.nightly.reoptimize import Answer
-from service.nightly.sources import find_uploads
-from service.nightly.workload import run_workload
+from service.nightly.review import BROKEN, run_night, run_workload
 from service.settings import Settings
-from service.store.database import Database
-from service.store.nights import find_workload, list_nights
-from service.store.tables import traces
-from service.store.traces import COMPLETE, create_trace
-from service.uploads import Uploads
+from service.traces import Uploads
 from tests.unit.service_nightly.making import (
     BASE,
     Scripted,
@@ -139,7 +137,7 @@ def test_an_unexpected_error_of_one_workload_does_not_stop_the_others(
     def explode(*_: object) -> None:
         raise ZeroDivisionError("boom")
 
-    monkeypatch.setattr("service.nightly.workload.read_profile_night", explode)
+    monkeypatch.setattr("service.nightly.review.read_profile_night", explode)
     given = policy(workload("bad", traces="bad/*"), workload("good"))
     found = run_night(desk(database, tmp_path), given, "night")
     assert [(one["name"], one["status"]) for one in found["workloads"]] == [
@@ -166,7 +164,7 @@ def fast(described: dict[str, Any], _: object) -> dict[str, Any]:
 def test_a_session_is_run_once_for_a_plan_that_gains_enough(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+    monkeypatch.setattr("service.nightly.reoptimize.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     again, given = Scripted(), policy(reoptimize=True)
     said = night(database, tmp_path, given, again)
@@ -195,7 +193,7 @@ def test_a_new_regression_is_given_to_a_session_with_its_profile(database: Datab
 def test_a_session_is_asked_to_go_as_far_as_the_policy_says(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+    monkeypatch.setattr("service.nightly.reoptimize.find_best", fast)
     add_nights(tmp_path / "job", range(3))
     options = {
         "mode": "tune", "approval": "policy", "policy": {"fields": ["recompute"]}, "template": "reference",
@@ -208,7 +206,7 @@ def test_a_session_is_asked_to_go_as_far_as_the_policy_says(
 def test_a_proposal_that_may_gain_nothing_is_not_kept(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+    monkeypatch.setattr("service.nightly.reoptimize.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     again = Scripted(Answer(report=report(1.03)))
     assert night(database, tmp_path, policy(reoptimize=True), again)["proposal"] is None
@@ -217,7 +215,7 @@ def test_a_proposal_that_may_gain_nothing_is_not_kept(
 def test_a_session_that_fails_is_told_and_the_night_stands(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+    monkeypatch.setattr("service.nightly.reoptimize.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     said = night(database, tmp_path, policy(reoptimize=True), Scripted(Answer(failure="no room")))
     assert (said["status"], said["reoptimized"]["failure"], said["proposal"]) == ("quiet", "no room", None)
@@ -226,7 +224,7 @@ def test_a_session_that_fails_is_told_and_the_night_stands(
 def test_a_session_that_waits_is_shown_as_waiting(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.nightly.proposals.find_best", fast)
+    monkeypatch.setattr("service.nightly.reoptimize.find_best", fast)
     add_nights(tmp_path / "job", range(10))
     waiting = {"question": "which?", "proposals": [{"rank": 1, "plan": report()["proposals"][0]["plan"]}]}
     said = night(

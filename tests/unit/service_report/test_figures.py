@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from service.report.figures import figures_of
-from service.report.view import view_of
+from service.render.bars import figures_of
+from service.render.view import view_of
 from tests.unit.service_report.scenes import COLD, SMALL, Raw, session
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.report.html import content_security_policy, html_report, stylesheet
+from service.render.html import content_security_policy, html_report, stylesheet
 from tests.unit.service_report.scenes import COLD, SMALL, full, session
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}

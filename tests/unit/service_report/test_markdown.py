@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from service.report.markdown import escape_markdown, markdown_report
-from service.report.text import pieces, plain
+from service.render.markdown import escape_markdown, markdown_report
+from service.render.text import pieces, plain
 from tests.unit.service_report.scenes import COLD, SMALL, full, session
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])

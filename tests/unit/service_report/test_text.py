@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.report.text import MOST_CHARACTERS, address, beside_address, pieces, plain, seconds, sentence
+from service.render.text import MOST_CHARACTERS, address, beside_address, pieces, plain, seconds, sentence
 
 
 @given(st.text())

@@ -1,8 +1,8 @@
 """Trials in a report: predicted before against measured, and what came of each."""
 
-from service.report.html import html_report
-from service.report.markdown import markdown_report
-from service.report.trials import NOTHING, trial_rows
+from service.render.html import html_report
+from service.render.markdown import markdown_report
+from service.render.view import NOTHING, trial_rows
 from tests.unit.service_report.scenes import full, trial
 
 

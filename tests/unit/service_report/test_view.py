@@ -1,7 +1,7 @@
 """What every format shows: the scenario as it was read, the plans beside each other, nothing said twice."""
 
-from service.report.terms import MEMORY, STEP
-from service.report.view import view_of
+from service.render.terms import MEMORY, STEP
+from service.render.view import view_of
 from tests.unit.service_report.scenes import COLD, SMALL, Raw, session
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.cost.encode import encode_plans, scenario_device
-from tools.cost.evaluate import Costs
-from tools.cost.predict import predict_rows
+from tools.cost.predict import Costs, predict_rows
 from tools.scenario import (
     RECOMPUTES,
     SCHEDULES,

@@ -7,9 +7,9 @@ import pytest
 from tests.unit.sharding.scenes import counted, listed, scenario
 from tools.cost.predict import predict
 from tools.scenario import Plan, Scenario
-from tools.sharding.constraints import Constraints
-from tools.sharding.search import Found, Search, count_changes
-from tools.sharding.space import decoded, table_of
+from tools.search.constraints import Constraints
+from tools.search.search import Found, Search, count_changes
+from tools.search.space import decoded, table_of
 
 
 def with_today(plan: Plan, memory_gib: float = 80.0) -> Scenario:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.sharding.scenes import scenario
 from tools.errors import InputError
 from tools.scenario import Plan
-from tools.sharding.constraints import DEFAULT_MEMORY_FRACTION, parse_constraints
+from tools.search.constraints import DEFAULT_MEMORY_FRACTION, parse_constraints
 
 TODAY = {
     "tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 3, "dp_shard": 3, "zero_stage": 1, "micro_batch_size": 1,

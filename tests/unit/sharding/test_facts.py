@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.unit.sharding.scenes import FIELDS, FRAMEWORKS, counted, listed, priced, scenario
 from tools.cost.encode import encode_plans
-from tools.cost.evaluate import Costs
+from tools.cost.predict import Costs
 from tools.cost.step import step_core, with_data_parallelism
 from tools.scenario import Plan, Scenario, columns_of
-from tools.sharding.constraints import Constraints
-from tools.sharding.search import Search
-from tools.sharding.space import table_of
+from tools.search.constraints import Constraints
+from tools.search.search import Search
+from tools.search.space import table_of
 
 ROUNDING = 1.0 + 1e-9
 

@@ -15,10 +15,9 @@ from tests.unit.sharding.scenes import (
 )
 from tools.cost.predict import predict
 from tools.scenario import Facts, Plan, Scenario, legal_mask
-from tools.sharding.constraints import Constraints, Limit, parse_constraints
-from tools.sharding.ranked import front_bytes
-from tools.sharding.search import Found, Search
-from tools.sharding.space import decoded, decoded_value, to_columns
+from tools.search.constraints import Constraints, Limit, parse_constraints
+from tools.search.search import Found, Search, front_bytes
+from tools.search.space import decoded, decoded_value, to_columns
 
 GIB = 2.0**30
 TIGHT_GIB = (2.3, 3.0)

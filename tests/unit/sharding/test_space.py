@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.sharding.scenes import FIELDS, FRAMEWORKS, counted, every_legal_plan, listed, scenario
 from tools.scenario import RECOMPUTES, Facts, Scenario, legal_mask
-from tools.sharding.constraints import Constraints, parse_constraints
-from tools.sharding.space import PlanSpace, Table, count, decoded, divisors, encoded, table_of, to_columns
+from tools.search.constraints import Constraints, parse_constraints
+from tools.search.space import PlanSpace, Table, count, decoded, divisors, encoded, table_of, to_columns
 
 
 def enumerated(s: Scenario, constraints: Constraints | None = None) -> Table:

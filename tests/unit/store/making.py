@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from service.store.database import Database
-from service.store.lifecycle import Claim, claim
-from service.store.rows import SessionRow
-from service.store.sessions import NewSession, create_session, get_session
+from service.db.engine import Database
+from service.db.lifecycle import Claim, claim
+from service.db.models import SessionRow
+from service.db.sessions import NewSession, create_session, get_session
 
 
 def make(database: Database, **fields: Any) -> str:  # noqa: ANN401 - of NewSession

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+from service.db.engine import Database, open_database
+from service.db.models import metadata
+from service.db.sessions import NewSession, SessionFilter, create_session, list_sessions
 from service.errors import NewerDatabaseError
-from service.store.database import Database, open_database
-from service.store.sessions import NewSession, SessionFilter, create_session, list_sessions
-from service.store.tables import metadata
 from tests.unit.store.making import make, take
 
 
@@ -146,7 +146,7 @@ def backend_of(database: Database) -> int:
 def test_a_connection_that_broke_while_it_rested_is_replaced(
     database: Database, url: str, idle_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.database.IDLE_S", idle_s)
+    monkeypatch.setattr("service.db.engine.IDLE_S", idle_s)
     broken, other = backend_of(database), open_database(url)
     with other.begin() as conn:
         conn.execute(sa.text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": broken})

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from service.db.engine import Database
+from service.db.lifecycle import request_cancel
+from service.db.sessions import append_event, events_after
 from service.errors import CancelledError, FencedError, NotFoundError
-from service.store.database import Database
-from service.store.events import append_event, events_after
-from service.store.lifecycle import request_cancel
 from tests.unit.store.making import make, take
 
 

@@ -5,14 +5,22 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from service.db.engine import Database
+from service.db.lifecycle import (
+    MOST_CLAIMS,
+    claim,
+    decide,
+    find_decision,
+    list_decisions,
+    next_leg,
+    request_cancel,
+    retry,
+    set_state,
+)
+from service.db.models import SessionRow
+from service.db.outbox import list_deliveries
+from service.db.sessions import events_after, list_sessions
 from service.errors import ConflictError, FencedError, NotFoundError
-from service.store.database import Database
-from service.store.decisions import find_decision, list_decisions
-from service.store.deliveries import list_deliveries
-from service.store.events import events_after
-from service.store.lifecycle import MOST_CLAIMS, claim, decide, next_leg, request_cancel, retry, set_state
-from service.store.rows import SessionRow
-from service.store.sessions import list_sessions
 from tests.unit.store.making import make, read, take
 
 

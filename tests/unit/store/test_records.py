@@ -4,15 +4,22 @@ import time
 
 import pytest
 
+from service.db import traces
+from service.db.access import (
+    add_key,
+    find_key,
+    has_keys,
+    list_audit,
+    list_keys,
+    record,
+    revoke_key,
+    touch_key,
+)
+from service.db.engine import Database
+from service.db.lifecycle import beat, forget_dead, leave, list_living, set_state
+from service.db.models import is_id, new_id
+from service.db.outbox import close_delivery, list_deliveries, put_off, take_due
 from service.errors import ConflictError, NotFoundError
-from service.store import traces
-from service.store.audit import list_audit, record
-from service.store.database import Database
-from service.store.deliveries import close_delivery, list_deliveries, put_off, take_due
-from service.store.ids import is_id, new_id
-from service.store.keys import add_key, find_key, has_keys, list_keys, revoke_key, touch_key
-from service.store.lifecycle import set_state
-from service.store.workers import beat, forget_dead, leave, list_living
 from tests.unit.store.making import make
 from tools.errors import InputError
 

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from service.errors import ConflictError, NotFoundError
-from service.store.database import Database
-from service.store.events import events_after
-from service.store.ids import new_id
-from service.store.lifecycle import decide, set_state
-from service.store.sessions import (
+from service.db.engine import Database
+from service.db.lifecycle import decide, set_state
+from service.db.models import new_id
+from service.db.sessions import (
     NewSession,
     SessionFilter,
     counts_by_state,
     create_session,
     delete_session,
+    events_after,
     get_session,
     list_sessions,
 )
+from service.errors import ConflictError, NotFoundError
 from tests.unit.store.making import make
 from tools.errors import InputError
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tools.scenario import Plan
-from tools.trace.axes import find_axis
-from tools.trace.group_times import GroupTime
+from tools.trace.rank_collectives import GroupTime
+from tools.trace.terms import find_axis
 
 
 def _plan(**sizes: int) -> Plan:

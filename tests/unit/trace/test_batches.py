@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.trace import batches
-from tools.trace.batches import EventStream
-from tools.trace.decompress import ReadLimits, open_json
-from tools.trace.errors import UnreadableTraceError
+from tools.trace import stream as batches
+from tools.trace.record import UnreadableTraceError
+from tools.trace.stream import EventStream, ReadLimits, open_json
 
 
 def _read(path: Path) -> tuple[list[str], EventStream]:

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.trace.breakdown import Breakdown, add_breakdowns, measure
-from tools.trace.classify import classify
+from tools.trace.classify import classify, load_patterns
 from tools.trace.kineto import read_kineto
-from tools.trace.patterns import load_patterns
 
 Make = Callable[..., dict[str, Any]]
 NCCL = "ncclDevKernel_AllReduce_Sum_f32"

@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 
 from tools.errors import InputError
-from tools.trace.classify import COMMUNICATION, COMPUTE, MEMORY, Work, classify
+from tools.trace.classify import (
+    COMMUNICATION,
+    COMPUTE,
+    MEMORY,
+    CommunicationPatterns,
+    Work,
+    classify,
+    load_patterns,
+    with_user_kernels,
+)
 from tools.trace.kineto import read_kineto
-from tools.trace.patterns import CommunicationPatterns, load_patterns, with_user_kernels
 
 Make = Callable[..., dict[str, Any]]
 

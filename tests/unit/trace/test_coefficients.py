@@ -7,19 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.cost.calibration import shipped_calibration
-from tools.cost.cluster import calibrated_to
-from tools.cost.coefficients import resolve
+from tools.cost.calibration import calibrated_to, shipped_calibration
+from tools.cost.constants import resolve
 from tools.cost.encode import encode
 from tools.cost.kernels import gemm_s
 from tools.cost.predict import Prediction, predict
 from tools.hardware import get_device
 from tools.scenario import Scenario, parse_scenario
 from tools.trace.breakdown import Breakdown
-from tools.trace.coefficients import measure_coefficients
-from tools.trace.collective_events import CollectiveEvent
+from tools.trace.calibrate import MeasuredCoefficient, measure_coefficients
 from tools.trace.host import HostProfile
-from tools.trace.model_fit import MeasuredCoefficient
+from tools.trace.rank_collectives import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
 from tools.trace.roofline import RoofPoint
 from tools.trace.terms import MeasuredTerms

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tools.trace.collective_events import CollectiveEvent
+from tools.trace.classify import load_patterns
 from tools.trace.kineto import read_kineto
-from tools.trace.patterns import load_patterns
+from tools.trace.rank_collectives import CollectiveEvent
 from tools.trace.rank_profile import profile_rank
 
 Make = Callable[..., dict[str, Any]]

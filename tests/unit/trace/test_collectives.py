@@ -5,8 +5,8 @@ import pytest
 
 from tools.hardware import get_device
 from tools.trace.breakdown import Breakdown
-from tools.trace.collective_events import CollectiveEvent, count_elements
 from tools.trace.collectives import align, bus_factor, summarise
+from tools.trace.rank_collectives import CollectiveEvent, count_elements
 from tools.trace.rank_profile import RankProfile
 
 MS = 1_000_000

@@ -2,11 +2,9 @@
 
 import pytest
 
-from tools.trace.breakdown import Breakdown
+from tools.trace.breakdown import Breakdown, StepProfile
 from tools.trace.compare import compare
-from tools.trace.rank_profile import RankProfile
-from tools.trace.steps import StepProfile
-from tools.trace.top_kernels import KernelTotal
+from tools.trace.rank_profile import KernelTotal, RankProfile
 
 
 def _profile(total_ns: int, steps: int, kernel_ns: int) -> RankProfile:

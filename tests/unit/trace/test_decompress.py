@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.trace.decompress import ReadLimits, open_json
-from tools.trace.errors import UnreadableTraceError
+from tools.trace.record import UnreadableTraceError
+from tools.trace.stream import ReadLimits, open_json
 
 
 def _read(path: Path, limits: ReadLimits | None = None, size: int = 1 << 20) -> bytes:

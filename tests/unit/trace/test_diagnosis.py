@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from tools.trace.breakdown import Breakdown
-from tools.trace.collective_events import CollectiveEvent
+from tools.trace.breakdown import Breakdown, StepProfile
 from tools.trace.folder import FolderProfile
+from tools.trace.rank_collectives import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
 from tools.trace.report import build_report
 from tools.trace.roofline import RoofPoint
-from tools.trace.steps import StepProfile
 
 MS = 1_000_000
 

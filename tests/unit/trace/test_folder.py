@@ -10,10 +10,9 @@ import pytest
 from tools.errors import InputError
 from tools.hardware import get_device
 from tools.trace import folder as folder_module
-from tools.trace.folder import find_trace_files, profile_folder
-from tools.trace.formats import profile_file, write_summary
-from tools.trace.metadata import find_rank_in_name
-from tools.trace.patterns import load_patterns
+from tools.trace.classify import load_patterns
+from tools.trace.folder import find_trace_files, profile_file, profile_folder, write_summary
+from tools.trace.kineto import find_rank_in_name
 
 Make = Callable[..., dict[str, Any]]
 

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from tools.trace.collective_events import CollectiveEvent
-from tools.trace.group_times import time_exposed_kinds, time_groups
-from tools.trace.intervals import cover
+from tools.trace.rank_collectives import CollectiveEvent, time_exposed_kinds, time_groups
+from tools.trace.record import cover
 
 COMPUTE = cover(np.array([0, 100]), np.array([50, 150]))
 

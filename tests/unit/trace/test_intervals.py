@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.trace.intervals import Coverage, cover, join
+from tools.trace.record import Coverage, cover, join
 
 _PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tools.trace.errors import UnreadableTraceError
 from tools.trace.kineto import read_kineto
-from tools.trace.record import NO_LINK
+from tools.trace.record import NO_LINK, UnreadableTraceError
 
 Make = Callable[..., dict[str, Any]]
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from tools.trace.breakdown import Breakdown
-from tools.trace.memory import profile_memory
-from tools.trace.pipeline import analyse_pipeline
-from tools.trace.rank_profile import RankProfile
+from tools.trace.collectives import analyse_pipeline
+from tools.trace.rank_profile import RankProfile, profile_memory
 from tools.trace.record import MemoryCounter
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.trace.errors import UnreadableTraceError
-from tools.trace.nanoseconds import parse_nanoseconds
+from tools.trace.columns import parse_nanoseconds
+from tools.trace.record import UnreadableTraceError
 
 
 def test_a_nanosecond_survives_near_todays_epoch() -> None:

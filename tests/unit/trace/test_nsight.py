@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from tools.trace.breakdown import measure
-from tools.trace.classify import classify
-from tools.trace.errors import UnreadableTraceError
+from tools.trace.classify import classify, load_patterns
 from tools.trace.nsight import read_nsight
-from tools.trace.patterns import load_patterns
+from tools.trace.record import UnreadableTraceError
 
 _SCHEMA = """
 CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);

@@ -7,10 +7,9 @@ import pytest
 
 from tools.errors import InputError
 from tools.scenario import Scenario, parse_scenario
-from tools.trace.breakdown import Breakdown
-from tools.trace.prediction import check_prediction
+from tools.trace.breakdown import Breakdown, StepProfile
+from tools.trace.calibrate import check_prediction
 from tools.trace.rank_profile import RankProfile
-from tools.trace.steps import StepProfile
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "traces" / "gpt-ddp-gloo" / "base.json"
 SECOND = 1_000_000_000

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from tools.hardware import get_device
-from tools.trace.classify import classify
-from tools.trace.devices import find_device
-from tools.trace.flops import find_work
+from tools.trace.classify import classify, load_patterns
 from tools.trace.kineto import read_kineto
-from tools.trace.patterns import load_patterns
+from tools.trace.rank_profile import find_device
 from tools.trace.record import OpArguments
-from tools.trace.roofline import RoofPoint, place_on_roofline
+from tools.trace.roofline import RoofPoint, find_work, place_on_roofline
 
 Make = Callable[..., dict[str, Any]]
 HALF = "c10::Half"

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tools.trace.breakdown import Breakdown, occupy
-from tools.trace.classify import classify
+from tools.trace.breakdown import Breakdown, StepProfile, measure_steps, occupy, variation_ratio
+from tools.trace.classify import classify, load_patterns
 from tools.trace.kineto import read_kineto
-from tools.trace.patterns import load_patterns
-from tools.trace.steps import StepProfile, measure_steps, variation_ratio
 
 Make = Callable[..., dict[str, Any]]
 

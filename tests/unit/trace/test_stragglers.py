@@ -3,10 +3,9 @@
 import pytest
 
 from tools.trace.breakdown import Breakdown
-from tools.trace.collective_events import CollectiveEvent
-from tools.trace.collectives import align
+from tools.trace.collectives import align, find_stragglers
+from tools.trace.rank_collectives import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
-from tools.trace.stragglers import find_stragglers
 
 MS = 1_000_000
 

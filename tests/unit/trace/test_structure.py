@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.trace.structure import find_array_end, find_last_element_end, scan_depth
+from tools.trace.stream import find_array_end, find_last_element_end, scan_depth
 
 _VALUES = st.recursive(
     st.one_of(st.integers(), st.text(alphabet='ab"\\{}[],'), st.none()),

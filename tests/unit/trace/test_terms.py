@@ -3,12 +3,10 @@
 import pytest
 
 from tools.scenario import Plan
-from tools.trace.breakdown import Breakdown
-from tools.trace.collective_events import CollectiveEvent
+from tools.trace.breakdown import Breakdown, StepProfile
 from tools.trace.collectives import align
-from tools.trace.group_times import GroupTime
+from tools.trace.rank_collectives import CollectiveEvent, GroupTime
 from tools.trace.rank_profile import RankProfile
-from tools.trace.steps import StepProfile
 from tools.trace.terms import measure_terms
 
 PLAN = Plan(

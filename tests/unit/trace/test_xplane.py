@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-from tools.trace.errors import UnreadableTraceError
-from tools.trace.patterns import load_patterns
+from tools.trace.classify import load_patterns
 from tools.trace.rank_profile import profile_rank
+from tools.trace.record import UnreadableTraceError
 from tools.trace.xplane import read_xplane
 
 

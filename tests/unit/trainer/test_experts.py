@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from testbed.feed_forward import ExpertLayer, deal_out  # noqa: E402
+from testbed.layout import Axis  # noqa: E402
+from testbed.tensor_parallel import Region  # noqa: E402
 from tools.scenario import ModelSpec  # noqa: E402
-from tools.trainer.experts import ExpertLayer, deal_out  # noqa: E402
-from tools.trainer.layout import Axis  # noqa: E402
-from tools.trainer.tensor_parallel import Region  # noqa: E402
 
 
 def layer(balanced: bool, experts: int = 4, copies: int = 2) -> ExpertLayer:

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
+from testbed.record import (
+    Measurements,
+    Progress,
+    RunSettings,
+    fingerprint,
+    result,
+    write_failure,
+    write_result,
+)
+from testbed.trainer import main
 from tools.errors import InputError
 from tools.scenario import parse_scenario
-from tools.trainer.main import main
-from tools.trainer.record import Measurements, Progress, fingerprint, result, write_failure, write_result
-from tools.trainer.settings import RunSettings
 
 GIVEN: dict[str, dict[str, Any]] = {
     "model": {

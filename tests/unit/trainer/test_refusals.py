@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from testbed.plan import checked_plan
 from tools.errors import InputError
 from tools.scenario import parse_scenario
-from tools.trainer.refusals import checked_plan
 
 Json = dict[str, Any]
 

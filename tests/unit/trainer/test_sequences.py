@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from tools.trainer.attention import causal_attention, natural_order, rank_positions  # noqa: E402
-from tools.trainer.data import FACTOR, STEPS, batch, rank_sequences, sequence  # noqa: E402
-from tools.trainer.layout import Axis  # noqa: E402
+from testbed.attention import causal_attention, natural_order, rank_positions  # noqa: E402
+from testbed.layout import Axis  # noqa: E402
+from testbed.weights import FACTOR, STEPS, batch, rank_sequences, sequence  # noqa: E402
 
 
 @given(ranks=st.integers(1, 8), piece=st.integers(1, 5))

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.plan import chunk_specs, expert_shards, is_sharded
 from tools.scenario import ModelSpec, Plan
-from tools.trainer.stages import chunk_specs, expert_shards, is_sharded
 
 
 def model(layers: int, leading_dense: int) -> ModelSpec:

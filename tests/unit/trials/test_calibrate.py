@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.cluster import calibrated_to
-from tools.cost.coefficients import resolve
+from tools.cost.calibration import Calibration, calibrated_to, shipped_calibration
+from tools.cost.constants import resolve
 from tools.cost.encode import encode
 from tools.cost.predict import predict
 from tools.scenario import Plan, Scenario, parse_scenario
 from tools.trials.calibrate import calibrate
-from tools.trials.measured_plan import MeasuredPlan
+from tools.trials.order import MeasuredPlan
 
 SCENARIO = parse_scenario(
     {

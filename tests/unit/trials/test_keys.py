@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.launch.job import check_key
-from tools.trials.keys import run_key, trial_key
+from tools.trials.order import run_key, trial_key
 
 NAMES = st.text(st.sampled_from("abz09-_."), min_size=1, max_size=90)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.trials.measurement import (
+from tools.trials.measure import (
     MOST_BYTES,
     Measurement,
     MeasurementError,

@@ -8,10 +8,9 @@ from tests.unit.graph.cases import small
 from tools.errors import InfeasibleError
 from tools.recommend.optimize import best_plans, workload_of
 from tools.scenario import Plan, parse_scenario
-from tools.sharding.search import Search
-from tools.sharding.space import decoded
-from tools.trials.first_plan import default_plan, with_recompute
-from tools.trials.steering import KIN, is_settled, steered
+from tools.search.search import Search
+from tools.search.space import decoded
+from tools.trials.steering import KIN, default_plan, is_settled, steered, with_recompute
 
 WORKLOAD = workload_of(parse_scenario(small()))
 Data = dict[str, Any]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tools.scenario import Plan
-from tools.trials.terms import read_terms
+from tools.trials.calibrate import read_terms
 
 TRACES = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
 ONES = dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "dp_shard", "micro_batch_size"), 1)

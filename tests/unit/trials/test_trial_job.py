@@ -6,10 +6,9 @@ import pytest
 
 from tests.unit.graph.cases import small
 from tools.errors import InputError
-from tools.launch.template import Template
-from tools.launch.template_file import parse_templates
+from tools.launch.template import Template, parse_templates
 from tools.scenario import parse_scenario
-from tools.trials.trial_job import RunLength, check_cluster, make_job, ranks_of
+from tools.trials.order import RunLength, check_cluster, make_job, ranks_of
 
 LENGTH = RunLength(steps=7, warmup=2, profile_steps=1, seed=3)
 

@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 
+from research.published import (
+    SMALL_MODEL_SOURCE,
+    Measurement,
+    Offer,
+    count_differences,
+    expert_runs,
+    offer,
+    predicted_s,
+)
 from tests.unit.recommend.cases import llama
-from tools.fit.measurements import SMALL_MODEL_SOURCE, Measurement
 from tools.scenario import Plan, Scenario, parse_scenario
-from tools.sharding.ranked import Ranked
-from tools.sharding.search import Found
-from tools.sharding.space import table_of
-from tools.validate.experts import Offer, count_differences, expert_runs, offer, predicted_s
+from tools.search.search import Found, Ranked
+from tools.search.space import table_of
 
 ALL = frozenset(Plan.model_fields)
 

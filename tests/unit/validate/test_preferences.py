@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kb_seed
-from tools.recommend.preference import shipped_weights
-from tools.validate.preferences import Choice, learn_weights
+from research.preferences import Choice, learn_weights
+from tools.recommend.choose import shipped_weights
 
 NAMES = ("liked", "disliked", "indifferent")
 

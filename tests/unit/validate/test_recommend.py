@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from research import recommend
+from research.published import Measurement, offer
+from research.recommend import main, print_agreement, print_choices
 from tests.unit.recommend.cases import MIXTRAL, llama
 from tools.cost.predict import predict
-from tools.fit.measurements import Measurement
 from tools.recommend.optimize import optimize
 from tools.scenario import Plan, Scenario, parse_scenario
-from tools.validate import recommend
-from tools.validate.experts import offer
-from tools.validate.recommend import main, print_agreement, print_choices
 
 
 def measured(s: Scenario, step_time_s: float, name: str = "x") -> Measurement:

@@ -5,9 +5,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from tools.validate.plot import scatter_svg
-from tools.validate.score import MemoryScore, Outcome, memory_score, score
-from tools.validate.tables import report, score_table
+from research.validate import MemoryScore, Outcome, memory_score, report, scatter_svg, score, score_table
 
 MEASURED = np.array([1.0, 2.0, 4.0, 8.0])
 PREDICTED = np.array([1.05, 1.8, 4.0, 12.0])

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.store.decisions import list_decisions
-from service.store.sessions import get_session
-from service.store.states import CANCELLED, COMPLETED, FAILED, WAITING
+from service.db.lifecycle import list_decisions
+from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING
+from service.db.sessions import get_session
 from service.web.session_figures import FIGURES
 from tests.unit.kb.samples import MemoryStore
 from tests.unit.service_api.served import SCENARIO, Served
@@ -103,7 +103,7 @@ def test_figures_of_plans_are_answered(served: Served, id: str) -> None:
 
 def test_the_space_is_searched_once(served: Served, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = served.client.get(f"/sessions/{id}/figures/space").json()
-    monkeypatch.setattr("service.web.plan_figures.search_dots", None)
+    monkeypatch.setattr("service.web.session_figures.search_dots", None)
     assert served.client.get(f"/sessions/{id}/figures/space").json() == first
 
 
@@ -190,7 +190,7 @@ def test_knowledge_is_found_by_words_and_read(served: Served) -> None:
 
 
 def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> None:
-    from service.store.events import append_event
+    from service.db.sessions import append_event
 
     id = served.submit()
     told = {

@@ -7,15 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.report.view import View, view_of
-from service.web.figures.accuracy import Pair, accuracy_figure
-from service.web.figures.canvas import label, log_axis, marks
-from service.web.figures.collectives import Transfer, collectives_figure
-from service.web.figures.mesh import AXES, GROUPS, axes_of, coordinates, mesh_figure
-from service.web.figures.ranks import lateness_figure, terms_figure, timeline_figure
-from service.web.figures.roofline import Point, roofline_figure
-from service.web.figures.space import Dot, Space, space_figure
-from service.web.figures.stacks import memory_figure, step_time_figure
+from service.render.plan_figures import (
+    AXES,
+    GROUPS,
+    Dot,
+    Space,
+    axes_of,
+    coordinates,
+    memory_figure,
+    mesh_figure,
+    space_figure,
+    step_time_figure,
+)
+from service.render.plotly import label, log_axis, marks
+from service.render.trace_figures import (
+    Point,
+    Transfer,
+    collectives_figure,
+    lateness_figure,
+    roofline_figure,
+    terms_figure,
+    timeline_figure,
+)
+from service.render.view import View, view_of
+from service.web.accuracy import Pair, accuracy_figure
 from tests.unit.service_report.scenes import SMALL, session
 from tools.hardware import get_device
 from tools.scenario import Plan

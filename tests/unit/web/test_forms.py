@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.problems import ApiError
-from service.store.sessions import NewSession, create_session
+from service.api.errors import ApiError
+from service.db.sessions import NewSession, create_session
 from service.web.forms import MEDIA_TYPE, parse_form
-from service.web.submission import KINDS, body_of
+from service.web.new_session import KINDS, body_of
 from tests.unit.service_api.served import SCENARIO, Served
 from tests.unit.web.browsing import get, post, token
 from tools.errors import InputError

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from service.nightly.definition import Workload, parse
-from service.nightly.outcome import broken
-from service.nightly.report.words import STATUS
-from service.store.nights import WorkloadRow, set_workload
+from service.db.schedules import WorkloadRow, set_workload
+from service.nightly.config import Workload, parse
+from service.nightly.review import broken
+from service.render.terms import STATUS
 from tests.unit.service_api.served import SCENARIO, Served
 from tests.unit.web.browsing import EVIL, get, post, token
 

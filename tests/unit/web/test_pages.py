@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from graph.session import Outcome
-from service.api.security_headers import CONTENT_POLICY
-from service.report.text import seconds
-from service.report.view import read_workload
-from service.store.states import COMPLETED, FAILED, WAITING
-from service.web.assets import PLOTLY, all_assets
-from service.work.outcome import end_of
+from service.api.middleware import CONTENT_POLICY
+from service.db.models import COMPLETED, FAILED, WAITING
+from service.render.text import seconds
+from service.render.view import read_workload
+from service.web.rendering import PLOTLY, all_assets
+from service.worker.run_session import end_of
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 from tests.unit.web.browsing import get
-from tools.cost.cluster import ClusterCalibration
+from tools.cost.calibration import ClusterCalibration
 
 MOST_BYTES = 150_000
 TEMPLATES = Path(__file__).parents[3] / "examples" / "launch-templates.toml"
@@ -217,7 +217,7 @@ def test_a_page_that_breaks_says_so_without_its_reasons(
     def fail() -> None:
         raise RuntimeError("secret reason")
 
-    monkeypatch.setattr("service.web.pages.hardware.device_lines", fail)
+    monkeypatch.setattr("service.web.hardware.device_lines", fail)
     answer, page = get(served, "/hardware")
     assert answer.status_code == 500
     assert "secret reason" not in answer.text
@@ -236,7 +236,7 @@ def test_an_asset_may_be_kept_for_ever_under_its_own_address_only(served: Served
 
 
 def test_plotly_is_served_compressed_from_its_package(served: Served) -> None:
-    from service.web.assets import address_of
+    from service.web.rendering import address_of
 
     answer = served.client.get(address_of(PLOTLY), headers={"Accept-Encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip"

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from service.auth.cookies import COOKIE, find_signed
-from service.store.states import COMPLETED
-from service.web.csrf import BROWSER_COOKIE
+from service.auth import COOKIE, find_signed
+from service.db.models import COMPLETED
+from service.web.rendering import BROWSER_COOKIE
 from tests.unit.service_api.served import BASE, SCENARIO, Serve, Served
 from tests.unit.service_report.scenes import SMALL, full
 from tests.unit.web.browsing import EVIL, HTML, assert_only_text, get, post, token
@@ -70,7 +70,7 @@ def test_a_wrong_key_is_told_so_and_opens_nothing(served: Served) -> None:
 
 
 def test_a_revoked_key_takes_its_browsers_along(served: Served) -> None:
-    from service.store.keys import revoke_key
+    from service.db.access import revoke_key
 
     sign_in(served, served.key("read"))
     signed = find_signed(served.client.cookies[COOKIE])

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.store.states import COMPLETED
-from service.web.traces import MOST_COLUMNS, drawing_of, lateness
+from service.db.models import COMPLETED
+from service.render.trace_figures import MOST_COLUMNS, drawing_of, lateness
 from tests.unit.service_api.served import SCENARIO, Served
 from tools.trace.collectives import AlignedCollectives
 from tools.trace.folder import profile_folder

@@ -6,19 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.store.rows import EventRow
-from service.web.example import EXAMPLE
-from service.web.validation import find_validation, parse_plot, parse_sections
-from service.web.views.accuracy import EXPERTS, median_error, trials_of, trust_of
-from service.web.views.brought import Brought, brought_by_people
-from service.web.views.graph import nodes_of, strip_of
-from service.web.views.hardware import device_lines, facts_of
-from service.web.views.outcomes import outcome
-from service.web.views.sessions import session_list
-from service.web.views.trail import trail_of
-from service.web.views.units import age, ago, bytes_of, told, words
-from service.web.views.what_if import controls_of
-from service.web.what_if import ask
+from service.db.models import EventRow
+from service.render.text import age, ago, bytes_of, told, words
+from service.web.accuracy import (
+    EXPERTS,
+    find_validation,
+    median_error,
+    parse_plot,
+    parse_sections,
+    trials_of,
+    trust_of,
+)
+from service.web.hardware import device_lines, facts_of
+from service.web.new_session import EXAMPLE
+from service.web.session_view import Brought, brought_by_people
+from service.web.sessions import session_list
+from service.web.trail import nodes_of, outcome, strip_of, trail_of
+from service.web.what_if import ask, controls_of
 from tools.hardware import device_names, get_device
 from tools.kb import open_seed
 from tools.scenario import parse_scenario
@@ -285,7 +289,7 @@ def test_every_device_and_every_figure_has_its_source() -> None:
 def test_the_validation_plot_is_read_back_as_it_was_drawn() -> None:
     import numpy as np
 
-    from tools.validate.plot import scatter_svg
+    from research.validate import scatter_svg
 
     measured, predicted = np.array([0.02, 1.5, 40.0]), np.array([0.021, 1.4, 44.0])
     pairs = parse_plot(scatter_svg(measured, predicted, ["small", "dense", "moe"]))

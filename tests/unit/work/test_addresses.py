@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from service.work.addresses import RefusedAddressError, Target, is_public, parse_target, resolve
+from service.addresses import RefusedAddressError, Target, is_public, parse_target, resolve
 from tools.errors import InputError
 
 PRIVATE = [

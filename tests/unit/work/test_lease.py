@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service.store.database import Database, open_database
-from service.store.workers import list_living
-from service.work.lease import EMBEDDED, Lease
+from service.db.engine import Database, open_database
+from service.db.lifecycle import list_living
+from service.worker.jobs import EMBEDDED, Lease
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_lease_that_is_not_renewed_runs_out(database: Database) -> None:
 
 def test_a_renewal_that_fails_extends_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(database, lease_s=60)
-    monkeypatch.setattr("service.work.lease.beat", lambda *_: 1 / 0)
+    monkeypatch.setattr("service.worker.jobs.beat", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         lease.renew()
     assert not lease.is_held()

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from service.db.engine import BusyFolderError, lock_for_work, upgrade_lock
 from service.settings import Settings
-from service.work.lock import BusyFolderError, lock_for_work, upgrade_lock
 from tools.errors import InputError
 
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from service.work.loop import Loop
+from service.worker.jobs import Loop
 
 
 def test_one_failure_does_not_end_a_loop() -> None:

@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from service.store.database import open_database
-from service.work.orphans import end_orphans
-from tools.launch.errors import LaunchError
+from service.db.engine import open_database
+from service.worker.cleanup import end_orphans
 from tools.launch.folder import Intent, JobFolder
 from tools.launch.launcher import Launcher
-from tools.launch.status import Handle, JobStatus, State
-from tools.trials.runner import LaunchedTrials
+from tools.launch.status import Handle, JobStatus, LaunchError, State
+from tools.trials.run import LaunchedTrials
 
 
 @dataclass

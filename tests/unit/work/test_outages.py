@@ -8,9 +8,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from service.store.database import Database, open_database
-from service.work import outages
-from service.work.outages import insist, is_outage
+from service.db import engine as outages
+from service.db.engine import Database, insist, is_outage, open_database
 
 
 @pytest.fixture

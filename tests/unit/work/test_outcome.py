@@ -1,7 +1,7 @@
 """What is kept of a session's end."""
 
 from graph.session import Outcome
-from service.work.outcome import end_of, failure_of
+from service.worker.run_session import end_of, failure_of
 from tools.errors import DataError, InfeasibleError, InputError
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from graph.reasoner.endpoint import LOCAL_KEY, Endpoint
+from graph.reasoner.client import LOCAL_KEY, Endpoint
 from tools.errors import InputError
 
 GOOD = Endpoint("http://localhost:8000/v1", "some-model", api_key="sk-secret")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph.reasoner.answers import Choice, Reading, SuggestedPlan
-from graph.reasoner.extract import UnusableError, check_answer, read_answer
+from graph.reasoner.structured import UnusableError, check_answer, read_answer
 
 CHOICES = st.builds(Choice, step=st.text(max_size=40), reason=st.text(max_size=200))
 WORDS = st.text(st.characters(exclude_characters="{<"), max_size=50)

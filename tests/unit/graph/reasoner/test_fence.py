@@ -6,7 +6,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.reasoner.fence import fenced, plain_json
+from graph.reasoner.prompts import fenced, plain_json
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None))
 ANY_DATA = st.recursive(

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from graph.reasoner.answers import Answer, Choice, Prose, Reading, SuggestedPlan, Suggestions, Weighing
-from graph.reasoner.schema import arguments_model, lax_schema, strict_schema
+from graph.reasoner.structured import arguments_model, lax_schema, strict_schema
 
 ANSWERS: list[type[Answer]] = [Reading, Choice, Weighing, Suggestions, Prose]
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.reasoner.shrink import LEFT_OUT, MOST_CHARACTERS, shrunk
+from graph.reasoner.prompts import LEFT_OUT, MOST_CHARACTERS, shrunk
 from tests.integration.llm.questions import PAYLOADS
 
 NAMES = st.sampled_from(["notes", "options", "evidence", "plan", "hits", "why", "tp"])

@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.reasoner.breaker import Breaker
-from graph.reasoner.client import LONGEST_BACKOFF_S, backoff_s
-from graph.reasoner.endpoint import Endpoint
-from graph.reasoner.faults import MALFORMED, TIMEOUT, Fault
-from graph.reasoner.figures import rounded
-from graph.reasoner.usage import Spend, tokens_of
-from graph.reasoner.ways import Way, Ways
+from graph.reasoner.client import LONGEST_BACKOFF_S, Endpoint, Spend, backoff_s, tokens_of
+from graph.reasoner.faults import MALFORMED, TIMEOUT, Breaker, Fault, Way, Ways
+from graph.reasoner.prompts import rounded
 
 REPO = Path(__file__).resolve().parents[4]
 PRICED = Endpoint("http://host/v1", "m", price_per_million_input=3.0, price_per_million_output=15.0)

@@ -1,0 +1,13 @@
+"""ASAP where people train: the client of an `asap serve`, profile capture and trainer callbacks.
+
+    from asap_client.capture import capture
+
+    with capture("traces") as profiler:
+        for batch in loader:
+            train(batch)
+            profiler.step()
+
+Needs httpx and pydantic; capture needs the environment's own torch.
+"""
+
+__version__ = "0.2.0.dev0"

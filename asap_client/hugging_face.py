@@ -1,0 +1,24 @@
+"""Callback for Hugging Face's Trainer and what is built on it (TRL, Axolotl, LLaMA-Factory)."""
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from asap_client.upload import ProfileUpload
+
+
+class AsapCallback(TrainerCallback):
+    """Takes what `ProfileUpload` takes."""
+
+    def __init__(self, server: str, key: str | None = None, **options: Any) -> None:  # noqa: ANN401
+        self.upload = ProfileUpload(server, key, **options)
+
+    def on_train_begin(self, *_: object, **__: object) -> None:
+        self.upload.start()
+
+    def on_step_end(self, *_: object, **__: object) -> None:
+        """After the optimizer's step, so accumulated micro-batches count once."""
+        self.upload.step()
+
+    def on_train_end(self, *_: object, **__: object) -> None:
+        self.upload.finish()

@@ -1,0 +1,152 @@
+"""What a node works with: tools, reasoner and event log, with every use of them emitted as an event."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from graph.context import Context
+from graph.events import Journal, brief
+from graph.reasoner.answers import Answer, Question, ReasonerError, Reply, SuggestedPlan, Tools
+from graph.reasoner.rules import Rules
+from graph.state import Data, State
+from graph.tools import TOOLS
+from graph.tuning import within_policy
+from tools.errors import InputError
+from tools.trials.order import TrialOrder
+
+
+def describe_situation(analysis: Data) -> str:
+    """The words of a diagnosis report: what limits, on what, under which plan."""
+    facts, diagnosis = analysis["facts"], analysis["diagnosis"]
+    fields = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
+    plan = ", ".join(f"{name} {facts[name]}" for name in fields if name in facts)
+    evidence = ". ".join(one["says"] for one in diagnosis["evidence"])
+    return (
+        f"Bottleneck {diagnosis['bottleneck']}. {evidence}. {facts['architecture']} model of "
+        f"{facts['parameters_b']:.0f}B parameters on {facts['num_devices']} {facts['device']}, "
+        f"{facts['framework']}, sequence {facts['seq_len']}, {plan}, micro-batch {facts['micro_batch_size']}"
+    )
+
+
+def facets_of(analysis: Data) -> Data:
+    facts = analysis["facts"]
+    return {
+        "device": facts["device"],
+        "vendor": facts["vendor"],
+        "architecture": facts["architecture"],
+        "bottleneck": analysis["diagnosis"]["bottleneck"],
+        "num_devices": facts["num_devices"],
+    }
+
+
+A = TypeVar("A", bound=Answer)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Of a trial. How often it is told of depends on the engine, so its events have names, not numbers."""
+
+    context: Context
+    journal: Journal
+
+    def tell(self, phase: str, **content: object) -> None:
+        # Whoever hears of it would end the session where it is cancelled; the job must be ended first.
+        if not self.must_cancel():
+            self.journal.tell_once(phase, "waiting", phase=phase, **content)
+
+    def must_cancel(self) -> bool:
+        return self.context.must_cancel()
+
+
+@dataclass
+class Desk:
+    """One for each run of a node; what was spent and what went wrong is handed in by `done`."""
+
+    context: Context
+    journal: Journal
+    spent: dict[str, float]
+    """Tokens and money that earlier nodes of the session used."""
+    usage: Counter[str] = field(default_factory=Counter)
+    incidents: list[Data] = field(default_factory=list)
+
+    def call(self, tool: str, **arguments: object) -> Any:  # noqa: ANN401 - each tool has its own result
+        """Runs a tool and tells who called what, with what, what came back and how long it took."""
+        start = time.perf_counter()
+        result = TOOLS[tool](self.context, **arguments)
+        seconds = time.perf_counter() - start
+        self.journal.tell(
+            "tool", tool=tool, arguments=brief(arguments), result=brief(result), seconds=seconds
+        )
+        self.usage.update(tool_calls=1, tool_s=seconds)  # type: ignore[call-overload]
+        return result
+
+    def ask(self, question: Question[A]) -> A:
+        """The reasoner's answer, or the rules' where it has none."""
+        start = time.perf_counter()
+        reply = self._reply(question)
+        self.usage.update(tokens=reply.tokens, cost=reply.cost)  # type: ignore[call-overload]
+        self.journal.tell(
+            "reasoned",
+            question=question.name,
+            by=reply.by,
+            answer=brief(reply.answer.model_dump(exclude_none=True)),
+            prompt=reply.prompt,
+            tokens=reply.tokens,
+            seconds=time.perf_counter() - start,
+        )
+        return reply.answer
+
+    def measure(self, order: TrialOrder) -> Data:
+        """Runs a trial, and tells how it goes while somebody waits for it."""
+        if self.context.trials is None:
+            raise InputError(
+                "mode", "tune", "this installation has no launch templates for trials; use advise"
+            )
+        start = time.perf_counter()
+        result = self.context.trials.run(order, _Waiting(self.context, self.journal))
+        self.usage.update(trials=1, trial_s=time.perf_counter() - start)  # type: ignore[call-overload]
+        return result
+
+    def lookups(self, state: State, found: Data) -> Tools:
+        """What a language model may call while it thinks; each call is told like any other."""
+        scenario, start = within_policy(state), state["analysis"]["plan"]
+
+        def explain_plan(plan: SuggestedPlan) -> object:
+            """Predict a plan and say what speaks against it: a rule, the memory, or the slower term."""
+            fields = plan.model_dump(exclude_none=True)
+            best = found["proposals"][0]
+            return self.call("explain_plan", scenario=scenario, start=start, fields=fields, best=best)
+
+        def find_knowledge(query: str) -> object:
+            """Find playbooks and past cases by a description of the situation."""
+            tenant = state["session"]["tenant"]
+            return self.call("find_knowledge", query=query[:2000], facets={}, tenant=tenant, limit=3)
+
+        return {"explain_plan": explain_plan, "find_knowledge": find_knowledge}
+
+    def report_incident(self, kind: str, says: str) -> None:
+        self.incidents.append({"node": self.journal.node, "kind": kind, "says": says})
+        self.journal.tell("incident", says=says, incident=kind)
+
+    def done(self, **update: object) -> State:
+        """The node's update of the state, with what it spent."""
+        return cast("State", {**update, "incidents": self.incidents, "usage": dict(self.usage)})
+
+    def _reply(self, question: Question[A]) -> Reply[A]:
+        try:
+            self._check_budget()
+            reply = self.context.reasoner.ask(question)
+        except ReasonerError as error:
+            self.usage.update(tokens=error.tokens, cost=error.cost, fell_back=1)  # type: ignore[call-overload]
+            self.report_incident(error.kind, f"{question.name}: {error}; the expert rules answered instead")
+            return Rules().ask(question)
+        self.usage.update(answered=1)
+        return reply
+
+    def _check_budget(self) -> None:
+        if isinstance(self.context.reasoner, Rules):
+            return
+        for name, most in (("tokens", self.context.limits.tokens), ("cost", self.context.limits.cost)):
+            if self.spent.get(name, 0) + self.usage[name] >= most:
+                raise ReasonerError("budget", f"the session's budget of {most:g} {name} is spent")

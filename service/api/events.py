@@ -1,0 +1,183 @@
+"""/v1/sessions/{id}/events: pages of events, and a server-sent stream that any replica can resume (Last-
+Event-ID).
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import sqlalchemy as sa
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, Field
+from sqlalchemy.exc import SQLAlchemyError
+
+from asap_client.models import Event
+from service.api.deps import Id, PartsOf, Reader, StrictRoute, preferred
+from service.api.state import Parts
+from service.db.models import TERMINAL, EventRow, sessions
+from service.db.sessions import events_after
+from service.errors import NotFoundError
+from service.schemas import Public
+from service.sessions import PATH, moment
+from tools.errors import InputError
+
+
+class EventPublic(Event, Public):
+    """Something that happened; the same object stands in `data:` of the stream."""
+
+
+class EventPage(BaseModel):
+    items: list[EventPublic]
+    next_after: int = Field(description="give it as `after` for what follows")
+    ended: bool = Field(description="nothing will follow unless somebody decides or retries")
+
+
+def public_event(row: EventRow) -> EventPublic:
+    return EventPublic.model_validate(
+        {"seq": row.seq, "at": moment(row.at), "node": row.node, "kind": row.kind, "content": row.content}
+    )
+
+
+log = logging.getLogger("asap.api")
+MEDIA_TYPE = "text/event-stream"
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""The second keeps nginx from collecting events before it passes them on."""
+RETRY_MS = 300
+"""After so long a browser reconnects."""
+HEARTBEAT_S = 10.0
+AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was new at one look into the table."""
+
+    events: list[EventRow]
+    ended: bool
+    """Nothing will follow: the session had ended before the events were read, and these are all."""
+
+
+def look(parts: Parts, tenant: str, id: str, after: int, limit: int = AT_ONCE) -> Look:
+    """The state is read first: when it is final, the event that says so is among those read after it."""
+    with parts.database.read() as conn:
+        state = _state(conn, tenant, id)
+        found = events_after(conn, id, after, limit)
+    return Look(found, state in TERMINAL and len(found) < limit)
+
+
+def _state(conn: sa.Connection, tenant: str, id: str) -> str:
+    """That alone: a poll must not read the report each time."""
+    query = sa.select(sessions.c.state).where(sessions.c.id == id, sessions.c.tenant == tenant)
+    state = conn.execute(query).scalar()
+    if state is None:
+        raise NotFoundError("session", id)
+    return str(state)
+
+
+def format_event(row: EventRow) -> str:
+    return f"id: {row.seq}\ndata: {public_event(row).model_dump_json()}\n\n"
+
+
+async def stream(parts: Parts, tenant: str, id: str, first: Look, after: int) -> AsyncIterator[str]:
+    """Ends after the last event of a session that has ended, or when the server stops."""
+    parts.metrics.streams.inc()
+    try:
+        yield f"retry: {RETRY_MS}\n\n"
+        async for text in _texts(parts, tenant, id, first, after):
+            yield text
+    finally:
+        parts.metrics.streams.dec()
+
+
+async def _texts(parts: Parts, tenant: str, id: str, seen: Look, after: int) -> AsyncIterator[str]:
+    while True:
+        if seen.events:
+            yield "".join(map(format_event, seen.events))
+            after = seen.events[-1].seq
+        if seen.ended:
+            return
+        while len(seen.events) < AT_ONCE and not await parts.watch.wait(id, after, HEARTBEAT_S):
+            yield ": heartbeat\n\n"
+        if parts.stopping.is_set():
+            return
+        try:
+            seen = await run_sync(look, parts, tenant, id, after, limiter=parts.watch.limiter)
+        except NotFoundError:  # deleted meanwhile
+            return
+        except SQLAlchemyError:  # whoever reconnects is told what is wrong, or goes on
+            log.exception("a stream ends early", extra={"session": id})
+            return
+
+
+JSON = "application/json"
+MOST_SEQ = 2**31 - 1
+ITEM = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "the event's number"},
+        "data": {"type": "string", "contentMediaType": JSON, "description": "the event as JSON"},
+        "retry": {"type": "integer", "minimum": 0},
+    },
+}
+"""One event of the stream, as OpenAPI 3.2 and FastAPI write it."""
+
+router = APIRouter(prefix=PATH + "/{id}/events", tags=["sessions"], route_class=StrictRoute)
+
+After = Annotated[
+    int | None, Query(ge=0, le=MOST_SEQ, description="the number of the last event that is known already")
+]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID", pattern="^[0-9]{1,10}$", description="what a browser sends on reconnecting"
+    ),
+]
+Accept = Annotated[str, Header(description="text/event-stream, or application/json for one page")]
+
+
+@router.get(
+    "",
+    summary="Events, streamed as they happen",
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {MEDIA_TYPE: {"itemSchema": ITEM}}, "model": EventPage},
+        204: {"description": "the session has ended and all events are known: do not reconnect"},
+    },
+)
+async def follow(
+    id: Id,
+    parts: PartsOf,
+    caller: Reader,
+    after: After = None,
+    last_event_id: LastEventId = None,
+    accept: Accept = MEDIA_TYPE,
+) -> Response:
+    """Each event has `id:` (its number) and `data:` (JSON). Reconnect with Last-Event-ID, or `after`, to any
+    replica: nothing is lost and nothing comes twice. A comment comes every 10 s while nothing happens."""
+    form = preferred(accept, (MEDIA_TYPE, JSON))
+    start = _start(after, last_event_id)
+    first = await run_sync(look, parts, caller.tenant, id, start)
+    if form == JSON:
+        return _page(first, start)
+    if first.ended and not first.events:
+        return Response(status_code=204)
+    texts = stream(parts, caller.tenant, id, first, start)
+    return StreamingResponse(texts, media_type=MEDIA_TYPE, headers=HEADERS)
+
+
+def _start(after: int | None, last_event_id: str | None) -> int:
+    """The header wins: a browser repeats the address it was first given."""
+    if last_event_id is None:
+        return after or 0
+    if int(last_event_id) > MOST_SEQ:
+        raise InputError("Last-Event-ID", last_event_id, "allowed: the number of an event")
+    return int(last_event_id)
+
+
+def _page(first: Look, start: int) -> JSONResponse:
+    items = [public_event(row) for row in first.events]
+    page = EventPage(items=items, next_after=items[-1].seq if items else start, ended=first.ended)
+    return JSONResponse(page.model_dump(mode="json"))

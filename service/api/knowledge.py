@@ -1,0 +1,202 @@
+"""/v1/knowledge: playbooks and cases; search, add, mark."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from asap_client.models import Entry, Hit
+from service.api.deps import Approver, Limit, PartsOf, Reader, StrictRoute, Submitter, get_request_id
+from service.db.access import record
+from service.errors import NotFoundError
+from service.schemas import Public
+from tools import kb
+from tools.errors import InputError
+
+Kind = Literal["playbook", "case"]
+Status = Literal["confirmed", "hypothesis", "refuted"]
+
+
+class EntryPublic(Entry, Public):
+    """Advice with conditions (a playbook), or what once happened (a case)."""
+
+
+class EntryPage(BaseModel):
+    items: list[EntryPublic]
+    next_cursor: str | None
+
+
+class HitPublic(Hit, Public):
+    entry: EntryPublic
+
+
+class HitList(BaseModel):
+    items: list[HitPublic]
+    methods: list[str] = Field(description="the ways in which was searched")
+    limitation: str | None = Field(description="why a search does not go by meaning, where it does not")
+
+
+class CaseCreate(BaseModel):
+    """A case to remember; its fields are those of the shipped cases."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "racks-2026-11",
+                    "title": "Tensor parallelism inside the node halved exposed communication",
+                    "status": "hypothesis",
+                    "model": "Llama-3.1-70B",
+                    "architecture": "dense",
+                    "device": "h100-sxm-80gb",
+                    "num_devices": 64,
+                    "framework": "megatron-core",
+                    "bottleneck": "communication",
+                    "before": {"tp": 16},
+                    "after": {"tp": 8},
+                    "story": "Two nodes shared a tensor-parallel group. It was split.",
+                    "lesson": "Keep tensor parallelism inside the fast-link domain.",
+                    "sources": [{"title": "our own run", "where": "run 4711"}],
+                }
+            ]
+        },
+    )
+
+    id: str = Field(max_length=100)
+
+    def body(self) -> dict[str, Any]:
+        return self.model_dump(exclude_unset=True)
+
+
+class MarkCreate(BaseModel):
+    """Another status for a case, and why; the old one stays in its history."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"status": "refuted", "reason": "slower on our racks"}]},
+    )
+
+    status: Status
+    reason: str = Field(min_length=1, max_length=4000)
+    measured: dict[str, Any] | None = Field(None, description="takes the place of what the case said")
+
+
+def public_entry(entry: kb.Entry) -> EntryPublic:
+    return EntryPublic(
+        id=entry.id,
+        kind=entry.kind,
+        title=entry.title,
+        status=entry.status,
+        facets={name: list(values) for name, values in entry.facets.items()},
+        is_own=entry.tenant is not None,
+        body=dict(entry.body),
+    )
+
+
+def public_hit(hit: kb.Hit) -> HitPublic:
+    return HitPublic(
+        entry=public_entry(hit.entry), score=hit.score, matched=list(hit.matched), warning=hit.warning
+    )
+
+
+MOST_HITS = 100
+
+router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"], route_class=StrictRoute)
+
+EntryId = Annotated[str, Path(max_length=100)]
+EntryCursor = Annotated[str | None, Query(max_length=120, description="`next_cursor` of the page before")]
+Query_ = Annotated[str, Query(alias="q", max_length=4000, description="a description of the situation")]
+Hits = Annotated[int, Query(ge=1, le=MOST_HITS)]
+Facet = Annotated[str | None, Query(max_length=100, description="weighs, and never excludes")]
+Devices = Annotated[int | None, Query(ge=1, le=1_000_000, description="the size of the job")]
+
+
+@router.get("", summary="List playbooks and cases")
+def list_entries(
+    parts: PartsOf,
+    caller: Reader,
+    kind: Kind | None = None,
+    status: Status | None = None,
+    cursor: EntryCursor = None,
+    limit: Limit = 50,
+) -> EntryPage:
+    """What comes with ASAP first, then cases by age."""
+    entries = parts.knowledge.get().entries(kind, status, caller.knowledge_tenant)
+    start = _after(cursor, [entry.id for entry in entries])
+    shown = entries[start : start + limit]
+    more = start + limit < len(entries)
+    return EntryPage(items=[public_entry(one) for one in shown], next_cursor=shown[-1].id if more else None)
+
+
+@router.get("/search", summary="Find what answers a situation")
+def search(
+    parts: PartsOf,
+    caller: Reader,
+    q: Query_ = "",
+    limit: Hits = 5,
+    device: Facet = None,
+    architecture: Facet = None,
+    bottleneck: Facet = None,
+    topic: Facet = None,
+    framework: Facet = None,
+    vendor: Facet = None,
+    num_devices: Devices = None,
+) -> HitList:
+    """By words, by meaning where an embedder is there, and by facets; refuted entries are warnings."""
+    given: dict[str, str | int | None] = {
+        "device": device,
+        "architecture": architecture,
+        "bottleneck": bottleneck,
+        "topic": topic,
+        "framework": framework,
+        "vendor": vendor,
+        "num_devices": num_devices,
+    }
+    facets = {name: value for name, value in given.items() if value is not None}
+    base = parts.knowledge.get()
+    hits = base.search(q, facets, caller.knowledge_tenant, limit)
+    return HitList(
+        items=[public_hit(hit) for hit in hits], methods=list(base.methods), limitation=base.limitation
+    )
+
+
+@router.get("/{id}", summary="One playbook or case")
+def get_entry(id: EntryId, parts: PartsOf, caller: Reader) -> EntryPublic:
+    try:
+        return public_entry(parts.knowledge.get().get(id, caller.knowledge_tenant))
+    except InputError:
+        raise NotFoundError("entry", id) from None
+
+
+@router.post("", status_code=201, summary="Remember a case")
+def add_case(given: CaseCreate, parts: PartsOf, caller: Submitter) -> EntryPublic:
+    """Adding it again changes nothing; another case under its id is refused."""
+    entry = parts.knowledge.get().add(given.body(), by=caller.name[:200], tenant=caller.knowledge_tenant)
+    return public_entry(entry)
+
+
+@router.post("/{id}/mark", summary="Confirm or refute a case")
+def mark_case(id: EntryId, given: MarkCreate, parts: PartsOf, caller: Approver) -> EntryPublic:
+    """Nothing is deleted: the mark joins the case's history, and counts for this tenant alone."""
+    get_entry(id, parts, caller)
+    entry = parts.knowledge.get().mark(
+        id,
+        given.status,
+        by=caller.name[:200],
+        reason=given.reason,
+        tenant=caller.knowledge_tenant,
+        measured=given.measured,
+    )
+    said = given.model_dump(exclude_none=True)
+    with parts.database.begin() as conn:
+        record(conn, caller.tenant, caller.name, "case.mark", id, get_request_id(), **said)
+    return public_entry(entry)
+
+
+def _after(cursor: str | None, ids: list[str]) -> int:
+    if cursor is None:
+        return 0
+    if cursor not in ids:
+        raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
+    return ids.index(cursor) + 1

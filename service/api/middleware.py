@@ -1,0 +1,258 @@
+"""ASGI middleware: security headers, body limits, request ids with access logs, optional OpenTelemetry
+spans.
+"""
+
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service import __version__
+from service.api.errors import ApiError, answer, unexpected
+from service.logs import Redactor, request_id
+from tools.errors import InputError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+
+CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not "no-referrer": browsers then call the origin of our own forms "null"; auth/cookies.py refuses that.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+class SecurityHeaders:
+    """An answer that sets one of the headers itself keeps its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)
+
+
+UPLOAD = re.compile(r"/v1/traces/[^/]+/files/[^/]+")
+"""Streamed to disk, so it may be as long as a folder of traces."""
+
+
+class BodyLimits:
+    """Counts what comes, since Content-Length may be absent; waits for each piece, not for the whole."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int, most_upload_bytes: int, patience_s: float) -> None:
+        self._app, self._most, self._most_upload = app, most_bytes, most_upload_bytes
+        self._patience_s = patience_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_upload = scope["method"] == "PUT" and UPLOAD.fullmatch(scope["path"])
+        most = self._most_upload if is_upload else self._most
+        await self._app(scope, _Counted(receive, most, _declared(scope), self._patience_s), send)
+
+
+class _Counted:
+    """A `receive` that gives up when the body does not keep to the limits."""
+
+    def __init__(self, receive: Receive, most: int, declared: int, patience_s: float) -> None:
+        self._receive, self._most, self._patience_s = receive, most, patience_s
+        self._declared, self._count, self._done = declared, 0, False
+
+    async def __call__(self) -> Message:
+        if self._done:  # what follows is the wait for the caller to hang up
+            return await self._receive()
+        if self._declared > self._most:
+            raise self._too_large()
+        message = await self._next()
+        if message["type"] == "http.request":
+            self._count += len(message.get("body", b""))
+            self._done = not message.get("more_body", False)
+        if self._count > self._most:
+            raise self._too_large()
+        return message
+
+    async def _next(self) -> Message:
+        try:
+            with anyio.fail_after(self._patience_s):
+                return await self._receive()
+        except TimeoutError:
+            waited = f"nothing of the body came for {self._patience_s:g} s"
+            raise ApiError("timeout", waited, headers={"Connection": "close"}) from None
+
+    def _too_large(self) -> ApiError:
+        detail = f"the body has more than {self._most:,} bytes"
+        allowed = f"at most {self._most:,} bytes"
+        return ApiError("too-large", detail, field="body", allowed=allowed, headers={"Connection": "close"})
+
+
+def _declared(scope: Scope) -> int:
+    """What Content-Length says; the server has refused what is no number."""
+    length = 0
+    with suppress(ValueError):
+        length = int(Headers(scope=scope).get("content-length", "0"))
+    return length
+
+
+HEADER = "X-Request-Id"
+_SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CLIENT_LEFT = 499
+"""nginx's number for a caller that hung up before the answer."""
+log = logging.getLogger("asap.http")
+
+Measure = Callable[[str, str, int, float], None]
+"""Told the method, the route's pattern, the status and the seconds."""
+
+
+class RequestScope:
+    """Takes the caller's request id where it is a plain word, else makes one."""
+
+    def __init__(self, app: ASGIApp, redactor: Redactor, measure: Measure) -> None:
+        self._app, self._redactor, self._measure = app, redactor, measure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        own = _id_of(scope)
+        token = request_id.set(own)
+        try:
+            await self._answer(scope, receive, send, own)
+        finally:
+            request_id.reset(token)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, own: str) -> None:
+        start, status = time.perf_counter(), 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = own
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            log.exception("request failed", extra={"method": scope["method"], "path": scope["path"]})
+            if status:  # too late for another answer; a cut connection is not taken for a whole one
+                raise
+            await answer(unexpected(), {}, self._redactor)(scope, receive, send_with_id)
+        finally:
+            self._tell(scope, status or _CLIENT_LEFT, time.perf_counter() - start)
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        route = pattern_of(scope)
+        self._measure(scope["method"], route, status, seconds)
+        log.info(
+            "request",
+            extra={
+                "method": scope["method"],
+                "path": scope["path"],
+                "route": route,
+                "status": status,
+                "seconds": round(seconds, 6),
+                "caller": scope.get("state", {}).get("caller"),
+            },
+        )
+
+
+def pattern_of(scope: Scope) -> str:
+    """The route with its placeholders, so that measures do not grow with every id."""
+    return getattr(scope.get("route"), "path", None) or "unknown"
+
+
+def _id_of(scope: Scope) -> str:
+    given = Headers(scope=scope).get(HEADER, "")
+    return given if _SANE.fullmatch(given) else secrets.token_hex(16)
+
+
+SETTING = "ASAP_OTLP_ENDPOINT"
+SERVER_ERROR = 500
+
+
+def open_provider(endpoint: str) -> "TracerProvider":
+    """Spans are collected and sent in the background; `shutdown()` sends the rest."""
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise InputError(SETTING, endpoint, "needs the packages of the extra 'tracing'") from None
+    resource = Resource.create({"service.name": "asap", "service.version": __version__})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return provider
+
+
+class Spans:
+    """One span a request, a child of the caller's where it sent `traceparent`."""
+
+    def __init__(self, app: ASGIApp, provider: "TracerProvider") -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._app = app
+        self._tracer = provider.get_tracer("asap.http", __version__)
+        self._propagator = TraceContextTextMapPropagator()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        from opentelemetry.trace import SpanKind
+
+        parent = self._propagator.extract(dict(Headers(scope=scope)))
+        attributes = {"http.request.method": scope["method"], "url.path": scope["path"]}
+        with self._tracer.start_as_current_span(scope["method"], parent, SpanKind.SERVER, attributes) as span:
+            await self._app(scope, receive, _noting(send, span))
+            span.update_name(f"{scope['method']} {pattern_of(scope)}")
+            span.set_attributes({"http.route": pattern_of(scope), "asap.request_id": request_id.get() or ""})
+
+
+def _noting(send: Send, span: Any) -> Callable[[Message], Awaitable[None]]:  # noqa: ANN401 - typed where imported
+    from opentelemetry.trace import StatusCode
+
+    async def noting(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            span.set_attribute("http.response.status_code", message["status"])
+            if message["status"] >= SERVER_ERROR:
+                span.set_status(StatusCode.ERROR)
+        await send(message)
+
+    return noting

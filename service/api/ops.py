@@ -1,0 +1,148 @@
+"""Operations: health, readiness, metrics, and the audit log."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+import httpx
+import sqlalchemy as sa
+from fastapi import APIRouter, Query, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, Field
+from sqlalchemy.exc import SQLAlchemyError
+
+from service import __version__
+from service.api.deps import Admin, Cursor, Limit, PartsOf, StrictRoute
+from service.api.state import Parts
+from service.db.access import AuditRow, list_audit
+from service.db.lifecycle import list_living
+from service.sessions import moment
+
+
+class HealthPublic(BaseModel):
+    status: str
+    version: str
+
+
+class CheckPublic(BaseModel):
+    ok: bool
+    detail: str
+
+
+class ReadyPublic(BaseModel):
+    ready: bool
+    checks: dict[str, CheckPublic] = Field(description="each part that this process needs")
+
+
+HEARTBEAT = "/api/v2/heartbeat"
+PATIENCE_S = 2.0
+NO_LEG = "none"
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz", summary="Whether the process lives")
+async def healthz() -> HealthPublic:
+    return HealthPublic(status="ok", version=__version__)
+
+
+@router.get("/readyz", summary="Whether it can do its work", responses={503: {"model": ReadyPublic}})
+def readyz(parts: PartsOf, response: Response) -> ReadyPublic:
+    checks = {name: _checked(check, parts) for name, check in CHECKS.items()}
+    ready = all(check.ok for check in checks.values())
+    response.status_code = 200 if ready else 503
+    return ReadyPublic(ready=ready, checks=checks)
+
+
+@router.get(
+    "/metrics",
+    summary="Counts and times for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def metrics(parts: PartsOf, caller: Admin) -> Response:
+    return Response(parts.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _checked(check: Callable[[Parts], str], parts: Parts) -> CheckPublic:
+    try:
+        return CheckPublic(ok=True, detail=check(parts))
+    except _NotReadyError as error:
+        return CheckPublic(ok=False, detail=str(error))
+    except (SQLAlchemyError, OSError, httpx.HTTPError) as error:
+        # Only the kind: the message may hold an address with a password.
+        return CheckPublic(ok=False, detail=f"does not answer: {type(error).__name__}")
+
+
+class _NotReadyError(Exception):
+    """The message says what is missing."""
+
+
+def _database(parts: Parts) -> str:
+    with parts.database.read() as conn:
+        conn.execute(sa.select(1))
+    return parts.database.engine.dialect.name
+
+
+def _migrations(parts: Parts) -> str:
+    if not parts.database.is_current():
+        raise _NotReadyError("the schema is not this version's; 'asap serve' upgrades it when it starts")
+    return "current"
+
+
+def _knowledge(parts: Parts) -> str:
+    if parts.settings.chroma_url is None:
+        return "embedded"
+    httpx.get(parts.settings.chroma_url.rstrip("/") + HEARTBEAT, timeout=PATIENCE_S).raise_for_status()
+    return "server"
+
+
+def _queue(parts: Parts) -> str:
+    """That it answers is needed; that workers live is told: without any, sessions may come and wait."""
+    parts.queue.unfinished([NO_LEG])
+    with parts.database.read() as conn:
+        living = len(list_living(conn, parts.settings.lease_s))
+    return f"{living} workers"
+
+
+CHECKS: dict[str, Callable[[Parts], str]] = {
+    "database": _database,
+    "migrations": _migrations,
+    "knowledge": _knowledge,
+    "queue": _queue,
+}
+
+
+class AuditPublic(BaseModel):
+    """Who did what, to what, and by which request."""
+
+    id: str
+    at: datetime
+    who: str
+    action: str = Field(description="session.decide, session.cancel, key.add, ...")
+    target: str
+    request_id: str | None
+    details: dict[str, Any]
+
+
+class AuditPage(BaseModel):
+    items: list[AuditPublic]
+    next_cursor: str | None
+
+
+audit_router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=StrictRoute)
+
+Target = Annotated[str | None, Query(max_length=100, description="the id of a session, key, trace or case")]
+
+
+@audit_router.get("", summary="The audit log, newest first")
+def list_all(
+    parts: PartsOf, caller: Admin, target: Target = None, cursor: Cursor = None, limit: Limit = 100
+) -> AuditPage:
+    with parts.database.read() as conn:
+        rows, following = list_audit(conn, caller.tenant, target, cursor, limit)
+    return AuditPage(items=[_public(row) for row in rows], next_cursor=following)
+
+
+def _public(row: AuditRow) -> AuditPublic:
+    return AuditPublic.model_validate({**vars(row), "at": moment(row.at)})

@@ -1,0 +1,395 @@
+"""/v1/schedules: nightly schedules, their runs and workloads."""
+
+from contextlib import closing
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Header, Path, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from asap_client.schedules import Run, Schedule
+from graph.request import parse_request
+from service.addresses import parse_target
+from service.api.deps import (
+    Cursor,
+    Id,
+    Limit,
+    PartsOf,
+    Reader,
+    StrictRoute,
+    Submitter,
+    get_request_id,
+    preferred,
+)
+from service.api.state import Parts
+from service.auth import Caller
+from service.db.access import record
+from service.db.schedules import (
+    ACTIVE,
+    RunRow,
+    ScheduleRow,
+    WorkloadRow,
+    create_schedule,
+    delete_schedule,
+    find_last_run,
+    find_workload,
+    forget_workload,
+    get_schedule,
+    list_schedules,
+    list_workloads,
+    pause,
+    resume,
+)
+from service.db.schedules import get_run as get_run_schedules
+from service.db.schedules import list_runs as list_runs_schedules
+from service.errors import ConflictError, NotFoundError
+from service.nightly.config import parse
+from service.nightly.dispatch import NightQueue, database_clock, run_now
+from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, placed
+from service.runtime import check_tune
+from service.schemas import EXAMPLE, Public
+from service.sessions import moment
+from tools.errors import InputError
+
+PATH = "/v1/schedules"
+
+
+class ScheduleCreate(ScheduleSpec):
+    """A nightly run: which workloads, when, and whom to tell."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "pretraining",
+                    "cron": "30 5 * * *",
+                    "zone": "Europe/Berlin",
+                    "workloads": [{"name": "llama-70b", "scenario": EXAMPLE, "uploads": "llama-70b-*"}],
+                    "recipients": {"emails": ["team@example.com"], "when": "alarm"},
+                }
+            ]
+        },
+    )
+
+
+class RunPublic(Run, Public):
+    """One night of a schedule."""
+
+    trigger: Literal["cron", "caught_up", "manual"]
+    outcome: Literal["quiet", "regression", "broken"] | None
+
+
+class RunPage(BaseModel):
+    items: list[RunPublic]
+    next_cursor: str | None
+
+
+class SchedulePublic(Schedule, Public):
+    """Workloads, and when they are looked at."""
+
+    last_run: RunPublic | None
+
+
+class SchedulePage(BaseModel):
+    items: list[SchedulePublic]
+    next_cursor: str | None
+
+
+class WorkloadPublic(BaseModel):
+    """A workload as the last run left it."""
+
+    name: str
+    status: str = Field(description="regressed, slower, suspected, quiet, ..., stale, unwatched or broken")
+    reason: str | None
+    wasted_device_hours_per_day: float
+    updated_at: datetime
+    run_id: str | None
+    session_id: str | None = Field(description="of the proposal that is open")
+    outcome: dict[str, Any] = Field(description="all that was said of it")
+
+
+class WorkloadList(BaseModel):
+    items: list[WorkloadPublic] = Field(description="the most wasteful first")
+
+
+def public_schedule(row: ScheduleRow, last: RunRow | None, now_s: float) -> SchedulePublic:
+    definition = row.definition
+    return SchedulePublic.model_validate(
+        {
+            **{name: getattr(row, name) for name in ("id", "name", "owner", "state", "reason")},
+            "cron": definition.get("cron", ""),
+            "zone": definition.get("zone", ""),
+            "next_at": moment(_next(row, now_s)),
+            "last_run": public_run(last) if last else None,
+            "created_at": moment(row.created_at),
+            "updated_at": moment(row.updated_at),
+            "definition": _masked(definition),
+        }
+    )
+
+
+def public_run(row: RunRow) -> RunPublic:
+    own = {name: getattr(row, name) for name in RunPublic.model_fields}
+    times = {name: moment(own[name]) for name in ("planned_at", "created_at", "started_at", "finished_at")}
+    return RunPublic.model_validate({**own, **times})
+
+
+def public_workload(row: WorkloadRow) -> WorkloadPublic:
+    own = {name: getattr(row, name) for name in WorkloadPublic.model_fields}
+    return WorkloadPublic.model_validate({**own, "updated_at": moment(row.updated_at)})
+
+
+def _next(row: ScheduleRow, now_s: float) -> float | None:
+    """A schedule kept by an older release may be one that this one cannot read."""
+    if row.state != ACTIVE:
+        return None
+    try:
+        spec = parse(ScheduleSpec, row.definition)
+        return parse_cron(spec.cron, spec.zone).next_after(now_s)
+    except InputError:
+        return None
+
+
+def _masked(definition: dict[str, Any]) -> dict[str, Any]:
+    recipients = dict(definition.get("recipients") or {})
+    for name in ("webhooks", "slack"):
+        recipients[name] = [f"{_host(url)}/..." for url in recipients.get(name) or []]
+    return {**definition, "recipients": recipients}
+
+
+def _host(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}"
+
+
+router = APIRouter(prefix=PATH, tags=["schedules"], route_class=StrictRoute)
+
+
+@router.post("", status_code=201, summary="Register workloads to be looked at by the clock")
+def add(given: ScheduleCreate, parts: PartsOf, caller: Submitter, response: Response) -> SchedulePublic:
+    """`traces` and `metrics` are paths of the server and need the scope admin; `uploads` need none."""
+    check_schedule(given, may_tune=parts.settings.launch_templates is not None)
+    _check_trials(given, parts)
+    _check_sources(given, caller)
+    _check_recipients(given, parts)
+    definition = given.model_dump(mode="json", by_alias=True)
+    with parts.database.begin() as conn:
+        row = create_schedule(conn, caller.tenant, caller.name, given.name, definition, database_clock(conn))
+        _record(conn, caller, "schedule.add", row)
+        response.headers["Location"] = f"{PATH}/{row.id}"
+        return _public(conn, row)
+
+
+@router.get("", summary="List schedules, newest first")
+def list_all(parts: PartsOf, caller: Reader, cursor: Cursor = None, limit: Limit = 100) -> SchedulePage:
+    with parts.database.read() as conn:
+        rows, following = list_schedules(conn, caller.tenant, cursor, limit)
+        return SchedulePage(items=[_public(conn, row) for row in rows], next_cursor=following)
+
+
+@router.get("/{id}", summary="One schedule, by id or name")
+def get_one(id: Id, parts: PartsOf, caller: Reader) -> SchedulePublic:
+    with parts.database.read() as conn:
+        return _public(conn, get_schedule(conn, caller.tenant, id))
+
+
+@router.delete("/{id}", status_code=204, summary="Remove a schedule and its runs")
+def remove(id: Id, parts: PartsOf, caller: Submitter) -> None:
+    """The history of its workloads stays."""
+    with closing(NightQueue(parts.database)) as queue:
+        with parts.database.begin() as conn:
+            row, runs = delete_schedule(conn, caller.tenant, id)
+            _record(conn, caller, "schedule.remove", row)
+        queue.forget(runs)
+
+
+@router.post("/{id}/pause", summary="Run no more nights")
+def pause_one(id: Id, parts: PartsOf, caller: Submitter) -> SchedulePublic:
+    with parts.database.begin() as conn:
+        row = pause(conn, caller.tenant, id)
+        _record(conn, caller, "schedule.pause", row)
+        return _public(conn, row)
+
+
+@router.post("/{id}/resume", summary="Run nights again, from now on")
+def resume_one(id: Id, parts: PartsOf, caller: Submitter) -> SchedulePublic:
+    with parts.database.begin() as conn:
+        row = resume(conn, caller.tenant, id, database_clock(conn))
+        _record(conn, caller, "schedule.resume", row)
+        return _public(conn, row)
+
+
+@router.post("/{id}/run", status_code=202, summary="Run it now, whatever the clock says")
+def run_once(id: Id, parts: PartsOf, caller: Submitter) -> RunPublic:
+    with closing(NightQueue(parts.database)) as queue, parts.database.begin() as conn:
+        run = run_now(conn, queue, caller.tenant, id)
+        record(
+            conn, caller.tenant, caller.name, "schedule.run", run.schedule_id, get_request_id(), run=run.id
+        )
+        return public_run(run)
+
+
+def _public(conn: sa.Connection, row: ScheduleRow) -> SchedulePublic:
+    return public_schedule(row, find_last_run(conn, row.id), database_clock(conn))
+
+
+def _record(conn: sa.Connection, caller: Caller, action: str, row: ScheduleRow) -> None:
+    record(conn, caller.tenant, caller.name, action, row.id, get_request_id(), name=row.name)
+
+
+def _check_sources(given: ScheduleSpec, caller: Caller) -> None:
+    for place, workload in enumerate(given.workloads):
+        for name in ("traces", "metrics"):
+            pattern = getattr(workload, name)
+            if pattern is not None and not caller.may("admin"):
+                allowed = "give uploads; a path of the server needs the scope admin"
+                raise InputError(f"workloads[{place}].{name}", pattern, allowed)
+        described = workload.scenario if isinstance(workload.scenario, dict) else {}
+        if described.get("traces") is not None:
+            allowed = "must be absent: the run fills it in with the newest profile"
+            raise InputError(f"workloads[{place}].scenario.traces", described["traces"], allowed)
+
+
+def _check_trials(given: ScheduleSpec, parts: Parts) -> None:
+    """Whether each workload could be measured here, before a night finds out that it cannot."""
+    for place, workload in enumerate(given.workloads):
+        described = workload.scenario if isinstance(workload.scenario, dict) else {}
+        try:
+            check_tune(parts.settings, parse_request(given.request(described)))
+        except InputError as error:
+            raise placed(error, f"workloads[{place}]") from None
+
+
+def _check_recipients(given: ScheduleSpec, parts: Parts) -> None:
+    settings, recipients = parts.settings, given.recipients
+    if recipients.webhooks and settings.webhook_secret is None:
+        allowed = "this installation sends none: it has no ASAP_WEBHOOK_SECRET to sign with"
+        raise InputError("recipients.webhooks", "an address", allowed)
+    if recipients.emails and (settings.smtp_host is None or settings.smtp_from is None):
+        allowed = "this installation sends no mail: it has no ASAP_SMTP_HOST and ASAP_SMTP_FROM"
+        raise InputError("recipients.emails", recipients.emails[0], allowed)
+    for name in ("webhooks", "slack"):
+        for url in getattr(recipients, name):
+            try:
+                parse_target(url, settings.webhook_private)
+            except InputError as error:
+                raise InputError(f"recipients.{name}", "an address", error.allowed) from None
+
+
+runs_router = APIRouter(tags=["schedules"], route_class=StrictRoute)
+RUNS = PATH + "/{id}/runs"
+WORKLOADS = "/v1/workloads"
+JSON, MARKDOWN, HTML = "application/json", "text/markdown", "text/html"
+Accept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
+Name = Annotated[str, Path(max_length=200, description="of a workload")]
+_TEXT = {"schema": {"type": "string"}}
+_FORMS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {JSON: {"schema": {"type": "object"}}, MARKDOWN: _TEXT, HTML: _TEXT}}
+}
+
+
+@runs_router.get(RUNS, summary="The runs of a schedule, newest first")
+def list_runs(id: Id, parts: PartsOf, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> RunPage:
+    """Those that were skipped too, with the reason."""
+    with parts.database.read() as conn:
+        schedule = get_schedule(conn, caller.tenant, id)
+        rows, following = list_runs_schedules(conn, caller.tenant, schedule.id, cursor, limit)
+    return RunPage(items=[public_run(row) for row in rows], next_cursor=following)
+
+
+@runs_router.get(RUNS + "/{run_id}", summary="One run")
+def get_run(id: Id, run_id: Id, parts: PartsOf, caller: Reader) -> RunPublic:
+    return public_run(_run(parts, caller.tenant, id, run_id))
+
+
+@runs_router.get(
+    RUNS + "/{run_id}/report", summary="The report of a run", response_class=Response, responses=_FORMS
+)
+def get_report(id: Id, run_id: Id, parts: PartsOf, caller: Reader, accept: Accept = JSON) -> Response:
+    """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
+    form = preferred(accept, (JSON, MARKDOWN, HTML))
+    report = _report(_run(parts, caller.tenant, id, run_id))
+    if form == JSON:
+        return JSONResponse(report)
+    if form == MARKDOWN:
+        from service.nightly.report import markdown_overview
+
+        return Response(markdown_overview(report), media_type=MARKDOWN)
+    from service.nightly.report import html_overview, page_name
+
+    return _page(html_overview(report, lambda name: f"workloads/{page_name(name)}"))
+
+
+@runs_router.get(
+    RUNS + "/{run_id}/workloads/{name}",
+    summary="What a run says of one workload",
+    response_class=Response,
+    responses=_FORMS,
+)
+def get_workload_report(
+    id: Id, run_id: Id, name: Name, parts: PartsOf, caller: Reader, accept: Accept = JSON
+) -> Response:
+    """With trend plots, as HTML."""
+    form = preferred(accept, (JSON, MARKDOWN, HTML))
+    report = _report(_run(parts, caller.tenant, id, run_id))
+    said = next((one for one in report["workloads"] if one["name"] == name), None)
+    if said is None:
+        raise NotFoundError("workload", name)
+    if form == JSON:
+        return JSONResponse(said)
+    if form == MARKDOWN:
+        from service.nightly.report import markdown_workload
+
+        return Response(markdown_workload(report, said), media_type=MARKDOWN)
+    from service.nightly.report import html_workload
+
+    return _page(html_workload(report, said, "../report"))
+
+
+@runs_router.get(WORKLOADS, summary="Every workload, the most wasteful first")
+def list_fleet(parts: PartsOf, caller: Reader) -> WorkloadList:
+    with parts.database.read() as conn:
+        rows = list_workloads(conn, caller.tenant)
+    return WorkloadList(items=[public_workload(row) for row in rows])
+
+
+@runs_router.get(WORKLOADS + "/{name}", summary="One workload as the last run left it")
+def get_workload(name: Name, parts: PartsOf, caller: Reader) -> WorkloadPublic:
+    with parts.database.read() as conn:
+        row = find_workload(conn, caller.tenant, name)
+    if row is None:
+        raise NotFoundError("workload", name)
+    return public_workload(row)
+
+
+@runs_router.delete(WORKLOADS + "/{name}", status_code=204, summary="Forget a workload with its nights")
+def forget(name: Name, parts: PartsOf, caller: Submitter) -> None:
+    """A schedule that still has it begins its history anew."""
+    with parts.database.begin() as conn:
+        forget_workload(conn, caller.tenant, name)
+        record(conn, caller.tenant, caller.name, "workload.forget", name, get_request_id())
+
+
+def _run(parts: Parts, tenant: str, id: str, run_id: str) -> RunRow:
+    with parts.database.read() as conn:
+        schedule, run = get_schedule(conn, tenant, id), get_run_schedules(conn, tenant, run_id)
+    if run.schedule_id != schedule.id:
+        raise NotFoundError("run", run_id)
+    return run
+
+
+def _report(run: RunRow) -> dict[str, Any]:
+    if run.report is None:
+        raise ConflictError(f"run {run.id} is {run.state}; it has no report", field="state")
+    return run.report
+
+
+def _page(text: str) -> Response:
+    from service.nightly.report import content_security_policy
+
+    return Response(text, media_type=HTML, headers={"Content-Security-Policy": content_security_policy()})

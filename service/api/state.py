@@ -1,0 +1,265 @@
+"""What endpoints share, made once per process: settings, database, queue, rate limit, metrics, event
+watcher.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPMethod
+from threading import BoundedSemaphore, Event, Lock
+from typing import Protocol
+
+import sqlalchemy as sa
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.auth import Authenticator
+from service.db.engine import Database
+from service.db.models import STATES, TERMINAL, SessionRow, events, sessions
+from service.db.sessions import counts_by_state
+from service.settings import Settings
+from service.traces import Analyses, Uploads
+from tools.kb import KnowledgeBase
+
+MOST_CALLERS = 10_000
+BURST_S = 10.0
+"""What may come at once: the requests of so many seconds."""
+
+
+class RateLimit:
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_minute / 60
+        self._burst = max(1.0, self._per_s * BURST_S)
+        self._clock, self._lock = clock, Lock()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait_s(self, caller: str) -> int:
+        """Takes one; 0 where that is allowed, else the whole seconds until it will be."""
+        now = self._clock()
+        with self._lock:
+            left, before = self._buckets.pop(caller, (self._burst, now))
+            left = min(self._burst, left + (now - before) * self._per_s)
+            allowed = left >= 1
+            self._buckets[caller] = (left - allowed, now)
+            if len(self._buckets) > MOST_CALLERS:
+                self._buckets.popitem(last=False)
+        return 0 if allowed else math.ceil((1 - left) / self._per_s)
+
+
+METHODS = frozenset(HTTPMethod)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+LONG_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+
+
+class Metrics:
+    def __init__(self, database: Database) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more each, for nothing
+        self.registry = CollectorRegistry()
+        self.registry.register(_Sessions(database))
+        self._requests = Counter(
+            "asap_http_requests_total", "answered", ["method", "route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "asap_http_request_seconds",
+            "from the request to the end of its answer",
+            ["method", "route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self.streams = Gauge("asap_event_streams", "open streams of events", registry=self.registry)
+        self._waits = Histogram(
+            "asap_queue_wait_seconds", "queued until claimed", buckets=LONG_SECONDS, registry=self.registry
+        )
+        self._steps = Histogram(
+            "asap_step_seconds",
+            "what a node spent in tools and questions, one by one",
+            ["node", "kind"],
+            buckets=LONG_SECONDS,
+            registry=self.registry,
+        )
+        self._tokens = Counter(
+            "asap_llm_tokens_total", "of the language model", ["question"], registry=self.registry
+        )
+        self._faults = Counter(
+            "asap_endpoint_faults_total",
+            "incidents told by sessions, those of the language model's endpoint among them",
+            ["kind"],
+            registry=self.registry,
+        )
+
+    def measure(self, method: str, route: str, status: int, seconds: float) -> None:
+        method = method if method in METHODS else "other"  # callers make them up, and a series is for ever
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def observe_wait(self, seconds: float) -> None:
+        """A worker of this process took a session from the queue."""
+        self._waits.observe(max(0.0, seconds))
+
+    def observe_event(self, event: Mapping[str, object]) -> None:
+        """A session that runs in this process told an event."""
+        kind, seconds, tokens = str(event["kind"]), event.get("seconds"), event.get("tokens")
+        if isinstance(seconds, int | float):
+            self._steps.labels(str(event["node"]), kind).observe(seconds)
+        if isinstance(tokens, int | float):
+            self._tokens.labels(str(event.get("question", ""))).inc(max(0, tokens))
+        if kind == "incident":
+            self._faults.labels(str(event.get("incident", "other"))).inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Sessions(Collector):
+    """Asked of the database at every scrape: every replica tells the same number."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Registering must not ask the database."""
+        yield self._family()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        with self._database.read() as conn:
+            counts = counts_by_state(conn)
+        family = self._family()
+        for state in STATES:
+            family.add_metric([state], counts.get(state, 0))
+        yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily("asap_sessions", "sessions of all tenants by state", labels=["state"])
+
+
+POLL_S = 0.3
+AT_A_TIME = 500
+"""Sessions in one query."""
+ENDED = 2**63
+"""As the number of a last event: above any that somebody may have seen."""
+READERS = 4
+"""Threads for all streams of a process: other requests keep theirs."""
+
+
+@dataclass(eq=False)
+class _Waiter:
+    id: str
+    after: int
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Watch:
+    """Used from one event loop. Looks only while somebody waits."""
+
+    def __init__(self, database: Database, stopping: Event) -> None:
+        self._database, self._stopping = database, stopping
+        self._waiters: set[_Waiter] = set()
+        self._looking: asyncio.Task[None] | None = None
+        self._limiter: CapacityLimiter | None = None
+
+    @property
+    def limiter(self) -> CapacityLimiter:
+        """Made inside the loop that uses it."""
+        self._limiter = self._limiter or CapacityLimiter(READERS)
+        return self._limiter
+
+    async def wait(self, id: str, after: int, longest_s: float) -> bool:
+        """Whether there may be something new: an event after that one, an end, or that the server stops."""
+        waiter = _Waiter(id, after)
+        self._waiters.add(waiter)
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_again_and_again())
+        try:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(waiter.woken.wait(), longest_s)
+        finally:
+            self._waiters.discard(waiter)
+        return waiter.woken.is_set()
+
+    async def _look_again_and_again(self) -> None:
+        while self._waiters:
+            await asyncio.sleep(POLL_S)
+            waiting = list(self._waiters)
+            ids = sorted({waiter.id for waiter in waiting})
+            try:
+                last = await run_sync(self._look, ids, limiter=self.limiter)
+            except SQLAlchemyError:  # each stream finds out by itself what is wrong
+                last = {}
+            for waiter in waiting:
+                # A session that is not there any more has news too.
+                if self._stopping.is_set() or last.get(waiter.id, waiter.after + 1) > waiter.after:
+                    waiter.woken.set()
+
+    def _look(self, ids: Sequence[str]) -> dict[str, int]:
+        """The last event of each session; beyond all where it has ended, so that its streams end too."""
+        found: dict[str, int] = {}
+        newest = sa.select(sa.func.max(events.c.seq)).where(events.c.session_id == sessions.c.id)
+        query = sa.select(sessions.c.id, sessions.c.state, newest.scalar_subquery())
+        with self._database.read() as conn:
+            for start in range(0, len(ids), AT_A_TIME):
+                some = query.where(sessions.c.id.in_(ids[start : start + AT_A_TIME]))
+                found |= {
+                    id: ENDED if state in TERMINAL else int(seq or 0) for id, state, seq in conn.execute(some)
+                }
+        return found
+
+
+SEARCHES_AT_A_TIME = 2
+"""Plan searches outside sessions that one process runs; the rest is told to come again."""
+
+
+class Queue(Protocol):
+    """Where a session's next leg is put for the workers."""
+
+    def enqueue(self, conn: sa.Connection, row: SessionRow) -> None:
+        """In the transaction that changed the session."""
+
+    def unfinished(self, ids: Iterable[str]) -> set[str]:
+        """Those of the legs (`<session>.<number>`) that will still do something."""
+
+
+class Lazy:
+    """Opened by whoever first needs it: starting must not wait for it."""
+
+    def __init__(self, open: Callable[[], KnowledgeBase]) -> None:
+        self._open, self._lock = open, Lock()
+        self._opened: KnowledgeBase | None = None
+
+    def get(self) -> KnowledgeBase:
+        with self._lock:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened
+
+    def close(self) -> None:
+        with self._lock:
+            if self._opened is not None:
+                self._opened.close()
+                self._opened = None
+
+
+@dataclass(frozen=True)
+class Parts:
+    settings: Settings
+    database: Database
+    queue: Queue
+    authenticator: Authenticator
+    rates: RateLimit
+    metrics: Metrics
+    uploads: Uploads
+    analyses: Analyses
+    knowledge: Lazy
+    stopping: Event
+    """Set when the server is told to stop: streams end, so that it can."""
+    watch: Watch
+    """Wakes event streams."""
+    searches: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(SEARCHES_AT_A_TIME))

@@ -1,0 +1,170 @@
+"""Predictions, plan searches, explanations and the hardware catalogue, outside sessions."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.api.deps import INSTEAD, PartsOf, Progress, Reader, StrictRoute, Submitter, in_turn
+from service.api.sessions import PlanFields, ReportPublic
+from service.errors import NotFoundError
+from service.schemas import EXAMPLE, ScenarioCreate, SearchCreate
+from tools.cost.predict import predict
+from tools.errors import InputError
+from tools.hardware import describe, device_names, get_device
+from tools.recommend.optimize import best_plans, optimize, workload_of
+from tools.recommend.score import complete
+from tools.recommend.why_not import explain_plan
+from tools.scenario import Scenario, parse_scenario
+
+
+class PredictionPublic(BaseModel):
+    """What a step takes under a plan; the parts add up to the whole."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str | int | float | None
+    fits: bool
+    step_time_s: float
+    step_time_low_s: float = Field(description="low end of an 80% interval")
+    step_time_high_s: float
+    parameters: int = Field(description="exact count of the model")
+    active_parameters: int = Field(description="those that one token uses; fewer with experts")
+    tokens_per_s_per_device: float
+    model_tflops_per_device: float
+    mfu: float
+    peak_memory_gib: float
+    bottleneck: str
+    breakdown_s: dict[str, float]
+    memory_gib: dict[str, float]
+
+
+class RefusalPublic(BaseModel):
+    """In the place of a prediction, for a scenario of a batch that is wrong."""
+
+    id: Any = None
+    error: str
+    field: str
+
+
+MOST_SCENARIOS = 1000
+
+router = APIRouter(prefix="/v1/predict", tags=["predict"], route_class=StrictRoute)
+
+Batch = Annotated[
+    list[dict[str, Any]],
+    Body(min_length=1, max_length=MOST_SCENARIOS, openapi_examples={"two": {"value": [EXAMPLE, EXAMPLE]}}),
+]
+Answer = PredictionPublic | RefusalPublic
+
+
+@router.post("", summary="Predict a scenario with a plan", response_model=PredictionPublic)
+def predict_one(scenario: ScenarioCreate, caller: Reader) -> JSONResponse:
+    return JSONResponse(predict([parse_scenario(scenario.body())])[0])
+
+
+@router.post("/batch", summary="Predict up to 1,000 scenarios", response_model=list[Answer])
+def predict_many(scenarios: Batch, caller: Reader) -> JSONResponse:
+    """In order; a scenario that is wrong gets its error in its place, and the others are predicted."""
+    outcomes = [_parsed(one) for one in scenarios]
+    found = iter(predict([one for one in outcomes if isinstance(one, Scenario)]))
+    # Answered as they are: checking a thousand against their schema would take longer than predicting them.
+    return JSONResponse(
+        [
+            next(found) if isinstance(one, Scenario) else _refusal(given, one)
+            for given, one in zip(scenarios, outcomes, strict=True)
+        ]
+    )
+
+
+def _parsed(given: dict[str, Any]) -> Scenario | InputError:
+    try:
+        return parse_scenario(given)
+    except InputError as error:
+        return error
+
+
+def _refusal(given: dict[str, Any], error: InputError) -> dict[str, Any]:
+    own = given.get("id")
+    id = own if isinstance(own, str | int | float) else None
+    return {"id": id, "error": str(error), "field": error.field}
+
+
+class ExplainCreate(BaseModel):
+    """A workload, and the plan somebody asks about."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"scenario": EXAMPLE, "plan": {"tp": 2}}]}
+    )
+
+    scenario: SearchCreate
+    plan: PlanFields = Field(description="the fields that differ from the best plan; dp follows by itself")
+
+
+class ExplanationPublic(BaseModel):
+    """What speaks against a plan."""
+
+    model_config = ConfigDict(extra="allow")
+
+    winner: dict[str, Any] = Field(description="the plan that ASAP proposes first")
+    summary: str
+    binding: str = Field(description="rule, memory, time, constraint, or none")
+    why: str
+
+
+MOST_DEVICES = 2048
+
+plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictRoute)
+
+
+@plans_router.post("/search", summary="Search every legal plan now", response_model=ReportPublic)
+def search_plans(given: SearchCreate, parts: PartsOf, caller: Submitter) -> dict[str, Any]:
+    """What `asap optimize` gives, by search and rules alone."""
+    scenario = _small(given)
+    return in_turn(parts, lambda progress: optimize(scenario, progress))
+
+
+@plans_router.post("/explain", summary="Say what speaks against a plan", response_model=ExplanationPublic)
+def explain(asked: ExplainCreate, parts: PartsOf, caller: Submitter) -> dict[str, Any]:
+    """The rule it breaks, the memory it lacks, or the term that makes it slower."""
+    if not isinstance(asked.plan, dict):
+        raise InputError("plan", asked.plan, "allowed: an object with fields of a plan")
+    scenario, plan = _small(asked.scenario), dict(asked.plan)
+    return in_turn(parts, lambda progress: _explained(scenario, plan, progress))
+
+
+def _explained(scenario: Scenario, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    workload = workload_of(scenario)
+    winner = best_plans(workload, progress)[0][0]
+    return {
+        "winner": winner.model_dump(),
+        **explain_plan(workload, complete(workload, winner, asked), winner),
+    }
+
+
+def _small(given: SearchCreate) -> Scenario:
+    scenario = parse_scenario(given.body(), need_plan=False)
+    if scenario.traces is not None:
+        raise InputError("traces", scenario.traces, f"not read here; {INSTEAD}")
+    devices = scenario.cluster.num_devices
+    if devices > MOST_DEVICES:
+        raise InputError("cluster.num_devices", devices, f"at most {MOST_DEVICES} here; {INSTEAD}")
+    return scenario
+
+
+hardware_router = APIRouter(prefix="/v1/hardware", tags=["hardware"], route_class=StrictRoute)
+
+
+@hardware_router.get("", summary="Every device that ASAP knows")
+def list_hardware(caller: Reader) -> list[dict[str, Any]]:
+    described = [describe(get_device(name)) for name in device_names()]
+    return [{name: value for name, value in one.items() if name != "sources"} for one in described]
+
+
+@hardware_router.get("/{name}", summary="One device, with the source of every figure")
+def get_hardware(name: str, caller: Reader) -> dict[str, Any]:
+    try:
+        return dict(describe(get_device(name)))
+    except InputError:
+        raise NotFoundError("device", name) from None

@@ -1,0 +1,221 @@
+"""/v1/traces: uploads in resumable parts, their listing and analysis."""
+
+from typing import Annotated, Any
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from sqlalchemy.exc import IntegrityError
+from starlette.requests import ClientDisconnect
+
+from asap_client.models import Trace, TraceFile
+from service.api.deps import Cursor, Id, Limit, PartsOf, Reader, StrictRoute, Submitter, get_request_id
+from service.api.errors import ApiError
+from service.api.state import Parts
+from service.db.access import record
+from service.db.traces import (
+    OPEN,
+    TraceRow,
+    complete_trace,
+    create_trace,
+    delete_trace,
+    get_trace,
+    list_traces,
+    set_received,
+)
+from service.errors import ConflictError, NotFoundError
+from service.schemas import Public
+from service.sessions import moment
+from service.traces import MOST_FILES, NoRoomError, check_name
+from tools.errors import InputError
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+PATH = "/v1/traces"
+
+
+class TraceCreate(BaseModel):
+    """A folder of traces to be uploaded."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"name": "llama 70B, Tuesday"}]}
+    )
+
+    name: str = Field("", max_length=200, description="for people")
+
+
+class CompleteCreate(BaseModel):
+    """Says that the upload is whole."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"files": {"rank0.json.gz": "0" * 64}}]}
+    )
+
+    files: dict[str, Digest] = Field(min_length=1, description="SHA-256 of every file, in hexadecimal")
+
+
+class FilePublic(TraceFile, Public):
+    """One file of an upload."""
+
+
+class TracePublic(Trace, Public):
+    """An upload of one run's traces."""
+
+
+class TraceDetail(TracePublic):
+    files: list[FilePublic]
+    analysis: dict[str, Any] | None = Field(
+        description="what `asap diagnose --json` prints; null until it is there"
+    )
+    error: dict[str, Any] | None = Field(description="why there is no analysis")
+
+
+class TracePage(BaseModel):
+    items: list[TracePublic]
+    next_cursor: str | None
+
+
+def public_trace(row: TraceRow) -> TracePublic:
+    return TracePublic.model_validate(_told(row))
+
+
+def detailed_trace(row: TraceRow) -> TraceDetail:
+    files = [vars(file) for file in row.files]
+    analysis = None if row.analysis is None else {**row.analysis}
+    if analysis:
+        analysis.pop("drawing", None)  # for the pages' figures; long, and nobody's promise
+    return TraceDetail.model_validate(
+        {**_told(row), "files": files, "analysis": analysis, "error": row.error}
+    )
+
+
+def _told(row: TraceRow) -> dict[str, Any]:
+    own = {name: getattr(row, name) for name in ("id", "name", "owner", "state")}
+    times = {name: moment(getattr(row, name)) for name in ("created_at", "completed_at", "expires_at")}
+    return {**own, **times, "reference": f"trace:{row.id}"}
+
+
+DAY_S = 86_400.0
+
+router = APIRouter(prefix=PATH, tags=["traces"], route_class=StrictRoute)
+
+
+@router.post("", status_code=201, summary="Begin an upload")
+def create(given: TraceCreate, parts: PartsOf, caller: Submitter, response: Response) -> TracePublic:
+    """Then PUT each file, and POST complete."""
+    with parts.database.begin() as conn:
+        row = create_trace(conn, caller.tenant, caller.name, given.name, parts.settings.trace_days * DAY_S)
+    response.headers["Location"] = f"{PATH}/{row.id}"
+    return public_trace(row)
+
+
+@router.get("", summary="List uploads, newest first")
+def list_all(parts: PartsOf, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> TracePage:
+    with parts.database.read() as conn:
+        rows, following = list_traces(conn, caller.tenant, cursor, limit)
+    return TracePage(items=[public_trace(row) for row in rows], next_cursor=following)
+
+
+@router.get("/{id}", summary="One upload, with its files and analysis")
+def get_one(id: Id, parts: PartsOf, caller: Reader) -> TraceDetail:
+    """The analysis is made in the background; ask again while both it and `error` are null."""
+    with parts.database.read() as conn:
+        row = get_trace(conn, caller.tenant, id)
+    parts.analyses.want(row)
+    return detailed_trace(row)
+
+
+@router.post("/{id}/complete", summary="Say that the upload is whole")
+def complete(id: Id, given: CompleteCreate, parts: PartsOf, caller: Submitter) -> TraceDetail:
+    """Every file's digest is checked. Completing again with the same digests changes nothing."""
+    with parts.database.read() as conn:
+        row = get_trace(conn, caller.tenant, id)
+    if row.state != OPEN:
+        return _again(row, given.files)
+    _check_digests(parts, row, given.files)
+    with parts.database.begin() as conn:
+        row = complete_trace(conn, caller.tenant, id, given.files)
+    parts.analyses.want(row)
+    return detailed_trace(row)
+
+
+@router.delete("/{id}", status_code=204, summary="Delete an upload")
+def delete(id: Id, parts: PartsOf, caller: Submitter) -> None:
+    with parts.database.begin() as conn:
+        delete_trace(conn, caller.tenant, id)
+        record(conn, caller.tenant, caller.name, "trace.delete", id, get_request_id())
+    parts.uploads.discard(id)
+
+
+def _again(row: TraceRow, files: dict[str, str]) -> TraceDetail:
+    if {file.name: file.sha256 for file in row.files} != files:
+        raise ConflictError(f"trace {row.id} is already {row.state} with other files", field="files")
+    return detailed_trace(row)
+
+
+def _check_digests(parts: Parts, row: TraceRow, files: dict[str, str]) -> None:
+    uploaded = {file.name for file in row.files}
+    for name in uploaded ^ files.keys():
+        missing = name in files
+        says = "nothing of it was uploaded" if missing else "was uploaded, and is not named here"
+        raise InputError(f"files.{name}", "a digest" if missing else "nothing", says)
+    for name, digest in files.items():
+        found = parts.uploads.digest(row.id, name)
+        if found != digest:
+            raise InputError(
+                f"files.{name}", digest, f"what arrived has {found}; upload it again from offset 0"
+            )
+
+
+files_router = APIRouter(prefix=PATH + "/{id}/files", tags=["traces"], route_class=StrictRoute)
+
+Name = Annotated[str, Path(max_length=200, description="a plain file name, for instance rank0.json.gz")]
+Offset = Annotated[int, Query(ge=0, le=2**50, description="where this part begins")]
+_BODY = {
+    "required": True,
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
+
+
+@files_router.put(
+    "/{name}", summary="Upload a file or the next part of it", openapi_extra={"requestBody": _BODY}
+)
+async def put_file(
+    id: Id, name: Name, request: Request, parts: PartsOf, caller: Submitter, offset: Offset = 0
+) -> FilePublic:
+    """`received_bytes` is where the next part begins; after a break, GET the upload to learn it. The same
+    part sent again changes nothing; a part from an earlier offset replaces what follows it."""
+    check_name(name)
+    row = await run_sync(_open_trace, parts, caller.tenant, id, name)
+    others = await run_sync(parts.uploads.others_bytes, id, name)
+    most = parts.settings.max_trace_bytes
+    try:
+        await parts.uploads.write(id, name, offset, request.stream(), most - others)
+    except NoRoomError:
+        detail = f"the files of one upload have at most {most:,} bytes together"
+        raise ApiError("too-large", detail, field="body", allowed=detail) from None
+    except ClientDisconnect:
+        raise ApiError("bad-request", "the sender left; what arrived is kept", field="body") from None
+    finally:
+        received = await run_sync(_note, parts, row, name)
+    return FilePublic(name=name, received_bytes=received)
+
+
+def _open_trace(parts: Parts, tenant: str, id: str, name: str) -> TraceRow:
+    with parts.database.read() as conn:
+        row = get_trace(conn, tenant, id)
+    if row.state != OPEN:
+        raise ConflictError(f"trace {id} is {row.state}; nothing can be added", field="state")
+    names = {file.name for file in row.files}
+    if name not in names and len(names) >= MOST_FILES:
+        raise ConflictError(f"trace {id} has {MOST_FILES} files, which is the most", field="name")
+    return row
+
+
+def _note(parts: Parts, row: TraceRow, name: str) -> int:
+    received = parts.uploads.received(row.id, name)
+    try:
+        with parts.database.begin() as conn:
+            set_received(conn, row.id, name, received)
+    except IntegrityError:  # deleted meanwhile
+        raise NotFoundError("trace", row.id) from None
+    return received

@@ -1,0 +1,180 @@
+"""Revision 0001: the first schema."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+Json = sa.JSON(none_as_null=True)
+
+
+def upgrade() -> None:
+    _create_sessions()
+    _create_what_hangs_on_sessions()
+    _create_records()
+    _create_traces()
+
+
+def _create_sessions() -> None:
+    op.create_table(
+        "sessions",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(20), nullable=False),
+        sa.Column("mode", sa.String(20), nullable=False),
+        sa.Column("approval", sa.String(20), nullable=False),
+        sa.Column("priority", sa.Integer(), nullable=False),
+        sa.Column("leg", sa.Integer(), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("fence", sa.Integer(), nullable=False),
+        sa.Column("claims", sa.Integer(), nullable=False),
+        sa.Column("worker", sa.Text()),
+        sa.Column("cancel_requested", sa.Boolean(), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("queued_at", sa.Double(), nullable=False),
+        sa.Column("started_at", sa.Double()),
+        sa.Column("finished_at", sa.Double()),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("model", sa.Text()),
+        sa.Column("device", sa.Text()),
+        sa.Column("num_devices", sa.Integer()),
+        sa.Column("bottleneck", sa.Text()),
+        sa.Column("verdict", sa.Text()),
+        sa.Column("speedup", sa.Double()),
+        sa.Column("measured_speedup", sa.Double()),
+        sa.Column("search", sa.Text(), nullable=False),
+        sa.Column("labels", Json, nullable=False),
+        sa.Column("idempotency_key", sa.Text()),
+        sa.Column("request_digest", sa.String(64), nullable=False),
+        sa.Column("webhook", sa.Text()),
+        sa.Column("budget", Json),
+        sa.Column("error", Json),
+        sa.Column("waiting_for", Json),
+        sa.Column("request", Json, nullable=False),
+        sa.Column("report", Json),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
+    )
+    op.create_index("sessions_by_device", "sessions", ["tenant", "device", "id"])
+    op.create_index("sessions_by_model", "sessions", ["tenant", "model", "id"])
+    op.create_index("sessions_by_state", "sessions", ["tenant", "state", "id"])
+    op.create_index("sessions_by_tenant", "sessions", ["tenant", "id", "search"])
+    op.create_index("sessions_unfinished", "sessions", ["state", "updated_at"])
+
+
+def _create_what_hangs_on_sessions() -> None:
+    op.create_table(
+        "events",
+        sa.Column("session_id", sa.String(32), nullable=False),
+        sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("node", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("content", Json, nullable=False),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("session_id", "seq"),
+        sa.UniqueConstraint("session_id", "key", name="events_key"),
+    )
+    op.create_table(
+        "decisions",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("session_id", sa.String(32), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("leg", sa.Integer(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.Column("content", Json, nullable=False),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("decisions_by_session", "decisions", ["session_id", "leg"])
+    op.create_table(
+        "deliveries",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("session_id", sa.String(32), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("body", Json, nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("due_at", sa.Double()),
+        sa.Column("delivered_at", sa.Double()),
+        sa.Column("answer", sa.Text()),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("deliveries_by_session", "deliveries", ["session_id"])
+    op.create_index("deliveries_due", "deliveries", ["due_at"])
+
+
+def _create_records() -> None:
+    op.create_table(
+        "audit",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("who", sa.Text(), nullable=False),
+        sa.Column("action", sa.Text(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("request_id", sa.Text()),
+        sa.Column("details", Json, nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("audit_by_target", "audit", ["tenant", "target", "id"])
+    op.create_index("audit_by_tenant", "audit", ["tenant", "id"])
+    op.create_table(
+        "keys",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("scopes", Json, nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.Double()),
+        sa.Column("revoked_at", sa.Double()),
+        sa.Column("used_at", sa.Double()),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
+        "workers",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("pid", sa.Integer(), nullable=False),
+        sa.Column("started_at", sa.Double(), nullable=False),
+        sa.Column("heard_at", sa.Double(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+
+
+def _create_traces() -> None:
+    op.create_table(
+        "traces",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(20), nullable=False),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("completed_at", sa.Double()),
+        sa.Column("expires_at", sa.Double(), nullable=False),
+        sa.Column("error", Json),
+        sa.Column("analysis", Json),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_index("traces_by_expiry", "traces", ["expires_at"])
+    op.create_index("traces_by_tenant", "traces", ["tenant", "id"])
+    op.create_table(
+        "trace_files",
+        sa.Column("trace_id", sa.String(32), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("received_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("sha256", sa.String(64)),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["trace_id"], ["traces.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("trace_id", "name"),
+    )

@@ -1,0 +1,340 @@
+"""Tables, session states, ids, and the row dataclasses read from them."""
+
+import re
+import secrets
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.types import TypeEngine
+
+RANDOM_BITS = 74
+PATTERN = re.compile(r"[0-9a-f]{32}")
+
+
+def new_id(now_s: float | None = None) -> str:
+    """48 bits of milliseconds, the version, 12 random bits, the variant, 62 random bits."""
+    milliseconds = int((time.time() if now_s is None else now_s) * 1000)
+    noise = secrets.randbits(RANDOM_BITS)
+    high, low = noise >> 62, noise & (2**62 - 1)
+    return f"{milliseconds << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low:032x}"
+
+
+def is_id(text: str) -> bool:
+    return PATTERN.fullmatch(text) is not None
+
+
+QUEUED = "queued"
+RUNNING = "running"
+WAITING = "waiting_approval"
+COMPLETED = "completed"
+FAILED = "failed"
+CANCELLED = "cancelled"
+
+STATES = (QUEUED, RUNNING, WAITING, COMPLETED, FAILED, CANCELLED)
+BUSY = (QUEUED, RUNNING)
+"""A worker runs it, or will."""
+TERMINAL = (COMPLETED, FAILED, CANCELLED)
+"""Nothing happens any more unless somebody asks for it."""
+
+
+metadata = sa.MetaData()
+
+Json = sa.JSON(none_as_null=True)
+Id = sa.String(32)
+Word = sa.String(20)
+Digest = sa.String(64)
+Kind = TypeEngine[Any] | type[TypeEngine[Any]]
+
+
+def _needed(kind: Kind, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False) for name in names]
+
+
+def _optional(kind: Kind, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind) for name in names]
+
+
+def _key(kind: Kind, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, primary_key=True, autoincrement=False) for name in names]
+
+
+def _of(parent: str, name: str, primary_key: bool = False) -> sa.Column[Any]:
+    """Goes with the row of the parent that it names."""
+    return sa.Column(
+        name, sa.ForeignKey(f"{parent}.id", ondelete="CASCADE"), primary_key=primary_key, nullable=False
+    )
+
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "owner"),
+    *_needed(Word, "state", "mode", "approval"),
+    *_needed(sa.Integer, "priority", "leg", "attempt", "fence", "claims"),
+    *_optional(sa.Text, "worker"),
+    *_needed(sa.Boolean, "cancel_requested"),
+    *_needed(sa.Double, "created_at", "queued_at"),
+    *_optional(sa.Double, "started_at", "finished_at"),
+    *_needed(sa.Double, "updated_at"),
+    *_optional(sa.Text, "model", "device"),
+    *_optional(sa.Integer, "num_devices"),
+    *_optional(sa.Text, "bottleneck", "verdict"),
+    *_optional(sa.Double, "speedup", "measured_speedup"),
+    *_needed(sa.Text, "search"),
+    *_needed(Json, "labels"),
+    *_optional(sa.Text, "idempotency_key"),
+    *_needed(Digest, "request_digest"),
+    *_optional(sa.Text, "webhook"),
+    *_optional(Json, "budget", "error", "waiting_for"),
+    # Long columns last: SQLite then reads a row's short ones without following overflow pages.
+    *_needed(Json, "request"),
+    *_optional(Json, "report"),
+    sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
+    # With the words, so that a search for them does not touch the rows.
+    sa.Index("sessions_by_tenant", "tenant", "id", "search"),
+    sa.Index("sessions_by_state", "tenant", "state", "id"),
+    sa.Index("sessions_by_device", "tenant", "device", "id"),
+    sa.Index("sessions_by_model", "tenant", "model", "id"),
+    sa.Index("sessions_unfinished", "state", "updated_at"),
+)
+
+labels = sa.Table(
+    "labels",
+    metadata,
+    _of("sessions", "session_id", primary_key=True),
+    *_key(sa.Text, "name"),
+    *_needed(sa.Text, "value", "tenant"),
+    sa.Index("labels_by_value", "tenant", "name", "value", "session_id"),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    _of("sessions", "session_id", primary_key=True),
+    *_key(sa.Integer, "seq"),
+    *_needed(sa.Text, "key"),
+    *_needed(sa.Double, "at"),
+    *_needed(sa.Text, "node", "kind"),
+    *_needed(Json, "content"),
+    sa.UniqueConstraint("session_id", "key", name="events_key"),
+)
+
+decisions = sa.Table(
+    "decisions",
+    metadata,
+    *_key(Id, "id"),
+    _of("sessions", "session_id"),
+    *_needed(sa.Integer, "attempt", "leg"),
+    *_needed(sa.Double, "at"),
+    *_needed(sa.Text, "by"),
+    *_needed(Json, "content"),
+    sa.Index("decisions_by_session", "session_id", "leg"),
+)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant"),
+    *_needed(sa.Double, "at"),
+    *_needed(sa.Text, "who", "action", "target"),
+    *_optional(sa.Text, "request_id"),
+    *_needed(Json, "details"),
+    sa.Index("audit_by_tenant", "tenant", "id"),
+    sa.Index("audit_by_target", "tenant", "target", "id"),
+)
+
+keys = sa.Table(
+    "keys",
+    metadata,
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "name"),
+    *_needed(Digest, "digest"),
+    *_needed(Json, "scopes"),
+    *_needed(sa.Double, "created_at"),
+    *_optional(sa.Double, "expires_at", "revoked_at", "used_at"),
+)
+
+traces = sa.Table(
+    "traces",
+    metadata,
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "owner", "name"),
+    *_needed(Word, "state"),
+    *_needed(sa.Double, "created_at"),
+    *_optional(sa.Double, "completed_at"),
+    *_needed(sa.Double, "expires_at"),
+    *_optional(Json, "error", "analysis"),
+    sa.Index("traces_by_tenant", "tenant", "id"),
+    sa.Index("traces_by_expiry", "expires_at"),
+)
+
+trace_files = sa.Table(
+    "trace_files",
+    metadata,
+    _of("traces", "trace_id", primary_key=True),
+    *_key(sa.Text, "name"),
+    *_needed(sa.BigInteger, "received_bytes"),
+    *_optional(Digest, "sha256"),
+    *_needed(sa.Double, "updated_at"),
+)
+
+deliveries = sa.Table(
+    "deliveries",
+    metadata,
+    *_key(Id, "id"),
+    _of("sessions", "session_id"),
+    *_needed(sa.Text, "tenant", "url"),
+    *_needed(Json, "body"),
+    *_needed(sa.Double, "created_at"),
+    *_needed(sa.Integer, "attempts"),
+    *_optional(sa.Double, "due_at", "delivered_at"),
+    *_optional(sa.Text, "answer"),
+    sa.Index("deliveries_due", "due_at"),
+    sa.Index("deliveries_by_session", "session_id"),
+)
+
+erasures = sa.Table(
+    "erasures",
+    metadata,
+    *_key(Id, "session_id"),
+    *_needed(sa.Integer, "attempts", "legs"),
+)
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    *_key(sa.Text, "id"),
+    *_needed(sa.Text, "host"),
+    *_needed(sa.Integer, "pid"),
+    *_needed(sa.Double, "started_at", "heard_at"),
+)
+
+nights = sa.Table(
+    "nights",
+    metadata,
+    *_key(sa.Text, "tenant", "workload"),
+    *_key(Digest, "key"),
+    *_needed(sa.Double, "at", "recorded_at"),
+    *_needed(Json, "record"),
+    sa.Index("nights_by_time", "tenant", "workload", "at"),
+)
+
+workloads = sa.Table(
+    "workloads",
+    metadata,
+    *_key(sa.Text, "tenant", "name"),
+    *_needed(Word, "status"),
+    *_optional(sa.Text, "reason"),
+    *_needed(sa.Double, "wasted_device_hours_per_day", "updated_at"),
+    *_optional(Id, "run_id", "session_id"),
+    *_needed(Json, "outcome"),
+    sa.Index("workloads_by_waste", "tenant", "wasted_device_hours_per_day"),
+)
+
+schedules = sa.Table(
+    "schedules",
+    metadata,
+    *_key(Id, "id"),
+    *_needed(sa.Text, "tenant", "owner", "name"),
+    *_needed(Word, "state"),
+    *_optional(sa.Text, "reason"),
+    *_needed(sa.Double, "created_at", "updated_at", "considered_until"),
+    *_needed(Json, "definition"),
+    sa.UniqueConstraint("tenant", "name", name="schedules_name"),
+    sa.Index("schedules_by_state", "state"),
+)
+
+night_runs = sa.Table(
+    "night_runs",
+    metadata,
+    *_key(Id, "id"),
+    _of("schedules", "schedule_id"),
+    *_needed(sa.Text, "tenant"),
+    *_needed(sa.Double, "planned_at"),
+    *_needed(Word, "trigger", "state"),
+    *_optional(Word, "outcome"),
+    *_optional(sa.Text, "reason"),
+    *_needed(sa.Integer, "leg", "claims", "fence"),
+    *_optional(sa.Text, "worker"),
+    *_needed(sa.Double, "created_at"),
+    *_optional(sa.Double, "started_at", "finished_at"),
+    *_needed(sa.Double, "updated_at"),
+    *_optional(Json, "deliveries", "definition", "report"),
+    sa.UniqueConstraint("schedule_id", "planned_at", name="night_runs_once"),
+    sa.Index("night_runs_by_schedule", "schedule_id", "id"),
+    sa.Index("night_runs_by_state", "state", "updated_at"),
+)
+
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    """A list leaves `request` and `report` out: they are None there."""
+
+    id: str
+    tenant: str
+    owner: str
+    state: str
+    mode: str
+    approval: str
+    priority: int
+    leg: int
+    """How many workflows were queued for it."""
+    attempt: int
+    """The graph's thread; a retry starts a new one."""
+    fence: int
+    """Rises with every claim: a write under an older one is refused."""
+    claims: int
+    """How often a worker began this attempt: one that kills its workers must end."""
+    worker: str | None
+    cancel_requested: bool
+    created_at: float
+    queued_at: float
+    started_at: float | None
+    finished_at: float | None
+    updated_at: float
+    model: str | None
+    device: str | None
+    num_devices: int | None
+    bottleneck: str | None
+    verdict: str | None
+    speedup: float | None
+    measured_speedup: float | None
+    labels: dict[str, str]
+    idempotency_key: str | None
+    webhook: str | None
+    budget: Data | None
+    error: Data | None
+    waiting_for: Data | None
+    """What a person is asked."""
+    request: Data | None = None
+    report: Data | None = None
+
+
+@dataclass(frozen=True)
+class EventRow:
+    seq: int
+    key: str
+    at: float
+    node: str
+    kind: str
+    content: Data
+
+
+UNLISTED = ("request", "report")
+"""Too long for a list, and therefore the last fields."""
+SESSION_COLUMNS = tuple(sessions.c[one.name] for one in fields(SessionRow))
+"""In the order of the fields: a row becomes a record without looking names up."""
+LISTED_COLUMNS = SESSION_COLUMNS[: -len(UNLISTED)]
+
+
+def session_of(row: sa.Row[Any]) -> SessionRow:
+    """Of a row with all columns of the table, such as a locked one."""
+    given = row._mapping
+    return SessionRow(*(given[column] for column in SESSION_COLUMNS))

@@ -1,0 +1,54 @@
+"""Webhooks to be sent: enqueued in the transaction that causes them, leased by a sender, rescheduled on
+failure.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from service.db.models import Data, deliveries, new_id
+
+
+@dataclass(frozen=True)
+class Delivery:
+    id: str
+    session_id: str
+    url: str
+    body: Data
+    attempts: int
+
+
+def book_delivery(conn: sa.Connection, held: sa.Row[Any], event: str, content: Data, now_s: float) -> None:
+    id = new_id(now_s)
+    body = {"id": id, "event": event, "session": held.id, "at": now_s, "labels": held.labels, **content}
+    row = {"id": id, "session_id": held.id, "tenant": held.tenant, "url": held.webhook, "body": body}
+    conn.execute(deliveries.insert().values(**row, created_at=now_s, attempts=0, due_at=now_s))
+
+
+def take_due(conn: sa.Connection, lease_s: float, limit: int = 10) -> list[Delivery]:
+    """Those that are due, put off by the lease: a sender that dies leaves them due again."""
+    now_s = time.time()
+    due = sa.select(deliveries).where(deliveries.c.due_at <= now_s).order_by(deliveries.c.due_at)
+    found = conn.execute(due.limit(limit).with_for_update(skip_locked=True)).all()
+    for row in found:
+        later = {"due_at": now_s + lease_s, "attempts": row.attempts + 1}
+        conn.execute(deliveries.update().where(deliveries.c.id == row.id).values(later))
+    return [Delivery(row.id, row.session_id, row.url, row.body, row.attempts + 1) for row in found]
+
+
+def close_delivery(conn: sa.Connection, id: str, answer: str) -> None:
+    """The receiver has it."""
+    done = {"due_at": None, "delivered_at": time.time(), "answer": answer}
+    conn.execute(deliveries.update().where(deliveries.c.id == id).values(done))
+
+
+def put_off(conn: sa.Connection, id: str, answer: str, due_at: float | None) -> None:
+    """Not delivered: due again then, or never."""
+    conn.execute(deliveries.update().where(deliveries.c.id == id).values(due_at=due_at, answer=answer))
+
+
+def list_deliveries(conn: sa.Connection, session_id: str) -> list[Data]:
+    query = sa.select(deliveries).where(deliveries.c.session_id == session_id).order_by(deliveries.c.id)
+    return [dict(row._mapping) for row in conn.execute(query)]

@@ -1,0 +1,366 @@
+"""Nightly schedules, their runs, and the nights and state of each workload."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from service.db.engine import insert_into, read_page
+from service.db.models import Data, is_id, new_id, night_runs, nights, schedules, workloads
+from service.errors import ConflictError, FencedError, NotFoundError
+from tools.nightly.night import Night, night_from_data, night_to_data
+
+UNWATCHED = "unwatched"
+KEPT = 120
+"""Nights that a review looks at: the window, a fortnight, and four weeks in which a change is told."""
+
+
+@dataclass(frozen=True)
+class WorkloadRow:
+    """A workload as the last run left it."""
+
+    tenant: str
+    name: str
+    status: str
+    reason: str | None
+    wasted_device_hours_per_day: float
+    updated_at: float
+    run_id: str | None
+    session_id: str | None
+    """The session whose proposal is open, where the service ran it."""
+    outcome: Data
+
+
+def add_night(conn: sa.Connection, tenant: str, workload: str, night: Night) -> bool:
+    """False where this profile is known already: a run that is repeated changes nothing."""
+    insert = insert_into(conn, nights)
+    row = {"tenant": tenant, "workload": workload, "key": night.key, "at": night.at}
+    values = insert.values(**row, recorded_at=time.time(), record=night_to_data(night))
+    done = conn.execute(values.on_conflict_do_nothing().returning(nights.c.key)).scalar()
+    return done is not None
+
+
+def list_nights(conn: sa.Connection, tenant: str, workload: str, limit: int = KEPT) -> list[Night]:
+    """The last ones, oldest first."""
+    query = sa.select(nights.c.record).where(nights.c.tenant == tenant, nights.c.workload == workload)
+    found = conn.scalars(query.order_by(nights.c.at.desc(), nights.c.key.desc()).limit(limit))
+    return [night_from_data(record) for record in found][::-1]
+
+
+def set_workload(conn: sa.Connection, row: WorkloadRow) -> None:
+    """In place of what was said before."""
+    insert = insert_into(conn, workloads)
+    values = {name: getattr(row, name) for name in WorkloadRow.__dataclass_fields__}
+    said = {name: value for name, value in values.items() if name not in ("tenant", "name")}
+    conn.execute(insert.values(values).on_conflict_do_update(index_elements=["tenant", "name"], set_=said))
+
+
+def find_workload(conn: sa.Connection, tenant: str, name: str) -> WorkloadRow | None:
+    query = sa.select(workloads).where(workloads.c.tenant == tenant, workloads.c.name == name)
+    row = conn.execute(query).one_or_none()
+    return WorkloadRow(**row._mapping) if row else None
+
+
+def list_workloads(conn: sa.Connection, tenant: str, limit: int = 500) -> list[WorkloadRow]:
+    """The most wasteful first."""
+    query = sa.select(workloads).where(workloads.c.tenant == tenant)
+    ordered = query.order_by(workloads.c.wasted_device_hours_per_day.desc(), workloads.c.name).limit(limit)
+    return [WorkloadRow(**row._mapping) for row in conn.execute(ordered)]
+
+
+def leave_workloads(conn: sa.Connection, tenant: str, names: Sequence[str]) -> None:
+    """Nobody looks after them any more: what was said stays for a later schedule, but counts as no waste."""
+    told = {"status": UNWATCHED, "reason": "its schedule was removed", "wasted_device_hours_per_day": 0.0}
+    conn.execute(
+        workloads.update().where(workloads.c.tenant == tenant, workloads.c.name.in_(names)).values(told)
+    )
+
+
+def forget_workload(conn: sa.Connection, tenant: str, name: str) -> None:
+    """With its nights."""
+    done = conn.execute(workloads.delete().where(workloads.c.tenant == tenant, workloads.c.name == name))
+    gone = conn.execute(nights.delete().where(nights.c.tenant == tenant, nights.c.workload == name))
+    if not done.rowcount and not gone.rowcount:
+        raise NotFoundError("workload", name)
+
+
+QUEUED, RUNNING, COMPLETED, FAILED, SKIPPED = "queued", "running", "completed", "failed", "skipped"
+BUSY = (QUEUED, RUNNING)
+CRON, CAUGHT_UP, MANUAL = "cron", "caught_up", "manual"
+MOST_CLAIMS = 10
+GAVE_UP = f"{MOST_CLAIMS} workers began this run and none ended it; see their logs"
+LONG = ("report", "definition")
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A list leaves `report` and `definition` out: they are None there."""
+
+    id: str
+    schedule_id: str
+    tenant: str
+    planned_at: float
+    trigger: str
+    state: str
+    outcome: str | None
+    """quiet, regression or broken, when completed."""
+    reason: str | None
+    leg: int
+    claims: int
+    fence: int
+    worker: str | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    updated_at: float
+    deliveries: list[Data] | None
+    definition: Data | None = None
+    report: Data | None = None
+
+
+def add_run(
+    conn: sa.Connection,
+    schedule_id: str,
+    tenant: str,
+    planned_at: float,
+    trigger: str,
+    definition: Data,
+    skipped: str | None = None,
+) -> RunRow | None:
+    """Nothing where this planned time has its run already. A skipped one is kept with its reason."""
+    now_s = time.time()
+    row = {
+        "id": new_id(),
+        "schedule_id": schedule_id,
+        "tenant": tenant,
+        "planned_at": planned_at,
+        "trigger": trigger,
+        "state": SKIPPED if skipped else QUEUED,
+        "reason": skipped,
+        "leg": 1,
+        "claims": 0,
+        "fence": 0,
+        "created_at": now_s,
+        "finished_at": now_s if skipped else None,
+        "updated_at": now_s,
+        "definition": definition,
+    }
+    insert = insert_into(conn, night_runs)
+    id = conn.execute(insert.values(row).on_conflict_do_nothing().returning(night_runs.c.id)).scalar()
+    return get_run(conn, tenant, id) if id else None
+
+
+def get_run(conn: sa.Connection, tenant: str, id: str) -> RunRow:
+    query = sa.select(night_runs).where(night_runs.c.id == id, night_runs.c.tenant == tenant)
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise NotFoundError("run", id)
+    return RunRow(**row._mapping)
+
+
+def list_runs(
+    conn: sa.Connection, tenant: str, schedule_id: str, cursor: str | None = None, limit: int = 50
+) -> tuple[list[RunRow], str | None]:
+    """Newest first."""
+    query = sa.select(*(column for column in night_runs.c if column.name not in LONG))
+    query = query.where(night_runs.c.tenant == tenant, night_runs.c.schedule_id == schedule_id)
+    found, following = read_page(conn, query, night_runs.c.id, cursor, limit)
+    return [RunRow(**row._mapping) for row in found], following
+
+
+def find_last_run(conn: sa.Connection, schedule_id: str) -> RunRow | None:
+    columns = [column for column in night_runs.c if column.name not in LONG]
+    query = sa.select(*columns).where(night_runs.c.schedule_id == schedule_id)
+    row = conn.execute(query.order_by(night_runs.c.id.desc()).limit(1)).one_or_none()
+    return RunRow(**row._mapping) if row else None
+
+
+def is_busy(conn: sa.Connection, schedule_id: str) -> bool:
+    query = sa.select(night_runs.c.id).where(
+        night_runs.c.schedule_id == schedule_id, night_runs.c.state.in_(BUSY)
+    )
+    return conn.execute(query.limit(1)).first() is not None
+
+
+def claim_run(conn: sa.Connection, id: str, leg: int, worker: str) -> RunRow | None:
+    """Nothing where this leg is over or the schedule is removed."""
+    held = conn.execute(sa.select(night_runs).where(night_runs.c.id == id).with_for_update()).one_or_none()
+    if held is None or held.state not in BUSY or held.leg != leg:
+        return None
+    if held.claims >= MOST_CLAIMS:
+        _set(conn, id, state=FAILED, reason=GAVE_UP, fence=held.fence + 1, finished_at=time.time())
+        return None
+    started = {} if held.started_at is not None else {"started_at": time.time()}
+    numbers = {"fence": held.fence + 1, "claims": held.claims + 1}
+    _set(conn, id, state=RUNNING, worker=worker, **numbers, **started)
+    return get_run(conn, held.tenant, id)
+
+
+def set_run(conn: sa.Connection, row: RunRow, **columns: object) -> None:
+    """Under the claim's fence: of two workers that believe they have a run, one is refused."""
+    query = sa.select(night_runs.c.fence).where(night_runs.c.id == row.id)
+    fence = conn.execute(query.with_for_update()).scalar()
+    if fence != row.fence:
+        raise FencedError(f"run {row.id} was taken over, or its schedule removed")
+    if columns.get("state") in (COMPLETED, FAILED):
+        columns["finished_at"] = time.time()
+    _set(conn, row.id, **columns)
+
+
+def next_leg(conn: sa.Connection, id: str, leg: int) -> RunRow | None:
+    """For a run whose workflow is lost or given back; nothing where it has gone on meanwhile."""
+    held = conn.execute(sa.select(night_runs).where(night_runs.c.id == id).with_for_update()).one_or_none()
+    if held is None or held.state not in BUSY or held.leg != leg:
+        return None
+    _set(conn, id, state=QUEUED, leg=held.leg + 1, fence=held.fence + 1, worker=None)
+    return get_run(conn, held.tenant, id)
+
+
+def list_quiet(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -> list[tuple[str, int]]:
+    """Busy runs nobody has written about since then: id and leg."""
+    query = sa.select(night_runs.c.id, night_runs.c.leg).where(
+        night_runs.c.state.in_(BUSY), night_runs.c.updated_at < before_s
+    )
+    return [(row.id, row.leg) for row in conn.execute(query.order_by(night_runs.c.id))]
+
+
+def delete_old(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -> list[tuple[str, int]]:
+    """Ended runs that were planned before then; given back with their legs."""
+    old = sa.and_(night_runs.c.planned_at < before_s, night_runs.c.state.not_in(BUSY))
+    gone = conn.execute(night_runs.delete().where(old).returning(night_runs.c.id, night_runs.c.leg))
+    return [(row.id, row.leg) for row in gone]
+
+
+def _set(conn: sa.Connection, id: str, **columns: object) -> None:
+    values = {"updated_at": time.time(), **columns}
+    conn.execute(night_runs.update().where(night_runs.c.id == id).values(values))
+
+
+ACTIVE, PAUSED = "active", "paused"
+ADDING_LOCK = 0x41534153
+"""As an advisory lock: of two schedules with one workload, added at once, one is refused."""
+
+
+@dataclass(frozen=True)
+class ScheduleRow:
+    id: str
+    tenant: str
+    owner: str
+    name: str
+    state: str
+    reason: str | None
+    """What keeps it from running as it should, in plain words."""
+    created_at: float
+    updated_at: float
+    considered_until: float
+    """Planned times up to here have been run, skipped or passed over."""
+    definition: Data
+
+
+def create_schedule(
+    conn: sa.Connection, tenant: str, owner: str, name: str, definition: Data, now_s: float
+) -> ScheduleRow:
+    """Runs from now on; ConflictError where the tenant has its name or a workload of it already."""
+    if find_schedule(conn, tenant, name) is not None:
+        raise ConflictError(f"there is a schedule {name!r} already; remove it, or take another name", "name")
+    _check_workloads(conn, tenant, definition)
+    row = {"id": new_id(), "tenant": tenant, "owner": owner, "name": name, "state": ACTIVE}
+    times = {"created_at": time.time(), "updated_at": time.time(), "considered_until": now_s}
+    try:
+        with conn.begin_nested():
+            conn.execute(schedules.insert().values(**row, **times, definition=definition))
+    except sa.exc.IntegrityError:
+        raise ConflictError(f"there is a schedule {name!r} already", "name") from None
+    return get_schedule(conn, tenant, row["id"])
+
+
+def _check_workloads(conn: sa.Connection, tenant: str, definition: Data) -> None:
+    """A workload's history is the tenant's, under its name: two schedules would mix two jobs in it."""
+    if conn.dialect.name == "postgresql":  # SQLite has one writer at a time
+        conn.execute(sa.select(sa.func.pg_advisory_xact_lock(ADDING_LOCK)))
+    query = sa.select(schedules.c.name, schedules.c.definition).where(schedules.c.tenant == tenant)
+    taken = {name: row.name for row in conn.execute(query) for name in _workloads(row.definition)}
+    for place, name in enumerate(_workloads(definition)):
+        if name in taken:
+            raise ConflictError(
+                f"workload {name!r} is in the schedule {taken[name]!r} already, and its history is kept "
+                "under its name; give it another name here, or remove that schedule",
+                f"workloads[{place}].name",
+            )
+
+
+def _workloads(definition: Data) -> list[str]:
+    """By name; of an older release's definition, whatever it has."""
+    return [one["name"] for one in definition.get("workloads") or []]
+
+
+def get_schedule(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> ScheduleRow:
+    """By id or by name."""
+    key = schedules.c.id if is_id(id) else schedules.c.name
+    query = sa.select(schedules).where(schedules.c.tenant == tenant, key == id)
+    row = conn.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise NotFoundError("schedule", id)
+    return ScheduleRow(**row._mapping)
+
+
+def find_schedule(conn: sa.Connection, tenant: str, name: str) -> ScheduleRow | None:
+    query = sa.select(schedules).where(schedules.c.tenant == tenant, schedules.c.name == name)
+    row = conn.execute(query).one_or_none()
+    return ScheduleRow(**row._mapping) if row else None
+
+
+def list_schedules(
+    conn: sa.Connection, tenant: str, cursor: str | None = None, limit: int = 100
+) -> tuple[list[ScheduleRow], str | None]:
+    """Newest first."""
+    query = sa.select(schedules).where(schedules.c.tenant == tenant)
+    found, following = read_page(conn, query, schedules.c.id, cursor, limit)
+    return [ScheduleRow(**row._mapping) for row in found], following
+
+
+def list_active(conn: sa.Connection) -> list[str]:
+    """Of all tenants, for the clock."""
+    query = sa.select(schedules.c.id).where(schedules.c.state == ACTIVE)
+    return list(conn.scalars(query.order_by(schedules.c.id)))
+
+
+def lock_active(conn: sa.Connection, id: str) -> ScheduleRow | None:
+    """Nothing where somebody else holds it, or it is no longer active."""
+    query = sa.select(schedules).where(schedules.c.id == id, schedules.c.state == ACTIVE)
+    row = conn.execute(query.with_for_update(skip_locked=True)).one_or_none()
+    return ScheduleRow(**row._mapping) if row else None
+
+
+def set_considered(conn: sa.Connection, id: str, until: float, reason: str | None) -> None:
+    """Without `updated_at`: nobody changed anything."""
+    conn.execute(schedules.update().where(schedules.c.id == id).values(considered_until=until, reason=reason))
+
+
+def pause(conn: sa.Connection, tenant: str, id: str) -> ScheduleRow:
+    row = get_schedule(conn, tenant, id, lock=True)
+    _set_schedules(conn, row.id, state=PAUSED)
+    return get_schedule(conn, tenant, row.id)
+
+
+def resume(conn: sa.Connection, tenant: str, id: str, now_s: float) -> ScheduleRow:
+    """From now on: nights that passed meanwhile were wanted by nobody."""
+    row = get_schedule(conn, tenant, id, lock=True)
+    if row.state == PAUSED:
+        _set_schedules(conn, row.id, state=ACTIVE, considered_until=now_s, reason=None)
+    return get_schedule(conn, tenant, row.id)
+
+
+def delete_schedule(conn: sa.Connection, tenant: str, id: str) -> tuple[ScheduleRow, list[tuple[str, int]]]:
+    """With its runs, which are given back with their legs; the nights of its workloads stay."""
+    row = get_schedule(conn, tenant, id, lock=True)
+    query = sa.select(night_runs.c.id, night_runs.c.leg).where(night_runs.c.schedule_id == row.id)
+    runs = [(one.id, one.leg) for one in conn.execute(query)]
+    conn.execute(schedules.delete().where(schedules.c.id == row.id))
+    leave_workloads(conn, tenant, _workloads(row.definition))
+    return row, runs
+
+
+def _set_schedules(conn: sa.Connection, id: str, **columns: object) -> None:
+    conn.execute(schedules.update().where(schedules.c.id == id).values(updated_at=time.time(), **columns))

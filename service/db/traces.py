@@ -1,0 +1,101 @@
+"""Uploaded traces: their files, state, analysis and expiry."""
+
+import time
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from service.db.engine import insert_into, read_page
+from service.db.models import Data, new_id, trace_files, traces
+from service.errors import ConflictError, NotFoundError
+
+OPEN = "open"
+COMPLETE = "complete"
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    name: str
+    received_bytes: int
+    sha256: str | None
+    """Known when the upload is complete."""
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    id: str
+    tenant: str
+    owner: str
+    name: str
+    state: str
+    created_at: float
+    completed_at: float | None
+    expires_at: float
+    error: Data | None
+    analysis: Data | None
+    files: list[TraceFile] = field(default_factory=list)
+    """Left out in a list."""
+
+
+def create_trace(conn: sa.Connection, tenant: str, owner: str, name: str, keep_s: float) -> TraceRow:
+    id, now_s = new_id(), time.time()
+    row = {"id": id, "tenant": tenant, "owner": owner, "name": name, "state": OPEN}
+    conn.execute(traces.insert().values(**row, created_at=now_s, expires_at=now_s + keep_s))
+    return get_trace(conn, tenant, id)
+
+
+def get_trace(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> TraceRow:
+    """Locked, nobody else changes it until the transaction ends."""
+    query = sa.select(traces).where(traces.c.id == id, traces.c.tenant == tenant)
+    row = conn.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise NotFoundError("trace", id)
+    columns = (trace_files.c.name, trace_files.c.received_bytes, trace_files.c.sha256)
+    held = conn.execute(sa.select(*columns).where(trace_files.c.trace_id == id).order_by(trace_files.c.name))
+    return TraceRow(**row._mapping, files=[TraceFile(**one._mapping) for one in held])
+
+
+def list_traces(
+    conn: sa.Connection, tenant: str, cursor: str | None = None, limit: int = 50
+) -> tuple[list[TraceRow], str | None]:
+    """Newest first, without files and analysis."""
+    columns = [column for column in traces.c if column.name != "analysis"]
+    query = sa.select(*columns).where(traces.c.tenant == tenant)
+    found, following = read_page(conn, query, traces.c.id, cursor, limit)
+    return [TraceRow(**row._mapping, analysis=None) for row in found], following
+
+
+def set_received(conn: sa.Connection, id: str, name: str, received_bytes: int) -> None:
+    """How much of a file has arrived: the offset at which an upload goes on."""
+    insert = insert_into(conn, trace_files)
+    values = {"received_bytes": received_bytes, "updated_at": time.time()}
+    row = insert.values(trace_id=id, name=name, **values)
+    conn.execute(row.on_conflict_do_update(index_elements=["trace_id", "name"], set_=values))
+
+
+def complete_trace(conn: sa.Connection, tenant: str, id: str, sha256: dict[str, str]) -> TraceRow:
+    """Nothing can be uploaded to it any more."""
+    row = get_trace(conn, tenant, id, lock=True)
+    if row.state != OPEN:
+        raise ConflictError(f"trace {id} is already {row.state}", field="state")
+    for name, digest in sha256.items():
+        one = (trace_files.c.trace_id == id) & (trace_files.c.name == name)
+        conn.execute(trace_files.update().where(one).values(sha256=digest))
+    conn.execute(traces.update().where(traces.c.id == id).values(state=COMPLETE, completed_at=time.time()))
+    return get_trace(conn, tenant, id)
+
+
+def set_analysis(conn: sa.Connection, id: str, analysis: Data | None, error: Data | None = None) -> None:
+    conn.execute(traces.update().where(traces.c.id == id).values(analysis=analysis, error=error))
+
+
+def delete_trace(conn: sa.Connection, tenant: str, id: str) -> None:
+    get_trace(conn, tenant, id)
+    conn.execute(traces.delete().where(traces.c.id == id))
+
+
+def list_expired(conn: sa.Connection, now_s: float, limit: int = 100) -> list[TraceRow]:
+    """Of all tenants, for the sweep."""
+    columns = [column for column in traces.c if column.name != "analysis"]
+    query = sa.select(*columns).where(traces.c.expires_at <= now_s).order_by(traces.c.expires_at).limit(limit)
+    return [TraceRow(**row._mapping, analysis=None) for row in conn.execute(query)]

@@ -1,0 +1,212 @@
+"""A schedule's definition: cron expression, time zone, blackouts, workloads. Imports no database."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from functools import cached_property
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from pydantic import Field, field_validator, model_validator
+
+from graph.request import OPTIONS, parse_request
+from service.nightly.config import NAME, Policy, Strict, Workload, check_modes, parse
+from tools.errors import InputError
+
+ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+}
+FIELDS = "five fields: minute, hour, day of the month, month, day of the week; for instance '30 5 * * *'"
+MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Cron:
+    """Made by `parse_cron`, which has checked both."""
+
+    expression: str
+    zone: str
+
+    @cached_property
+    def _zone(self) -> ZoneInfo:
+        return ZoneInfo(self.zone)
+
+    def times(self, after_s: float) -> Iterator[float]:
+        """The planned times after this moment, in order; the same ones from wherever one begins."""
+        last = after_s
+        for moment in self._simulated(after_s):
+            planned = moment.timestamp()
+            # From inside the hour that comes twice, cron's own rule leads back into its first half.
+            if planned > last:
+                last = planned
+                yield planned
+
+    def _simulated(self, after_s: float) -> Iterator[datetime]:
+        start = datetime.fromtimestamp(after_s, UTC).astimezone(self._zone)
+        yield from CronSim(ALIASES.get(self.expression, self.expression), start)
+
+    def between(self, after_s: float, until_s: float) -> Iterator[float]:
+        for planned in self.times(after_s):
+            if planned > until_s:
+                return
+            yield planned
+
+    def next_after(self, moment_s: float) -> float | None:
+        """None where no such day ever comes."""
+        return next(self.times(moment_s), None)
+
+
+def parse_cron(expression: str, zone: str) -> Cron:
+    """Raises InputError that names the field."""
+    words = ALIASES.get(expression, expression).split()
+    if len(expression) > MOST_CHARACTERS or len(words) != 5:
+        raise InputError("cron", expression, f"must have {FIELDS}")
+    check_zone(zone)
+    try:
+        found = Cron(expression, zone)
+        never = found.next_after(0.0) is None
+    except CronSimError as error:
+        raise InputError("cron", expression, f"{error}; must have {FIELDS}") from None
+    if never:
+        raise InputError("cron", expression, "that day never comes")
+    return found
+
+
+def check_zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError, UnicodeError):
+        allowed = "must be a zone of the IANA database, for instance Europe/Berlin or UTC"
+        raise InputError("zone", name, allowed) from None
+
+
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+CLOCK = r"^([01]\d|2[0-3]):[0-5]\d$"
+MOST_BLACKOUTS = 100
+
+
+class Blackout(Strict):
+    """A time in which nothing is started: from one moment to another, or every week from hour to hour."""
+
+    start: datetime | None = Field(
+        None, description="local time of the schedule's zone unless it has its own"
+    )
+    end: datetime | None = None
+    days: list[Day] = Field([], description="on which it begins; every day if empty")
+    from_time: str | None = Field(None, alias="from", pattern=CLOCK, examples=["22:00"])
+    to_time: str | None = Field(None, alias="to", pattern=CLOCK, description="the next day, if not later")
+    reason: str | None = Field(None, max_length=200)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "Blackout":
+        once, weekly = (self.start, self.end), (self.from_time, self.to_time)
+        if not (all(once) and not any(weekly)) and not (all(weekly) and not any(once)):
+            raise ValueError("give start and end, or from and to")
+        if self.start and self.end and _naive(self.end) <= _naive(self.start):
+            raise ValueError("must end after it starts")
+        return self
+
+    def covers(self, moment_s: float, zone: str) -> bool:
+        local = datetime.fromtimestamp(moment_s, UTC).astimezone(check_zone(zone))
+        if self.start and self.end:
+            start, end = (
+                one if one.tzinfo else one.replace(tzinfo=local.tzinfo) for one in (self.start, self.end)
+            )
+            return start.timestamp() <= moment_s < end.timestamp()
+        return self._covers_weekly(local)
+
+    def _covers_weekly(self, local: datetime) -> bool:
+        start, end = (time.fromisoformat(str(one)) for one in (self.from_time, self.to_time))
+        clock = local.time()
+        if start < end:
+            return start <= clock < end and self._on(local)
+        return (clock >= start and self._on(local)) or (clock < end and self._on(local - timedelta(days=1)))
+
+    def _on(self, local: datetime) -> bool:
+        return not self.days or DAYS[local.weekday()] in self.days
+
+    @property
+    def told(self) -> str:
+        if self.start and self.end:
+            when = f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M}"
+        else:
+            when = f"{self.from_time} to {self.to_time}" + (
+                f" on {', '.join(self.days)}" if self.days else ""
+            )
+        return f"{when} ({self.reason})" if self.reason else when
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+
+
+class ScheduleSpec(Policy):
+    """The body of POST /v1/schedules."""
+
+    name: str = Field(pattern=NAME)
+    cron: str = Field(
+        description="five fields, or @daily; times are those of the zone", examples=["30 5 * * *"]
+    )
+    zone: str = Field("UTC", max_length=64, examples=["Europe/Berlin"])
+    missed: Literal["once", "skip"] = Field(
+        "once", description="a night that no worker was there for: caught up once, or left out"
+    )
+    overlap: Literal["skip", "wait"] = Field(
+        "skip", description="a night whose predecessor still runs: left out, or run after it"
+    )
+    blackouts: list[Blackout] = Field([], max_length=MOST_BLACKOUTS)
+    jitter_s: float = Field(
+        0.0, ge=0, le=6 * 3600, description="start up to so much later, by the night, to spread the load"
+    )
+
+    @field_validator("cron", mode="before")
+    @classmethod
+    def _squeezed(cls, given: object) -> object:
+        return " ".join(given.split()) if isinstance(given, str) else given
+
+    @property
+    def clock(self) -> Cron:
+        return parse_cron(self.cron, self.zone)
+
+    def blackout_at(self, moment_s: float) -> Blackout | None:
+        return next((one for one in self.blackouts if one.covers(moment_s, self.zone)), None)
+
+
+def parse_schedule(given: Mapping[str, Any], *, may_tune: bool) -> ScheduleSpec:
+    """Raises InputError for the first thing that is wrong, in a workload's scenario too."""
+    spec = parse(ScheduleSpec, given)
+    check_schedule(spec, may_tune=may_tune)
+    return spec
+
+
+def check_schedule(spec: ScheduleSpec, *, may_tune: bool) -> None:
+    """What the shape alone does not tell."""
+    parse_cron(spec.cron, spec.zone)
+    check_modes(spec, may_tune=may_tune, may_wait=True)
+    for place, workload in enumerate(spec.workloads):
+        _check_workload(spec, workload, f"workloads[{place}]")
+
+
+def _check_workload(spec: ScheduleSpec, workload: Workload, field: str) -> None:
+    for name in ("traces", "metrics"):
+        pattern = getattr(workload, name)
+        if pattern is not None and not pattern.startswith("/"):
+            raise InputError(f"{field}.{name}", pattern, "must begin at the server's root: /...")
+    if not isinstance(workload.scenario, dict):
+        raise InputError(f"{field}.scenario", workload.scenario, "must be the scenario itself")
+    try:
+        parse_request(spec.request(workload.scenario))
+    except InputError as error:
+        raise placed(error, field) from None
+
+
+def placed(error: InputError, workload: str) -> InputError:
+    """Options of sessions are the schedule's own; all else is the workload's."""
+    place = "" if error.field.partition(".")[0] in OPTIONS else f"{workload}.scenario."
+    return InputError(f"{place}{error.field}", error.given, error.allowed)

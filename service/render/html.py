@@ -1,0 +1,84 @@
+"""The report of a session as one HTML page without script or external files."""
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from service.render import terms, text
+from service.render.bars import figures_of
+from service.render.view import COLUMNS, Data, view_of
+
+TEMPLATE = "report.html.jinja"
+FILTERS = ("address", "beside_address", "gib", "percent", "seconds", "sentence", "times")
+
+
+def html_report(scenario: Data, report: Data) -> str:
+    """The whole page; every word of it that came from elsewhere is escaped."""
+    view = view_of(scenario, report)
+    return (
+        _environment()
+        .get_template(TEMPLATE)
+        .render(
+            view=view,
+            report=report,
+            figures=figures_of(view),
+            terms=terms,
+            trial_columns=COLUMNS,
+            style=Markup(stylesheet()),
+            policy=content_security_policy(),
+        )
+    )
+
+
+@cache
+def stylesheet() -> str:
+    return files("service.render").joinpath("templates/report.css").read_text("utf-8").strip()
+
+
+def content_security_policy() -> str:
+    """What the page needs, which is nothing but its own stylesheet; servers send it as a header too."""
+    digest = base64.b64encode(hashlib.sha256(stylesheet().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+@cache
+def _environment() -> Environment:
+    return make_environment(PackageLoader("service.render"))
+
+
+def make_environment(loader: BaseLoader) -> Environment:
+    """Templates in which all that is printed is one safe line, unless a filter of ours says otherwise."""
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        finalize=_printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {name: getattr(text, name) for name in FILTERS}
+    environment.filters |= {"prose": prose, "place": _place}
+    return environment
+
+
+def _printable(value: object) -> object:
+    return value if isinstance(value, Markup) else text.plain(value)
+
+
+def prose(value: object) -> Markup:
+    """Text in which `code` is set as code."""
+    parts = (
+        Markup("<code>{}</code>").format(piece) if is_code else escape(piece)
+        for is_code, piece in text.pieces(value)
+    )
+    return Markup("").join(parts)
+
+
+def _place(percentage: float) -> str:
+    """A position or width inside a figure."""
+    return f"{percentage:.3f}%"

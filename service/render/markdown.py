@@ -1,0 +1,85 @@
+"""The report of a session as GitHub Markdown."""
+
+import re
+from functools import cache
+
+from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from service.render import terms, text
+from service.render.view import COLUMNS, Data, view_of
+
+TEMPLATE = "report.md.jinja"
+# What means something anywhere in a line; an underscore inside a word does not.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|&~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+_AT_START = re.compile(r"^(#|[-+=](?=[\s=-]|$)|\d+(?=[.)](?:\s|$)))")
+
+
+def markdown_report(scenario: Data, report: Data) -> str:
+    """The whole document; what came from elsewhere cannot become a heading, a link, a table or HTML."""
+    view = view_of(scenario, report)
+    page = (
+        _environment()
+        .get_template(TEMPLATE)
+        .render(view=view, report=report, terms=terms, trial_columns=COLUMNS)
+    )
+    return tidied(page)
+
+
+def tidied(page: str) -> str:
+    """Without the empty lines that templates leave."""
+    return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
+
+
+def escape_markdown(value: object) -> str:
+    """Text that shows as it is; only `code` between backticks stays code, which nothing interprets."""
+    parts = (
+        f"`{piece}`" if is_code else _SPECIAL.sub(r"\\\g<0>", piece) for is_code, piece in text.pieces(value)
+    )
+    return _AT_START.sub(_shielded, "".join(parts))
+
+
+def _shielded(found: re.Match[str]) -> str:
+    """A number before a full stop would begin a list: there the stop is escaped, else the mark itself."""
+    mark = found.group()
+    return f"{mark}\\" if mark.isdigit() else f"\\{mark}"
+
+
+@cache
+def _environment() -> Environment:
+    return make_environment(PackageLoader("service.render"))
+
+
+def make_environment(loader: BaseLoader) -> Environment:
+    """For templates whose every value shows as it is."""
+    environment = Environment(
+        loader=loader,
+        # Markup is left alone and all else escaped, here for Markdown, by `finalize`.
+        autoescape=True,
+        finalize=_escaped,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        name: getattr(text, name) for name in ("gib", "percent", "seconds", "sentence", "times")
+    }
+    environment.filters |= {"source": _source, "cell": _cell}
+    return environment
+
+
+def _escaped(value: object) -> Markup:
+    return value if isinstance(value, Markup) else Markup(escape_markdown(value))
+
+
+def _cell(value: object) -> Markup:
+    """A bar inside code would still end the cell of a table."""
+    return Markup(escape_markdown(str(value).replace("`", "'")))
+
+
+def _source(source: Data) -> Markup:
+    """A title with where to find it; a link only where there is an address."""
+    title, address = escape_markdown(source["title"]), text.address(source["where"])
+    rest = escape_markdown(text.beside_address(source["where"]))
+    link = f"[{title}](<{address}>)" if address else title
+    return Markup(f"{link}, {rest}" if rest else link)

@@ -1,0 +1,151 @@
+"""Numbers, units and text from elsewhere as short printable strings: seconds, bytes, ages, states; control
+characters are escaped and long texts cut.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from tools.recommend.words import alike
+
+MOST_CHARACTERS = 4000
+_SPACES = re.compile(r"\s+")
+_CODE = re.compile(r"`([^`]+)`")
+_URL = re.compile(r"https?://[^\s<>\"'`,]+")
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
+_ARXIV = re.compile(r"arXiv[ :](\d{4}\.\d{4,5})")
+
+
+def plain(value: object) -> str:
+    """One printable line: terminal codes, marks that turn text around and lone surrogates are spelled out."""
+    text = _SPACES.sub(" ", str(value)).strip()
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= MOST_CHARACTERS else shown[: MOST_CHARACTERS - 1] + "…"
+
+
+def pieces(value: object) -> Iterator[tuple[bool, str]]:
+    """The text in order, cut where `code` begins and ends; True stands before code."""
+    for position, piece in enumerate(_CODE.split(plain(value))):
+        if piece:
+            yield position % 2 == 1, piece
+
+
+def address(where: object) -> str | None:
+    """The web address a source names, if it names one; never another scheme than http."""
+    text = plain(where)
+    if found := _URL.search(text):
+        return found.group()
+    paper = _ARXIV.search(text)
+    return f"https://arxiv.org/abs/{paper.group(1)}" if paper else None
+
+
+def beside_address(where: object) -> str:
+    """What a source says besides its web address: a table, a file, a paper's number."""
+    text, found = plain(where), address(where)
+    return text.replace(found, "").strip(" ,") if found else text
+
+
+def seconds(value: float, like: float | None = None) -> str:
+    """Three digits, in the unit in which they (or those of `like`, in a table) are easy to read."""
+    unit, factor = _unit(value if like is None else like)
+    # From 999.5 on three digits would be rounded to 1.00e+03.
+    told = f"{value * factor:#.3g}".rstrip(".") if value * factor < 999.5 else f"{value * factor:,.0f}"
+    return f"{told} {unit}" if value else "0"
+
+
+def seconds_alike(*values: float) -> tuple[list[str], str]:
+    """Those of one range in one unit, with the same decimals."""
+    unit, factor = _unit(max(values))
+    return alike(*(value * factor for value in values)), unit
+
+
+def seconds_span(start: float, end: float) -> str:
+    (first, last), unit = seconds_alike(start, end)
+    return f"{first} to {last} {unit}"
+
+
+def _unit(size_s: float) -> tuple[str, float]:
+    return next((one for one in _UNITS if size_s * one[1] >= 1), _UNITS[0])
+
+
+def sentence(value: object) -> str:
+    text = plain(value)
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?", "…")) else ".")
+
+
+def percent(ratio: float) -> str:
+    return f"{ratio:.1%}"
+
+
+def times(ratio: float) -> str:
+    return f"{ratio:.2f}x"
+
+
+def gib(value: float) -> str:
+    return f"{value:.1f} GiB"
+
+
+_STEPS = ((60.0, 1.0, "s"), (3600.0, 60.0, "min"), (86_400.0, 3600.0, "h"), (60 * 86_400.0, 86_400.0, "d"))
+_JUST_NOW_S = 5.0
+_BYTES = ("B", "kB", "MB", "GB", "TB")
+STATES = {
+    "queued": "queued",
+    "running": "running",
+    "waiting_approval": "waits for you",
+    "completed": "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+
+
+def age(at_s: float, now_s: float | None = None) -> str:
+    """How long ago, in one unit; a day of the calendar once that says more."""
+    passed = (time.time() if now_s is None else now_s) - at_s
+    if passed < _JUST_NOW_S:
+        return "just now"
+    for below, unit_s, unit in _STEPS:
+        if passed < below:
+            return f"{passed / unit_s:.0f} {unit}"
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
+
+
+def ago(at_s: float, now_s: float | None = None) -> str:
+    """An age in a sentence."""
+    told = age(at_s, now_s)
+    return f"{told} ago" if told[-1].isalpha() and told != "just now" else told
+
+
+def told(value: object) -> str:
+    """A field of a plan or of a case."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+
+
+def stamp(at_s: float) -> str:
+    """For machines and tooltips."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def instant(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def bytes_of(value: float) -> str:
+    """Three digits in the unit in which they are easy to read."""
+    size, unit = float(value), 0
+    while size >= 999.5 and unit < len(_BYTES) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:.3g} {_BYTES[unit]}"
+
+
+def words(name: str) -> str:
+    """A name of the code as words: `waiting_approval`, `dp_shard`."""
+    return STATES.get(name) or name.replace("_", " ")

@@ -1,0 +1,157 @@
+"""Opens what an installation is configured with: reasoner, knowledge base, limits, launch templates for
+trials.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from graph.context import Context, Limits
+from graph.reasoner.answers import Reasoner
+from graph.reasoner.rules import Rules
+from graph.request import Request
+from service.settings import Settings, process_environment
+from tools.errors import InputError
+from tools.kb import Embedder, KnowledgeBase, find_local_embedder, open_folder, open_seed, open_server
+from tools.launch.launcher import Launcher, LaunchSettings, open_launchers
+from tools.launch.template import Template, read_templates
+from tools.names import parse_address
+from tools.scenario import did_you_mean
+from tools.trials.order import RunLength
+from tools.trials.run import LaunchedTrials
+
+JOBS, RESULTS = "jobs", "trials"
+
+
+def open_trials(settings: Settings) -> LaunchedTrials | None:
+    """Nothing where no launch templates are registered. No engine is reached before a job needs it."""
+    if settings.launch_templates is None:
+        return None
+    templates = read_templates(settings.launch_templates)
+    launch = LaunchSettings(
+        root=jobs_folder(settings),
+        environment=process_environment(),
+        kubeconfig=settings.kubeconfig,
+        kube_context=settings.kube_context,
+    )
+
+    @cache
+    def launcher(name: str) -> Launcher:
+        own = {key: template for key, template in templates.items() if template.launcher == name}
+        return open_launchers(own, launch)[name]
+
+    return LaunchedTrials(
+        launcher=launcher,
+        templates=templates,
+        default_template=_default_template(settings, templates),
+        results=settings.data_dir.absolute() / RESULTS,
+        length=RunLength(settings.trial_steps, settings.trial_warmup, settings.trial_profile_steps),
+        most_runs=settings.trial_runs,
+        queue_s=settings.trial_queue_s,
+    )
+
+
+def jobs_folder(settings: Settings) -> Path:
+    return (settings.jobs_dir or settings.data_dir / JOBS).absolute()
+
+
+def check_tune(settings: Settings, request: Request) -> None:
+    """Raises InputError where the request asks for trials that cannot be had; before anything is queued."""
+    if request.mode != "tune":
+        return
+    trials = open_trials(settings)
+    if trials is None:
+        says = "this installation runs no trials: it has no launch templates (ASAP_LAUNCH_TEMPLATES)"
+        raise InputError("mode", "tune", says)
+    trials.check(request.scenario, request.template)
+
+
+def _default_template(settings: Settings, templates: dict[str, Template]) -> str:
+    """The one that is set, or the only one there is."""
+    wanted = settings.launch_template or (next(iter(templates)) if len(templates) == 1 else None)
+    if wanted is None or wanted not in templates:
+        allowed = did_you_mean(wanted or "", tuple(templates)) if templates else "the file registers none"
+        raise InputError("ASAP_LAUNCH_TEMPLATE", wanted, allowed)
+    return wanted
+
+
+KNOWLEDGE_FOLDER = "knowledge"
+
+
+def open_context(settings: Settings, *, learns: bool) -> Context:
+    """With `learns` outcomes are kept; without, what is kept is read where there is something."""
+    return Context(
+        knowledge=open_knowledge(settings) if learns or has_knowledge(settings) else open_seed(),
+        reasoner=reasoner_of(settings),
+        learns=learns,
+        trials=open_trials(settings),
+        limits=Limits(
+            session_s=settings.session_s,
+            tokens=settings.session_tokens,
+            cost=settings.session_cost,
+            device_hours=settings.session_device_hours,
+            trials=settings.session_trials,
+        ),
+    )
+
+
+def has_knowledge(settings: Settings) -> bool:
+    return settings.chroma_url is not None or (settings.data_dir / KNOWLEDGE_FOLDER).is_dir()
+
+
+def open_knowledge(settings: Settings) -> KnowledgeBase:
+    """The installation's store: a Chroma server where one is set, else a folder of its own."""
+    if settings.chroma_url is None:
+        return open_folder(settings.data_dir / KNOWLEDGE_FOLDER, embedder_of(settings))
+    host, port, secure = _chroma_address(settings.chroma_url)
+    return open_server(host, port, embedder_of(settings), ssl=secure)
+
+
+def _chroma_address(url: str) -> tuple[str, int, bool]:
+    parts = parse_address("ASAP_CHROMA_URL", url)
+    secure = parts.scheme == "https"
+    return parts.hostname or "", parts.port or (443 if secure else 8000), secure
+
+
+def embedder_of(settings: Settings) -> Embedder | None:
+    """None where none is wanted, or where the package that carries the model is not installed."""
+    if settings.embedding == "none":
+        return None
+    if settings.embedding == "minilm":
+        return find_local_embedder()
+    if not settings.embedding_base_url or not settings.embedding_model:
+        given = settings.embedding_base_url or "nothing"
+        raise InputError(
+            "ASAP_EMBEDDING_BASE_URL", given, "an endpoint needs ASAP_EMBEDDING_BASE_URL and _MODEL"
+        )
+    from tools.kb.embed import EndpointEmbedder
+
+    secret = settings.embedding_api_key
+    return EndpointEmbedder(
+        settings.embedding_base_url, settings.embedding_model, secret.get_secret_value() if secret else None
+    )
+
+
+def reasoner_of(settings: Settings) -> Reasoner:
+    """The language model where an endpoint is set, else the expert rules."""
+    if not settings.llm_base_url and not settings.llm_model:
+        return Rules()
+    if not settings.llm_base_url or not settings.llm_model:
+        missing = "ASAP_LLM_MODEL" if settings.llm_base_url else "ASAP_LLM_BASE_URL"
+        raise InputError(missing, None, "a language model needs ASAP_LLM_BASE_URL and ASAP_LLM_MODEL")
+    from graph.reasoner.client import Endpoint
+    from graph.reasoner.llm import LanguageModel
+
+    secret = settings.llm_api_key
+    try:
+        endpoint = Endpoint(
+            base_url=settings.llm_base_url,
+            model=settings.llm_model,
+            api_key=secret.get_secret_value() if secret else None,
+            timeout_s=settings.llm_timeout_s,
+            max_tokens=settings.llm_max_tokens,
+            price_per_million_input=settings.llm_input_price,
+            price_per_million_output=settings.llm_output_price,
+        )
+    except InputError as error:
+        raise InputError(f"ASAP_LLM_{error.field.upper()}", error.given, error.allowed) from None
+    return LanguageModel(endpoint)

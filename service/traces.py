@@ -1,0 +1,228 @@
+"""Uploaded traces: files on disk, analysis in the background, deletion after expiry."""
+
+import fcntl
+import hashlib
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import BinaryIO
+
+from anyio.to_thread import run_sync
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.db.engine import Database
+from service.db.traces import COMPLETE, TraceRow, delete_trace, list_expired, set_analysis
+from service.errors import ConflictError, NotFoundError
+from service.settings import Settings
+from tools.errors import AsapError, InputError
+from tools.trace.folder import is_trace_name
+
+FOLDER = "traces"
+REFERENCE = "trace:"
+"""`"traces": "trace:<id>"` in a request means an upload, anything else a folder of the server."""
+MOST_FILES = 20_000
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=+-]{0,199}")
+_CHUNK_BYTES = 1 << 20
+
+
+class NoRoomError(Exception):
+    """More came than there is room for."""
+
+
+def find_reference(traces: str) -> str | None:
+    """The id of the upload that a request names; None where it names a folder."""
+    return traces.removeprefix(REFERENCE) if traces.startswith(REFERENCE) else None
+
+
+def check_name(name: str) -> str:
+    """A plain file name of a trace: no folder, nothing hidden, nothing that a shell could misread."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        allowed = "must be a file name of at most 200 letters, digits and . _ - @ = +, without folders"
+        raise InputError("name", name, allowed)
+    if not is_trace_name(name):
+        raise InputError("name", name, "must end like a trace: .json, .json.gz, .sqlite or .xplane.pb")
+    return name
+
+
+class Uploads:
+    def __init__(self, settings: Settings) -> None:
+        self._root = (settings.traces_dir or settings.data_dir / FOLDER).absolute()
+
+    def folder(self, id: str) -> Path:
+        return self._root / id
+
+    def received(self, id: str, name: str) -> int:
+        """How much of a file has arrived."""
+        try:
+            return (self.folder(id) / check_name(name)).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def others_bytes(self, id: str, name: str) -> int:
+        """What the other files of the upload take."""
+        folder = self.folder(id)
+        files = folder.iterdir() if folder.is_dir() else ()
+        return sum(file.stat().st_size for file in files if file.name != name)
+
+    async def write(
+        self, id: str, name: str, offset: int, chunks: AsyncIterator[bytes], most_bytes: int
+    ) -> None:
+        """From the offset on: the same part sent again changes nothing. What came before a break stays."""
+        file = await run_sync(self._open, id, name, offset)
+        end = offset
+        try:
+            async for chunk in chunks:
+                end += len(chunk)
+                if end > most_bytes:
+                    raise NoRoomError
+                await run_sync(file.write, chunk)
+        finally:
+            file.close()
+
+    def digest(self, id: str, name: str) -> str:
+        found = hashlib.sha256()
+        with (self.folder(id) / check_name(name)).open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                found.update(chunk)
+        return found.hexdigest()
+
+    def discard(self, id: str) -> None:
+        """Renamed first: a folder that is half deleted must not be read as whole.
+
+        Once more does the rest, where a process died over it.
+        """
+        folder = self.folder(id)
+        doomed = folder.with_name(f".{id}.deleted")
+        shutil.rmtree(doomed, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            os.replace(folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def _open(self, id: str, name: str, offset: int) -> BinaryIO:
+        """Locked: two senders of one file would mix it up."""
+        folder = self.folder(id)
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder / check_name(name), os.O_RDWR | os.O_CREAT, 0o640)
+        file = os.fdopen(descriptor, "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _check_offset(file, offset)
+            file.truncate(offset)
+            file.seek(offset)
+        except BlockingIOError:
+            file.close()
+            raise ConflictError(f"{name} is being uploaded by somebody else", field="name") from None
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def _check_offset(file: BinaryIO, offset: int) -> None:
+    received = os.fstat(file.fileno()).st_size
+    if offset > received:
+        raise ConflictError(f"{received} bytes have arrived; go on from there, not from {offset}", "offset")
+
+
+log = logging.getLogger("asap.traces")
+NOTHING_READABLE = "no file of it could be read as a trace"
+UNEXPECTED = "the analysis failed in a way that was not expected; the server's log has it"
+
+
+class Analyses:
+    def __init__(self, database: Database, uploads: Uploads) -> None:
+        self._database, self._uploads = database, uploads
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="analysis")
+        self._lock = Lock()
+        self._begun: set[str] = set()
+
+    def want(self, row: TraceRow) -> None:
+        """Begins the analysis where it is still missing and not under way here."""
+        if row.state != COMPLETE or row.analysis is not None or row.error is not None:
+            return
+        with self._lock:
+            if row.id in self._begun:
+                return
+            self._begun.add(row.id)
+        self._threads.submit(self._run, row.id)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, id: str) -> None:
+        try:
+            self._analyse(id)
+        except Exception:  # the database is away: whoever asks next begins it again
+            log.exception("an analysis could not be kept", extra={"trace": id})
+        finally:
+            with self._lock:
+                self._begun.discard(id)
+
+    def _analyse(self, id: str) -> None:
+        from service.render.trace_figures import DRAWING, drawing_of
+        from tools.trace.report import analyse_folder
+
+        analysis, error = None, None
+        try:
+            report = analyse_folder(self._uploads.folder(id))
+            analysis = {**report.data, DRAWING: drawing_of(report.profile)}
+        except AsapError as refused:
+            # The server's own path stands in the message.
+            error = {
+                "kind": "input",
+                "message": str(refused).replace(str(self._uploads.folder(id)), "the upload"),
+            }
+        except Exception:  # kept too: it would fail again, and whoever waits for it would wait for ever
+            log.exception("analysis failed", extra={"trace": id})
+            error = {"kind": "unexpected", "message": UNEXPECTED}
+        if analysis is not None and analysis["diagnosis"] is None:
+            unreadable = analysis["unreadable"]
+            analysis, error = None, {"kind": "input", "message": NOTHING_READABLE, "unreadable": unreadable}
+        with self._database.begin() as conn:
+            set_analysis(conn, id, analysis, error)
+
+
+EVERY_S = 600.0
+
+
+def sweep(database: Database, uploads: Uploads, now_s: float) -> int:
+    """How many were deleted. Files first: files without a row would never be found again."""
+    with database.read() as conn:
+        expired = list_expired(conn, now_s)
+    for row in expired:
+        uploads.discard(row.id)
+        with suppress(NotFoundError), database.begin() as conn:  # another replica sweeps too
+            delete_trace(conn, row.tenant, row.id)
+    return len(expired)
+
+
+class Retention:
+    def __init__(self, database: Database, uploads: Uploads, every_s: float = EVERY_S) -> None:
+        self._database, self._uploads, self._every_s = database, uploads, every_s
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="retention", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                deleted = sweep(self._database, self._uploads, time.time())
+            except (SQLAlchemyError, OSError):
+                log.exception("the sweep of old traces failed; it is tried again")
+            else:
+                if deleted:
+                    log.info("deleted traces whose time was over", extra={"deleted": deleted})
+            self._stop.wait(self._every_s)

@@ -1,0 +1,169 @@
+"""/fleet and /schedules: workloads by wasted time, their last nights, and the schedules."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from service.api import schedules
+from service.api.deps import Id, PartsOf, Reader, Submitter
+from service.api.schedules import ScheduleCreate, SchedulePublic
+from service.auth import Caller
+from service.db.schedules import find_workload
+from service.errors import ConflictError, NotFoundError
+from service.nightly.config import parse
+from service.nightly.fleet import Fleet, FleetWorkload, fleet_of
+from service.nightly.report import content_security_policy, html_workload
+from service.render.terms import STATUS, hours
+from service.render.text import seconds, seconds_span
+from service.strict_json import parse_object
+from service.web.forms import CheckedForm, add_buttons
+from service.web.rendering import PageRoute, page
+from tools.errors import InputError
+
+ALARMING = ("regressed", "slower", "broken", "stale")
+
+
+@dataclass(frozen=True)
+class WorkloadView:
+    workload: FleetWorkload
+
+    @property
+    def where(self) -> str:
+        one = self.workload
+        return f"{one.num_devices:,} × {one.device}" if one.num_devices and one.device else ""
+
+    @property
+    def status(self) -> str:
+        return STATUS[self.workload.status]
+
+    @property
+    def step_time(self) -> str:
+        return seconds(self.workload.step_time_s) if self.workload.step_time_s else ""
+
+    @property
+    def change(self) -> str:
+        ratio = self.workload.change_ratio
+        return "" if ratio is None else f"{ratio:+.1%}"
+
+    @property
+    def wasted(self) -> str:
+        return hours(self.workload.wasted_device_hours_per_day)
+
+    @property
+    def is_alarming(self) -> bool:
+        return self.workload.status in ALARMING
+
+    @property
+    def trend(self) -> str:
+        """The sparkline in words."""
+        values = self.workload.spark_values
+        if not values:
+            return "no nights yet"
+        return f"step time over {len(values)} nights, from {seconds_span(values[0], values[-1])}"
+
+
+@dataclass(frozen=True)
+class FleetView:
+    fleet: Fleet
+
+    @property
+    def workloads(self) -> list[WorkloadView]:
+        return [WorkloadView(one) for one in self.fleet.workloads]
+
+    @property
+    def wasted(self) -> str:
+        return hours(self.fleet.wasted_device_hours_per_day)
+
+
+@dataclass(frozen=True)
+class ScheduleView:
+    public: SchedulePublic
+
+    @property
+    def workloads(self) -> list[str]:
+        return [str(one.get("name", "")) for one in self.public.definition.get("workloads", [])]
+
+    @property
+    def is_active(self) -> bool:
+        return self.public.state == "active"
+
+
+RUNS = 40
+HERE = "/schedules/{id}"
+
+router = APIRouter(route_class=PageRoute)
+add_buttons(
+    router,
+    HERE,
+    {
+        "pause": (schedules.pause_one, HERE),
+        "resume": (schedules.resume_one, HERE),
+        "run": (schedules.run_once, HERE),
+        "remove": (schedules.remove, "/schedules"),
+    },
+)
+
+Text = Annotated[str | None, Query(max_length=64)]
+
+
+@router.get("/fleet")
+def show_fleet(request: Request, parts: PartsOf, caller: Reader) -> Response:
+    with parts.database.read() as conn:
+        fleet = fleet_of(conn, caller.tenant)
+    return page(request, "fleet", caller, view=FleetView(fleet))
+
+
+@router.get("/fleet/{name}")
+def show_workload(name: schedules.Name, parts: PartsOf, caller: Reader) -> Response:
+    """The nightly report's own page, of what the last night said."""
+    with parts.database.read() as conn:
+        row = find_workload(conn, caller.tenant, name)
+    if row is None:
+        raise NotFoundError("workload", name)
+    text = html_workload({"at": row.updated_at, "title": "Fleet"}, row.outcome, "/fleet")
+    return HTMLResponse(text, headers={"Content-Security-Policy": content_security_policy()})
+
+
+@router.get("/schedules")
+def show_schedules(request: Request, parts: PartsOf, caller: Reader) -> Response:
+    found = schedules.list_all(parts, caller)
+    return page(request, "schedules", caller, lines=[ScheduleView(one) for one in found.items])
+
+
+@router.get("/schedules/new")
+def show_form(request: Request, parts: PartsOf, caller: Submitter) -> Response:
+    example = _example(can_mail=parts.settings.smtp_host is not None)
+    return _form(request, caller, json.dumps(example, indent=2), None)
+
+
+@router.post("/schedules/new")
+def add(request: Request, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+    text = form.get("definition", "")
+    try:
+        given = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
+        made = schedules.add(given, parts, caller, Response())
+    except (InputError, ConflictError) as error:
+        return _form(request, caller, text, str(error), 422)
+    return RedirectResponse(f"/schedules/{made.id}", 303)
+
+
+@router.get("/schedules/{id}")
+def show_one(id: Id, request: Request, parts: PartsOf, caller: Reader, cursor: Text = None) -> Response:
+    schedule = ScheduleView(schedules.get_one(id, parts, caller))
+    runs = schedules.list_runs(schedule.public.id, parts, caller, cursor, RUNS)
+    return page(request, "schedule", caller, one=schedule, runs=runs.items, next_cursor=runs.next_cursor)
+
+
+def _form(request: Request, caller: Caller, text: str, wrong: str | None, status: int = 200) -> Response:
+    return page(request, "new_schedule", caller, status, text=text, wrong=wrong)
+
+
+def _example(*, can_mail: bool) -> object:
+    """What the API's description shows, as this installation would take it."""
+    extra = ScheduleCreate.model_config.get("json_schema_extra")
+    examples = extra.get("examples") if isinstance(extra, dict) else None
+    example = examples[0] if isinstance(examples, list) and isinstance(examples[0], dict) else {}
+    return {name: part for name, part in example.items() if can_mail or name != "recipients"}

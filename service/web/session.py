@@ -1,0 +1,136 @@
+"""/sessions/{id}: the report, its figures, and the forms to decide, cancel, retry, delete and export."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import RedirectResponse, Response
+
+from service.api import sessions
+from service.api import sessions as reports
+from service.api import sessions as session_actions
+from service.api.deps import Approver, Id, PartsOf, Reader
+from service.api.sessions import DecisionCreate
+from service.db.models import new_id
+from service.db.sessions import events_after, get_session
+from service.errors import ConflictError, NotFoundError
+from service.web.accuracy import DENSE, EXPERTS, find_validation, trust_of
+from service.web.forms import CheckedForm, Form, add_buttons, text_of, whole_number
+from service.web.rendering import PageRoute, figure_answer, page
+from service.web.session_figures import FIGURES, Asked
+from service.web.session_view import brought_by_people, session_view
+from service.web.trail import trail_of
+from tools.errors import InputError
+from tools.frameworks import FORMATS
+from tools.scenario import RECOMPUTES
+
+_BY_FRAMEWORK = {"megatron-core": "megatron", "torch-fsdp": "accelerate", "torch-fsdp2": "torchtitan"}
+
+
+def format_for(request: Mapping[str, Any]) -> str:
+    framework = str((request.get("training") or {}).get("framework", ""))
+    wanted = _BY_FRAMEWORK.get(framework, framework)
+    return wanted if wanted in FORMATS else next(iter(FORMATS))
+
+
+router = APIRouter(prefix="/sessions/{id}", route_class=PageRoute)
+
+
+@router.get("")
+def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
+    with parts.database.read() as conn:
+        row = get_session(conn, caller.tenant, id)
+        events = events_after(conn, id, 0)
+    shown = session_view(row)
+    return page(
+        request,
+        "session",
+        caller,
+        shown=shown,
+        trail=trail_of(events),
+        brought=brought_by_people(events),
+        formats=FORMATS,
+        default_format=format_for(row.request or {}),
+        recomputes=RECOMPUTES,
+        trust=trust_of(find_validation(), EXPERTS if shown.has_experts else DENSE),
+        decision_id=new_id(),
+    )
+
+
+@router.get("/figures/{name}")
+def get_figure(
+    id: Id, name: str, request: Request, parts: PartsOf, caller: Reader, plan: str = "1", by: str = ""
+) -> Response:
+    """Plotly's JSON; colours are names of the stylesheet's custom properties."""
+    if name not in FIGURES:
+        raise NotFoundError("figure", name)
+    with parts.database.read() as conn:
+        shown = session_view(get_session(conn, caller.tenant, id))
+    if shown.view is None:
+        raise ConflictError(f"session {id} is {shown.row.state}; there is nothing to draw yet", field="state")
+    asked = Asked(parts, request.app.state.searched_spaces, shown, shown.view, plan, by)
+    return figure_answer(request, FIGURES[name](asked))
+
+
+HERE = "/sessions/{id}"
+PLAN = "plan."
+
+actions_router = APIRouter(prefix=HERE, route_class=PageRoute)
+add_buttons(
+    actions_router,
+    "",
+    {
+        "cancel": (session_actions.cancel, HERE),
+        "retry": (session_actions.run_again, HERE),
+        "delete": (sessions.delete, "/"),
+    },
+)
+
+
+@actions_router.post("/decision")
+def decide(id: Id, form: CheckedForm, parts: PartsOf, caller: Approver) -> Response:
+    with parts.database.read() as conn:
+        shown = session_view(get_session(conn, caller.tenant, id))
+    rank = whole_number("proposal", form.get("proposal", ""))
+    known: dict[str, Any] = next(
+        (one["plan"] for one in (shown.report or {}).get("proposals", []) if one["rank"] == rank), {}
+    )
+    given: dict[str, Any] = {
+        "action": form.get("action"),
+        "proposal": rank,
+        "id": text_of(form, "id"),
+        "comment": text_of(form, "comment"),
+    }
+    if form.get("action") == "edit":
+        given["plan"] = changed_fields(form, known)
+    session_actions.make_decision(id, DecisionCreate(**given), parts, caller)
+    return RedirectResponse(f"/sessions/{id}", 303)
+
+
+@actions_router.get("/report.md")
+def markdown(id: Id, parts: PartsOf, caller: Reader) -> Response:
+    return reports.get_report(id, parts, caller, reports.MARKDOWN)
+
+
+@actions_router.get("/proposals/{rank}/export")
+def export(id: Id, rank: reports.Rank, format: str, parts: PartsOf, caller: Reader) -> Response:
+    """The configuration as a file."""
+    return reports.export_proposal(id, rank, format, parts, caller, reports.PLAIN)
+
+
+def changed_fields(form: Form, known: dict[str, Any]) -> dict[str, Any]:
+    """What was changed in the form of a plan, by the type that the field has there."""
+    given = {name.removeprefix(PLAN): text for name, text in form.items() if name.startswith(PLAN)}
+    typed = {name: _typed(name, text, known.get(name)) for name, text in given.items() if text}
+    changed = {name: value for name, value in typed.items() if value != known.get(name)}
+    if not changed:
+        raise InputError("plan", "the plan as it is", "change at least one field")
+    return changed
+
+
+def _typed(name: str, text: str, known: object) -> object:
+    if isinstance(known, bool):
+        return text == "true"
+    if isinstance(known, int):
+        return whole_number(f"plan.{name}", text)
+    return text

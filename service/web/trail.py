@@ -1,0 +1,355 @@
+"""/sessions/{id}/trail: the events of a session as runs of graph nodes, drawn as a graph and a timeline."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+
+from service.api.deps import Id, PartsOf, Reader
+from service.db.models import TERMINAL, Data, EventRow
+from service.db.sessions import MOST_EVENTS, events_after, get_session
+from service.errors import NotFoundError
+from service.render.text import seconds, words
+from service.web.rendering import PageRoute, page
+
+_CUT = re.compile(r"and (\d{1,9}) more")
+
+
+def outcome(result: object) -> str:
+    """Empty where there is nothing short to say."""
+    if isinstance(result, list):
+        return _counted(result)
+    if not isinstance(result, dict):
+        return ""
+    found = next((said for tell in _TELLERS if (said := tell(result))), "")
+    return str(found)
+
+
+def _counted(items: list[object]) -> str:
+    """A list that was cut ends with the words `and 12 more`."""
+    cut = _CUT.fullmatch(str(items[-1])) if items else None
+    more = int(cut[1]) - 1 if cut else 0
+    return f"{len(items) + more} found" if items else "nothing found"
+
+
+def _scored(result: Data) -> str:
+    summary, step_s = result.get("summary"), result.get("step_time_s")
+    if not summary:
+        return ""
+    return f"{summary}: {seconds(step_s)}" if isinstance(step_s, float) else str(summary)
+
+
+def _searched(result: Data) -> str:
+    searched = result.get("searched")
+    plans = searched.get("plans") if isinstance(searched, dict) else None
+    return f"{plans:,} legal plans decided" if isinstance(plans, int) else ""
+
+
+def _checked(result: Data) -> str:
+    checked, faults = result.get("checked"), result.get("faults")
+    if not isinstance(checked, int) or not isinstance(faults, list):
+        return ""
+    return f"{checked} numbers, {len(faults)} differ"
+
+
+def _limited(result: Data) -> str:
+    inner = result.get("diagnosis")
+    bottleneck = (inner if isinstance(inner, dict) else result).get("bottleneck")
+    return f"limited by {bottleneck}" if bottleneck else ""
+
+
+def _proposed(result: Data) -> str:
+    struck = result.get("struck")
+    return f"{len(struck)} sentences struck" if isinstance(struck, list) else ""
+
+
+_TELLERS = (_scored, _searched, _checked, _limited, _proposed)
+
+
+SESSION = "session"
+COORDINATOR = "coordinator"
+TOOL, REASONED, ROUTED = "tool", "reasoned", "routed"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a node did."""
+
+    seq: int
+    kind: str
+    title: str
+    says: str = ""
+    seconds: str = ""
+    tokens: int = 0
+    has_more: bool = False
+    """Arguments, results, prompts: worth a look of their own."""
+
+
+@dataclass
+class Run:
+    """One run of a node, or one move of the session."""
+
+    node: str
+    seq: int
+    at_s: float
+    reason: str = ""
+    """Why the coordinator chose it."""
+    took_s: float | None = None
+    """None while it runs."""
+    steps: list[Step] = field(default_factory=list)
+    state: str | None = None
+
+    @property
+    def took(self) -> str:
+        return "" if self.took_s is None else seconds(self.took_s)
+
+    @property
+    def is_move(self) -> bool:
+        return self.state is not None
+
+
+@dataclass(frozen=True)
+class Trail:
+    runs: Sequence[Run]
+    last_seq: int
+    start_s: float
+    end_s: float
+
+    @property
+    def current(self) -> str | None:
+        """The node at work; none where the session has ended, waits or is queued."""
+        last = self.runs[-1] if self.runs else None
+        return last.node if last and not last.is_move and last.took_s is None else None
+
+    @property
+    def nodes(self) -> list[Run]:
+        """Without the coordinator's runs and the session's moves."""
+        return [run for run in self.runs if not run.is_move and run.node != COORDINATOR]
+
+    @property
+    def visits(self) -> Counter[str]:
+        return Counter(run.node for run in self.runs if not run.is_move)
+
+    @property
+    def tokens(self) -> int:
+        return sum(step.tokens for run in self.runs for step in run.steps)
+
+    @property
+    def tool_calls(self) -> int:
+        return sum(step.kind == TOOL for run in self.runs for step in run.steps)
+
+
+def trail_of(events: Sequence[EventRow]) -> Trail:
+    runs: list[Run] = []
+    open_runs: dict[str, Run] = {}
+    reason = ""
+    for event in events:
+        if event.kind == "state":
+            runs.append(_move(event))
+            open_runs.clear()
+            continue
+        key = event.key.rpartition("/")[0]
+        if key not in open_runs:
+            open_runs[key] = Run(event.node, event.seq, event.at, reason if event.node != COORDINATOR else "")
+            runs.append(open_runs[key])
+        _take(open_runs[key], event)
+        reason = str(event.content.get("reason", "")) if event.kind == ROUTED else reason
+    times = [event.at for event in events] or [0.0]
+    return Trail(runs, events[-1].seq if events else 0, times[0], times[-1])
+
+
+def _move(event: EventRow) -> Run:
+    state = str(event.content.get("state", ""))
+    told = event.content.get("error") or {}
+    reason = str(told.get("message") or event.content.get("verdict") or "")
+    return Run(SESSION, event.seq, event.at, reason, 0.0, state=state)
+
+
+def _take(run: Run, event: EventRow) -> None:
+    if event.kind == "finished":
+        run.took_s = float(event.content.get("seconds", 0.0))
+    elif event.kind != "started":
+        run.steps.append(_step(event))
+
+
+def _step(event: EventRow) -> Step:
+    told = event.content
+    title, says = _TITLES[event.kind](told) if event.kind in _TITLES else _other(event.kind, told)
+    took = told.get("seconds")
+    return Step(
+        seq=event.seq,
+        kind=event.kind,
+        title=title,
+        says=says,
+        seconds="" if took is None else seconds(float(took)),
+        tokens=int(told.get("tokens") or 0),
+        has_more=event.kind in (TOOL, REASONED),
+    )
+
+
+def _tool(told: Data) -> tuple[str, str]:
+    return words(str(told.get("tool", ""))), outcome(told.get("result"))
+
+
+def _reasoned(told: Data) -> tuple[str, str]:
+    return words(str(told.get("question", ""))), f"answered by {told.get('by', '')}"
+
+
+def _routed(told: Data) -> tuple[str, str]:
+    return f"next: {told.get('step', '')}", str(told.get("reason", ""))
+
+
+def _decided(told: Data) -> tuple[str, str]:
+    return f"{told.get('by') or 'somebody'} decided", f"{told.get('action')} proposal {told.get('proposal')}"
+
+
+def _incident(told: Data) -> tuple[str, str]:
+    return str(told.get("incident", "incident")), str(told.get("says", ""))
+
+
+def _other(kind: str, told: Data) -> tuple[str, str]:
+    return words(kind), ", ".join(f"{words(name)} {value}" for name, value in told.items())
+
+
+def _trial(told: Data) -> tuple[str, str]:
+    return f"{told.get('role') or 'trial'}: {told.get('summary', '')}", str(told.get("says", ""))
+
+
+def _waiting(told: Data) -> tuple[str, str]:
+    rest = ", ".join(f"{words(name)} {_listed(value)}" for name, value in told.items() if name != "phase")
+    phase = str(told.get("phase", "waiting")).removesuffix(f" {told.get('job')}")
+    return words(phase), rest
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+_TITLES = {
+    TOOL: _tool,
+    REASONED: _reasoned,
+    ROUTED: _routed,
+    "decided": _decided,
+    "incident": _incident,
+    "trial": _trial,
+    "waiting": _waiting,
+}
+
+
+WORKERS = ("analyzer", "proposal", "verify", "approve", "trial", "learn")
+REPORT = "report"
+BOX_WIDTH, BOX_HEIGHT = 118, 30
+LEAST_PERCENT = 0.4
+"""What takes less is drawn so wide, or it could not be seen."""
+MEANINGS = {
+    COORDINATOR: "chooses the next step",
+    "analyzer": "what limits a plan",
+    "proposal": "searches plans",
+    "verify": "computes again",
+    "approve": "asks a person",
+    "trial": "measures a plan",
+    "learn": "keeps the outcome",
+    REPORT: "puts it together",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    name: str
+    x: int
+    y: int
+    visits: int
+    is_lit: bool
+
+    @property
+    def middle(self) -> tuple[int, int]:
+        return self.x + BOX_WIDTH // 2, self.y + BOX_HEIGHT // 2
+
+    @property
+    def says(self) -> str:
+        return f"{self.name}: {MEANINGS[self.name]}; ran {self.visits} times" + (
+            ", at work now" if self.is_lit else ""
+        )
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A run on the strip, in percent of its width."""
+
+    run: Run
+    x: float
+    width: float
+    row: int
+
+
+def nodes_of(trail: Trail) -> list[Node]:
+    """The coordinator in the middle, the workers above and below, the report beside it."""
+    places = {COORDINATOR: (151, 85), REPORT: (292, 85)}
+    for index, name in enumerate(WORKERS):
+        places[name] = (10 + 141 * (index % 3), 15 + 140 * (index // 3))
+    visits, current = trail.visits, trail.current
+    return [Node(name, x, y, visits[name], name == current) for name, (x, y) in places.items()]
+
+
+def strip_of(trail: Trail) -> tuple[list[str], list[Stretch]]:
+    """The nodes that worked, in order, and when each did; time in which nobody worked is left out."""
+    runs = [run for run in trail.runs if not run.is_move]
+    worked = list(dict.fromkeys(run.node for run in runs))
+    lengths_s = [trail.end_s - run.at_s if run.took_s is None else run.took_s for run in runs]
+    whole_s = sum(lengths_s)
+    if whole_s <= 0:
+        return worked, []
+    ends_s = list(accumulate(lengths_s))
+    return worked, [
+        _stretch(run, 100 * (end_s - length_s) / whole_s, 100 * length_s / whole_s, worked)
+        for run, length_s, end_s in zip(runs, lengths_s, ends_s, strict=True)
+    ]
+
+
+def _stretch(run: Run, x: float, width: float, worked: Sequence[str]) -> Stretch:
+    wide = max(width, LEAST_PERCENT)
+    return Stretch(run, max(0.0, min(x, 100 - wide)), wide, worked.index(run.node))
+
+
+MOST_SEQ = 2**31 - 1
+
+router = APIRouter(prefix="/sessions/{id}/trail", route_class=PageRoute)
+
+Seq = Annotated[int, Path(ge=1, le=MOST_SEQ)]
+
+
+@router.get("")
+def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
+    with parts.database.read() as conn:
+        row = get_session(conn, caller.tenant, id)
+        events = events_after(conn, id, 0, MOST_EVENTS)
+    trail = trail_of(events)
+    worked, strip = strip_of(trail)
+    return page(
+        request,
+        "trail",
+        caller,
+        row=row,
+        trail=trail,
+        nodes=nodes_of(trail),
+        worked=worked,
+        strip=strip,
+        is_live=row.state not in TERMINAL,
+        is_cut=len(events) == MOST_EVENTS,
+    )
+
+
+@router.get("/{seq}")
+def show_event(id: Id, seq: Seq, request: Request, parts: PartsOf, caller: Reader) -> Response:
+    """What a step was given and what came back."""
+    with parts.database.read() as conn:
+        row = get_session(conn, caller.tenant, id)
+        found = events_after(conn, id, seq - 1, 1)
+    if not found or found[0].seq != seq:
+        raise NotFoundError("event", str(seq))
+    return page(request, "event", caller, row=row, event=found[0])

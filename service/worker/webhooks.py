@@ -1,0 +1,143 @@
+"""Sends webhooks: signed, at least once, with exponential backoff.
+
+Receivers verify X-Asap-Signature (HMAC-SHA256 of "<X-Asap-Timestamp>.<body>") and drop repeats by the
+body's `id`.
+"""
+
+import hashlib
+import hmac
+import http.client
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+
+import msgspec
+
+from service.addresses import RefusedAddressError, Target, parse_target, resolve
+from service.db.engine import Database
+from service.db.outbox import Delivery, close_delivery, put_off, take_due
+from service.settings import Settings
+from tools.errors import InputError
+
+TIMEOUT_S = 10.0
+"""Of silence."""
+LONGEST_S = 30.0
+"""For the whole request: a receiver that answers a byte at a time is never silent."""
+LEASE_S = 60.0
+"""A sender that dies leaves its deliveries due again after so long; longer than one takes."""
+FIRST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 3600.0
+MOST_ATTEMPTS = 16
+"""With these pauses: about five hours."""
+AT_A_TIME = 4
+MOST_ANSWER_BYTES = 1000
+MOST_SAID = 300
+
+_log = logging.getLogger(__name__)
+
+
+class NotDeliveredError(Exception):
+    """The receiver answered, but not with success."""
+
+
+class Webhooks:
+    def __init__(self, settings: Settings, database: Database, first_pause_s: float = FIRST_PAUSE_S) -> None:
+        secret = settings.webhook_secret
+        self._secret = secret.get_secret_value().encode() if secret else b""
+        self._private_allowed = settings.webhook_private
+        self._database, self._first_pause_s = database, first_pause_s
+
+    def send_due(self) -> None:
+        with self._database.begin() as conn:
+            due = take_due(conn, LEASE_S, AT_A_TIME)
+        if due:
+            with ThreadPoolExecutor(AT_A_TIME) as threads:
+                list(threads.map(self._send, due))
+
+    def _send(self, delivery: Delivery) -> None:
+        try:
+            answer = self._post(delivery)
+        except (InputError, RefusedAddressError) as error:
+            self._fail(delivery, str(error), final=True)
+        except (OSError, http.client.HTTPException, NotDeliveredError, UnicodeError) as error:
+            says = _as_text(str(error)) or type(error).__name__
+            self._fail(delivery, says, delivery.attempts >= MOST_ATTEMPTS)
+        else:
+            with self._database.begin() as conn:
+                close_delivery(conn, delivery.id, answer)
+
+    def _fail(self, delivery: Delivery, answer: str, final: bool) -> None:
+        pause_s = min(self._first_pause_s * 2 ** (delivery.attempts - 1), LONGEST_PAUSE_S)
+        _log.warning("webhook %s not delivered: %s", delivery.id, answer, extra={"final": final})
+        with self._database.begin() as conn:
+            put_off(conn, delivery.id, answer, None if final else time.time() + pause_s)
+
+    def _post(self, delivery: Delivery) -> str:
+        body = msgspec.json.encode(delivery.body)
+        signed = signed_headers(self._secret, delivery.id, body)
+        return post(delivery.url, body, signed, self._private_allowed)
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], private_allowed: bool) -> str:
+    """What the receiver answered; NotDeliveredError where that is no success, OSError from the network."""
+    target = parse_target(url, private_allowed)
+    connection = _connect(target, resolve(target, private_allowed))
+    own = {"Host": target.host_header, "Content-Type": "application/json", "User-Agent": "asap"}
+    with closing(connection), _ended_in_time(connection.sock):
+        connection.request("POST", target.path, body, {**own, **headers})
+        response = connection.getresponse()
+        response.read(MOST_ANSWER_BYTES)
+    answer = _as_text(f"{response.status} {response.reason}")
+    if not 200 <= response.status < 300:
+        raise NotDeliveredError(answer)
+    return answer
+
+
+def _as_text(said: str) -> str:
+    """A receiver's words as a person can read them, and PostgreSQL keep them: it takes no NUL."""
+    return "".join(one if one.isprintable() else "?" for one in said[:MOST_SAID])
+
+
+@contextmanager
+def _ended_in_time(connection: socket.socket) -> Iterator[None]:
+    """Whoever still reads or writes after LONGEST_S gets an error."""
+
+    def end() -> None:
+        with suppress(OSError):
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # TLS's own would wait for its lock
+
+    timer = threading.Timer(LONGEST_S, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def signed_headers(secret: bytes, id: str, body: bytes) -> dict[str, str]:
+    timestamp = str(int(time.time()))
+    return {
+        "X-Asap-Delivery": id,
+        "X-Asap-Timestamp": timestamp,
+        "X-Asap-Signature": f"sha256={signature(secret, timestamp, body)}",
+    }
+
+
+def signature(secret: bytes, timestamp: str, body: bytes) -> str:
+    return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+
+
+def _connect(target: Target, address: str) -> http.client.HTTPConnection:
+    """To the checked address, while the certificate is that of the name."""
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=TIMEOUT_S)
+    plain = socket.create_connection((address, target.port), TIMEOUT_S)
+    if target.scheme == "http":
+        connection.sock = plain
+    else:
+        connection.sock = ssl.create_default_context().wrap_socket(plain, server_hostname=target.host)
+    return connection

@@ -1,0 +1,135 @@
+"""The constants that no datasheet gives: few, named, bounded, the same for every model.
+
+value = prior * factors in "at" * exp(sum of the shifts on every level of LEVELS), within bounds.
+`kb_seed/calibration/coefficients.toml` defines them, `fitted.json` beside it holds the shifts of `make
+fit`. An unknown framework or generation has no shift of its own.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+
+import numpy as np
+
+import kb_seed
+from tools.cost.inputs import Array, Columns
+from tools.errors import DataError
+
+LEVELS = ("everywhere", "generation", "device", "framework", "stack")
+"""A stack is a framework on a device generation."""
+
+
+@dataclass(frozen=True)
+class Coefficients(Columns):
+    """The value of each constant for each row (or one value for all rows)."""
+
+    gemm_efficiency: Array
+    fp8_gain: Array
+    mxfp8_gain: Array
+    fp4_gain: Array
+    gemm_wave_weight: Array
+    gemm_depth_half: Array
+    grouped_gemm_ratio: Array
+    grouped_low_precision_ratio: Array
+    attention_efficiency: Array
+    attention_head_dim_half: Array
+    attention_score_passes: Array
+    elementwise_traffic: Array
+    loss_traffic: Array
+    cast_traffic: Array
+    routing_traffic: Array
+    selective_recompute: Array
+    fast_link_efficiency: Array
+    slow_link_efficiency: Array
+    rank_latency_s: Array
+    tp_exposed: Array
+    cp_exposed: Array
+    ep_exposed: Array
+    pp_exposed: Array
+    dp_exposed: Array
+    optimizer_traffic: Array
+    host_kernel_s: Array
+    host_moe_kernels: Array
+    host_expert_kernels: Array
+    micro_batch_overhead_s: Array
+    step_overhead_s: Array
+    scale_jitter: Array
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Prior, bounds and how far each level may move the constant (standard deviations in log space)."""
+
+    name: str
+    prior: float
+    low: float
+    high: float
+    spread: Mapping[str, float]
+    meaning: str
+    source: str
+    at: Mapping[str, float]  # priors that differ by "level:key"
+
+
+@dataclass(frozen=True)
+class RowKeys:
+    """To which device, generation and framework each row belongs."""
+
+    generation: Sequence[str]
+    device: Sequence[str]
+    framework: Sequence[str]
+
+    def key(self, level: str, row: int) -> str:
+        if level == "everywhere":
+            return "all"
+        if level == "stack":
+            return f"{self.framework[row]}/{self.generation[row]}"
+        columns = {"generation": self.generation, "device": self.device, "framework": self.framework}
+        return columns[level][row]
+
+
+LevelShifts = Mapping[str, Mapping[str, float]]
+"""Of one constant, by level and key."""
+Shifts = Mapping[str, LevelShifts]
+
+
+@cache
+def definitions() -> tuple[Definition, ...]:
+    table = tomllib.loads(kb_seed.folder("calibration").joinpath("coefficients.toml").read_text())
+    names = {f.name for f in fields(Coefficients)}
+    if set(table) != names:
+        raise DataError(f"coefficients.toml and the model differ in {sorted(set(table) ^ names)}")
+    return tuple(_definition(name, table[name]) for name in sorted(names))
+
+
+def _definition(name: str, entry: Mapping[str, object]) -> Definition:
+    known = {"prior", "low", "high", "spread", "meaning", "source", "at"}
+    if set(entry) - known:
+        raise DataError(f"coefficients.toml: {name} has unknown keys {sorted(set(entry) - known)}")
+    found = Definition(name=name, **{"at": {}, **entry})  # type: ignore[arg-type]
+    if not 0 < found.low <= found.prior <= found.high:  # zero has no logarithm to shift
+        raise DataError(f"coefficients.toml: {name} needs 0 < low <= prior <= high")
+    return found
+
+
+def resolve(keys: RowKeys, shifts: Shifts) -> Coefficients:
+    """The constants of each row; one row in `keys` gives scalars, which hold for any number of plans."""
+    rows = range(len(keys.generation))
+    columns = {}
+    for d in definitions():
+        values = np.array([_value(d, keys, row, shifts.get(d.name, {})) for row in rows])
+        columns[d.name] = values if len(values) > 1 else values[0]
+    return Coefficients(**columns)
+
+
+def _value(d: Definition, keys: RowKeys, row: int, shifts: LevelShifts) -> float:
+    return float(np.clip(np.exp(log_value(d, keys, row, shifts)), d.low, d.high))
+
+
+def log_value(d: Definition, keys: RowKeys, row: int, shifts: LevelShifts) -> float:
+    """Prior, factors and shifts of one row, before the bounds."""
+    total = np.log(d.prior)
+    for level in LEVELS:
+        key = keys.key(level, row)
+        total += np.log(d.at.get(f"{level}:{key}", 1.0)) + shifts.get(level, {}).get(key, 0.0)
+    return float(total)

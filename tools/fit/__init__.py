@@ -1,1 +1,0 @@
-"""Learning the cost model's constants from published measurements: `make fit`."""

@@ -1,0 +1,185 @@
+"""Lexical search and ranking: terms, BM25 over what one tenant may read, fusion with vectors and facets.
+
+Okapi BM25 (Robertson and Zaragoza, 2009) with Lucene's non-negative inverse document frequency.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property, lru_cache
+from itertools import pairwise
+from typing import TypeVar
+
+from tools.kb.entries import Entry, Facets, Hit, Match, agreement
+
+_WORD = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
+_JOINT = re.compile(r"[-_./]")
+_JOINT_OF_NUMBERS = re.compile(r"[-_/]")
+_CAMEL = re.compile(r"[A-Z](?<=[a-z].)(?=[a-z])")
+# Names that would fall apart into words which say nothing and are dropped.
+_SPACED = ("all reduce", "all gather", "all to all", "out of memory", "mixture of experts")
+_SAME = {"outofmemory": "oom", "mixtureofexperts": "moe"}
+_STOP = """
+a about after all also an and any are as at be been before but by can do does each every few for
+from has have how if in into is it its less like many may more most much no not of off on one
+only or other our out over per set so some such than that the their them then there these they
+this those to too under up us use used using very was we were what when where which while who
+why will with would you your
+"""
+_SHORT_FORMS = {
+    "tensor parallel": "tp", "pipeline parallel": "pp", "context parallel": "cp", "expert parallel": "ep",
+    "data parallel": "dp", "sequence parallel": "sp", "virtual pipeline": "vpp",
+    "interleaved pipeline": "vpp", "interleaved schedule": "vpp", "fully sharded": "fsdp",
+    "activation checkpointing": "recompute", "gradient checkpointing": "recompute",
+    "micro batch": "microbatch", "reduce scatter": "reducescatter",
+}  # fmt: skip
+# Searched from the shortest stem on, so the longest ending is found.
+_ENDING = re.compile("(?:i[zs]ations?|i[zs]ing|i[zs]e[ds]?|ations?|ings?|isms?|ies|es|ed|e|(?<!s)s|y)$")
+_SHORTEST_STEM = 4
+_DOUBLED = tuple(letter * 2 for letter in "bdgmnprt")
+
+
+def tokenize(text: str) -> list[str]:
+    """The terms of a text in order, repetitions kept; short forms of spelt-out names follow at the end."""
+    plain = _CAMEL.sub(r"-\g<0>", text).lower()
+    for name in _SPACED:
+        plain = plain.replace(name, name.replace(" ", "-"))
+    terms = [term for word in _WORD.findall(plain) for term in _terms_of(word)]
+    short_forms = _short_forms()
+    return terms + [short_forms[pair] for pair in pairwise(terms) if pair in short_forms]
+
+
+@lru_cache(maxsize=65536)
+def _terms_of(word: str) -> tuple[str, ...]:
+    """The whole word without its joints, and its parts where it has any; of numbers the parts alone."""
+    if word.isalnum():
+        return (_stem(word),) if _says_something(word) else ()
+    parts = _JOINT.split(word)
+    if all(part.isdigit() for part in parts):
+        return tuple(number for number in _JOINT_OF_NUMBERS.split(word) if _says_something(number))
+    whole = "".join(parts)
+    return (_SAME.get(whole) or _stem(whole), *(_stem(part) for part in parts if _says_something(part)))
+
+
+def _says_something(word: str) -> bool:
+    return len(word) > 1 and word not in _stop_words()
+
+
+def _stem(word: str) -> str:
+    """Without its ending, where enough remains: shards, sharded and sharding are one term."""
+    found = _ENDING.search(word, _SHORTEST_STEM)
+    if not found:
+        return word
+    stem = word[: found.start()]
+    return stem[:-1] if stem.endswith(_DOUBLED) else stem
+
+
+@cache
+def _stop_words() -> frozenset[str]:
+    return frozenset(_STOP.split())
+
+
+@cache
+def _short_forms() -> dict[tuple[str, str], str]:
+    spelt = ((names.split(), short) for names, short in _SHORT_FORMS.items())
+    return {(_stem(first), _stem(second)): _stem(short) for (first, second), short in spelt}
+
+
+SATURATION = 1.2
+"""k1: how soon repeating a term stops counting."""
+LENGTH_PENALTY = 0.75
+"""b: how much longer texts are held against."""
+TITLE_WEIGHT = 2
+"""A term in the title counts as so many in the text."""
+
+
+class LexicalIndex:
+    """Term counts of a fixed set of documents, each a title and a text."""
+
+    def __init__(self, documents: Iterable[tuple[str, str]]) -> None:
+        self._counts = [_count(title, text) for title, text in documents]
+        lengths = [counts.total() for counts in self._counts]
+        mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
+        self._norms = [
+            SATURATION * (1 - LENGTH_PENALTY + LENGTH_PENALTY * length / mean) for length in lengths
+        ]
+
+    def scores(self, query: str) -> Sequence[float]:
+        """How well each document answers, in the order of the documents; 0 where it shares no term."""
+        totals = [0.0] * len(self._counts)
+        # A term that the query repeats counts once more, but less and less: reports repeat themselves.
+        for term, asked in Counter(tokenize(query)).items():
+            frequencies = [counts.get(term, 0) for counts in self._counts]
+            found = sum(1 for frequency in frequencies if frequency)
+            if not found:
+                continue
+            weight = math.log1p((len(totals) - found + 0.5) / (found + 0.5)) * (1 + math.log(asked))
+            for position, frequency in enumerate(frequencies):
+                if frequency:
+                    totals[position] += weight * frequency / (frequency + self._norms[position])
+        return totals
+
+
+def _count(title: str, text: str) -> Counter[str]:
+    counts = Counter(tokenize(text))
+    for term in tokenize(title):
+        counts[term] += TITLE_WEIGHT
+    return counts
+
+
+class Shelf:
+    """A fixed set of entries; made anew when a record is added to the store."""
+
+    def __init__(self, entries: Sequence[Entry], store_size: int) -> None:
+        self.entries = entries
+        self.store_size = store_size
+
+    @cached_property
+    def by_id(self) -> dict[str, Entry]:
+        return {entry.id: entry for entry in self.entries}
+
+    @cached_property
+    def lexical(self) -> LexicalIndex:
+        return LexicalIndex((entry.title, entry.text) for entry in self.entries)
+
+
+Key = TypeVar("Key")
+# How much each opinion counts; words and meaning count one each.
+FACETS_WEIGHT = 0.2
+STATUS_BONUS = {"confirmed": 0.1, "hypothesis": 0.0, "refuted": 0.0}
+
+
+def fuse(
+    entries: Sequence[Entry],
+    lexical: Sequence[float],
+    vector: Mapping[str, float],
+    asked: Facets,
+    limit: int,
+) -> list[Hit]:
+    """The best entries, best first; `lexical` is in the order of the entries, `vector` by entry key.
+
+    Facets alone find an entry only when there is nothing else to go by.
+    """
+    words, meaning = _to_unit(dict(enumerate(lexical))), _to_unit(vector)
+    hits = []
+    for position, entry in enumerate(entries):
+        word, sense = words.get(position, 0.0), meaning.get(entry.key, 0.0)
+        agreed = agreement(asked, entry.facets)
+        found = position in words or entry.key in meaning
+        if found or (agreed > 0 and not words and not meaning):
+            score = word + sense + FACETS_WEIGHT * agreed
+            matched = _matched(lexical=position in words, vector=entry.key in meaning, facets=agreed > 0)
+            hits.append(Hit(entry, score + STATUS_BONUS[entry.status], matched))
+    hits.sort(key=lambda hit: (-hit.score, hit.entry.id))
+    return hits[:limit]
+
+
+def _matched(**found: bool) -> tuple[Match, ...]:
+    return tuple(name for name, yes in found.items() if yes)  # type: ignore[misc]
+
+
+def _to_unit(scores: Mapping[Key, float]) -> dict[Key, float]:
+    """Only what scored at all, divided by the best."""
+    best = max(scores.values(), default=0.0)
+    return {key: score / best for key, score in scores.items() if score > 0} if best > 0 else {}

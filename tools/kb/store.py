@@ -1,0 +1,247 @@
+"""Chroma, embedded in a folder or as a server: the ledger of cases and the vectors of entries.
+
+In a file of its own because it imports chromadb. One vector collection per embedder and seed version.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+import chromadb
+import httpx
+from chromadb.api import ClientAPI
+from chromadb.api.client import Client
+from chromadb.api.models.Collection import Collection
+from chromadb.api.types import Where
+from chromadb.config import Settings
+from chromadb.errors import ChromaError, NotFoundError
+
+from tools.kb.embed import Embedder
+from tools.kb.entries import Entry, KnowledgeError
+from tools.kb.ledger import Record
+
+LEDGER = "asap-cases"
+_TIMEOUT_S = 30.0
+_PUBLIC = ""
+_NO_VECTOR: list[Sequence[float] | Sequence[int]] = [[1.0]]
+_OPENING = Lock()
+"""Chroma keeps its clients in a dictionary without one: a worker and a page that opened the same folder at
+once broke each other."""
+
+
+@contextmanager
+def chroma_errors(doing: str) -> Iterator[None]:
+    """Chroma reports its troubles in several families of exceptions; outside there is one."""
+    try:
+        yield
+    except (ChromaError, httpx.HTTPError, OSError, ValueError) as error:
+        raise KnowledgeError(f"cannot {doing}: {error}") from error
+
+
+def open_folder_client(folder: Path) -> ClientAPI:
+    """Chroma in this process, its files in `folder`, which is made when it is not there."""
+    with chroma_errors(f"open the knowledge base in {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _OPENING:
+            return chromadb.PersistentClient(folder, settings=_settings())
+
+
+def open_server_client(host: str, port: int, *, ssl: bool = False) -> ClientAPI:
+    """The Chroma server at this address."""
+    with chroma_errors(f"reach the Chroma server at {host}:{port}"):
+        # Chroma's client would wait for ever, in its constructor already: ask first whether anybody answers.
+        alive = f"{'https' if ssl else 'http'}://{host}:{port}/api/v2/heartbeat"
+        httpx.get(alive, timeout=_TIMEOUT_S).raise_for_status()
+        with _OPENING:
+            client = chromadb.HttpClient(host, port, ssl=ssl, settings=_settings())
+        for session in _sessions(client):
+            session.timeout = httpx.Timeout(_TIMEOUT_S)
+        return client
+
+
+def _sessions(client: ClientAPI) -> Iterator[httpx.Client]:
+    """The connections of a client to a server, which it neither limits in time nor closes by itself."""
+    for owner in (client, getattr(client, "_admin_client", None)):
+        session = getattr(getattr(owner, "_server", None), "_session", None)
+        if isinstance(session, httpx.Client):
+            yield session
+
+
+def _settings() -> Settings:
+    # Not from a .env file: that is ASAP's own, and its settings are given explicitly.
+    return Settings(_env_file=None, anonymized_telemetry=False)
+
+
+def tenant_field(tenant: str | None) -> str:
+    """How a tenant stands in metadata: Chroma cannot look for what is absent."""
+    return _PUBLIC if tenant is None else tenant
+
+
+def belonging_to(tenants: Iterable[str | None]) -> Where:
+    """The filter for what belongs to one of these tenants."""
+    names: list[Any] = [tenant_field(tenant) for tenant in tenants]
+    return cast(Where, {"tenant": {"$in": names}})
+
+
+class ChromaStore:
+    """A `CaseStore` in a Chroma collection."""
+
+    def __init__(self, client: ClientAPI) -> None:
+        self._client = client
+        with chroma_errors("open the collection of cases"):
+            self._ledger = client.get_or_create_collection(LEDGER, embedding_function=None)
+
+    def size(self) -> int:
+        with chroma_errors("count the cases"):
+            return self._ledger.count()
+
+    def read(self, tenants: Sequence[str | None] | None) -> list[Record]:
+        where = None if tenants is None else belonging_to(tenants)
+        with chroma_errors("read the cases"):
+            found = self._ledger.get(where=where, include=["metadatas"])
+        return [
+            _record(key, metadata)
+            for key, metadata in zip(found["ids"], found["metadatas"] or [], strict=True)
+        ]
+
+    def append(self, record: Record) -> Record:
+        metadata = {
+            "kind": record.kind,
+            "tenant": tenant_field(record.tenant),
+            "body": json.dumps(record.body, allow_nan=False),
+        }
+        with chroma_errors(f"store {record.key}"):
+            # Chroma's add leaves a record that has the id already.
+            self._ledger.add(ids=[record.key], embeddings=_NO_VECTOR, metadatas=[metadata])
+            kept = self._ledger.get(ids=[record.key], include=["metadatas"])
+        if not kept["metadatas"]:
+            raise KnowledgeError(f"cannot store {record.key}: it was not there when read back")
+        return _record(record.key, kept["metadatas"][0])
+
+    def close(self) -> None:
+        if isinstance(self._client, Client):
+            self._client.close()
+        for session in _sessions(self._client):
+            session.close()
+
+
+def _record(key: str, metadata: Mapping[str, Any]) -> Record:
+    try:
+        body = json.loads(metadata["body"])
+        return Record(key, metadata["kind"], metadata["tenant"] or None, body)
+    except (KeyError, TypeError, ValueError) as error:
+        raise KnowledgeError(f"the stored record {key} cannot be read: {error}") from error
+
+
+PREFIX = "asap-vectors-"
+_CANDIDATES = 50
+# The title and the symptoms or the beginning of the story: longer texts blur what they are about (recall@3 of
+# vectors alone on the retrieval benchmark: 0.71 with 300 characters, 0.68 with 600 and with 1,200).
+_GIST_CHARACTERS = 300
+_BATCH = 64
+_MOST_BEFORE_A_SEARCH = 16
+Result = TypeVar("Result")
+
+
+class VectorIndex:
+    """Vectors of one embedder, made as they are needed."""
+
+    def __init__(self, client: ClientAPI, embedder: Embedder, seed_version: str) -> None:
+        self._client, self._embedder, self._seed_version = client, embedder, seed_version
+        digest = sha256(f"{embedder.identity}\n{seed_version}".encode()).hexdigest()
+        self.name = f"{PREFIX}{digest[:24]}"
+        self._collection: Collection | None = None
+        self._present: set[str] = set()
+
+    def similarities(self, query: str, entries: Sequence[Entry], tenant: str | None) -> dict[str, float]:
+        """How near the query is in meaning to the nearest of these entries, by entry key: a cosine."""
+        return self._with_collection("search the vectors", lambda: self._nearest(query, entries, tenant))
+
+    def missing(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those of the entries that have no vector yet."""
+        return self._with_collection("look for vectors", lambda: self._missing(entries))
+
+    def add(self, entries: Sequence[Entry]) -> int:
+        """Makes the vectors that are missing and returns how many that were."""
+        return self._with_collection("store vectors", lambda: self._add(entries))
+
+    def rebuild(self, entries: Sequence[Entry]) -> int:
+        """Drops all vectors, those of other embedders and older seeds too, and makes them anew."""
+        with chroma_errors("drop the old vectors"):
+            for collection in self._client.list_collections():
+                if collection.name.startswith(PREFIX):
+                    self._client.delete_collection(collection.name)
+        self._forget()
+        return self.add(entries)
+
+    def _with_collection(self, doing: str, work: Callable[[], Result]) -> Result:
+        """Once more with a new collection when someone re-indexed meanwhile."""
+        with chroma_errors(doing):
+            try:
+                return work()
+            except NotFoundError:
+                self._forget()
+                return work()
+
+    def _nearest(self, query: str, entries: Sequence[Entry], tenant: str | None) -> dict[str, float]:
+        missing = self._missing(entries)
+        if len(missing) > _MOST_BEFORE_A_SEARCH:
+            raise KnowledgeError(f"{len(missing)} entries have no vectors yet; 'asap kb reindex' makes them")
+        self._add(missing)
+        vectors: list[Any] = self._embedder.embed([query])
+        found = self._opened().query(
+            query_embeddings=vectors,
+            n_results=_CANDIDATES,
+            where=belonging_to({None, tenant}),
+            include=["distances"],
+        )
+        distances = found["distances"] or [[]]
+        return {key: 1.0 - distance for key, distance in zip(found["ids"][0], distances[0], strict=True)}
+
+    def _add(self, entries: Sequence[Entry]) -> int:
+        missing = self._missing(entries)
+        for batch in _batches(missing):
+            self._embed(batch)
+            self._present |= {entry.key for entry in batch}
+        return len(missing)
+
+    def _missing(self, entries: Sequence[Entry]) -> list[Entry]:
+        unknown = [entry for entry in entries if entry.key not in self._present]
+        for batch in _batches(unknown):
+            there = self._opened().get(ids=[entry.key for entry in batch], include=[])["ids"]
+            self._present |= set(there)
+        return [entry for entry in unknown if entry.key not in self._present]
+
+    def _embed(self, entries: Sequence[Entry]) -> None:
+        vectors: list[Any] = self._embedder.embed([_gist(entry) for entry in entries])
+        self._opened().add(
+            ids=[entry.key for entry in entries],
+            embeddings=vectors,
+            metadatas=[{"tenant": tenant_field(entry.tenant)} for entry in entries],
+        )
+
+    def _opened(self) -> Collection:
+        if self._collection is None:
+            self._collection = self._client.get_or_create_collection(
+                self.name,
+                embedding_function=None,
+                configuration={"hnsw": {"space": "cosine"}},
+                metadata={"embedder": self._embedder.identity, "seed": self._seed_version},
+            )
+        return self._collection
+
+    def _forget(self) -> None:
+        self._collection, self._present = None, set()
+
+
+def _gist(entry: Entry) -> str:
+    return f"{entry.title}\n{entry.text}"[:_GIST_CHARACTERS]
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    for start in range(0, len(entries), _BATCH):
+        yield entries[start : start + _BATCH]

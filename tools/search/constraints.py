@@ -1,0 +1,186 @@
+"""What the user fixes or restricts: allowed values of plan fields, a memory cap, how much may change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast, get_args
+
+from tools.errors import InputError
+from tools.scenario import RECOMPUTES, SCHEDULES, Plan
+from tools.scenario.spec import build, refuse_unknown, shown
+
+FIELDS = tuple(Plan.model_fields)
+CHECKPOINT_FIELDS = ("tp", "pp")
+"""Degrees that the layout of a saved checkpoint depends on, where it is not resharded on load."""
+DEFAULT_MEMORY_FRACTION = 0.92
+"""Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
+_ANY: dict[str, object] = {
+    **dict.fromkeys(FIELDS, 1),
+    "sequence_parallel": False,
+    "recompute": "none",
+    "schedule": "1f1b",
+}
+_OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space")
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "sequence_parallel": (False, True),
+    "recompute": RECOMPUTES,
+    "schedule": SCHEDULES,
+}
+"""Fields without an order: `min` and `max` mean nothing for them."""
+_FORMS = 'allowed: a value of that field, a list of values, or {"not": [...], "min": n, "max": n}'
+
+Space = Literal["practice", "all"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The form `{"not": [...], "min": n, "max": n}` of a constraint; each part may be absent."""
+
+    excluded: tuple[object, ...] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def permits(self, value: object) -> bool:
+        if value in self.excluded:
+            return False
+        low = self.minimum is None or cast(int, value) >= self.minimum
+        return low and (self.maximum is None or cast(int, value) <= self.maximum)
+
+    def __str__(self) -> str:
+        parts = [f"not {' or '.join(map(str, self.excluded))}"] if self.excluded else []
+        parts += [] if self.minimum is None else [f"at least {self.minimum}"]
+        parts += [] if self.maximum is None else [f"at most {self.maximum}"]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """`allowed` maps a plan field to the values it may take, `limits` to what it may not; a field that is in
+    neither may take any value, one that is in both must satisfy both.
+
+    `space` is what the user asked to be searched: `practice` (plans that people run) or `all`. It is stored
+    and has no effect yet: every legal plan is searched in both cases.
+    """
+
+    allowed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    max_memory_fraction: float = DEFAULT_MEMORY_FRACTION
+    max_changes: int | None = None
+    """At most so many fields may differ from today's plan; dp and schedule follow from the others."""
+    excluded: tuple[Mapping[str, object], ...] = ()
+    """A plan that has all values of one of these is left out: it was measured, or would fail like another."""
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    space: Space = "practice"
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The plan fields that are restricted."""
+        return tuple(dict.fromkeys((*self.allowed, *self.limits)))
+
+    def permits(self, name: str, value: object) -> bool:
+        """Whether the plan field may have the value."""
+        limit = self.limits.get(name)
+        return (name not in self.allowed or value in self.allowed[name]) and (
+            limit is None or limit.permits(value)
+        )
+
+    def describe(self, name: str) -> str:
+        """The restriction of a plan field in words: "4 or 8", "not 8, at most 16"."""
+        parts = [" or ".join(map(str, self.allowed[name]))] if name in self.allowed else []
+        return ", ".join([*parts, *([str(self.limits[name])] if name in self.limits else [])])
+
+
+def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constraints:
+    """From the scenario's `constraints`: `{"tp": [4, 8], "pp": {"max": 4}, "max_memory_fraction": 0.9}`."""
+    refuse_unknown(given, (*FIELDS, *_OTHER_KEYS), "constraints.")
+    stated = {name: given[name] for name in FIELDS if given.get(name) is not None}
+    limits = {name: _limit(name, value) for name, value in stated.items() if isinstance(value, dict)}
+    allowed = {
+        name: _values(name, value, f"constraints.{name}")
+        for name, value in stated.items()
+        if name not in limits
+    }
+    if _flag(given, "keep_checkpoint_layout"):
+        allowed |= _kept(today, Constraints(allowed, limits=limits))
+    changes = given.get("max_changes")
+    if changes is not None and (today is None or not _is_count(changes)):
+        raise InputError(
+            "constraints.max_changes", changes, "allowed: 0 or more, where the scenario has a plan"
+        )
+    return Constraints(allowed, _fraction(given), changes, limits=limits, space=_space(given))
+
+
+def _values(name: str, given: object, place: str) -> tuple[object, ...]:
+    values = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not values or any(value is None for value in values):
+        raise InputError(place, shown(given), _FORMS)
+    return tuple(_value(name, value, place) for value in values)
+
+
+def _value(name: str, given: object, place: str) -> object:
+    try:
+        return getattr(build(Plan, {**_ANY, name: given}, "constraints."), name)
+    except InputError as error:
+        raise InputError(place, error.given, error.allowed) from None
+
+
+def _limit(name: str, given: Mapping[str, Any]) -> Limit:
+    place = f"constraints.{name}"
+    refuse_unknown(given, ("not", "min", "max"), f"{place}.")
+    stated = {key: value for key, value in given.items() if value is not None}
+    if not stated:
+        raise InputError(place, shown(given), _FORMS)
+    for key in ("min", "max"):
+        if key in stated and name in _CHOICES:
+            raise InputError(
+                f"{place}.{key}", shown(stated[key]), f'{name} has no order; use "not" or a list'
+            )
+    bounds = {
+        key: cast(int, _value(name, stated[key], f"{place}.{key}")) for key in ("min", "max") if key in stated
+    }
+    limit = Limit(
+        _values(name, stated["not"], f"{place}.not") if "not" in stated else (),
+        bounds.get("min"),
+        bounds.get("max"),
+    )
+    if limit.minimum is not None and limit.maximum is not None and limit.minimum > limit.maximum:
+        raise InputError(f"{place}.min", limit.minimum, f"must not exceed max ({limit.maximum})")
+    if name in _CHOICES and not any(map(limit.permits, _CHOICES[name])):
+        raise InputError(f"{place}.not", shown(list(limit.excluded)), f"leaves no value of {name}")
+    return limit
+
+
+def _space(given: Mapping[str, Any]) -> Space:
+    value = given.get("space")
+    if value is None:
+        return "practice"
+    if not isinstance(value, str) or value not in get_args(Space):
+        raise InputError("constraints.space", shown(value), f"allowed: {', '.join(get_args(Space))}")
+    return cast(Space, value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name, False)
+    if not isinstance(value, bool):
+        raise InputError(f"constraints.{name}", value, "allowed: true or false")
+    return value
+
+
+def _kept(today: Plan | None, stated: Constraints) -> dict[str, tuple[object, ...]]:
+    if today is None:
+        raise InputError("constraints.keep_checkpoint_layout", True, "needs a plan in the scenario")
+    kept = {name: getattr(today, name) for name in CHECKPOINT_FIELDS}
+    for name, value in kept.items():
+        if not stated.permits(name, value):
+            says = f"keep_checkpoint_layout keeps today's {value}; leave one of the two out"
+            raise InputError(f"constraints.{name}", stated.describe(name), says)
+    return {name: (value,) for name, value in kept.items()}
+
+
+def _fraction(given: Mapping[str, Any]) -> float:
+    value = given.get("max_memory_fraction", DEFAULT_MEMORY_FRACTION)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
+        raise InputError("constraints.max_memory_fraction", value, "allowed: above 0 and at most 1")
+    return float(value)

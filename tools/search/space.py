@@ -1,0 +1,206 @@
+"""Every plan that the device count, the model and the framework allow, as columns of integers.
+
+The table grows field by field; after each field every applicable rule of `tools.scenario` prunes it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.scenario import (
+    RECOMPUTES,
+    SCHEDULES,
+    Facts,
+    Plan,
+    PlanColumns,
+    Scenario,
+    columns_of,
+    get_framework,
+    rules_for,
+)
+from tools.search.constraints import Constraints
+
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp]
+Table = dict[str, NDArray[np.int64]]
+Options = list[tuple[int, ...]]
+
+MAX_SLOTS = 3
+"""Chunks beyond the layers that a framework may fill with embedding, loss and MTP."""
+
+
+def divisors(number: int) -> list[int]:
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+class PlanSpace:
+    """The steps by which a table of plans grows for one scenario."""
+
+    def __init__(self, scenario: Scenario, constraints: Constraints) -> None:
+        self.scenario = scenario
+        self._framework = get_framework(scenario.training.framework)
+        self._constraints = constraints
+
+    def degrees(self) -> Table:
+        """Every (tp, pp, cp, dp) whose product is the number of devices, with sequence parallelism."""
+        devices, layers = self.scenario.cluster.num_devices, self.scenario.model.num_hidden_layers
+        found = [
+            (tp, pp, cp, devices // (tp * pp * cp))
+            for tp in divisors(devices)
+            for pp in divisors(devices // tp)
+            if pp <= layers + MAX_SLOTS
+            for cp in divisors(devices // (tp * pp))
+            if self.scenario.training.global_batch_size % (devices // (tp * pp * cp)) == 0
+        ]
+        rows = np.array(found, dtype=np.int64).reshape(-1, 4)
+        table = self._legal({name: rows[:, i] for i, name in enumerate(("tp", "pp", "cp", "dp"))})
+        return self._grown(
+            table, ("sequence_parallel",), table["tp"], lambda tp: [(0,), (1,)] if tp > 1 else [(0,)]
+        )
+
+    def with_pipeline(self, table: Table) -> Table:
+        """Adds vpp and schedule."""
+        most = self.scenario.model.num_hidden_layers + MAX_SLOTS
+        usual = SCHEDULES.index(self._framework.schedule)
+        schedules = self._values("schedule", SCHEDULES)
+
+        def options(pp: int) -> Options:
+            return [(v, s) for v in range(1, most // pp + 1) for s in schedules] if pp > 1 else [(1, usual)]
+
+        return self._grown(table, ("vpp", "schedule"), table["pp"], options)
+
+    def with_experts(self, table: Table) -> Table:
+        """Adds ep and etp: any layout over the ranks of a stage, whatever the tensor groups."""
+        experts = divisors(self.scenario.model.num_experts) if self.scenario.model.is_moe else []
+
+        def options(ranks: int) -> Options:
+            held = [ep for ep in experts if ranks % ep == 0]
+            return [(ep, etp) for ep in held for etp in divisors(ranks // ep)] or [(1, 1)]
+
+        return self._grown(table, ("ep", "etp"), table["tp"] * table["cp"] * table["dp"], options)
+
+    def with_sharding(self, table: Table) -> Table:
+        """Adds zero_stage and dp_shard: none, every hybrid size, the whole data-parallel group."""
+        permitted = self._values("zero_stage", range(4))
+        stages = [stage for stage in permitted if self._constraints.permits("zero_stage", stage)]
+
+        def options(ranks: int) -> Options:
+            # Sharding over one rank is no sharding; it is kept only where framework or user always shard.
+            plain: Options = [(0, 1)] if 0 in stages else []
+            sizes = [d for d in divisors(ranks) if d > 1 or (ranks == 1 and not plain)]
+            return plain + [(z, d) for z in stages if z for d in sizes]
+
+        return self._grown(table, ("zero_stage", "dp_shard"), table["dp"] * table["cp"], options)
+
+    def with_micro_batch(self, table: Table) -> Table:
+        """Adds micro_batch_size: every divisor of a data rank's share of the batch."""
+        batch = self.scenario.training.global_batch_size
+        return self._grown(
+            table, ("micro_batch_size",), table["dp"], lambda dp: [(size,) for size in divisors(batch // dp)]
+        )
+
+    def _grown(
+        self, table: Table, names: tuple[str, ...], by: NDArray[np.int64], options: Callable[[int], Options]
+    ) -> Table:
+        """Each row with each of the options for its value of `by` that the user and the rules permit."""
+        parts = []
+        for value in np.unique(by):
+            permitted = [o for o in options(int(value)) if self._permitted(names, o)]
+            parts.append(_crossed(where(table, by == value), names, permitted))
+        return self._legal(joined(parts) if parts else _crossed(table, names, []))
+
+    def _permitted(self, names: tuple[str, ...], option: tuple[int, ...]) -> bool:
+        pairs = zip(names, option, strict=True)
+        return all(self._constraints.permits(name, decoded_value(name, code)) for name, code in pairs)
+
+    def _legal(self, table: Table) -> Table:
+        """The rows that break no rule, as far as the fields that are there can tell."""
+        s = self.scenario
+        facts = Facts(s.model, s.cluster, s.training, cast(PlanColumns, SimpleNamespace(**_typed(table))))
+        legal = permitted_mask(self._constraints, table)
+        for rule in rules_for(s.training.framework):
+            try:
+                legal &= ~rule.breaks(facts)
+            except AttributeError:
+                continue  # looks at a field that is not there yet
+        return where(table, legal)
+
+    def _values(self, name: str, known: Sequence[object]) -> list[int]:
+        """Positions in `known` that the framework's rule on this field alone permits."""
+        rules = [r for r in self._framework.rules if r.check == "one_of" and r.field == f"plan.{name}"]
+        return [i for i, value in enumerate(known) if all(value in rule.values for rule in rules)]
+
+
+def encoded(name: str, value: object) -> int:
+    """A plan's value as the integer that stands for it in a table."""
+    codes = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
+    return codes.index(str(value)) if codes else int(cast(int, value))
+
+
+def decoded_value(name: str, code: int) -> object:
+    """What the integer of a table stands for."""
+    codes = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
+    if codes:
+        return codes[code]
+    return bool(code) if name == "sequence_parallel" else code
+
+
+def permitted_mask(constraints: Constraints, table: Table) -> Mask:
+    """The rows whose values the user's constraints on single fields permit."""
+    mask = np.ones(count(table), dtype=np.bool_)
+    for name in constraints.fields:
+        if name in table:
+            codes, rows = np.unique(table[name], return_inverse=True)
+            verdicts = [constraints.permits(name, decoded_value(name, int(code))) for code in codes]
+            mask &= np.asarray(verdicts, dtype=np.bool_)[rows]
+    return mask
+
+
+def decoded(table: Table, row: int) -> dict[str, object]:
+    """One row as a plan's fields."""
+    plan: dict[str, object] = {name: int(column[row]) for name, column in table.items()}
+    plan["sequence_parallel"] = bool(plan["sequence_parallel"])
+    plan["schedule"] = SCHEDULES[int(table["schedule"][row])]
+    plan["recompute"] = RECOMPUTES[int(table["recompute"][row])]
+    return {f.name: plan[f.name] for f in fields(PlanColumns)}
+
+
+def table_of(plans: Sequence[Plan]) -> Table:
+    """Plans whose recomputation is stated, as a table."""
+    columns = columns_of(list(plans))
+    return {f.name: getattr(columns, f.name).astype(np.int64) for f in fields(PlanColumns)}
+
+
+def to_columns(table: Table) -> PlanColumns:
+    typed = _typed(table)
+    return PlanColumns(**{f.name: typed[f.name] for f in fields(PlanColumns)})
+
+
+def _typed(table: Table) -> dict[str, Any]:
+    """The columns with the types that rules expect."""
+    flag = table.get("sequence_parallel")
+    return table if flag is None else {**table, "sequence_parallel": flag.astype(np.bool_)}
+
+
+def count(table: Table) -> int:
+    return len(table["tp"])
+
+
+def where(table: Table, rows: Mask | Rows) -> Table:
+    return {name: column[rows] for name, column in table.items()}
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+
+
+def _crossed(table: Table, names: tuple[str, ...], options: Options) -> Table:
+    rows = count(table)
+    grown = {key: np.repeat(column, len(options)) for key, column in table.items()}
+    values = np.array(options, dtype=np.int64).reshape(len(options), len(names))
+    return grown | {name: np.tile(values[:, i], rows) for i, name in enumerate(names)}

@@ -1,1 +1,0 @@
-"""How far predictions are from published measurements: `make validate`."""
