@@ -54,6 +54,12 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
+class Result(BaseModel):
+    """Base of what ASAP computes: immutable and closed, so that a misspelt field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
+
+
 RecordT = TypeVar("RecordT", bound=Record)
 
 

@@ -1,0 +1,226 @@
+"""A session's report: what leaves the graph, is stored, and is shown by every page and command.
+
+Parsed once from the store (`Report.model_validate`) and passed on as it is.
+"""
+
+from typing import Literal
+
+from pydantic import Field, JsonValue
+
+from tools.cost.predict import Prediction
+from tools.recommend.report import (
+    Diagnosis,
+    NumericsOption,
+    ParetoPoint,
+    PlanFields,
+    Proposal,
+    RejectedPlan,
+    ScoredPlan,
+    Searched,
+    Sensitivity,
+)
+from tools.scenario import Plan
+from tools.scenario.spec import Result
+from tools.trace.profile import Profile
+
+DecisionAction = Literal["approve", "reject", "edit", "submit"]
+TrialStatus = Literal["measured", "failed", "cancelled", "refused"]
+
+
+class BaselinePlan(Result):
+    """What gains are counted from, and whether it runs today or is the framework's default."""
+
+    plan: Plan
+    name: str
+
+
+class Source(Result):
+    title: str
+    where: str
+
+
+class Advice(Result):
+    """A playbook that applies but changes no field of the plan."""
+
+    id: str
+    title: str
+    do: str
+    why: str
+    effect: str
+    risks: list[str]
+    sources: list[Source]
+
+
+class CaseReference(Result):
+    """A past case near to this one; a refuted one is a warning."""
+
+    id: str
+    title: str
+    status: Literal["confirmed", "hypothesis", "refuted"]
+    warning: bool
+    lesson: str
+    measured: dict[str, JsonValue] | None
+    sources: list[Source]
+
+
+class Statement(Result):
+    """What a reader of the notes says they state, with the words it rests on."""
+
+    kind: str
+    field: str
+    value: JsonValue
+    quote: str
+    reason: str | None = None
+    """Why it was refused."""
+
+
+class Notes(Result):
+    accepted: list[Statement]
+    refused: list[Statement]
+    says: str | None
+
+
+class Decision(Result):
+    id: str | None
+    action: DecisionAction
+    proposal: int
+    plan: PlanFields | None
+    by: str | None
+    comment: str | None
+
+
+class Incident(Result):
+    """What went wrong and what was done instead."""
+
+    node: str
+    kind: str
+    says: str
+
+
+class RouteStep(Result):
+    step: str
+    reason: str
+
+
+class Fault(Result):
+    place: str
+    says: str
+
+
+class Verification(Result):
+    checked: int
+    faults: list[Fault]
+    holds: bool
+    numbers_struck: list[str] = Field(default_factory=list)
+
+
+class Usage(Result):
+    tokens: float
+    cost: float
+    answered: float
+    fell_back: float
+
+
+class TrialFailure(Result):
+    """Why a run says nothing about the plan's speed; the words are the job's own, so they are only data."""
+
+    kind: str
+    confidence: float
+    evidence: list[str]
+
+
+class Refusal(Result):
+    """One thing that was not the same in two runs."""
+
+    entry: str
+    baseline: str
+    trial: str
+    says: str
+
+
+class TrialPrediction(Result):
+    """What the model said before the trial."""
+
+    summary: str
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    peak_memory_gib: float
+
+
+class Trial(Result):
+    """One measured plan: the baseline first, then candidates."""
+
+    key: str
+    status: TrialStatus
+    role: Literal["baseline", "candidate"]
+    rank: int | None
+    plan: Plan
+    predicted: TrialPrediction
+    summary: str
+    template: str
+    runs: list[str]
+    failure: TrialFailure | None
+    refusals: list[Refusal]
+    device_hours: float
+    seconds: float
+    waited_s: float
+    traces: str | None
+    terms: dict[str, float] | None
+    says: str
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    step_time_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    confidence: float | None = None
+    noise: float | None = None
+    uncertainty: float | None = None
+    steps: int | None = None
+    peak_memory_bytes: int | None = None
+    nodes: list[str] = Field(default_factory=list)
+
+
+class Stopping(Result):
+    """Why the trials ended, and what they took of the budget."""
+
+    says: str
+    expected_gain: float | None
+    noise: float | None
+    device_hours: float
+    trials: int
+    spent_device_hours: float
+    spent_trials: int
+
+
+class Report(Result):
+    """What `asap optimize --json` prints and `GET /v1/sessions/{id}/report` returns."""
+
+    id: str | int | float | None
+    verdict: str
+    first_step: str
+    would_change: str
+    diagnosis: Diagnosis
+    baseline: Prediction | None
+    baseline_plan: BaselinePlan | None
+    proposals: list[Proposal]
+    rejected: list[RejectedPlan]
+    searched: Searched
+    sensitivity: list[Sensitivity]
+    beyond_contract: list[NumericsOption]
+    pareto: list[ParetoPoint]
+    considered: list[ScoredPlan]
+    advice: list[Advice]
+    cases: list[CaseReference]
+    notes: Notes | None
+    profile: Profile | None
+    decisions: list[Decision]
+    trials: list[Trial]
+    stopping: Stopping | None
+    calibration: dict[str, JsonValue] | None
+    verification: Verification
+    incidents: list[Incident]
+    route: list[RouteStep]
+    usage: Usage
+    case: str | None
+    reasoner: str

@@ -1,0 +1,160 @@
+"""The parts of a recommendation, typed: what `optimize` returns and a session's report is made of.
+
+They are made once, where they are computed, and passed on as they are; JSON exists only at the edges.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tools.cost.predict import Prediction
+from tools.scenario import Plan
+from tools.scenario.spec import Result
+from tools.trace.profile import Bottleneck, ProfileDiagnosis
+
+EvidenceKind = Literal["profile", "roofline", "model", "knowledge", "trial"]
+Binding = Literal["none", "rule", "memory", "constraint", "time", "preference", "trial"]
+PlanValue = int | str | bool | None
+PlanFields = dict[str, PlanValue]
+"""Some fields of a plan, as a person or an agent states them."""
+
+
+class Evidence(Result):
+    kind: EvidenceKind
+    ref: str
+    says: str
+
+
+class Change(Result):
+    """One field of a plan, before and after."""
+
+    field: str
+    from_: PlanValue = Field(alias="from")
+    to: PlanValue
+
+
+class CompetingCause(Result):
+    """A bottleneck that deserves a look beside the first one."""
+
+    bottleneck: Bottleneck
+    source: Literal["model", "profile"]
+    says: str
+
+
+class Diagnosis(Result):
+    """What limits a plan, with the numbers, and whether sharding can help."""
+
+    bottleneck: Bottleneck
+    share: float
+    shares: dict[Bottleneck, float]
+    evidence: list[Evidence]
+    lever: str | None = None
+    """Set if no plan beats today's beyond the error of a comparison."""
+    profile: ProfileDiagnosis | None = None
+    competing: list[CompetingCause] = Field(default_factory=list)
+    weighed: str | None = None
+    """Why this cause counts and not a competing one."""
+
+
+class MeasuredPlan(Result):
+    """What a trial measured for a proposal."""
+
+    step_time_s: float
+    interval_s: tuple[float, float]
+    noise: float
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    peak_memory_gib: float | None
+    predicted_step_time_s: float
+    trial: str
+
+
+class Speedup(Result):
+    """Against today's plan; None in a cold start."""
+
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+
+
+class Proposal(Speedup):
+    rank: int
+    plan: Plan
+    prediction: Prediction
+    changes: list[Change] = Field(default_factory=list)
+    rationale: str = ""
+    evidence: list[Evidence] = Field(default_factory=list)
+    risks: list[str] = Field(default_factory=list)
+    measured: MeasuredPlan | None = None
+
+
+class RejectedPlan(Result):
+    """A plan with what speaks against it."""
+
+    plan: Plan
+    summary: str
+    binding: Binding
+    why: str
+    step_time_s: float | None = None
+    step_time_ratio: float | None = None
+    peak_memory_gib: float | None = None
+
+
+class ScoredPlan(Result):
+    """A plan that the search did not find by itself (an agent's, a playbook's, an engineer's), judged."""
+
+    plan: Plan | PlanFields
+    summary: str
+    accepted: bool
+    binding: Binding
+    why: str
+    step_time_s: float | None = None
+    step_time_ratio: float | None = None
+    peak_memory_gib: float | None = None
+    proposal: Proposal | None = None
+    origin: str = ""
+    reason: str = ""
+    by_person: bool = False
+
+
+class Sensitivity(Result):
+    """The best plan if the cluster is not what it seems."""
+
+    if_: str = Field(alias="if")
+    best: Plan | None
+    step_time_s: float | None = None
+    stays: bool
+    says: str
+
+
+class NumericsOption(Result):
+    """A change that would raise throughput but changes the training itself: named, never proposed."""
+
+    lever: str
+    throughput_ratio: float
+    fits: bool
+    says: str
+
+
+class ParetoPoint(Result):
+    step_time_s: float
+    peak_memory_gib: float
+    plan: Plan
+
+
+class Searched(Result):
+    plans: int
+    timed: int
+    seconds: float
+
+
+class SearchResult(Result):
+    """The best plans of every legal one, why not others, and what would change the answer."""
+
+    proposals: list[Proposal]
+    rejected: list[RejectedPlan]
+    searched: Searched
+    sensitivity: list[Sensitivity]
+    beyond_contract: list[NumericsOption]
+    pareto: list[ParetoPoint]
