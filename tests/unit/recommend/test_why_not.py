@@ -71,6 +71,9 @@ def test_what_the_user_forbade_binds_before_memory_and_time() -> None:
     answer, _ = asked(WORKLOADS["fixed"], tp=2)
     assert answer["binding"] == "constraint"
     assert "constraints.tp allows 4 only" in answer["why"]
+    answer, _ = asked(llama(constraints={"tp": {"not": [2], "max": 4}}), tp=2)
+    assert answer["binding"] == "constraint"
+    assert "constraints.tp says: not 2, at most 4" in answer["why"]
 
 
 def test_too_many_changes_bind() -> None:
