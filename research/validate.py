@@ -1,12 +1,15 @@
-"""`make validate`: predicts each published run by a fit that has not seen it; writes docs/validation.md and
-its plot.
+"""`make validate`: predicts each published run by a fit that has not seen it.
+
+Writes docs/validation.md with its plot, and kb_seed/validation.json, which the pages read.
 """
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +32,11 @@ from tools.cost.constants import resolve
 from tools.cost.inputs import Array
 from tools.cost.memory import GIB, memory_settings
 from tools.cost.predict import evaluate
+from tools.cost.validation import MemoryScore, Point, RunKind, Score, Validation
 from tools.errors import AsapError
 
 Mask = NDArray[np.bool_]
+Grouping = Literal["rows", "source", "device"]
 
 
 @dataclass(frozen=True)
@@ -44,21 +49,14 @@ class Outcome:
     high_s: Array
 
 
-@dataclass(frozen=True)
-class Score:
-    rows: int
-    mape: float
-    median: float
-    bias: float
-    within_10: float
-    coverage: float
-
-
-def score(outcome: Outcome, rows: Mask) -> Score:
+def score(outcome: Outcome, rows: Mask, section: str, grouped_by: Grouping, name: str) -> Score:
     relative = outcome.predicted_s[rows] / outcome.measured_s[rows] - 1.0
     error = np.abs(relative)
     inside = (outcome.low_s <= outcome.measured_s) & (outcome.measured_s <= outcome.high_s)
     return Score(
+        section=section,
+        grouped_by=grouped_by,
+        name=name,
         rows=int(rows.sum()),
         mape=float(error.mean()),
         median=float(np.median(error)),
@@ -68,47 +66,48 @@ def score(outcome: Outcome, rows: Mask) -> Score:
     )
 
 
-@dataclass(frozen=True)
-class MemoryScore:
-    rows: int
-    mape: float
-    fits_share: float
-
-
 def memory_score(predicted_gib: Array, measured_gib: Array, fits: Mask) -> MemoryScore:
-    """Error where a peak was published (else NaN), and the share of rows, which all ran, said to fit."""
+    """Error over the rows with a published peak (else NaN), and the share of all rows predicted to fit."""
     known = ~np.isnan(measured_gib)
     error = np.abs(predicted_gib[known] / measured_gib[known] - 1.0)
-    return MemoryScore(int(known.sum()), float(error.mean()), float(fits.mean()))
+    return MemoryScore(
+        name="all", rows=int(known.sum()), mape=float(error.mean()), fits_share=float(fits.mean())
+    )
 
 
 HEADER = (
-    "| {} | rows | MAPE | median | bias | within 10% | 80% interval holds |\n" + "|---" + "|---:" * 6 + "|\n"
+    "| {} | rows | MAPE | median | bias | within 10% | 80% interval holds |\n" + "|---" + "|---:" * 6 + "|"
 )
 
 
-def score_table(title: str, scores: Mapping[str, Score]) -> str:
-    return HEADER.format(title) + "".join(f"{_line(name, s)}\n" for name, s in scores.items())
-
-
-def _line(name: str, s: Score) -> str:
-    figures = f"{s.mape:.1%} | {s.median:.1%} | {s.bias:+.1%} | {s.within_10:.0%} | {s.coverage:.0%}"
-    return f"| {name} | {s.rows} | {figures} |"
-
-
-def report(sections: Sequence[tuple[str, str]], memory: Mapping[str, MemoryScore], plot: str) -> str:
+def report(validation: Validation, plot: str) -> str:
+    """The page docs/validation.md: a table per section."""
     lines = ["# Validation of the cost model", "", "Made by `make validate`; do not edit.", ""]
     lines += [f"![predicted against measured]({plot})", ""]
-    for title, body in sections:
-        lines += [f"## {title}", "", body]
+    for section, scores in groupby(validation.rows, key=lambda row: (row.section, row.grouped_by)):
+        lines += [f"## {section[0]}", "", HEADER.format(section[1]), *map(_line, scores), ""]
     lines += [
         "## Memory",
         "",
         "| rows | with a published peak | MAPE | said to fit (all ran) |",
         "|---|---:|---:|---:|",
     ]
-    lines += [f"| {name} | {m.rows} | {m.mape:.1%} | {m.fits_share:.1%} |" for name, m in memory.items()]
+    lines += [f"| {m.name} | {m.rows} | {m.mape:.1%} | {m.fits_share:.1%} |" for m in validation.memory]
     return "\n".join(lines) + "\n"
+
+
+def _line(s: Score) -> str:
+    figures = f"{s.mape:.1%} | {s.median:.1%} | {s.bias:+.1%} | {s.within_10:.0%} | {s.coverage:.0%}"
+    return f"| {s.name} | {s.rows} | {figures} |"
+
+
+def to_json(validation: Validation) -> str:
+    """A line per row, so that a diff shows which scores changed."""
+    lists = []
+    for name in Validation.model_fields:
+        items = ",\n".join(item.model_dump_json() for item in getattr(validation, name))
+        lists.append(f'"{name}": [\n{items}\n]')
+    return "{" + ",\n".join(lists) + "}\n"
 
 
 SIZE, MARGIN = 640, 60
@@ -116,15 +115,15 @@ COLOURS = {"dense": "#2563eb", "moe": "#ea580c", "small": "#9ca3af"}
 LABELS = {"dense": "dense", "moe": "mixture of experts", "small": "very small models (apart)"}
 
 
-def scatter_svg(measured_s: Array, predicted_s: Array, kinds: Sequence[str]) -> str:
-    low = 10.0 ** np.floor(np.log10(min(measured_s.min(), predicted_s.min())))
-    high = 10.0 ** np.ceil(np.log10(max(measured_s.max(), predicted_s.max())))
+def scatter_svg(points: Sequence[Point]) -> str:
+    times = [time_s for point in points for time_s in (point.measured_s, point.predicted_s)]
+    low, high = 10.0 ** np.floor(np.log10(min(times))), 10.0 ** np.ceil(np.log10(max(times)))
     scale = _Scale(low, high)
     parts = [
         _frame(),
         *_band(scale),
         *_ticks(scale),
-        *_dots(scale, measured_s, predicted_s, kinds),
+        *_dots(scale, points),
         *_legend(),
     ]
     return (
@@ -183,10 +182,11 @@ def _ticks(scale: _Scale) -> list[str]:
     return marks
 
 
-def _dots(scale: _Scale, measured_s: Array, predicted_s: Array, kinds: Sequence[str]) -> list[str]:
+def _dots(scale: _Scale, points: Sequence[Point]) -> list[str]:
     return [
-        f'<circle cx="{scale.x(m):.1f}" cy="{scale.y(p):.1f}" r="3" fill="{COLOURS[kind]}" opacity="0.55"/>'
-        for m, p, kind in zip(measured_s, predicted_s, kinds, strict=True)
+        f'<circle cx="{scale.x(p.measured_s):.1f}" cy="{scale.y(p.predicted_s):.1f}" r="3" '
+        f'fill="{COLOURS[p.kind]}" opacity="0.55"/>'
+        for p in points
     ]
 
 
@@ -201,6 +201,7 @@ def _legend() -> list[str]:
 
 
 PLOT = "validation.svg"
+DATA = REPO / "kb_seed" / "validation.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -209,45 +210,57 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=Path, default=REPO / "docs", help="folder for validation.md and its plot"
     )
-    given = parser.parse_args(arguments)
+    parser.add_argument("--data", type=Path, default=DATA, help="file for the scores as JSON")
+    options = parser.parse_args(arguments)
     try:
-        rows = read_measurements(given.measurements)
-        given.output.mkdir(parents=True, exist_ok=True)
-        text = validate(rows, given.output)
+        validation = validate(read_measurements(options.measurements))
     except AsapError as error:
         print(f"validate: error: {error}", file=sys.stderr)
         return 2
-    (given.output / "validation.md").write_text(text)
+    options.output.mkdir(parents=True, exist_ok=True)
+    options.data.write_text(to_json(validation))
+    (options.output / PLOT).write_text(scatter_svg(validation.points))
+    text = report(validation, PLOT)
+    (options.output / "validation.md").write_text(text)
     print(text)
     return 0
 
 
-def validate(rows: Sequence[Measurement], output: Path) -> str:
+def validate(rows: Sequence[Measurement]) -> Validation:
     table = tabulate(rows)
     by_group = cross_validate(table, group_folds(table.groups))
     by_source = cross_validate(table, source_folds(table.sources))
     outcome = with_intervals(table, by_group, by_group, by_source)
     left_out = with_intervals(table, by_source, by_group, by_source)
-    (output / PLOT).write_text(scatter_svg(table.measured_s, by_group.predicted_s, _kinds(rows, table)))
     headline, moe = table.headline, np.array([row.scenario.model.is_moe for row in rows])
     overall = {
-        "all": score(outcome, headline),
-        "dense": score(outcome, headline & ~moe),
-        "mixture of experts": score(outcome, headline & moe),
-        "very small models, apart": score(outcome, ~headline),
+        "all": headline,
+        "dense": headline & ~moe,
+        "mixture of experts": headline & moe,
+        "very small models, apart": ~headline,
     }
-    whole_source = {"all, whole source left out": score(left_out, headline)}
-    sections = [
-        ("Groups left out in turn", score_table("rows", overall)),
-        ("By source", score_table("source", _by(outcome, lambda row: row.source, rows))),
-        ("By device", score_table("device", _by(outcome, lambda row: row.scenario.cluster.device, rows))),
-        ("Whole sources left out in turn", score_table("rows", whole_source)),
-        (
-            "By source, each left out whole",
-            score_table("source", _by(left_out, lambda row: row.source, rows)),
-        ),
+    sources = _masks([row.source for row in rows])
+    devices = _masks([row.scenario.cluster.device for row in rows])
+    sections: list[tuple[str, Grouping, Outcome, dict[str, Mask]]] = [
+        ("Groups left out in turn", "rows", outcome, overall),
+        ("By source", "source", outcome, sources),
+        ("By device", "device", outcome, devices),
+        ("Whole sources left out in turn", "rows", left_out, {"all, whole source left out": headline}),
+        ("By source, each left out whole", "source", left_out, sources),
     ]
-    return report(sections, {"all": _memory(rows, table)}, PLOT)
+    kinds = _kinds(rows, table)
+    return Validation(
+        rows=tuple(
+            score(result, mask, section, grouping, name)
+            for section, grouping, result, masks in sections
+            for name, mask in masks.items()
+        ),
+        memory=(_memory(rows, table),),
+        points=tuple(
+            Point(measured_s=float(m), predicted_s=float(p), kind=kind)
+            for m, p, kind in zip(table.measured_s, by_group.predicted_s, kinds, strict=True)
+        ),
+    )
 
 
 def with_intervals(table: Table, result: OutOfFold, by_group: OutOfFold, by_source: OutOfFold) -> Outcome:
@@ -261,12 +274,12 @@ def with_intervals(table: Table, result: OutOfFold, by_group: OutOfFold, by_sour
     return Outcome(table.measured_s, result.predicted_s, low, high)
 
 
-def _by(outcome: Outcome, key: Callable[[Measurement], str], rows: Sequence[Measurement]) -> dict[str, Score]:
-    names = np.array([key(row) for row in rows])
-    return {str(name): score(outcome, names == name) for name in np.unique(names)}
+def _masks(labels: Sequence[str]) -> dict[str, Mask]:
+    names = np.array(labels)
+    return {str(name): names == name for name in np.unique(names)}
 
 
-def _kinds(rows: Sequence[Measurement], table: Table) -> list[str]:
+def _kinds(rows: Sequence[Measurement], table: Table) -> list[RunKind]:
     return [
         ("moe" if row.scenario.model.is_moe else "dense") if counted else "small"
         for row, counted in zip(rows, table.headline, strict=True)

@@ -287,14 +287,17 @@ def test_every_device_and_every_figure_has_its_source() -> None:
 
 
 def test_the_validation_plot_is_read_back_as_it_was_drawn() -> None:
-    import numpy as np
-
     from research.validate import scatter_svg
+    from tools.cost.validation import Point
 
-    measured, predicted = np.array([0.02, 1.5, 40.0]), np.array([0.021, 1.4, 44.0])
-    pairs = parse_plot(scatter_svg(measured, predicted, ["small", "dense", "moe"]))
-    assert [pair.measured_s for pair in pairs] == pytest.approx(measured.tolist(), rel=2e-3)
-    assert [pair.predicted_s for pair in pairs] == pytest.approx(predicted.tolist(), rel=2e-3)
+    points = [
+        Point(measured_s=0.02, predicted_s=0.021, kind="small"),
+        Point(measured_s=1.5, predicted_s=1.4, kind="dense"),
+        Point(measured_s=40.0, predicted_s=44.0, kind="moe"),
+    ]
+    pairs = parse_plot(scatter_svg(points))
+    assert [pair.measured_s for pair in pairs] == pytest.approx([0.02, 1.5, 40.0], rel=2e-3)
+    assert [pair.predicted_s for pair in pairs] == pytest.approx([0.021, 1.4, 44.0], rel=2e-3)
     assert [pair.group for pair in pairs] == ["very small models", "dense", "mixture of experts"]
 
 
