@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from research.fit import _derivatives, design, fit, robust, row_weights
+from research.fit import _derivatives, design, fit, row_weights
+from tools.cost.calibration import robust
 from tools.cost.constants import RowKeys, Shifts, definitions, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
