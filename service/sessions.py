@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from asap_client.models import SessionFacts
 from graph.request import parse_request
 from service.addresses import parse_target
-from service.api.state import Parts
+from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import SessionRow
 from service.db.sessions import DEFAULT_PRIORITY, NewSession
@@ -150,16 +150,16 @@ MOST_LABEL_CHARACTERS = 200
 
 
 def new_session(
-    parts: Parts, caller: Caller, given: SessionCreate, idempotency_key: str | None
+    app: AppState, caller: Caller, given: SessionCreate, idempotency_key: str | None
 ) -> NewSession:
     """Raises InputError for the first thing that is wrong."""
     refuse_unknown(given.body(), SessionCreate.model_fields, "")
     body = {name: value for name, value in given.body().items() if name not in EXTRAS}
     request = parse_request(body, caller.knowledge_tenant)
-    check_tune(parts.settings, request)
+    check_tune(app.settings, request)
     scenario = parse_scenario(request.scenario, need_plan=False)
     _check_labels(given.labels)
-    _check_webhook(parts, given.webhook)
+    _check_webhook(app, given.webhook)
     _check_traces(caller, scenario.traces)
     return NewSession(
         request=body,
@@ -197,14 +197,14 @@ def _check_traces(caller: Caller, traces: str | None) -> None:
         raise InputError("traces", traces, allowed)
 
 
-def _check_webhook(parts: Parts, url: str | None) -> None:
+def _check_webhook(app: AppState, url: str | None) -> None:
     if url is None:
         return
-    if parts.settings.webhook_secret is None:
+    if app.settings.webhook_secret is None:
         raise InputError(
             "webhook", url, "this installation sends none: it has no ASAP_WEBHOOK_SECRET to sign with"
         )
-    parse_target(url, parts.settings.webhook_private)
+    parse_target(url, app.settings.webhook_private)
 
 
 def _check_labels(labels: dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from service.api import events, knowledge, ops, schedules, sessions, tools, trac
 from service.api.errors import add_problem_handlers
 from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.openapi import PATH, describe
-from service.api.state import Lazy, Metrics, Parts, Queue, RateLimit, Watch
+from service.api.state import AppState, EventWatcher, LazyKnowledge, Metrics, Queue, RateLimit
 from service.auth import Authenticator
 from service.db.engine import Database
 from service.logs import Redactor, secrets_of
@@ -39,16 +39,16 @@ ROUTERS = (
 DEFAULT_HOST = "127.0.0.1"
 
 
-def make_parts(
+def make_app_state(
     settings: Settings,
     database: Database,
     queue: Queue,
     host: str = DEFAULT_HOST,
     open_knowledge: Callable[[], KnowledgeBase] | None = None,
-) -> Parts:
+) -> AppState:
     """`host` is what the server listens on; it decides whether callers without a key are answered."""
     uploads, stopping = Uploads(settings), Event()
-    return Parts(
+    return AppState(
         settings=settings,
         database=database,
         queue=queue,
@@ -57,21 +57,21 @@ def make_parts(
         metrics=Metrics(database),
         uploads=uploads,
         analyses=Analyses(database, uploads),
-        knowledge=Lazy(open_knowledge or (lambda: _open_knowledge(settings))),
+        knowledge=LazyKnowledge(open_knowledge or (lambda: _open_knowledge(settings))),
         stopping=stopping,
-        watch=Watch(database, stopping),
+        watch=EventWatcher(database, stopping),
     )
 
 
-def create_app(parts: Parts, *, only_health: bool = False) -> FastAPI:
+def create_app(state: AppState, *, only_health: bool = False) -> FastAPI:
     """The schema must be there already. A worker without the API answers the routes of health alone."""
     app = FastAPI(
         title="ASAP", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan
     )
-    app.state.parts = parts
-    redactor = Redactor(secrets_of(parts.settings))
+    app.state.asap = state
+    redactor = Redactor(secrets_of(state.settings))
     add_problem_handlers(app, redactor)
-    settings = parts.settings
+    settings = state.settings
     # The last one added is the outermost.
     app.add_middleware(
         BodyLimits,
@@ -82,7 +82,7 @@ def create_app(parts: Parts, *, only_health: bool = False) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     if settings.otlp_endpoint:
         _add_spans(app, settings.otlp_endpoint)
-    app.add_middleware(RequestScope, redactor=redactor, measure=parts.metrics.measure)
+    app.add_middleware(RequestScope, redactor=redactor, measure=state.metrics.measure)
     app.include_router(ops.router)
     if not only_health:
         for router in ROUTERS:
@@ -109,17 +109,17 @@ def _serve_description(app: FastAPI) -> None:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    parts: Parts = app.state.parts
-    retention = Retention(parts.database, parts.uploads)
+    state: AppState = app.state.asap
+    retention = Retention(state.database, state.uploads)
     retention.start()
     try:
         yield
     finally:
-        parts.stopping.set()
+        state.stopping.set()
         retention.stop()
-        parts.analyses.close()
-        parts.knowledge.close()
-        if parts.settings.otlp_endpoint:
+        state.analyses.close()
+        state.knowledge.close()
+        if state.settings.otlp_endpoint:
             app.state.spans.shutdown()
 
 

@@ -17,7 +17,7 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 
 from service.api.errors import ApiError
-from service.api.state import Parts
+from service.api.state import AppState
 from service.auth import LOCAL, Caller, Scope
 from service.errors import IssuerError, UnauthenticatedError
 from service.logs import request_id
@@ -132,40 +132,40 @@ def _check_query(request: Request, known: set[str]) -> None:
 MOST_ITEMS = 500
 
 
-def get_parts(request: Request) -> Parts:
-    parts: Parts = request.app.state.parts
-    return parts
+def get_app_state(request: Request) -> AppState:
+    app: AppState = request.app.state.asap
+    return app
 
 
-async def _get_parts(request: Request) -> Parts:
-    return get_parts(request)
+async def _get_parts(request: Request) -> AppState:
+    return get_app_state(request)
 
 
 async def _caller(request: Request) -> Caller:
     """Counted by key, or by address where nobody is known: guessing keys is limited too."""
-    parts, address = get_parts(request), f"address:{request.client.host if request.client else ''}"
-    known = parts.authenticator
+    app, address = get_app_state(request), f"address:{request.client.host if request.client else ''}"
+    known = app.authenticator
     try:
         # A thread is entered only where the database must be asked: each costs a wait while sessions compute.
         caller = (
             known.caller_of(request) if known.is_surely_open() else await run_sync(known.caller_of, request)
         )
     except UnauthenticatedError as error:
-        take_turn(parts, address)
+        check_rate_limit(app, address)
         raise ApiError("unauthenticated", str(error), headers={"WWW-Authenticate": "Bearer"}) from None
     except IssuerError:
-        take_turn(parts, address)
+        check_rate_limit(app, address)
         raise
     request.state.caller = caller.name
-    take_turn(parts, address if caller is LOCAL else caller.id)
+    check_rate_limit(app, address if caller is LOCAL else caller.id)
     return caller
 
 
-def take_turn(parts: Parts, caller: str) -> None:
+def check_rate_limit(app: AppState, caller: str) -> None:
     """Counts a request of this caller; raises where it is one too many."""
-    wait_s = parts.rates.wait_s(caller)
+    wait_s = app.rates.wait_s(caller)
     if wait_s:
-        most = parts.settings.requests_per_minute
+        most = app.settings.requests_per_minute
         detail = f"more than {most} requests a minute; again in {wait_s} s"
         raise ApiError("too-many-requests", detail, headers={"Retry-After": str(wait_s)})
 
@@ -182,7 +182,7 @@ def get_request_id() -> str | None:
     return request_id.get()
 
 
-PartsOf = Annotated[Parts, Depends(_get_parts)]
+AppDep = Annotated[AppState, Depends(_get_parts)]
 Reader = Annotated[Caller, Depends(caller_with("read"))]
 Submitter = Annotated[Caller, Depends(caller_with("submit"))]
 Approver = Annotated[Caller, Depends(caller_with("approve"))]
@@ -208,16 +208,16 @@ ASK_AGAIN_S = 5
 INSTEAD = "submit a session, which takes its time"
 
 
-def in_turn(parts: Parts, work: Callable[[Progress], T]) -> T:
+def run_bounded_search(app: AppState, work: Callable[[Progress], T]) -> T:
     """The result of `work`, which is handed a progress function that stops it when its time is over.
 
     What does not report progress cannot be stopped: then the answer goes out in time all the same, and the
     work keeps its turn until it ends, so that no more than a few ever run.
     """
-    if not parts.searches.acquire(timeout=ASK_AGAIN_S):
+    if not app.searches.acquire(timeout=ASK_AGAIN_S):
         busy = f"other searches are running; ask again in {ASK_AGAIN_S} s, or {INSTEAD}"
         raise ApiError("unavailable", busy, headers={"Retry-After": str(ASK_AGAIN_S)})
-    most_s = parts.settings.request_s
+    most_s = app.settings.request_s
     ends_at = time.monotonic() + most_s
 
     def stop_in_time(done: float) -> None:
@@ -225,17 +225,17 @@ def in_turn(parts: Parts, work: Callable[[Progress], T]) -> T:
             raise TimeoutError
 
     future: Future[T] = Future()
-    Thread(target=_run, args=(parts, future, work, stop_in_time), name="search", daemon=True).start()
+    Thread(target=_run, args=(app, future, work, stop_in_time), name="search", daemon=True).start()
     try:
         return future.result(most_s)
     except TimeoutError:
         raise ApiError("out-of-time", f"not done after {most_s:g} s; {INSTEAD}") from None
 
 
-def _run(parts: Parts, future: Future[T], work: Callable[[Progress], T], progress: Progress) -> None:
+def _run(app: AppState, future: Future[T], work: Callable[[Progress], T], progress: Progress) -> None:
     try:
         future.set_result(work(progress))
     except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
         future.set_exception(error)
     finally:
-        parts.searches.release()
+        app.searches.release()

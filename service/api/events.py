@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from asap_client.models import Event
-from service.api.deps import Id, PartsOf, Reader, StrictRoute, preferred
-from service.api.state import Parts
+from service.api.deps import AppDep, Id, Reader, StrictRoute, preferred
+from service.api.state import AppState
 from service.db.models import TERMINAL, EventRow, sessions
 from service.db.sessions import events_after
 from service.errors import NotFoundError
@@ -52,7 +52,7 @@ AT_ONCE = 200
 
 
 @dataclass(frozen=True)
-class Look:
+class EventBatch:
     """What was new at one look into the table."""
 
     events: list[EventRow]
@@ -60,12 +60,12 @@ class Look:
     """Nothing will follow: the session had ended before the events were read, and these are all."""
 
 
-def look(parts: Parts, tenant: str, id: str, after: int, limit: int = AT_ONCE) -> Look:
+def look(app: AppState, tenant: str, id: str, after: int, limit: int = AT_ONCE) -> EventBatch:
     """The state is read first: when it is final, the event that says so is among those read after it."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         state = _state(conn, tenant, id)
         found = events_after(conn, id, after, limit)
-    return Look(found, state in TERMINAL and len(found) < limit)
+    return EventBatch(found, state in TERMINAL and len(found) < limit)
 
 
 def _state(conn: sa.Connection, tenant: str, id: str) -> str:
@@ -81,30 +81,30 @@ def format_event(row: EventRow) -> str:
     return f"id: {row.seq}\ndata: {public_event(row).model_dump_json()}\n\n"
 
 
-async def stream(parts: Parts, tenant: str, id: str, first: Look, after: int) -> AsyncIterator[str]:
+async def stream(app: AppState, tenant: str, id: str, first: EventBatch, after: int) -> AsyncIterator[str]:
     """Ends after the last event of a session that has ended, or when the server stops."""
-    parts.metrics.streams.inc()
+    app.metrics.streams.inc()
     try:
         yield f"retry: {RETRY_MS}\n\n"
-        async for text in _texts(parts, tenant, id, first, after):
+        async for text in _texts(app, tenant, id, first, after):
             yield text
     finally:
-        parts.metrics.streams.dec()
+        app.metrics.streams.dec()
 
 
-async def _texts(parts: Parts, tenant: str, id: str, seen: Look, after: int) -> AsyncIterator[str]:
+async def _texts(app: AppState, tenant: str, id: str, seen: EventBatch, after: int) -> AsyncIterator[str]:
     while True:
         if seen.events:
             yield "".join(map(format_event, seen.events))
             after = seen.events[-1].seq
         if seen.ended:
             return
-        while len(seen.events) < AT_ONCE and not await parts.watch.wait(id, after, HEARTBEAT_S):
+        while len(seen.events) < AT_ONCE and not await app.watch.wait(id, after, HEARTBEAT_S):
             yield ": heartbeat\n\n"
-        if parts.stopping.is_set():
+        if app.stopping.is_set():
             return
         try:
-            seen = await run_sync(look, parts, tenant, id, after, limiter=parts.watch.limiter)
+            seen = await run_sync(look, app, tenant, id, after, limiter=app.watch.limiter)
         except NotFoundError:  # deleted meanwhile
             return
         except SQLAlchemyError:  # whoever reconnects is told what is wrong, or goes on
@@ -149,7 +149,7 @@ Accept = Annotated[str, Header(description="text/event-stream, or application/js
 )
 async def follow(
     id: Id,
-    parts: PartsOf,
+    app: AppDep,
     caller: Reader,
     after: After = None,
     last_event_id: LastEventId = None,
@@ -159,12 +159,12 @@ async def follow(
     replica: nothing is lost and nothing comes twice. A comment comes every 10 s while nothing happens."""
     form = preferred(accept, (MEDIA_TYPE, JSON))
     start = _start(after, last_event_id)
-    first = await run_sync(look, parts, caller.tenant, id, start)
+    first = await run_sync(look, app, caller.tenant, id, start)
     if form == JSON:
         return _page(first, start)
     if first.ended and not first.events:
         return Response(status_code=204)
-    texts = stream(parts, caller.tenant, id, first, start)
+    texts = stream(app, caller.tenant, id, first, start)
     return StreamingResponse(texts, media_type=MEDIA_TYPE, headers=HEADERS)
 
 
@@ -177,7 +177,7 @@ def _start(after: int | None, last_event_id: str | None) -> int:
     return int(last_event_id)
 
 
-def _page(first: Look, start: int) -> JSONResponse:
+def _page(first: EventBatch, start: int) -> JSONResponse:
     items = [public_event(row) for row in first.events]
     page = EventPage(items=items, next_after=items[-1].seq if items else start, ended=first.ended)
     return JSONResponse(page.model_dump(mode="json"))

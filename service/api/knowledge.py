@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from asap_client.models import Entry, Hit
-from service.api.deps import Approver, Limit, PartsOf, Reader, StrictRoute, Submitter, get_request_id
+from service.api.deps import AppDep, Approver, Limit, Reader, StrictRoute, Submitter, get_request_id
 from service.db.access import record
 from service.errors import NotFoundError
 from service.schemas import Public
@@ -114,7 +114,7 @@ Devices = Annotated[int | None, Query(ge=1, le=1_000_000, description="the size 
 
 @router.get("", summary="List playbooks and cases")
 def list_entries(
-    parts: PartsOf,
+    app: AppDep,
     caller: Reader,
     kind: Kind | None = None,
     status: Status | None = None,
@@ -122,7 +122,7 @@ def list_entries(
     limit: Limit = 50,
 ) -> EntryPage:
     """What comes with ASAP first, then cases by age."""
-    entries = parts.knowledge.get().entries(kind, status, caller.knowledge_tenant)
+    entries = app.knowledge.get().entries(kind, status, caller.knowledge_tenant)
     start = _after(cursor, [entry.id for entry in entries])
     shown = entries[start : start + limit]
     more = start + limit < len(entries)
@@ -131,7 +131,7 @@ def list_entries(
 
 @router.get("/search", summary="Find what answers a situation")
 def search(
-    parts: PartsOf,
+    app: AppDep,
     caller: Reader,
     q: Query_ = "",
     limit: Hits = 5,
@@ -154,7 +154,7 @@ def search(
         "num_devices": num_devices,
     }
     facets = {name: value for name, value in given.items() if value is not None}
-    base = parts.knowledge.get()
+    base = app.knowledge.get()
     hits = base.search(q, facets, caller.knowledge_tenant, limit)
     return HitList(
         items=[public_hit(hit) for hit in hits], methods=list(base.methods), limitation=base.limitation
@@ -162,25 +162,25 @@ def search(
 
 
 @router.get("/{id}", summary="One playbook or case")
-def get_entry(id: EntryId, parts: PartsOf, caller: Reader) -> EntryPublic:
+def get_entry(id: EntryId, app: AppDep, caller: Reader) -> EntryPublic:
     try:
-        return public_entry(parts.knowledge.get().get(id, caller.knowledge_tenant))
+        return public_entry(app.knowledge.get().get(id, caller.knowledge_tenant))
     except InputError:
         raise NotFoundError("entry", id) from None
 
 
 @router.post("", status_code=201, summary="Remember a case")
-def add_case(given: CaseCreate, parts: PartsOf, caller: Submitter) -> EntryPublic:
+def add_case(given: CaseCreate, app: AppDep, caller: Submitter) -> EntryPublic:
     """Adding it again changes nothing; another case under its id is refused."""
-    entry = parts.knowledge.get().add(given.body(), by=caller.name[:200], tenant=caller.knowledge_tenant)
+    entry = app.knowledge.get().add(given.body(), by=caller.name[:200], tenant=caller.knowledge_tenant)
     return public_entry(entry)
 
 
 @router.post("/{id}/mark", summary="Confirm or refute a case")
-def mark_case(id: EntryId, given: MarkCreate, parts: PartsOf, caller: Approver) -> EntryPublic:
+def mark_case(id: EntryId, given: MarkCreate, app: AppDep, caller: Approver) -> EntryPublic:
     """Nothing is deleted: the mark joins the case's history, and counts for this tenant alone."""
-    get_entry(id, parts, caller)
-    entry = parts.knowledge.get().mark(
+    get_entry(id, app, caller)
+    entry = app.knowledge.get().mark(
         id,
         given.status,
         by=caller.name[:200],
@@ -189,7 +189,7 @@ def mark_case(id: EntryId, given: MarkCreate, parts: PartsOf, caller: Approver) 
         measured=given.measured,
     )
     said = given.model_dump(exclude_none=True)
-    with parts.database.begin() as conn:
+    with app.database.begin() as conn:
         record(conn, caller.tenant, caller.name, "case.mark", id, get_request_id(), **said)
     return public_entry(entry)
 

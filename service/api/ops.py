@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import __version__
-from service.api.deps import Admin, Cursor, Limit, PartsOf, StrictRoute
-from service.api.state import Parts
+from service.api.deps import Admin, AppDep, Cursor, Limit, StrictRoute
+from service.api.state import AppState
 from service.db.access import AuditRow, list_audit
 from service.db.lifecycle import list_living
 from service.sessions import moment
@@ -47,8 +47,8 @@ async def healthz() -> HealthPublic:
 
 
 @router.get("/readyz", summary="Whether it can do its work", responses={503: {"model": ReadyPublic}})
-def readyz(parts: PartsOf, response: Response) -> ReadyPublic:
-    checks = {name: _checked(check, parts) for name, check in CHECKS.items()}
+def readyz(app: AppDep, response: Response) -> ReadyPublic:
+    checks = {name: _checked(check, app) for name, check in CHECKS.items()}
     ready = all(check.ok for check in checks.values())
     response.status_code = 200 if ready else 503
     return ReadyPublic(ready=ready, checks=checks)
@@ -60,13 +60,13 @@ def readyz(parts: PartsOf, response: Response) -> ReadyPublic:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics(parts: PartsOf, caller: Admin) -> Response:
-    return Response(parts.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+def metrics(app: AppDep, caller: Admin) -> Response:
+    return Response(app.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _checked(check: Callable[[Parts], str], parts: Parts) -> CheckPublic:
+def _checked(check: Callable[[AppState], str], app: AppState) -> CheckPublic:
     try:
-        return CheckPublic(ok=True, detail=check(parts))
+        return CheckPublic(ok=True, detail=check(app))
     except _NotReadyError as error:
         return CheckPublic(ok=False, detail=str(error))
     except (SQLAlchemyError, OSError, httpx.HTTPError) as error:
@@ -78,34 +78,34 @@ class _NotReadyError(Exception):
     """The message says what is missing."""
 
 
-def _database(parts: Parts) -> str:
-    with parts.database.read() as conn:
+def _database(app: AppState) -> str:
+    with app.database.read() as conn:
         conn.execute(sa.select(1))
-    return parts.database.engine.dialect.name
+    return app.database.engine.dialect.name
 
 
-def _migrations(parts: Parts) -> str:
-    if not parts.database.is_current():
+def _migrations(app: AppState) -> str:
+    if not app.database.is_current():
         raise _NotReadyError("the schema is not this version's; 'asap serve' upgrades it when it starts")
     return "current"
 
 
-def _knowledge(parts: Parts) -> str:
-    if parts.settings.chroma_url is None:
+def _knowledge(app: AppState) -> str:
+    if app.settings.chroma_url is None:
         return "embedded"
-    httpx.get(parts.settings.chroma_url.rstrip("/") + HEARTBEAT, timeout=PATIENCE_S).raise_for_status()
+    httpx.get(app.settings.chroma_url.rstrip("/") + HEARTBEAT, timeout=PATIENCE_S).raise_for_status()
     return "server"
 
 
-def _queue(parts: Parts) -> str:
+def _queue(app: AppState) -> str:
     """That it answers is needed; that workers live is told: without any, sessions may come and wait."""
-    parts.queue.unfinished([NO_LEG])
-    with parts.database.read() as conn:
-        living = len(list_living(conn, parts.settings.lease_s))
+    app.queue.unfinished([NO_LEG])
+    with app.database.read() as conn:
+        living = len(list_living(conn, app.settings.lease_s))
     return f"{living} workers"
 
 
-CHECKS: dict[str, Callable[[Parts], str]] = {
+CHECKS: dict[str, Callable[[AppState], str]] = {
     "database": _database,
     "migrations": _migrations,
     "knowledge": _knowledge,
@@ -137,9 +137,9 @@ Target = Annotated[str | None, Query(max_length=100, description="the id of a se
 
 @audit_router.get("", summary="The audit log, newest first")
 def list_all(
-    parts: PartsOf, caller: Admin, target: Target = None, cursor: Cursor = None, limit: Limit = 100
+    app: AppDep, caller: Admin, target: Target = None, cursor: Cursor = None, limit: Limit = 100
 ) -> AuditPage:
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         rows, following = list_audit(conn, caller.tenant, target, cursor, limit)
     return AuditPage(items=[_public(row) for row in rows], next_cursor=following)
 

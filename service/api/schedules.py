@@ -14,17 +14,17 @@ from asap_client.schedules import Run, Schedule
 from graph.request import parse_request
 from service.addresses import parse_target
 from service.api.deps import (
+    AppDep,
     Cursor,
     Id,
     Limit,
-    PartsOf,
     Reader,
     StrictRoute,
     Submitter,
     get_request_id,
     preferred,
 )
-from service.api.state import Parts
+from service.api.state import AppState
 from service.auth import Caller
 from service.db.access import record
 from service.db.schedules import (
@@ -171,14 +171,14 @@ router = APIRouter(prefix=PATH, tags=["schedules"], route_class=StrictRoute)
 
 
 @router.post("", status_code=201, summary="Register workloads to be looked at by the clock")
-def add(given: ScheduleCreate, parts: PartsOf, caller: Submitter, response: Response) -> SchedulePublic:
+def add(given: ScheduleCreate, app: AppDep, caller: Submitter, response: Response) -> SchedulePublic:
     """`traces` and `metrics` are paths of the server and need the scope admin; `uploads` need none."""
-    check_schedule(given, may_tune=parts.settings.launch_templates is not None)
-    _check_trials(given, parts)
+    check_schedule(given, may_tune=app.settings.launch_templates is not None)
+    _check_trials(given, app)
     _check_sources(given, caller)
-    _check_recipients(given, parts)
+    _check_recipients(given, app)
     definition = given.model_dump(mode="json", by_alias=True)
-    with parts.database.begin() as conn:
+    with app.database.begin() as conn:
         row = create_schedule(conn, caller.tenant, caller.name, given.name, definition, database_clock(conn))
         _record(conn, caller, "schedule.add", row)
         response.headers["Location"] = f"{PATH}/{row.id}"
@@ -186,47 +186,47 @@ def add(given: ScheduleCreate, parts: PartsOf, caller: Submitter, response: Resp
 
 
 @router.get("", summary="List schedules, newest first")
-def list_all(parts: PartsOf, caller: Reader, cursor: Cursor = None, limit: Limit = 100) -> SchedulePage:
-    with parts.database.read() as conn:
+def list_all(app: AppDep, caller: Reader, cursor: Cursor = None, limit: Limit = 100) -> SchedulePage:
+    with app.database.read() as conn:
         rows, following = list_schedules(conn, caller.tenant, cursor, limit)
         return SchedulePage(items=[_public(conn, row) for row in rows], next_cursor=following)
 
 
 @router.get("/{id}", summary="One schedule, by id or name")
-def get_one(id: Id, parts: PartsOf, caller: Reader) -> SchedulePublic:
-    with parts.database.read() as conn:
+def get_one(id: Id, app: AppDep, caller: Reader) -> SchedulePublic:
+    with app.database.read() as conn:
         return _public(conn, get_schedule(conn, caller.tenant, id))
 
 
 @router.delete("/{id}", status_code=204, summary="Remove a schedule and its runs")
-def remove(id: Id, parts: PartsOf, caller: Submitter) -> None:
+def remove(id: Id, app: AppDep, caller: Submitter) -> None:
     """The history of its workloads stays."""
-    with closing(NightQueue(parts.database)) as queue:
-        with parts.database.begin() as conn:
+    with closing(NightQueue(app.database)) as queue:
+        with app.database.begin() as conn:
             row, runs = delete_schedule(conn, caller.tenant, id)
             _record(conn, caller, "schedule.remove", row)
         queue.forget(runs)
 
 
 @router.post("/{id}/pause", summary="Run no more nights")
-def pause_one(id: Id, parts: PartsOf, caller: Submitter) -> SchedulePublic:
-    with parts.database.begin() as conn:
+def pause_one(id: Id, app: AppDep, caller: Submitter) -> SchedulePublic:
+    with app.database.begin() as conn:
         row = pause(conn, caller.tenant, id)
         _record(conn, caller, "schedule.pause", row)
         return _public(conn, row)
 
 
 @router.post("/{id}/resume", summary="Run nights again, from now on")
-def resume_one(id: Id, parts: PartsOf, caller: Submitter) -> SchedulePublic:
-    with parts.database.begin() as conn:
+def resume_one(id: Id, app: AppDep, caller: Submitter) -> SchedulePublic:
+    with app.database.begin() as conn:
         row = resume(conn, caller.tenant, id, database_clock(conn))
         _record(conn, caller, "schedule.resume", row)
         return _public(conn, row)
 
 
 @router.post("/{id}/run", status_code=202, summary="Run it now, whatever the clock says")
-def run_once(id: Id, parts: PartsOf, caller: Submitter) -> RunPublic:
-    with closing(NightQueue(parts.database)) as queue, parts.database.begin() as conn:
+def run_once(id: Id, app: AppDep, caller: Submitter) -> RunPublic:
+    with closing(NightQueue(app.database)) as queue, app.database.begin() as conn:
         run = run_now(conn, queue, caller.tenant, id)
         record(
             conn, caller.tenant, caller.name, "schedule.run", run.schedule_id, get_request_id(), run=run.id
@@ -255,18 +255,18 @@ def _check_sources(given: ScheduleSpec, caller: Caller) -> None:
             raise InputError(f"workloads[{place}].scenario.traces", described["traces"], allowed)
 
 
-def _check_trials(given: ScheduleSpec, parts: Parts) -> None:
+def _check_trials(given: ScheduleSpec, app: AppState) -> None:
     """Whether each workload could be measured here, before a night finds out that it cannot."""
     for place, workload in enumerate(given.workloads):
         described = workload.scenario if isinstance(workload.scenario, dict) else {}
         try:
-            check_tune(parts.settings, parse_request(given.request(described)))
+            check_tune(app.settings, parse_request(given.request(described)))
         except InputError as error:
             raise placed(error, f"workloads[{place}]") from None
 
 
-def _check_recipients(given: ScheduleSpec, parts: Parts) -> None:
-    settings, recipients = parts.settings, given.recipients
+def _check_recipients(given: ScheduleSpec, app: AppState) -> None:
+    settings, recipients = app.settings, given.recipients
     if recipients.webhooks and settings.webhook_secret is None:
         allowed = "this installation sends none: it has no ASAP_WEBHOOK_SECRET to sign with"
         raise InputError("recipients.webhooks", "an address", allowed)
@@ -294,26 +294,26 @@ _FORMS: dict[int | str, dict[str, Any]] = {
 
 
 @runs_router.get(RUNS, summary="The runs of a schedule, newest first")
-def list_runs(id: Id, parts: PartsOf, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> RunPage:
+def list_runs(id: Id, app: AppDep, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> RunPage:
     """Those that were skipped too, with the reason."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         schedule = get_schedule(conn, caller.tenant, id)
         rows, following = list_runs_schedules(conn, caller.tenant, schedule.id, cursor, limit)
     return RunPage(items=[public_run(row) for row in rows], next_cursor=following)
 
 
 @runs_router.get(RUNS + "/{run_id}", summary="One run")
-def get_run(id: Id, run_id: Id, parts: PartsOf, caller: Reader) -> RunPublic:
-    return public_run(_run(parts, caller.tenant, id, run_id))
+def get_run(id: Id, run_id: Id, app: AppDep, caller: Reader) -> RunPublic:
+    return public_run(_run(app, caller.tenant, id, run_id))
 
 
 @runs_router.get(
     RUNS + "/{run_id}/report", summary="The report of a run", response_class=Response, responses=_FORMS
 )
-def get_report(id: Id, run_id: Id, parts: PartsOf, caller: Reader, accept: Accept = JSON) -> Response:
+def get_report(id: Id, run_id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Response:
     """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))
-    report = _report(_run(parts, caller.tenant, id, run_id))
+    report = _report(_run(app, caller.tenant, id, run_id))
     if form == JSON:
         return JSONResponse(report)
     if form == MARKDOWN:
@@ -332,11 +332,11 @@ def get_report(id: Id, run_id: Id, parts: PartsOf, caller: Reader, accept: Accep
     responses=_FORMS,
 )
 def get_workload_report(
-    id: Id, run_id: Id, name: Name, parts: PartsOf, caller: Reader, accept: Accept = JSON
+    id: Id, run_id: Id, name: Name, app: AppDep, caller: Reader, accept: Accept = JSON
 ) -> Response:
     """With trend plots, as HTML."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))
-    report = _report(_run(parts, caller.tenant, id, run_id))
+    report = _report(_run(app, caller.tenant, id, run_id))
     said = next((one for one in report["workloads"] if one["name"] == name), None)
     if said is None:
         raise NotFoundError("workload", name)
@@ -352,15 +352,15 @@ def get_workload_report(
 
 
 @runs_router.get(WORKLOADS, summary="Every workload, the most wasteful first")
-def list_fleet(parts: PartsOf, caller: Reader) -> WorkloadList:
-    with parts.database.read() as conn:
+def list_fleet(app: AppDep, caller: Reader) -> WorkloadList:
+    with app.database.read() as conn:
         rows = list_workloads(conn, caller.tenant)
     return WorkloadList(items=[public_workload(row) for row in rows])
 
 
 @runs_router.get(WORKLOADS + "/{name}", summary="One workload as the last run left it")
-def get_workload(name: Name, parts: PartsOf, caller: Reader) -> WorkloadPublic:
-    with parts.database.read() as conn:
+def get_workload(name: Name, app: AppDep, caller: Reader) -> WorkloadPublic:
+    with app.database.read() as conn:
         row = find_workload(conn, caller.tenant, name)
     if row is None:
         raise NotFoundError("workload", name)
@@ -368,15 +368,15 @@ def get_workload(name: Name, parts: PartsOf, caller: Reader) -> WorkloadPublic:
 
 
 @runs_router.delete(WORKLOADS + "/{name}", status_code=204, summary="Forget a workload with its nights")
-def forget(name: Name, parts: PartsOf, caller: Submitter) -> None:
+def forget(name: Name, app: AppDep, caller: Submitter) -> None:
     """A schedule that still has it begins its history anew."""
-    with parts.database.begin() as conn:
+    with app.database.begin() as conn:
         forget_workload(conn, caller.tenant, name)
         record(conn, caller.tenant, caller.name, "workload.forget", name, get_request_id())
 
 
-def _run(parts: Parts, tenant: str, id: str, run_id: str) -> RunRow:
-    with parts.database.read() as conn:
+def _run(app: AppState, tenant: str, id: str, run_id: str) -> RunRow:
+    with app.database.read() as conn:
         schedule, run = get_schedule(conn, tenant, id), get_run_schedules(conn, tenant, run_id)
     if run.schedule_id != schedule.id:
         raise NotFoundError("run", run_id)

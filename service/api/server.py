@@ -20,8 +20,8 @@ from contextlib import closing, contextmanager
 
 import uvicorn
 
-from service.api.app import create_app, make_parts
-from service.api.state import Parts
+from service.api.app import create_app, make_app_state
+from service.api.state import AppState
 from service.auth import is_loopback
 from service.db.access import has_keys
 from service.db.engine import Database, open_database
@@ -99,22 +99,22 @@ def serve(settings: Settings, host: str, port: int, role: str, announce: Announc
         prepare(settings, database)
         _refuse_strangers(settings, database, host)
         with closing(Queue(database)) as queue, _listen(host, port) as listening:
-            parts = make_parts(settings, database, queue, host)
-            return _Process(parts, role, announce).run(listening)
+            state = make_app_state(settings, database, queue, host)
+            return _Process(state, role, announce).run(listening)
 
 
 class _Process:
-    def __init__(self, parts: Parts, role: str, announce: Announce) -> None:
-        self._parts, self._role, self._announce = parts, role, announce
-        self._worker = WorkerRunner(parts.settings, parts.metrics) if role != "api" else None
-        app = create_app(parts, only_health=role == "worker")
+    def __init__(self, state: AppState, role: str, announce: Announce) -> None:
+        self._state, self._role, self._announce = state, role, announce
+        self._worker = WorkerRunner(state.settings, state.metrics) if role != "api" else None
+        app = create_app(state, only_health=role == "worker")
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=max(1, round(parts.settings.shutdown_s)),
+            timeout_graceful_shutdown=max(1, round(state.settings.shutdown_s)),
         )
         self._server = _Server(config, self._get_ready, self._begin_stop)
 
@@ -127,7 +127,7 @@ class _Process:
         return self._server.started and (self._worker is None or self._worker.finish())
 
     def _get_ready(self, address: str) -> None:
-        if self._parts.authenticator.is_open():
+        if self._state.authenticator.is_open():
             log.warning(IS_OPEN)
         log.info("listening", extra={"address": address, "role": self._role})
         self._announce(address)
@@ -142,7 +142,7 @@ class _Process:
 
     def _begin_stop(self) -> None:
         """Streams of events end, or they would hold the server; the worker takes no more sessions."""
-        self._parts.stopping.set()
+        self._state.stopping.set()
         if self._worker:
             self._worker.begin_stop()
 

@@ -14,19 +14,19 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from asap_client.models import Export, State
 from graph.request import ACTIONS, MOST_COMMENT, MOST_PROPOSALS, parse_decision
 from service.api.deps import (
+    AppDep,
     Approver,
     Cursor,
     Id,
     IdempotencyKey,
     Limit,
-    PartsOf,
     Reader,
     StrictRoute,
     Submitter,
     get_request_id,
     preferred,
 )
-from service.api.state import Parts
+from service.api.state import AppState
 from service.auth import Caller
 from service.db.access import record
 from service.db.lifecycle import decide, request_cancel, retry
@@ -137,22 +137,22 @@ Text = Annotated[str | None, Query(max_length=200, description="words that occur
 
 @router.post("", status_code=202, summary="Submit a session")
 def submit(
-    given: SessionCreate, parts: PartsOf, caller: Submitter, response: Response, key: IdempotencyKey = None
+    given: SessionCreate, app: AppDep, caller: Submitter, response: Response, key: IdempotencyKey = None
 ) -> SessionPublic:
     """Answers when it is queued for good: from then on it survives any restart."""
-    new = new_session(parts, caller, given, key)
-    with parts.database.begin() as conn:
+    new = new_session(app, caller, given, key)
+    with app.database.begin() as conn:
         check_upload(conn, caller.tenant, new.request)
         row, created = create_session(conn, new)
         if created:
-            parts.queue.enqueue(conn, row)
+            app.queue.enqueue(conn, row)
     response.headers["Location"] = f"{PATH}/{row.id}"
     return public_session(row)
 
 
 @router.get("", summary="List sessions, newest first")
 def list_all(
-    parts: PartsOf,
+    app: AppDep,
     caller: Reader,
     state: State | None = None,
     device: Word = None,
@@ -164,21 +164,21 @@ def list_all(
 ) -> SessionPage:
     """Sessions that arrive while somebody turns the pages shift nothing."""
     filters = SessionFilter(state=state, device=device, model=model, labels=parse_labels(label), text=text)
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         rows, following = list_sessions(conn, caller.tenant, filters, cursor, limit)
     return SessionPage(items=[public_session(row) for row in rows], next_cursor=following)
 
 
 @router.get("/{id}", summary="One session, with its request")
-def get_one(id: Id, parts: PartsOf, caller: Reader) -> SessionDetail:
-    with parts.database.read() as conn:
+def get_one(id: Id, app: AppDep, caller: Reader) -> SessionDetail:
+    with app.database.read() as conn:
         return detailed_session(get_session(conn, caller.tenant, id, report=False))
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a session that has ended")
-def delete(id: Id, parts: PartsOf, caller: Submitter) -> None:
+def delete(id: Id, app: AppDep, caller: Submitter) -> None:
     """With its events, decisions and report. One that is still to run must be cancelled first."""
-    with parts.database.begin() as conn:
+    with app.database.begin() as conn:
         delete_session(conn, caller.tenant, id)
         record(conn, caller.tenant, caller.name, "session.delete", id, get_request_id())
 
@@ -197,26 +197,26 @@ actions_router = APIRouter(prefix=PATH + "/{id}", tags=["sessions"], route_class
 
 
 @actions_router.post("/cancel", status_code=202, summary="Stop a session")
-def cancel(id: Id, parts: PartsOf, caller: Submitter) -> SessionPublic:
+def cancel(id: Id, app: AppDep, caller: Submitter) -> SessionPublic:
     """At once where nobody runs it, else at its next event. Cancelling again changes nothing."""
-    return _act(parts, caller, "session.cancel", id, lambda conn: request_cancel(conn, caller.tenant, id))
+    return _act(app, caller, "session.cancel", id, lambda conn: request_cancel(conn, caller.tenant, id))
 
 
 @actions_router.post("/retry", status_code=202, summary="Run a failed or cancelled session again")
-def run_again(id: Id, parts: PartsOf, caller: Submitter) -> SessionPublic:
+def run_again(id: Id, app: AppDep, caller: Submitter) -> SessionPublic:
     """From the start, as a new attempt of the same session."""
-    return _act(parts, caller, "session.retry", id, lambda conn: retry(conn, caller.tenant, id))
+    return _act(app, caller, "session.retry", id, lambda conn: retry(conn, caller.tenant, id))
 
 
 @actions_router.post("/decision", status_code=202, summary="Decide on the proposals")
 def make_decision(
-    id: Id, given: DecisionCreate, parts: PartsOf, caller: Approver, key: IdempotencyKey = None
+    id: Id, given: DecisionCreate, app: AppDep, caller: Approver, key: IdempotencyKey = None
 ) -> SessionPublic:
     """While the session waits for an approval, or after it is completed. A plan that is edited or submitted
     is scored beside the others. The same `id` (or Idempotency-Key) again changes nothing."""
     decision = _decision(id, given, caller, key)
     return _act(
-        parts,
+        app,
         caller,
         "session.decide",
         id,
@@ -226,7 +226,7 @@ def make_decision(
 
 
 def _act(
-    parts: Parts,
+    app: AppState,
     caller: Caller,
     action: str,
     id: str,
@@ -234,11 +234,11 @@ def _act(
     **details: Any,  # noqa: ANN401 - any JSON
 ) -> SessionPublic:
     """A move that brought a new leg queues it; one that changed nothing leaves no trace."""
-    with parts.database.begin() as conn:
+    with app.database.begin() as conn:
         before = get_session(conn, caller.tenant, id)
         after = move(conn)
         if after.leg != before.leg:
-            parts.queue.enqueue(conn, after)
+            app.queue.enqueue(conn, after)
         if (after.leg, after.state, after.cancel_requested) != (
             before.leg,
             before.state,
@@ -277,19 +277,19 @@ _TEXT = {"schema": {"type": "string"}}
     response_model=ReportPublic,
     responses={200: {"content": {MARKDOWN: _TEXT, HTML: _TEXT}}},
 )
-def get_report(id: Id, parts: PartsOf, caller: Reader, accept: Accept = JSON) -> Response:
+def get_report(id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Response:
     """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))
-    row = _row(parts, caller.tenant, id)
+    row = _row(app, caller.tenant, id)
     if row.report is None:
         raise _lacking(row, "it has a report when it is completed")
     return _rendered(form, row.request or {}, row.report)
 
 
 @reports_router.get("/proposals", summary="The proposals, best first")
-def list_proposals(id: Id, parts: PartsOf, caller: Reader) -> ProposalList:
+def list_proposals(id: Id, app: AppDep, caller: Reader) -> ProposalList:
     """Also while the session waits for a decision about them."""
-    return ProposalList.model_validate({"items": _proposals(_row(parts, caller.tenant, id))})
+    return ProposalList.model_validate({"items": _proposals(_row(app, caller.tenant, id))})
 
 
 @reports_router.get(
@@ -299,11 +299,11 @@ def list_proposals(id: Id, parts: PartsOf, caller: Reader) -> ProposalList:
     responses={200: {"content": {PLAIN: _TEXT}}},
 )
 def export_proposal(
-    id: Id, rank: RankPath, format: Format, parts: PartsOf, caller: Reader, accept: ExportAccept = JSON
+    id: Id, rank: RankPath, format: Format, app: AppDep, caller: Reader, accept: ExportAccept = JSON
 ) -> Response:
     """As JSON with notes; as the file alone with Accept: text/plain."""
     form = preferred(accept, (JSON, PLAIN))
-    row = _row(parts, caller.tenant, id)
+    row = _row(app, caller.tenant, id)
     plan = next((one["plan"] for one in _proposals(row) if one["rank"] == rank), None)
     if plan is None:
         raise NotFoundError("proposal", str(rank))
@@ -317,8 +317,8 @@ def export_proposal(
     return Response(found.text, media_type=PLAIN, headers={"Content-Disposition": name})
 
 
-def _row(parts: Parts, tenant: str, id: str) -> SessionRow:
-    with parts.database.read() as conn:
+def _row(app: AppState, tenant: str, id: str) -> SessionRow:
+    with app.database.read() as conn:
         return get_session(conn, tenant, id)
 
 

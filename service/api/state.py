@@ -157,7 +157,7 @@ class _Waiter:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Watch:
+class EventWatcher:
     """Used from one event loop. Looks only while somebody waits."""
 
     def __init__(self, database: Database, stopping: Event) -> None:
@@ -227,7 +227,7 @@ class Queue(Protocol):
         """Those of the legs (`<session>.<number>`) that will still do something."""
 
 
-class Lazy:
+class LazyKnowledge:
     """Opened by whoever first needs it: starting must not wait for it."""
 
     def __init__(self, open: Callable[[], KnowledgeBase]) -> None:
@@ -248,7 +248,7 @@ class Lazy:
 
 
 @dataclass(frozen=True)
-class Parts:
+class AppState:
     settings: Settings
     database: Database
     queue: Queue
@@ -257,9 +257,9 @@ class Parts:
     metrics: Metrics
     uploads: Uploads
     analyses: Analyses
-    knowledge: Lazy
+    knowledge: LazyKnowledge
     stopping: Event
     """Set when the server is told to stop: streams end, so that it can."""
-    watch: Watch
+    watch: EventWatcher
     """Wakes event streams."""
     searches: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(SEARCHES_AT_A_TIME))

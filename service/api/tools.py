@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.api.deps import INSTEAD, PartsOf, Progress, Reader, StrictRoute, Submitter, in_turn
+from service.api.deps import INSTEAD, AppDep, Progress, Reader, StrictRoute, Submitter, run_bounded_search
 from service.api.sessions import PlanFields, ReportPublic
 from service.errors import NotFoundError
 from service.schemas import EXAMPLE, ScenarioCreate, SearchCreate
@@ -119,19 +119,19 @@ plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictR
 
 
 @plans_router.post("/search", summary="Search every legal plan now", response_model=ReportPublic)
-def search_plans(given: SearchCreate, parts: PartsOf, caller: Submitter) -> dict[str, Any]:
+def search_plans(given: SearchCreate, app: AppDep, caller: Submitter) -> dict[str, Any]:
     """What `asap optimize` gives, by search and rules alone."""
     scenario = _small(given)
-    return in_turn(parts, lambda progress: optimize(scenario, progress))
+    return run_bounded_search(app, lambda progress: optimize(scenario, progress))
 
 
 @plans_router.post("/explain", summary="Say what speaks against a plan", response_model=ExplanationPublic)
-def explain(asked: ExplainCreate, parts: PartsOf, caller: Submitter) -> dict[str, Any]:
+def explain(asked: ExplainCreate, app: AppDep, caller: Submitter) -> dict[str, Any]:
     """The rule it breaks, the memory it lacks, or the term that makes it slower."""
     if not isinstance(asked.plan, dict):
         raise InputError("plan", asked.plan, "allowed: an object with fields of a plan")
     scenario, plan = _small(asked.scenario), dict(asked.plan)
-    return in_turn(parts, lambda progress: _explained(scenario, plan, progress))
+    return run_bounded_search(app, lambda progress: _explained(scenario, plan, progress))
 
 
 def _explained(scenario: Scenario, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from sqlalchemy.exc import IntegrityError
 from starlette.requests import ClientDisconnect
 
 from asap_client.models import Trace, TraceFile
-from service.api.deps import Cursor, Id, Limit, PartsOf, Reader, StrictRoute, Submitter, get_request_id
+from service.api.deps import AppDep, Cursor, Id, Limit, Reader, StrictRoute, Submitter, get_request_id
 from service.api.errors import ApiError
-from service.api.state import Parts
+from service.api.state import AppState
 from service.db.access import record
 from service.db.traces import (
     OPEN,
@@ -100,50 +100,50 @@ router = APIRouter(prefix=PATH, tags=["traces"], route_class=StrictRoute)
 
 
 @router.post("", status_code=201, summary="Begin an upload")
-def create(given: TraceCreate, parts: PartsOf, caller: Submitter, response: Response) -> TracePublic:
+def create(given: TraceCreate, app: AppDep, caller: Submitter, response: Response) -> TracePublic:
     """Then PUT each file, and POST complete."""
-    with parts.database.begin() as conn:
-        row = create_trace(conn, caller.tenant, caller.name, given.name, parts.settings.trace_days * DAY_S)
+    with app.database.begin() as conn:
+        row = create_trace(conn, caller.tenant, caller.name, given.name, app.settings.trace_days * DAY_S)
     response.headers["Location"] = f"{PATH}/{row.id}"
     return public_trace(row)
 
 
 @router.get("", summary="List uploads, newest first")
-def list_all(parts: PartsOf, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> TracePage:
-    with parts.database.read() as conn:
+def list_all(app: AppDep, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> TracePage:
+    with app.database.read() as conn:
         rows, following = list_traces(conn, caller.tenant, cursor, limit)
     return TracePage(items=[public_trace(row) for row in rows], next_cursor=following)
 
 
 @router.get("/{id}", summary="One upload, with its files and analysis")
-def get_one(id: Id, parts: PartsOf, caller: Reader) -> TraceDetail:
+def get_one(id: Id, app: AppDep, caller: Reader) -> TraceDetail:
     """The analysis is made in the background; ask again while both it and `error` are null."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         row = get_trace(conn, caller.tenant, id)
-    parts.analyses.want(row)
+    app.analyses.want(row)
     return detailed_trace(row)
 
 
 @router.post("/{id}/complete", summary="Say that the upload is whole")
-def complete(id: Id, given: CompleteCreate, parts: PartsOf, caller: Submitter) -> TraceDetail:
+def complete(id: Id, given: CompleteCreate, app: AppDep, caller: Submitter) -> TraceDetail:
     """Every file's digest is checked. Completing again with the same digests changes nothing."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         row = get_trace(conn, caller.tenant, id)
     if row.state != OPEN:
         return _again(row, given.files)
-    _check_digests(parts, row, given.files)
-    with parts.database.begin() as conn:
+    _check_digests(app, row, given.files)
+    with app.database.begin() as conn:
         row = complete_trace(conn, caller.tenant, id, given.files)
-    parts.analyses.want(row)
+    app.analyses.want(row)
     return detailed_trace(row)
 
 
 @router.delete("/{id}", status_code=204, summary="Delete an upload")
-def delete(id: Id, parts: PartsOf, caller: Submitter) -> None:
-    with parts.database.begin() as conn:
+def delete(id: Id, app: AppDep, caller: Submitter) -> None:
+    with app.database.begin() as conn:
         delete_trace(conn, caller.tenant, id)
         record(conn, caller.tenant, caller.name, "trace.delete", id, get_request_id())
-    parts.uploads.discard(id)
+    app.uploads.discard(id)
 
 
 def _again(row: TraceRow, files: dict[str, str]) -> TraceDetail:
@@ -152,14 +152,14 @@ def _again(row: TraceRow, files: dict[str, str]) -> TraceDetail:
     return detailed_trace(row)
 
 
-def _check_digests(parts: Parts, row: TraceRow, files: dict[str, str]) -> None:
+def _check_digests(app: AppState, row: TraceRow, files: dict[str, str]) -> None:
     uploaded = {file.name for file in row.files}
     for name in uploaded ^ files.keys():
         missing = name in files
         says = "nothing of it was uploaded" if missing else "was uploaded, and is not named here"
         raise InputError(f"files.{name}", "a digest" if missing else "nothing", says)
     for name, digest in files.items():
-        found = parts.uploads.digest(row.id, name)
+        found = app.uploads.digest(row.id, name)
         if found != digest:
             raise InputError(
                 f"files.{name}", digest, f"what arrived has {found}; upload it again from offset 0"
@@ -180,28 +180,28 @@ _BODY = {
     "/{name}", summary="Upload a file or the next part of it", openapi_extra={"requestBody": _BODY}
 )
 async def put_file(
-    id: Id, name: Name, request: Request, parts: PartsOf, caller: Submitter, offset: Offset = 0
+    id: Id, name: Name, request: Request, app: AppDep, caller: Submitter, offset: Offset = 0
 ) -> FilePublic:
     """`received_bytes` is where the next part begins; after a break, GET the upload to learn it. The same
     part sent again changes nothing; a part from an earlier offset replaces what follows it."""
     check_name(name)
-    row = await run_sync(_open_trace, parts, caller.tenant, id, name)
-    others = await run_sync(parts.uploads.others_bytes, id, name)
-    most = parts.settings.max_trace_bytes
+    row = await run_sync(_open_trace, app, caller.tenant, id, name)
+    others = await run_sync(app.uploads.others_bytes, id, name)
+    most = app.settings.max_trace_bytes
     try:
-        await parts.uploads.write(id, name, offset, request.stream(), most - others)
+        await app.uploads.write(id, name, offset, request.stream(), most - others)
     except NoRoomError:
         detail = f"the files of one upload have at most {most:,} bytes together"
         raise ApiError("too-large", detail, field="body", allowed=detail) from None
     except ClientDisconnect:
         raise ApiError("bad-request", "the sender left; what arrived is kept", field="body") from None
     finally:
-        received = await run_sync(_note, parts, row, name)
+        received = await run_sync(_note, app, row, name)
     return FilePublic(name=name, received_bytes=received)
 
 
-def _open_trace(parts: Parts, tenant: str, id: str, name: str) -> TraceRow:
-    with parts.database.read() as conn:
+def _open_trace(app: AppState, tenant: str, id: str, name: str) -> TraceRow:
+    with app.database.read() as conn:
         row = get_trace(conn, tenant, id)
     if row.state != OPEN:
         raise ConflictError(f"trace {id} is {row.state}; nothing can be added", field="state")
@@ -211,10 +211,10 @@ def _open_trace(parts: Parts, tenant: str, id: str, name: str) -> TraceRow:
     return row
 
 
-def _note(parts: Parts, row: TraceRow, name: str) -> int:
-    received = parts.uploads.received(row.id, name)
+def _note(app: AppState, row: TraceRow, name: str) -> int:
+    received = app.uploads.received(row.id, name)
     try:
-        with parts.database.begin() as conn:
+        with app.database.begin() as conn:
             set_received(conn, row.id, name, received)
     except IntegrityError:  # deleted meanwhile
         raise NotFoundError("trace", row.id) from None

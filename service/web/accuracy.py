@@ -13,8 +13,8 @@ from fastapi.responses import Response
 import service
 from research.validate import COLOURS as COLOURS_validate
 from research.validate import LABELS, MARGIN, SIZE
-from service.api.deps import PartsOf, Reader
-from service.api.state import Parts
+from service.api.deps import AppDep, Reader
+from service.api.state import AppState
 from service.auth import Caller
 from service.errors import NotFoundError
 from service.render.plotly import Figure, frame, label, line, log_axis
@@ -206,8 +206,8 @@ router = APIRouter(prefix="/accuracy", route_class=PageRoute)
 
 
 @router.get("")
-def show(request: Request, parts: PartsOf, caller: Reader) -> Response:
-    trials, validation = _trials(parts, caller), find_validation()
+def show(request: Request, app: AppDep, caller: Reader) -> Response:
+    trials, validation = _trials(app, caller), find_validation()
     return page(
         request,
         "accuracy",
@@ -221,13 +221,13 @@ def show(request: Request, parts: PartsOf, caller: Reader) -> Response:
 
 
 @router.get("/figure")
-def get_figure(request: Request, parts: PartsOf, caller: Reader) -> Response:
+def get_figure(request: Request, app: AppDep, caller: Reader) -> Response:
     validation = find_validation()
-    pairs = [*(validation.pairs if validation else []), *(one.pair for one in _trials(parts, caller))]
+    pairs = [*(validation.pairs if validation else []), *(one.pair for one in _trials(app, caller))]
     if not pairs:
         raise NotFoundError("measurement for", "a figure")
     return figure_answer(request, accuracy_figure(pairs))
 
 
-def _trials(parts: Parts, caller: Caller) -> list[Trial]:
-    return trials_of(parts.knowledge.get().entries("case", None, caller.knowledge_tenant))
+def _trials(app: AppState, caller: Caller) -> list[Trial]:
+    return trials_of(app.knowledge.get().entries("case", None, caller.knowledge_tenant))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from service.api.deps import PartsOf, Reader
+from service.api.deps import AppDep, Reader
 from service.db.models import COMPLETED, SessionRow
 from service.db.sessions import SessionFilter, get_session, list_sessions
 from service.errors import ConflictError, NotFoundError
@@ -141,7 +141,7 @@ Which = Annotated[str, Query(max_length=10)]
 @router.get("/compare")
 def show(
     request: Request,
-    parts: PartsOf,
+    app: AppDep,
     caller: Reader,
     a: SessionId = None,
     b: SessionId = None,
@@ -150,7 +150,7 @@ def show(
     s: Chosen = [],  # noqa: B006 - FastAPI copies it
 ) -> Response:
     a, b = a or (s[0] if s else None), b or (s[1] if len(s) > 1 else None)
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         recent, _ = list_sessions(conn, caller.tenant, SessionFilter(state=COMPLETED), limit=RECENT)
         rows = [get_session(conn, caller.tenant, one) for one in (a, b) if one]
     comparison = None

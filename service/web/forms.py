@@ -8,9 +8,9 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from service.api.deps import Id, PartsOf, Submitter, take_turn
+from service.api.deps import AppDep, Id, Submitter, check_rate_limit
 from service.api.errors import ApiError
-from service.api.state import Parts
+from service.api.state import AppState
 from service.auth import COOKIE, Caller
 from service.errors import UnauthenticatedError
 from service.web.rendering import FIELD, PageRoute, check_csrf, page, set_cookie
@@ -60,7 +60,7 @@ def whole_number(field: str, text: str) -> int:
     return int(text)
 
 
-Act = Callable[[str, Parts, Caller], object]
+Act = Callable[[str, AppState, Caller], object]
 
 
 def add_buttons(router: APIRouter, path: str, buttons: Mapping[str, tuple[Act, str]]) -> None:
@@ -70,8 +70,8 @@ def add_buttons(router: APIRouter, path: str, buttons: Mapping[str, tuple[Act, s
 
 
 def _pressed(act: Act, place: str) -> Callable[..., Response]:
-    def press(id: Id, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
-        act(id, parts, caller)
+    def press(id: Id, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
+        act(id, app, caller)
         return RedirectResponse(place.format(id=id), 303)
 
     return press
@@ -83,19 +83,19 @@ Next = Annotated[str, Query(alias="next", max_length=2000)]
 
 
 @router.get("/login")
-def show(request: Request, parts: PartsOf, following: Next = "/") -> Response:
-    if parts.authenticator.is_open():
+def show(request: Request, app: AppDep, following: Next = "/") -> Response:
+    if app.authenticator.is_open():
         return RedirectResponse(own_path(following), 303)
     return page(request, "login", None, following=own_path(following), refused=None)
 
 
 @router.post("/login")
-def sign_in(request: Request, form: CheckedForm, parts: PartsOf) -> Response:
+def sign_in(request: Request, form: CheckedForm, app: AppDep) -> Response:
     following = own_path(form.get("next", "/"))
     try:
-        cookie, expires_s = parts.authenticator.cookie_for(form.get("key", ""))
+        cookie, expires_s = app.authenticator.cookie_for(form.get("key", ""))
     except UnauthenticatedError as error:
-        take_turn(parts, f"address:{request.client.host if request.client else ''}")
+        check_rate_limit(app, f"address:{request.client.host if request.client else ''}")
         return page(request, "login", None, 401, following=following, refused=str(error))
     response = RedirectResponse(following, 303)
     set_cookie(request, response, COOKIE, cookie, max(0, expires_s - int(time.time())))

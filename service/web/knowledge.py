@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from service.api import knowledge
-from service.api.deps import Approver, PartsOf, Reader
+from service.api.deps import AppDep, Approver, Reader
 from service.api.knowledge import EntryPublic, HitPublic, Kind, MarkCreate, Status
 from service.render.text import seconds, told, words
 from service.web.forms import CheckedForm
@@ -103,7 +103,7 @@ EntryCursor = Annotated[str | None, Query(max_length=120)]
 @router.get("")
 def show(
     request: Request,
-    parts: PartsOf,
+    app: AppDep,
     caller: Reader,
     q: Text = "",
     kind: Word = "",
@@ -113,12 +113,12 @@ def show(
     chosen: dict[str, str | None] = {"q": q, "kind": kind, "status": status}
     following, limitation, wanted = None, None, (_kind(kind), _status(status))
     if q.strip():
-        found = knowledge.search(parts, caller, q, HITS)
+        found = knowledge.search(app, caller, q, HITS)
         entries = [hit_view(hit) for hit in found.items]
         entries = [one for one in entries if _fits(one, *wanted)]
         limitation = found.limitation
     else:
-        listed = knowledge.list_entries(parts, caller, *wanted, cursor, LINES)
+        listed = knowledge.list_entries(app, caller, *wanted, cursor, LINES)
         entries, following = [EntryView(one) for one in listed.items], listed.next_cursor
     return page(
         request,
@@ -135,19 +135,19 @@ def show(
 
 
 @router.get("/{id}")
-def show_entry(id: knowledge.EntryId, request: Request, parts: PartsOf, caller: Reader) -> Response:
-    entry = EntryView(knowledge.get_entry(id, parts, caller))
+def show_entry(id: knowledge.EntryId, request: Request, app: AppDep, caller: Reader) -> Response:
+    entry = EntryView(knowledge.get_entry(id, app, caller))
     return page(request, "knowledge_entry", caller, one=entry, statuses=STATUSES)
 
 
 @router.post("/{id}/mark")
-def mark(id: knowledge.EntryId, form: CheckedForm, parts: PartsOf, caller: Approver) -> Response:
+def mark(id: knowledge.EntryId, form: CheckedForm, app: AppDep, caller: Approver) -> Response:
     reason, status = form.get("reason", ""), _status(form.get("status", ""))
     if not reason:
         raise InputError("reason", "nothing", "say why, for those who read it later")
     if status is None:
         raise InputError("status", form.get("status"), f"allowed: {', '.join(STATUSES)}")
-    knowledge.mark_case(id, MarkCreate(status=status, reason=reason), parts, caller)
+    knowledge.mark_case(id, MarkCreate(status=status, reason=reason), app, caller)
     return RedirectResponse(f"/knowledge/{id}", 303)
 
 

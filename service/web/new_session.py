@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from service import schemas as scenario
 from service.api import sessions
-from service.api.deps import PartsOf, Submitter
-from service.api.state import Parts
+from service.api.deps import AppDep, Submitter
+from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import new_id
 from service.db.sessions import get_session
@@ -162,27 +162,27 @@ Source = Annotated[str | None, Query(alias="from", max_length=64, description="a
 
 @router.get("/sessions/new")
 def show(
-    request: Request, parts: PartsOf, caller: Submitter, source: Source = None, example: bool = False
+    request: Request, app: AppDep, caller: Submitter, source: Source = None, example: bool = False
 ) -> Response:
-    values = _of_session(parts, caller, source) if source else _example() if example else {}
+    values = _of_session(app, caller, source) if source else _example() if example else {}
     return _form(request, caller, values, None)
 
 
 @router.post("/sessions/new")
-def submit(request: Request, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+def submit(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     try:
         given = _parsed(form)
-        found = sessions.submit(given, parts, caller, Response(), form.get("key") or None)
+        found = sessions.submit(given, app, caller, Response(), form.get("key") or None)
     except (InputError, ConflictError) as error:
         return _form(request, caller, form, error, 422)
     return RedirectResponse(f"/sessions/{found.id}", 303)
 
 
 @router.post("/web/validate")
-def validate(form: CheckedForm, parts: PartsOf, caller: Submitter) -> JSONResponse:
+def validate(form: CheckedForm, app: AppDep, caller: Submitter) -> JSONResponse:
     try:
-        new = new_session(parts, caller, _parsed(form), None)
-        with parts.database.read() as conn:
+        new = new_session(app, caller, _parsed(form), None)
+        with app.database.read() as conn:
             check_upload(conn, caller.tenant, new.request)
     except (InputError, ConflictError) as error:
         return JSONResponse({"ok": False, "field": error.field, "says": _says(error)})
@@ -243,9 +243,9 @@ def _form(
     )
 
 
-def _of_session(parts: Parts, caller: Caller, id: str) -> Form:
+def _of_session(app: AppState, caller: Caller, id: str) -> Form:
     """A session's request, to be changed and submitted again; what has a field of its own stands there."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
     own = ("mode",) if row.approval == POLICY else ("mode", "approval")
     request = {name: value for name, value in (row.request or {}).items() if name not in own}

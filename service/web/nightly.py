@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from service.api import schedules
-from service.api.deps import Id, PartsOf, Reader, Submitter
+from service.api.deps import AppDep, Id, Reader, Submitter
 from service.api.schedules import ScheduleCreate, SchedulePublic
 from service.auth import Caller
 from service.db.schedules import find_workload
@@ -110,16 +110,16 @@ Text = Annotated[str | None, Query(max_length=64)]
 
 
 @router.get("/fleet")
-def show_fleet(request: Request, parts: PartsOf, caller: Reader) -> Response:
-    with parts.database.read() as conn:
+def show_fleet(request: Request, app: AppDep, caller: Reader) -> Response:
+    with app.database.read() as conn:
         fleet = fleet_of(conn, caller.tenant)
     return page(request, "fleet", caller, view=FleetView(fleet))
 
 
 @router.get("/fleet/{name}")
-def show_workload(name: schedules.Name, parts: PartsOf, caller: Reader) -> Response:
+def show_workload(name: schedules.Name, app: AppDep, caller: Reader) -> Response:
     """The nightly report's own page, of what the last night said."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         row = find_workload(conn, caller.tenant, name)
     if row is None:
         raise NotFoundError("workload", name)
@@ -128,32 +128,32 @@ def show_workload(name: schedules.Name, parts: PartsOf, caller: Reader) -> Respo
 
 
 @router.get("/schedules")
-def show_schedules(request: Request, parts: PartsOf, caller: Reader) -> Response:
-    found = schedules.list_all(parts, caller)
+def show_schedules(request: Request, app: AppDep, caller: Reader) -> Response:
+    found = schedules.list_all(app, caller)
     return page(request, "schedules", caller, lines=[ScheduleView(one) for one in found.items])
 
 
 @router.get("/schedules/new")
-def show_form(request: Request, parts: PartsOf, caller: Submitter) -> Response:
-    example = _example(can_mail=parts.settings.smtp_host is not None)
+def show_form(request: Request, app: AppDep, caller: Submitter) -> Response:
+    example = _example(can_mail=app.settings.smtp_host is not None)
     return _form(request, caller, json.dumps(example, indent=2), None)
 
 
 @router.post("/schedules/new")
-def add(request: Request, form: CheckedForm, parts: PartsOf, caller: Submitter) -> Response:
+def add(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     text = form.get("definition", "")
     try:
         given = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
-        made = schedules.add(given, parts, caller, Response())
+        made = schedules.add(given, app, caller, Response())
     except (InputError, ConflictError) as error:
         return _form(request, caller, text, str(error), 422)
     return RedirectResponse(f"/schedules/{made.id}", 303)
 
 
 @router.get("/schedules/{id}")
-def show_one(id: Id, request: Request, parts: PartsOf, caller: Reader, cursor: Text = None) -> Response:
-    schedule = ScheduleView(schedules.get_one(id, parts, caller))
-    runs = schedules.list_runs(schedule.public.id, parts, caller, cursor, RUNS)
+def show_one(id: Id, request: Request, app: AppDep, caller: Reader, cursor: Text = None) -> Response:
+    schedule = ScheduleView(schedules.get_one(id, app, caller))
+    runs = schedules.list_runs(schedule.public.id, app, caller, cursor, RUNS)
     return page(request, "schedule", caller, one=schedule, runs=runs.items, next_cursor=runs.next_cursor)
 
 

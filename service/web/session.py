@@ -9,7 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from service.api import sessions
 from service.api import sessions as reports
 from service.api import sessions as session_actions
-from service.api.deps import Approver, Id, PartsOf, Reader
+from service.api.deps import AppDep, Approver, Id, Reader
 from service.api.sessions import DecisionCreate
 from service.db.models import new_id
 from service.db.sessions import events_after, get_session
@@ -37,8 +37,8 @@ router = APIRouter(prefix="/sessions/{id}", route_class=PageRoute)
 
 
 @router.get("")
-def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
-    with parts.database.read() as conn:
+def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
+    with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
         events = events_after(conn, id, 0)
     shown = session_view(row)
@@ -59,16 +59,16 @@ def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
 
 @router.get("/figures/{name}")
 def get_figure(
-    id: Id, name: str, request: Request, parts: PartsOf, caller: Reader, plan: str = "1", by: str = ""
+    id: Id, name: str, request: Request, app: AppDep, caller: Reader, plan: str = "1", by: str = ""
 ) -> Response:
     """Plotly's JSON; colours are names of the stylesheet's custom properties."""
     if name not in FIGURES:
         raise NotFoundError("figure", name)
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         shown = session_view(get_session(conn, caller.tenant, id))
     if shown.view is None:
         raise ConflictError(f"session {id} is {shown.row.state}; there is nothing to draw yet", field="state")
-    asked = Asked(parts, request.app.state.searched_spaces, shown, shown.view, plan, by)
+    asked = Asked(app, request.app.state.searched_spaces, shown, shown.view, plan, by)
     return figure_answer(request, FIGURES[name](asked))
 
 
@@ -88,8 +88,8 @@ add_buttons(
 
 
 @actions_router.post("/decision")
-def decide(id: Id, form: CheckedForm, parts: PartsOf, caller: Approver) -> Response:
-    with parts.database.read() as conn:
+def decide(id: Id, form: CheckedForm, app: AppDep, caller: Approver) -> Response:
+    with app.database.read() as conn:
         shown = session_view(get_session(conn, caller.tenant, id))
     rank = whole_number("proposal", form.get("proposal", ""))
     known: dict[str, Any] = next(
@@ -103,19 +103,19 @@ def decide(id: Id, form: CheckedForm, parts: PartsOf, caller: Approver) -> Respo
     }
     if form.get("action") == "edit":
         given["plan"] = changed_fields(form, known)
-    session_actions.make_decision(id, DecisionCreate(**given), parts, caller)
+    session_actions.make_decision(id, DecisionCreate(**given), app, caller)
     return RedirectResponse(f"/sessions/{id}", 303)
 
 
 @actions_router.get("/report.md")
-def markdown(id: Id, parts: PartsOf, caller: Reader) -> Response:
-    return reports.get_report(id, parts, caller, reports.MARKDOWN)
+def markdown(id: Id, app: AppDep, caller: Reader) -> Response:
+    return reports.get_report(id, app, caller, reports.MARKDOWN)
 
 
 @actions_router.get("/proposals/{rank}/export")
-def export(id: Id, rank: reports.Rank, format: str, parts: PartsOf, caller: Reader) -> Response:
+def export(id: Id, rank: reports.Rank, format: str, app: AppDep, caller: Reader) -> Response:
     """The configuration as a file."""
-    return reports.export_proposal(id, rank, format, parts, caller, reports.PLAIN)
+    return reports.export_proposal(id, rank, format, app, caller, reports.PLAIN)
 
 
 def changed_fields(form: Form, known: dict[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from service.api.deps import in_turn
+from service.api.deps import run_bounded_search
 from service.api.errors import ApiError
-from service.api.state import Parts
+from service.api.state import AppState
 from service.db.models import SessionRow
 from service.db.traces import get_trace
 from service.errors import NotFoundError
@@ -123,24 +123,24 @@ def _brought(considered: Sequence[Data]) -> list[Dot]:
 AGAIN_S = 2
 
 
-def get_analysis(parts: Parts, row: SessionRow) -> Data:
+def get_analysis(app: AppState, row: SessionRow) -> Data:
     """What `asap diagnose --json` prints, with what figures need; NotFoundError where there are no traces."""
     traces = str((row.request or {}).get("traces") or "")
     id = find_reference(traces)
     if not traces:
         raise NotFoundError("trace of session", row.id)
     if id:
-        return _of_upload(parts, row.tenant, id)
-    return in_turn(parts, lambda _: _of_folder(traces, _written(Path(traces))))
+        return _of_upload(app, row.tenant, id)
+    return run_bounded_search(app, lambda _: _of_folder(traces, _written(Path(traces))))
 
 
-def _of_upload(parts: Parts, tenant: str, id: str) -> Data:
-    with parts.database.read() as conn:
+def _of_upload(app: AppState, tenant: str, id: str) -> Data:
+    with app.database.read() as conn:
         trace = get_trace(conn, tenant, id)
     if trace.analysis is None:
         if trace.error:
             raise NotFoundError("analysis of trace", id)
-        parts.analyses.want(trace)
+        app.analyses.want(trace)
         wait = {"Retry-After": str(AGAIN_S)}
         raise ApiError("unavailable", "the traces are being analysed; ask again", headers=wait)
     return trace.analysis
@@ -164,7 +164,7 @@ def _of_folder(folder: str, _files: tuple[tuple[Path, int], ...]) -> Data:
 
 @dataclass(frozen=True)
 class Asked:
-    parts: Parts
+    app: AppState
     searched: Searched
     shown: SessionView
     view: View
@@ -192,7 +192,7 @@ class Asked:
 
     @property
     def analysis(self) -> Data:
-        return get_analysis(self.parts, self.shown.row)
+        return get_analysis(self.app, self.shown.row)
 
 
 COLOURS = {axis: f"--{axis}_comm_exposed" for axis in ("tp", "cp", "ep", "dp", "pp")}
@@ -211,7 +211,7 @@ def space(asked: Asked) -> Figure:
     dots = asked.searched.find(key)
     if dots is None:
         workload = asked.workload
-        dots = in_turn(asked.parts, lambda progress: search_dots(workload, progress))
+        dots = run_bounded_search(asked.app, lambda progress: search_dots(workload, progress))
         asked.searched.keep(key, dots)
     return space_figure(space_of(asked.view, dots))
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from service.api.deps import Cursor, PartsOf, Reader
+from service.api.deps import AppDep, Cursor, Reader
 from service.api.sessions import parse_labels
 from service.db.models import STATES, SessionRow
 from service.db.sessions import SessionFilter, counts_by_state, list_sessions
@@ -108,7 +108,7 @@ Word = Annotated[str | None, Query(max_length=200)]
 @router.get("/")
 def show(
     request: Request,
-    parts: PartsOf,
+    app: AppDep,
     caller: Reader,
     state: Word = None,
     device: Word = None,
@@ -120,7 +120,7 @@ def show(
         raise InputError("state", state, f"allowed: {', '.join(STATES)}")
     labels = parse_labels([label] if label else [])
     filters = SessionFilter(state=state or None, device=device or None, labels=labels, text=q)
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         rows, following = list_sessions(conn, caller.tenant, filters, cursor, LINES)
         counts = counts_by_state(conn, caller.tenant)
     given = {"state": state, "device": device, "label": label, "q": q}

@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
-from service.api.deps import Id, PartsOf, Reader
+from service.api.deps import AppDep, Id, Reader
 from service.db.models import TERMINAL, Data, EventRow
 from service.db.sessions import MOST_EVENTS, events_after, get_session
 from service.errors import NotFoundError
@@ -324,8 +324,8 @@ Seq = Annotated[int, Path(ge=1, le=MOST_SEQ)]
 
 
 @router.get("")
-def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
-    with parts.database.read() as conn:
+def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
+    with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
         events = events_after(conn, id, 0, MOST_EVENTS)
     trail = trail_of(events)
@@ -345,9 +345,9 @@ def show(id: Id, request: Request, parts: PartsOf, caller: Reader) -> Response:
 
 
 @router.get("/{seq}")
-def show_event(id: Id, seq: Seq, request: Request, parts: PartsOf, caller: Reader) -> Response:
+def show_event(id: Id, seq: Seq, request: Request, app: AppDep, caller: Reader) -> Response:
     """What a step was given and what came back."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
         found = events_after(conn, id, seq - 1, 1)
     if not found or found[0].seq != seq:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from service.api.deps import PartsOf, Reader
-from service.api.state import Parts
+from service.api.deps import AppDep, Reader
+from service.api.state import AppState
 from service.db.sessions import get_session
 from service.errors import ConflictError, NotFoundError
 from service.render.bars import figures_of
@@ -273,11 +273,11 @@ PlanName = Annotated[str | None, Query(alias="plan", max_length=10)]
 
 @router.get("/what-if")
 def show(
-    request: Request, parts: PartsOf, caller: Reader, session: SessionId = None, plan: PlanName = None
+    request: Request, app: AppDep, caller: Reader, session: SessionId = None, plan: PlanName = None
 ) -> Response:
     given = dict(request.query_params)
     if session:
-        scenario, plans, chosen, learned = _of_session(parts, caller.tenant, session, plan)
+        scenario, plans, chosen, learned = _of_session(app, caller.tenant, session, plan)
     else:
         scenario, plans, chosen, learned = parse_scenario(EXAMPLE), {}, "", None
     answer = ask(scenario, given, learned)
@@ -295,10 +295,10 @@ def show(
 
 
 def _of_session(
-    parts: Parts, tenant: str, id: str, wanted: str | None
+    app: AppState, tenant: str, id: str, wanted: str | None
 ) -> tuple[Scenario, dict[str, str], str, Calibration | None]:
     """The session's scenario with the chosen plan, all plans by name, which it is, and its cost model."""
-    with parts.database.read() as conn:
+    with app.database.read() as conn:
         shown = session_view(get_session(conn, tenant, id))
     if shown.view is None or shown.report is None:
         raise ConflictError(f"session {id} is {shown.row.state}; it has no plans yet", field="state")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.api.app import create_app, make_parts
+from service.api.app import create_app, make_app_state
 from service.db.engine import open_database
 from service.settings import Settings
 from service.worker.jobs import Queue, prepare
@@ -40,11 +40,11 @@ def serve(empty_data: Path, tmp_path: Path) -> Iterator[Serve]:
     ) -> Served:
         settings = Settings(data_dir=tmp_path / "data", embedding="none", **more)  # type: ignore[arg-type]
         database = open_database(settings.database)
-        parts = make_parts(settings, database, Queue(database), host, open_seed)
-        client = TestClient(create_app(parts), base, client=address, raise_server_exceptions=False)
+        app = make_app_state(settings, database, Queue(database), host, open_seed)
+        client = TestClient(create_app(app), base, client=address, raise_server_exceptions=False)
         client.__enter__()
         open_now.extend([database.close, partial(client.__exit__, None, None, None)])
-        return Served(client, parts)
+        return Served(client, app)
 
     yield make
     for close in reversed(open_now):

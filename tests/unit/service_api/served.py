@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from service.api.state import Parts
+from service.api.state import AppState
 from service.auth import new_key
 from service.db.access import add_key
 from service.db.lifecycle import claim, set_state
@@ -44,16 +44,16 @@ class Served:
     """A running app and what it stands on."""
 
     client: TestClient
-    parts: Parts
+    app: AppState
 
     def key(
         self, *scopes: str, tenant: str = "", name: str = "somebody", expires_at: float | None = None
     ) -> dict[str, str]:
         """The header of a new key."""
         made = new_key()
-        with self.parts.database.begin() as conn:
+        with self.app.database.begin() as conn:
             add_key(conn, made.id, made.digest, name, scopes, tenant, expires_at)
-        self.parts.authenticator._looked_at = float("-inf")  # a server finds the first key after a second
+        self.app.authenticator._looked_at = float("-inf")  # a server finds the first key after a second
         return {"Authorization": f"Bearer {made.text}"}
 
     def submit(self, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None) -> str:
@@ -63,14 +63,14 @@ class Served:
 
     def end(self, id: str, state: str, **columns: object) -> None:
         """What a worker would do: take the session and end it."""
-        with self.parts.database.begin() as conn:
-            held = claim(conn, id, "test", _leg(self.parts, id))
+        with self.app.database.begin() as conn:
+            held = claim(conn, id, "test", _leg(self.app, id))
             assert held
             set_state(conn, id, state, held.fence, **columns)
 
 
-def _leg(parts: Parts, id: str) -> int:
-    with parts.database.read() as conn:
+def _leg(app: AppState, id: str) -> int:
+    with app.database.read() as conn:
         return int(conn.scalar(sa.select(sessions.c.leg).where(sessions.c.id == id)) or 0)
 
 

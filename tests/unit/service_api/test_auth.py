@@ -43,7 +43,7 @@ def test_the_first_key_closes_the_server(served: Served) -> None:
 
 def test_a_server_whose_keys_are_all_revoked_stays_closed(served: Served) -> None:
     header = served.key("read")
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         revoke_key(conn, list_keys(conn)[0].id)
     assert served.client.get("/v1/sessions", headers=header).status_code == 401
     assert served.client.get("/v1/sessions").status_code == 401
@@ -76,7 +76,7 @@ def test_an_expired_key_is_refused(served: Served) -> None:
 
 def test_the_use_of_a_key_is_noted(served: Served) -> None:
     served.client.get("/v1/sessions", headers=served.key("read"))
-    with served.parts.database.read() as conn:
+    with served.app.database.read() as conn:
         assert list_keys(conn)[0].used_at == pytest.approx(time.time(), abs=60)
 
 

@@ -15,7 +15,7 @@ from tests.unit.service_api.served import Serve, Served
 
 
 def tell(served: Served, id: str, count: int) -> None:
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         for number in range(count):
             event = {"key": f"k{number}", "node": "analyzer", "kind": "tool", "text": f"line\n{number}"}
             append_event(conn, id, event)
@@ -117,11 +117,11 @@ def test_a_quiet_stream_shows_that_it_lives_and_ends_when_the_server_stops(
 
     async def follow() -> list[str]:
         texts = []
-        first = sse.look(served.parts, "", id, 0)
-        async for text in sse.stream(served.parts, "", id, first, 0):
+        first = sse.look(served.app, "", id, 0)
+        async for text in sse.stream(served.app, "", id, first, 0):
             texts.append(text)
             if texts.count(": heartbeat\n\n") == 2:
-                served.parts.stopping.set()
+                served.app.stopping.set()
         return texts
 
     texts = anyio.run(follow)
@@ -137,7 +137,7 @@ def test_a_stream_tells_what_happens_while_it_is_open(
 
     async def follow() -> list[dict[str, Any]]:
         text = ""
-        async for part in sse.stream(served.parts, "", id, sse.look(served.parts, "", id, 0), 0):
+        async for part in sse.stream(served.app, "", id, sse.look(served.app, "", id, 0), 0):
             text += part
             if len(parse(text)) == 1:
                 served.end(id, "failed")
@@ -150,12 +150,12 @@ def test_a_stream_tells_what_happens_while_it_is_open(
 def test_a_stream_of_a_session_that_is_deleted_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.01)
     id = served.submit()
-    first = sse.look(served.parts, "", id, 0)
+    first = sse.look(served.app, "", id, 0)
     served.client.post(f"/v1/sessions/{id}/cancel")
     served.client.delete(f"/v1/sessions/{id}")
 
     async def follow() -> int:
-        return len([text async for text in sse.stream(served.parts, "", id, first, 0)])
+        return len([text async for text in sse.stream(served.app, "", id, first, 0)])
 
     assert anyio.run(follow) == 2
 
@@ -165,15 +165,15 @@ def test_a_stream_ends_quietly_when_the_database_is_away(
 ) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.01)
     id = served.submit()
-    first = sse.look(served.parts, "", id, 0)
+    first = sse.look(served.app, "", id, 0)
 
     def fail() -> None:
         raise OperationalError("SELECT 1", {}, Exception("gone"))
 
-    monkeypatch.setattr(served.parts.database, "read", fail)
+    monkeypatch.setattr(served.app.database, "read", fail)
 
     async def follow() -> int:
-        return len([text async for text in sse.stream(served.parts, "", id, first, 0)])
+        return len([text async for text in sse.stream(served.app, "", id, first, 0)])
 
     assert anyio.run(follow) == 2
 
@@ -186,16 +186,16 @@ def test_many_streams_wait_in_one_look_and_only_those_with_news_wake(
     ids = [served.submit() for _ in range(7)]
     tell(served, ids[5], 1)
     looks: list[int] = []
-    real = watch.Watch._look
+    real = watch.EventWatcher._look
 
-    def counted(self: watch.Watch, wanted: list[str]) -> dict[str, int]:
+    def counted(self: watch.EventWatcher, wanted: list[str]) -> dict[str, int]:
         looks.append(len(wanted))
         return real(self, wanted)
 
-    monkeypatch.setattr(watch.Watch, "_look", counted)
+    monkeypatch.setattr(watch.EventWatcher, "_look", counted)
 
     async def wait() -> list[bool]:
-        waits = (served.parts.watch.wait(id, 1, 0.5) for id in [*ids, "deleted"])
+        waits = (served.app.watch.wait(id, 1, 0.5) for id in [*ids, "deleted"])
         return list(await asyncio.gather(*waits))
 
     assert asyncio.run(wait()) == [False] * 5 + [True, False, True]

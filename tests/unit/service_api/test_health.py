@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from service.api.app import create_app, make_parts
+from service.api.app import create_app, make_app_state
 from service.api.state import BURST_S, MOST_CALLERS, Metrics, RateLimit
 from service.db.engine import open_database
 from service.settings import Settings
@@ -23,7 +23,7 @@ def test_health_needs_no_key(served: Served) -> None:
 def test_a_database_without_its_tables_is_not_ready(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     with closing(open_database(settings.database)) as database:
-        app = create_app(make_parts(settings, database, Queue(database)))
+        app = create_app(make_app_state(settings, database, Queue(database)))
         answer = TestClient(app, BASE, client=LOOPBACK).get("/readyz")
     assert answer.status_code == 503
     wrong = {name for name, check in answer.json()["checks"].items() if not check["ok"]}
@@ -38,7 +38,7 @@ def test_a_chroma_server_that_does_not_answer_is_not_ready_and_keeps_its_secret(
 
 
 def test_a_worker_s_port_answers_health_only(served: Served) -> None:
-    app = create_app(served.parts, only_health=True)
+    app = create_app(served.app, only_health=True)
     client = TestClient(app, BASE, client=LOOPBACK)
     assert client.get("/healthz").status_code == 200
     assert client.get("/metrics").status_code == 200
@@ -71,7 +71,7 @@ def test_measures_do_not_grow_with_methods_that_callers_make_up(served: Served) 
 
 
 def test_a_session_s_events_are_measured(served: Served) -> None:
-    metrics: Metrics = served.parts.metrics
+    metrics: Metrics = served.app.metrics
     metrics.observe_wait(0.3)
     metrics.observe_event({"kind": "tool", "node": "analyzer", "seconds": 0.2})
     metrics.observe_event(

@@ -14,7 +14,7 @@ from asap_client import calls as endpoints
 from asap_client import models, schedules
 from asap_client.calls import Call
 from asap_client.events import Follower
-from service.api.app import create_app, make_parts
+from service.api.app import create_app, make_app_state
 from service.api.errors import MEDIA_TYPE
 from service.api.openapi import describe
 from service.db.engine import open_database
@@ -32,7 +32,7 @@ OPEN = ("/healthz", "/readyz")
 def document(empty_data: Path) -> Iterator[dict[str, Any]]:
     settings = Settings(data_dir=empty_data)
     with closing(open_database(settings.database)) as database:
-        yield describe(create_app(make_parts(settings, database, Queue(database))))
+        yield describe(create_app(make_app_state(settings, database, Queue(database))))
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:

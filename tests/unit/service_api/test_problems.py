@@ -148,7 +148,7 @@ def test_a_database_that_is_away_is_told_and_to_be_tried_again(
     def fail() -> None:
         raise OperationalError("SELECT 1", {}, Exception("connection to 10.0.0.7 refused"))
 
-    monkeypatch.setattr(served.parts.database, "read", fail)
+    monkeypatch.setattr(served.app.database, "read", fail)
     answer = served.client.get("/v1/sessions")
     problem(answer, 503, "unavailable")
     assert answer.headers["Retry-After"] == "1"
@@ -160,7 +160,7 @@ def test_another_mistake_with_the_database_is_ours(served: Served, monkeypatch: 
     def fail() -> None:
         raise IntegrityError("INSERT", {}, Exception("duplicate"))
 
-    monkeypatch.setattr(served.parts.database, "read", fail)
+    monkeypatch.setattr(served.app.database, "read", fail)
     problem(served.client.get("/v1/sessions"), 500, "internal")
 
 

@@ -127,7 +127,7 @@ def test_addresses_with_tokens_are_not_shown(serve: Serve) -> None:
 
 def finish(served: Served, run_id: str, report: dict[str, Any]) -> None:
     """What a worker would do."""
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         row = claim_run(conn, run_id, 1, "test")
         assert row
         set_run(conn, row, state="completed", outcome=report["outcome"], report=report, deliveries=[])
@@ -169,7 +169,7 @@ def test_a_run_is_found_under_its_own_schedule_only(served: Served) -> None:
 
 
 def test_workloads_are_listed_by_what_they_waste(served: Served) -> None:
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         for name, hours in (("small", 1.0), ("large", 90.0)):
             set_workload(conn, WorkloadRow("", name, "slower", None, hours, 1.79e9, None, None, said()))
     items = served.client.get("/v1/workloads").json()["items"]

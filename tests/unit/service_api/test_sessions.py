@@ -25,7 +25,7 @@ def test_a_submitted_session_is_queued_and_says_where_it_is(served: Served) -> N
     assert (session["model"], session["device"], session["num_devices"]) == ("tiny", "h100-sxm-80gb", 8)
     assert (session["labels"], session["priority"], session["owner"]) == ({"team": "a"}, 7, "local")
     assert session["created_at"].endswith("Z")
-    assert served.parts.queue.unfinished([f"{session['id']}.1"])
+    assert served.app.queue.unfinished([f"{session['id']}.1"])
 
 
 def test_one_session_has_its_request(served: Served) -> None:
@@ -154,7 +154,7 @@ def test_a_failed_session_is_retried_as_a_new_attempt_that_is_queued(served: Ser
     answer = served.client.post(f"/v1/sessions/{id}/retry")
     assert (answer.status_code, answer.json()["state"], answer.json()["attempt"]) == (202, "queued", 2)
     assert answer.json()["error"] is None
-    assert served.parts.queue.unfinished([f"{id}.2"])
+    assert served.app.queue.unfinished([f"{id}.2"])
     assert served.client.post(f"/v1/sessions/{id}/retry").status_code == 409
 
 
@@ -187,10 +187,10 @@ def test_a_decision_is_kept_queued_and_audited(served: Served, decision: dict[st
     header = served.key("approve", "admin", name="alice") | {"X-Request-Id": "r-7"}
     answer = served.client.post(f"/v1/sessions/{id}/decision", json=decision, headers=header)
     assert (answer.status_code, answer.json()["state"]) == (202, "queued")
-    with served.parts.database.read() as conn:
+    with served.app.database.read() as conn:
         (kept,) = list_decisions(conn, id)
     assert (kept["action"], kept["by"]) == (decision["action"], "alice")
-    assert served.parts.queue.unfinished([f"{id}.2"])
+    assert served.app.queue.unfinished([f"{id}.2"])
     (row,) = served.client.get("/v1/audit", params={"target": id}, headers=header).json()["items"]
     assert (row["who"], row["action"], row["request_id"]) == ("alice", "session.decide", "r-7")
     assert row["details"]["decision"]["action"] == decision["action"]
@@ -205,7 +205,7 @@ def test_a_decision_sent_twice_counts_once(served: Served, by: str) -> None:
         assert (
             served.client.post(f"/v1/sessions/{id}/decision", json=body, headers=headers).status_code == 202
         )
-    with served.parts.database.read() as conn:
+    with served.app.database.read() as conn:
         assert len(list_decisions(conn, id)) == 1
     assert len(get(served, "/v1/audit")["items"]) == 1
 
@@ -243,6 +243,6 @@ def test_a_session_that_runs_takes_no_decision(served: Served) -> None:
 def test_every_state_has_a_word_in_the_api(served: Served) -> None:
     id = served.submit()
     for state in STATES:
-        with served.parts.database.begin() as conn:
+        with served.app.database.begin() as conn:
             set_state(conn, id, state)
         assert get(served, f"/v1/sessions/{id}")["state"] == state

@@ -8,7 +8,7 @@ import pytest
 
 from service.api import deps as turns
 from service.api.errors import ApiError
-from service.api.state import Lazy, Parts
+from service.api.state import AppState, LazyKnowledge
 from service.runtime import open_knowledge
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 from tools.cost.predict import predict
@@ -96,18 +96,18 @@ def test_a_search_stops_when_its_time_is_over(serve: Serve) -> None:
 def test_work_that_cannot_be_stopped_is_answered_in_time_and_keeps_its_turn(serve: Serve) -> None:
     served, go_on = serve(request_s=0.05), Event()
     with pytest.raises(ApiError, match="not done"):
-        turns.in_turn(served.parts, lambda progress: go_on.wait(10))
-    assert served.parts.searches.acquire(blocking=False)
-    assert not served.parts.searches.acquire(blocking=False)
+        turns.run_bounded_search(served.app, lambda progress: go_on.wait(10))
+    assert served.app.searches.acquire(blocking=False)
+    assert not served.app.searches.acquire(blocking=False)
     go_on.set()
-    assert served.parts.searches.acquire(timeout=10)
+    assert served.app.searches.acquire(timeout=10)
 
 
 def test_searches_beyond_a_few_at_a_time_are_told_to_come_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "ASK_AGAIN_S", 0)
-    while served.parts.searches.acquire(blocking=False):
+    while served.app.searches.acquire(blocking=False):
         pass
     answer = served.client.post("/v1/plans/search", json=SCENARIO)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
@@ -160,14 +160,14 @@ def test_an_unknown_entry_is_not_there(served: Served) -> None:
     assert served.client.post("/v1/knowledge/nothing-such/mark", json=mark).status_code == 404
 
 
-def replace_knowledge(parts: Parts, base: Lazy) -> None:
-    object.__setattr__(parts, "knowledge", base)
+def replace_knowledge(app: AppState, base: LazyKnowledge) -> None:
+    object.__setattr__(app, "knowledge", base)
 
 
 @pytest.fixture
 def learning(serve: Serve) -> Served:
     served = serve()
-    replace_knowledge(served.parts, Lazy(lambda: open_knowledge(served.parts.settings)))
+    replace_knowledge(served.app, LazyKnowledge(lambda: open_knowledge(served.app.settings)))
     return served
 
 
@@ -194,7 +194,7 @@ def test_a_store_that_does_not_answer_is_unavailable(served: Served) -> None:
     def fail() -> Any:  # noqa: ANN401
         raise KnowledgeError("the store does not answer")
 
-    replace_knowledge(served.parts, Lazy(fail))
+    replace_knowledge(served.app, LazyKnowledge(fail))
     answer = served.client.get("/v1/knowledge")
     assert (answer.status_code, answer.json()["type"]) == (503, "urn:asap:problem:unavailable")
 
@@ -206,7 +206,7 @@ def test_time_is_not_spent_on_knowledge_before_it_is_asked_for() -> None:
         opened.append(time.monotonic())
         return object()
 
-    lazy = Lazy(open_it)
+    lazy = LazyKnowledge(open_it)
     assert opened == []
     assert lazy.get() is lazy.get()
     assert len(opened) == 1

@@ -29,12 +29,12 @@ def act(served: Served, path: str, **fields: str) -> int:
 
 
 def decisions(served: Served, id: str) -> list[dict[str, Any]]:
-    with served.parts.database.read() as conn:
+    with served.app.database.read() as conn:
         return list_decisions(conn, id)
 
 
 def state(served: Served, id: str) -> str:
-    with served.parts.database.read() as conn:
+    with served.app.database.read() as conn:
         return get_session(conn, "", id).state
 
 
@@ -161,7 +161,7 @@ def test_what_if_starts_from_any_plan_of_a_session(served: Served, id: str) -> N
 
 
 def test_a_case_is_marked_and_its_history_shown(served: Served) -> None:
-    served.parts.knowledge._opened = KnowledgeBase(load_seed(), MemoryStore())
+    served.app.knowledge._opened = KnowledgeBase(load_seed(), MemoryStore())
     case = {"id": "own", "title": "Ours", "story": "We tried.", "status": "hypothesis"}
     assert served.client.post("/v1/knowledge", json=case).status_code == 201
     assert act(served, "/knowledge/own/mark", status="refuted", reason="slower here") == 303
@@ -199,7 +199,7 @@ def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> No
         "result": ["a"],
         "seconds": 1.0,
     }
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         append_event(conn, id, {"key": "1/1/analyzer/1", "node": "analyzer", "kind": "tool", **told})
     answer, page = get(served, f"/sessions/{id}/trail/2")
     assert "<script>alert" not in answer.text

@@ -158,7 +158,7 @@ def test_an_upload_that_is_not_whole_is_refused_before_anything_is_submitted(ser
 def test_a_session_is_begun_again_with_its_policy_and_its_budget(served: Served) -> None:
     asked: dict[str, Any] = {"mode": "tune", "approval": "policy", "policy": {"fields": ["recompute"]}}
     new = NewSession({**SCENARIO, **asked}, mode="tune", approval="policy", budget={"trials": 2})
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         row, _ = create_session(conn, new)
     _, page = get(served, f"/sessions/new?from={row.id}")
     again = json.loads(next(words for words in page.words if words.strip().startswith("{")))

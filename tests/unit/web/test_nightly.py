@@ -24,7 +24,7 @@ def workload(
 ) -> None:
     said = broken(parse(Workload, {**BODY["workloads"][0], "name": name}), reason, before)
     row = WorkloadRow("", name, status, reason, wasted, 1e9, None, None, said)
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         set_workload(conn, replace(row, outcome=json.loads(json.dumps(said))))
 
 

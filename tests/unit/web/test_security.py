@@ -75,7 +75,7 @@ def test_a_revoked_key_takes_its_browsers_along(served: Served) -> None:
     sign_in(served, served.key("read"))
     signed = find_signed(served.client.cookies[COOKIE])
     assert signed
-    with served.parts.database.begin() as conn:
+    with served.app.database.begin() as conn:
         revoke_key(conn, signed.key_id)
     assert get(served, "/")[0].status_code == 303
 
