@@ -14,9 +14,9 @@ from tools.scenario.frameworks import StatedCluster
 
 
 class Public(BaseModel):
-    """The last base of a shape that the client has: nothing leaves the server by accident."""
+    """Base of every response: what a shape does not name does not leave the server."""
 
-    model_config = ConfigDict(extra="ignore", frozen=False)
+    model_config = ConfigDict(extra="ignore")
 
 
 MODEL = {

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict, Field
 
-from asap_client.models import SessionFacts
 from graph.request import parse_request
 from service.addresses import parse_target
 from service.api.state import AppState
@@ -28,6 +27,7 @@ from tools.scenario.spec import refuse_unknown
 MOST_LABELS = 32
 LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 PATH = "/v1/sessions"
+State = Literal["queued", "running", "waiting_approval", "completed", "failed", "cancelled"]
 
 
 class BudgetCreate(BaseModel):
@@ -102,9 +102,29 @@ class ErrorPublic(BaseModel):
     field: str | None = None
 
 
-class SessionPublic(SessionFacts, Public):
+class SessionPublic(Public):
     """One optimization: submitted, run by a worker, ended."""
 
+    id: str
+    state: State
+    mode: str
+    approval: str
+    priority: int
+    labels: dict[str, str]
+    owner: str = Field(description="the name of the key or token that submitted it")
+    attempt: int = Field(description="1, and one more for each retry")
+    cancel_requested: bool
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    updated_at: datetime
+    model: str | None
+    device: str | None
+    num_devices: int | None
+    bottleneck: str | None = Field(description="of today's plan, when known")
+    verdict: str | None = Field(description="the outcome in one sentence")
+    speedup: float | None = Field(description="predicted, of the first proposal against today's plan")
+    measured_speedup: float | None = Field(description="by a trial, where there was one")
     error: ErrorPublic | None
     webhook: str | None
     budget: dict[str, Any] | None

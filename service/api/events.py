@@ -5,7 +5,8 @@ Event-ID).
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 from anyio.to_thread import run_sync
@@ -14,7 +15,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
-from asap_client.models import Event
 from service.api.deps import AppDep, Id, Reader, StrictRoute, preferred
 from service.api.state import AppState
 from service.db.models import TERMINAL, EventRow, sessions
@@ -25,8 +25,14 @@ from service.sessions import PATH, moment
 from tools.errors import InputError
 
 
-class EventPublic(Event, Public):
+class EventPublic(Public):
     """Something that happened; the same object stands in `data:` of the stream."""
+
+    seq: int = Field(description="1, 2, 3, ... without a gap; the stream's `id:`")
+    at: datetime
+    node: str = Field(description="the agent, or `session` for a change of its state")
+    kind: str = Field(description="state, tool, reasoned, incident, ...")
+    content: dict[str, Any]
 
 
 class EventPage(BaseModel):

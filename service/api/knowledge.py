@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from asap_client.models import Entry, Hit
 from service.api.deps import AppDep, Approver, Limit, Reader, StrictRoute, Submitter, get_request_id
 from service.db.access import record
 from service.errors import NotFoundError
@@ -17,8 +16,16 @@ Kind = Literal["playbook", "case"]
 Status = Literal["confirmed", "hypothesis", "refuted"]
 
 
-class EntryPublic(Entry, Public):
+class EntryPublic(Public):
     """Advice with conditions (a playbook), or what once happened (a case)."""
+
+    id: str
+    kind: Kind
+    title: str
+    status: Status
+    facets: dict[str, list[str]]
+    is_own: bool = Field(description="seen by this tenant only")
+    body: dict[str, Any] = Field(description="all that was written, of a case with its history")
 
 
 class EntryPage(BaseModel):
@@ -26,8 +33,11 @@ class EntryPage(BaseModel):
     next_cursor: str | None
 
 
-class HitPublic(Hit, Public):
+class HitPublic(Public):
     entry: EntryPublic
+    score: float = Field(description="comparable within one search only")
+    matched: list[str] = Field(description="lexical, vector, facets: which ways found it")
+    warning: bool = Field(description="a measurement spoke against it")
 
 
 class HitList(BaseModel):

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Header, Path, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from asap_client.schedules import Run, Schedule
 from graph.request import parse_request
 from service.addresses import parse_target
 from service.api.deps import (
@@ -77,11 +76,20 @@ class ScheduleCreate(ScheduleSpec):
     )
 
 
-class RunPublic(Run, Public):
+class RunPublic(Public):
     """One night of a schedule."""
 
+    id: str
+    schedule_id: str
+    planned_at: datetime = Field(description="with the schedule this is the run's identity")
     trigger: Literal["cron", "caught_up", "manual"]
+    state: Literal["queued", "running", "completed", "failed", "skipped"]
     outcome: Literal["quiet", "regression", "broken"] | None
+    reason: str | None = Field(description="why it was skipped or failed, or whom it did not reach")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    deliveries: list[dict[str, Any]] | None
 
 
 class RunPage(BaseModel):
@@ -89,10 +97,21 @@ class RunPage(BaseModel):
     next_cursor: str | None
 
 
-class SchedulePublic(Schedule, Public):
+class SchedulePublic(Public):
     """Workloads, and when they are looked at."""
 
+    id: str
+    name: str
+    owner: str
+    state: Literal["active", "paused"]
+    reason: str | None = Field(description="what keeps it from running as it should")
+    cron: str
+    zone: str
+    next_at: datetime | None = Field(description="the next planned time; null while it is paused")
     last_run: RunPublic | None
+    created_at: datetime
+    updated_at: datetime
+    definition: dict[str, Any] = Field(description="as it was given; of addresses only the host")
 
 
 class SchedulePage(BaseModel):

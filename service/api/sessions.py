@@ -11,7 +11,6 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from asap_client.models import Export, State
 from graph.request import ACTIONS, MOST_COMMENT, MOST_PROPOSALS, parse_decision
 from service.api.deps import (
     AppDep,
@@ -40,6 +39,7 @@ from service.sessions import (
     SessionDetail,
     SessionPage,
     SessionPublic,
+    State,
     check_upload,
     detailed_session,
     new_session,
@@ -94,10 +94,13 @@ class ReportPublic(BaseModel):
     reasoner: str
 
 
-class ExportPublic(Export, Public):
+class ExportPublic(Public):
     """A configuration file of a training framework."""
 
     format: Literal["torchtitan", "megatron", "nemo", "deepspeed", "maxtext", "accelerate"]
+    file_name: str
+    text: str
+    notes: list[str] = Field(description="what the file alone does not decide")
 
 
 class DecisionCreate(BaseModel):

@@ -1,6 +1,7 @@
 """/v1/traces: uploads in resumable parts, their listing and analysis."""
 
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -8,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy.exc import IntegrityError
 from starlette.requests import ClientDisconnect
 
-from asap_client.models import Trace, TraceFile
 from service.api.deps import AppDep, Cursor, Id, Limit, Reader, StrictRoute, Submitter, get_request_id
 from service.api.errors import ApiError
 from service.api.state import AppState
@@ -53,12 +53,25 @@ class CompleteCreate(BaseModel):
     files: dict[str, Digest] = Field(min_length=1, description="SHA-256 of every file, in hexadecimal")
 
 
-class FilePublic(TraceFile, Public):
+class FilePublic(Public):
     """One file of an upload."""
 
+    name: str
+    received_bytes: int = Field(description="go on from this offset")
+    sha256: str | None = Field(None, description="when the upload is complete")
 
-class TracePublic(Trace, Public):
+
+class TracePublic(Public):
     """An upload of one run's traces."""
+
+    id: str
+    name: str
+    owner: str
+    state: Literal["open", "complete"] = Field(description="open: files may be uploaded")
+    created_at: datetime
+    completed_at: datetime | None
+    expires_at: datetime = Field(description="then it is deleted")
+    reference: str = Field(description="what a session's `traces` may say")
 
 
 class TraceDetail(TracePublic):

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from tools.errors import AsapError
-from tools.scenario import parse_scenario
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -48,6 +47,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
+    from tools.scenario import parse_scenario
+
     scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES))
     if find_spec("torch") is None:
         raise AsapError("asap dry-run needs PyTorch here: pip install 'asap-sharding[profile]'")

@@ -17,12 +17,11 @@ from tools.errors import AsapError, InfeasibleError, InputError
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    from rich.text import Text
+
     from asap_client.calls import ReportForm
     from asap_client.client import Client
     from asap_client.models import Session
-from rich.text import Text
-
-from service.render.text import plain
 
 MAX_INPUT_BYTES = 512 * 2**20
 MAX_SCENARIO_BYTES = 16 * 2**20
@@ -179,6 +178,13 @@ def has_report(session: "Session") -> bool:
     raise InfeasibleError(says) if error.get("kind") == "infeasible" else AsapError(says)
 
 
-def said(words: object, style: str = "") -> Text:
-    """As they are: a name may look like rich's markup, or hold codes that a terminal obeys."""
-    return Text(plain(words), style=style)
+def safe_text(value: object, style: str = "") -> "Text":
+    """Printed literally: a name may look like rich's markup or contain terminal control codes."""
+    from rich.text import Text
+
+    from service.render.text import plain
+
+    return Text(plain(value), style=style)
+
+
+said = safe_text  # until the other commands use the new name

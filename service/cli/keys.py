@@ -3,6 +3,8 @@
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -13,11 +15,7 @@ from tools.errors import InputError
 if TYPE_CHECKING:
     from service.db.access import KeyRow
     from service.db.engine import Database
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from service.db.engine import Database, open_database, upgrade_lock
-from service.settings import Settings
+    from service.settings import Settings
 
 HELP = """\
 Make, list and revoke the keys that callers of 'asap serve' send as 'Authorization: Bearer KEY'.
@@ -96,14 +94,14 @@ def _list(database: "Database", args: Namespace) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from service.cli.io import said
+    from service.cli.io import safe_text
 
     table = Table(box=None, header_style="bold")
     for column in ("id", "name", "tenant", "scopes", "made", "used", "state"):
         table.add_column(column)
     for row in rows:
         words = (row.id, row.name, row.tenant or "(default)", ", ".join(row.scopes))
-        table.add_row(*map(said, words), _day(row.created_at), _day(row.used_at), _state(row))
+        table.add_row(*map(safe_text, words), _day(row.created_at), _day(row.used_at), _state(row))
     Console().print(table if rows else "no keys: the server answers its own machine only, without asking")
 
 
@@ -166,7 +164,9 @@ def _day(at_s: float | None) -> str:
 
 
 @contextmanager
-def opened_database(settings: Settings) -> Iterator[Database]:
+def opened_database(settings: "Settings") -> "Iterator[Database]":
+    from service.db.engine import open_database, upgrade_lock
+
     database = open_database(settings.database)
     try:
         with upgrade_lock(settings):

@@ -2,31 +2,26 @@
 memory, or saved in the data folder under a name.
 """
 
+import json
 import re
 import secrets
+import sys
 import time
-from collections.abc import Callable, Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from graph.request import Request
-from service.settings import Settings, load_settings, make_data_folder
+from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
 from tools.errors import InputError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
-import json
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
-
-if TYPE_CHECKING:
     from graph.request import Request
+    from service.settings import Settings
 
 
 Event = dict[str, Any]
@@ -94,14 +89,17 @@ def name_of_trials() -> str:
     return f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def run_once(request: Request, watch: Watch) -> dict[str, Any]:
+def run_once(request: "Request", watch: Watch) -> dict[str, Any]:
     """Leaves nothing behind; what the installation has learnt is read."""
+    from service.settings import load_settings
+
     return _run("optimize", request, watch, load_settings(), None)
 
 
-def run_kept(name: str, request: Request, watch: Watch) -> dict[str, Any]:
+def run_kept(name: str, request: "Request", watch: Watch) -> dict[str, Any]:
     """A checkpoint after each node; the same name goes on where it was, or repeats its report."""
     from service.checkpoints import open_checkpoints
+    from service.settings import load_settings, make_data_folder
 
     settings = load_settings()
     with _alone(make_data_folder(settings.data_dir) / LOCKS, name), open_checkpoints(settings) as saver:
@@ -113,9 +111,9 @@ def run_kept(name: str, request: Request, watch: Watch) -> dict[str, Any]:
 
 def _run(
     id: str,
-    request: Request,
+    request: "Request",
     watch: Watch,
-    settings: Settings,
+    settings: "Settings",
     saver: "BaseCheckpointSaver[Any] | None",
 ) -> dict[str, Any]:
     from graph.session import Session

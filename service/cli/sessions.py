@@ -6,11 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from asap_client.models import Event, Session, SessionPage
 from service.cli.io import (
     FORMS,
     MAX_SCENARIO_BYTES,
@@ -19,7 +14,7 @@ from service.cli.io import (
     has_report,
     parse_fields,
     read_object,
-    said,
+    safe_text,
     write_document,
     write_json_line,
 )
@@ -28,8 +23,7 @@ from tools.errors import InputError
 
 if TYPE_CHECKING:
     from asap_client.client import Client
-    from asap_client.models import Session
-
+    from asap_client.models import Event, Session, SessionPage
 
 STATES = ("queued", "running", "waiting_approval", "completed", "failed", "cancelled")
 DECISIONS = ("approve", "reject", "edit", "submit")
@@ -117,7 +111,11 @@ WIDE, COLUMNS_OF_NARROW = 120, 4
 """A terminal of 80 characters has room for the first four."""
 
 
-def print_sessions(page: SessionPage) -> None:
+def print_sessions(page: "SessionPage") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     console = Console()
     if not page.items:
         console.print("no sessions")
@@ -131,10 +129,10 @@ def print_sessions(page: SessionPage) -> None:
             one.id,
             Text(one.state, COLOURS[one.state]),
             "" if one.speedup is None else f"{one.speedup:.2f}x",
-            said(one.model or ""),
+            safe_text(one.model or ""),
             f"{one.num_devices} {one.device}",
             f"{one.created_at:%Y-%m-%d %H:%M}",
-            said(one.owner),
+            safe_text(one.owner),
         )
         table.add_row(*cells[:shown])
     console.print(table)
@@ -142,7 +140,11 @@ def print_sessions(page: SessionPage) -> None:
         console.print("[dim]there are more; narrow the list or raise --limit[/]")
 
 
-def print_session(session: Session) -> None:
+def print_session(session: "Session") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, show_header=False)
     rows = {
         "id": session.id,
@@ -159,11 +161,11 @@ def print_session(session: Session) -> None:
     }
     for name, value in rows.items():
         if value:
-            table.add_row(Text(name, "bold"), said(value))
+            table.add_row(Text(name, "bold"), safe_text(value))
     Console().print(table)
 
 
-def event_line(event: Event) -> str:
+def event_line(event: "Event") -> str:
     """One line, whatever the event holds."""
     said = ", ".join(f"{name}={_brief(value)}" for name, value in event.content.items())
     line = f"{event.seq:>4}  {event.at:%H:%M:%S}  {event.node:<12} {event.kind:<10} {said}"
