@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
+from tools.cost.predict import Prediction  # noqa: E402
 from tools.recommend.optimize import best_plans, workload_of  # noqa: E402
 from tools.recommend.workload import Workload  # noqa: E402
 from tools.scenario import Plan, parse_scenario  # noqa: E402
@@ -122,13 +123,13 @@ def same_side(case: Case, plan: Plan) -> bool:
     return bool(min(moves) >= 0 and max(moves) > 0)
 
 
-def show(label: str, plan: Plan, prediction: dict[str, Any]) -> None:
+def show(label: str, plan: Plan, prediction: Prediction) -> None:
     degrees = {axis: getattr(plan, field) for axis, field in AXES.items()}
     mesh = "·".join(f"{axis}{degree}" for axis, degree in degrees.items() if degree > 1)
     rest = f"ZeRO {plan.zero_stage} over {plan.dp_shard}, micro-batch {plan.micro_batch_size}"
-    fit = "" if prediction["fits"] else ", DOES NOT FIT"
-    memory = f"{prediction['peak_memory_gib']:.1f} GiB{fit}"
-    figures = f"{prediction['step_time_s']:8.3g} s  {memory:26}{prediction['bottleneck']:14}"
+    fit = "" if prediction.fits else ", DOES NOT FIT"
+    memory = f"{prediction.peak_memory_gib:.1f} GiB{fit}"
+    figures = f"{prediction.step_time_s:8.3g} s  {memory:26}{prediction.bottleneck:14}"
     print(f"  {label:10}{mesh or 'none':24}{figures}{rest}")
 
 
@@ -143,7 +144,7 @@ def report(case: Case) -> bool:
     show("published", plans[1], after)
     for rank, (plan, prediction) in enumerate(zip(ours, rest, strict=True), start=1):
         show(f"ours {rank}", plan, prediction)
-    faster = before["step_time_s"] > after["step_time_s"] or not before["fits"]
+    faster = before.step_time_s > after.step_time_s or not before.fits
     moved = [rank for rank, plan in enumerate(ours, start=1) if same_side(case, plan)]
     print(f"  published beats the mesh before (in time, or by fitting): {'yes' if faster else 'no'}")
     print(f"  ours that move to the same side: {', '.join(map(str, moved)) or 'none'}")

@@ -137,7 +137,7 @@ def asap_one(scenario: Scenario) -> PredictOne:
     def predict_one(plan: Plan) -> float:
         named = {"recompute": RECOMPUTES[plan["recompute"]], "schedule": SCHEDULES[plan["schedule"]]}
         spec = PlanSpec.model_validate(plan | named)
-        return float(str(predict([scenario.model_copy(update={"plan": spec})])[0]["step_time_s"]))
+        return predict([scenario.model_copy(update={"plan": spec})])[0].step_time_s
 
     return predict_one
 

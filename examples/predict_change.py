@@ -9,12 +9,11 @@ examples/github-action.yml puts the comment under a pull request. Exit status 3:
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from service.cli.io import read_object
 from tools.cost.predict import Prediction, predict
 from tools.errors import AsapError
-from tools.recommend.words import changes, difference, memory_gib, seconds, short
+from tools.recommend.words import changes, difference, short
 from tools.scenario import Plan, Scenario, parse_scenario
 
 NOTHING_FEASIBLE = 3
@@ -29,13 +28,13 @@ def comment(before: Scenario, after: Scenario) -> tuple[str, bool]:
     else:
         lines.append("The training settings differ too, so the steps are not the same work.")
     lines += ["", "Predicted by ASAP, without a device; the intervals hold 80% of published runs."]
-    return "\n".join(lines) + "\n", bool(new["fits"])
+    return "\n".join(lines) + "\n", new.fits
 
 
 def _headline(old: Prediction, new: Prediction) -> str:
-    if not new["fits"]:
-        return f"does not fit ({memory_gib(new):.1f} GiB a device)"
-    ratio = seconds(old) / seconds(new)
+    if not new.fits:
+        return f"does not fit ({new.peak_memory_gib:.1f} GiB per device)"
+    ratio = old.step_time_s / new.step_time_s
     return f"{ratio:.2f}x the speed" if abs(ratio - 1) >= 0.005 else "no change of speed"
 
 
@@ -45,17 +44,15 @@ def _table(before: Scenario, after: Scenario, old: Prediction, new: Prediction) 
     return [
         f"Changed: {moved or 'nothing of the plan'}",
         "",
-        "| | plan | step | 80% interval | MFU | memory a device |",
+        "| | plan | step | 80% interval | MFU | memory per device |",
         "| --- | --- | ---: | --- | ---: | ---: |",
         *(_row(*given) for given in zip(("before", "after"), plans, (old, new), strict=True)),
     ]
 
 
-def _row(name: str, plan: Plan, found: Any) -> str:  # noqa: ANN401 - a prediction's values are of several types
-    times = (
-        f"{found['step_time_s']:.2f} s | {found['step_time_low_s']:.2f} to {found['step_time_high_s']:.2f} s"
-    )
-    return f"| {name} | {short(plan)} | {times} | {found['mfu']:.1%} | {found['peak_memory_gib']:.1f} GiB |"
+def _row(name: str, plan: Plan, found: Prediction) -> str:
+    times = f"{found.step_time_s:.2f} s | {found.step_time_low_s:.2f} to {found.step_time_high_s:.2f} s"
+    return f"| {name} | {short(plan)} | {times} | {found.mfu:.1%} | {found.peak_memory_gib:.1f} GiB |"
 
 
 def main(words: Sequence[str]) -> int:

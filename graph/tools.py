@@ -8,6 +8,7 @@ from graph.context import Context
 from graph.state import Data
 from tools.cost.calibration import shipped_calibration
 from tools.cost.memory import GIB
+from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError, InputError
 from tools.kb import matching
 from tools.recommend import situation as moves
@@ -42,7 +43,7 @@ def predict_plan(context: Context, scenario: Data, plan: Data) -> Data:
     """What the model says now, to be held against what will be measured."""
     known = Plan.model_validate(plan)
     prediction = workload_in(context, scenario).predict([known])[0]
-    return {"summary": short(known), **{name: prediction[name] for name in PREDICTED}}
+    return {"summary": short(known), **{name: getattr(prediction, name) for name in PREDICTED}}
 
 
 def compare_trials(context: Context, baseline: Data, trial: Data) -> Data:
@@ -118,7 +119,7 @@ def analyse_plan(context: Context, scenario: Data, plan: Data, profile: Data | N
     prediction, diagnosis = analyse(workload, known, profile)
     facts = situation(workload, known, prediction, profile)
     return {
-        "prediction": prediction,
+        "prediction": prediction.model_dump(),
         "diagnosis": diagnosis,
         "competing": competing(diagnosis),
         "facts": facts,
@@ -234,7 +235,9 @@ def judge_lever(
     context: Context, diagnosis: Data, proposals: Sequence[Data], prediction: Data, subject: str
 ) -> Data:
     """Says so in the diagnosis where no plan beats today's beyond the error of a comparison."""
-    return with_lever(diagnosis, proposals, prediction) if subject == "today" else diagnosis
+    if subject != "today":
+        return diagnosis
+    return with_lever(diagnosis, proposals, Prediction.model_validate(prediction))
 
 
 def check_prose(context: Context, texts: Mapping[str, str], figures: object, names: Sequence[str]) -> Data:

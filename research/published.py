@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +139,7 @@ def offer(expert: Measurement) -> Offer:
 
 
 def predicted_s(scenario: Scenario) -> float:
-    return float(cast("float", predict([scenario])[0]["step_time_s"]))
+    return predict([scenario])[0].step_time_s
 
 
 def count_differences(expert: Plan, stated: frozenset[str], plans: Table) -> NDArray[np.int64]:

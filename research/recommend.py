@@ -84,7 +84,7 @@ def print_choices(rows: Sequence[Measurement]) -> None:
 
 def _pick(same: Sequence[Measurement]) -> tuple[float, float]:
     measured = np.array([row.step_time_s for row in same])
-    predicted = np.array([float(str(p["step_time_s"])) for p in predict([row.scenario for row in same])])
+    predicted = np.array([p.step_time_s for p in predict([row.scenario for row in same])])
     upper = np.triu_indices(len(same), k=1)
     signs = np.sign(np.subtract.outer(measured, measured)) * np.sign(np.subtract.outer(predicted, predicted))
     return float(measured[np.argmin(predicted)] / measured.min() - 1.0), float(np.mean(signs[upper]))

@@ -79,7 +79,7 @@ class Tools:
         from tools.cost.predict import predict
         from tools.scenario import parse_scenario
 
-        return dict(predict([parse_scenario(scenario.body())])[0])
+        return predict([parse_scenario(scenario.body())])[0].model_dump()
 
     def optimize(self, scenario: Search) -> Data:
         """Search every legal sharding plan; at most three proposals with speed-ups, reasons and risks.

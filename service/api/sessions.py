@@ -351,7 +351,7 @@ def _proposals(row: SessionRow) -> list[dict[str, Any]]:
         raise _lacking(row, "it has no proposals yet")
     asked = row.waiting_for["proposals"]
     predictions = predict([parse_scenario(_with_plan(row, one["plan"])) for one in asked])
-    return [{"prediction": found, **one} for found, one in zip(predictions, asked, strict=True)]
+    return [{"prediction": found.model_dump(), **one} for found, one in zip(predictions, asked, strict=True)]
 
 
 def _with_plan(row: SessionRow, plan: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ Answer = PredictionPublic | RefusalPublic
 
 @router.post("", summary="Predict a scenario with a plan", response_model=PredictionPublic)
 def predict_one(scenario: ScenarioCreate, caller: Reader) -> JSONResponse:
-    return JSONResponse(predict([parse_scenario(scenario.body())])[0])
+    return JSONResponse(predict([parse_scenario(scenario.body())])[0].model_dump())
 
 
 @router.post("/batch", summary="Predict up to 1,000 scenarios", response_model=list[Answer])
@@ -72,7 +72,7 @@ def predict_many(scenarios: Batch, caller: Reader) -> JSONResponse:
     # Answered as they are: checking a thousand against their schema would take longer than predicting them.
     return JSONResponse(
         [
-            next(found) if isinstance(one, Scenario) else _refusal(given, one)
+            next(found).model_dump() if isinstance(one, Scenario) else _refusal(given, one)
             for given, one in zip(scenarios, outcomes, strict=True)
         ]
     )

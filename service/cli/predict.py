@@ -3,7 +3,6 @@
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from rich.console import Console
 from rich.table import Table
@@ -40,21 +39,19 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
         console.print(f"  stated      {listed} (no effect on the prediction yet)")
     console.print(f"  parameters  {_parameters(p)}")
     console.print(
-        f"  step time   [bold]{_seconds(p['step_time_s'])}[/]   "
-        f"(80% interval {span(_number(p['step_time_low_s']), _number(p['step_time_high_s']))} s)"
+        f"  step time   [bold]{_seconds(p.step_time_s)}[/]   "
+        f"(80% interval {span(p.step_time_low_s, p.step_time_high_s)} s)"
     )
     console.print(
-        f"  throughput  {_number(p['tokens_per_s_per_device']):,.0f} tokens/s per device, "
-        f"{_number(p['model_tflops_per_device']):,.0f} TFLOP/s, MFU {_number(p['mfu']):.1%}"
+        f"  throughput  {p.tokens_per_s_per_device:,.0f} tokens/s per device, "
+        f"{p.model_tflops_per_device:,.0f} TFLOP/s, MFU {p.mfu:.1%}"
     )
-    verdict = "[green]fits[/]" if p["fits"] else "[red]does not fit[/]"
-    console.print(f"  memory      {_number(p['peak_memory_gib']):.1f} of {capacity:.1f} GiB: {verdict}")
-    console.print(f"  bottleneck  {p['bottleneck']}\n")
-    console.print(
-        _bars("step time", "s", cast("dict[str, float]", p["breakdown_s"]), _number(p["step_time_s"]))
-    )
+    verdict = "[green]fits[/]" if p.fits else "[red]does not fit[/]"
+    console.print(f"  memory      {p.peak_memory_gib:.1f} of {capacity:.1f} GiB: {verdict}")
+    console.print(f"  bottleneck  {p.bottleneck}\n")
+    console.print(_bars("step time", "s", p.breakdown_s, p.step_time_s))
     console.print()
-    console.print(_bars("memory", "GiB", cast("dict[str, float]", p["memory_gib"]), capacity))
+    console.print(_bars("memory", "GiB", p.memory_gib, capacity))
 
 
 def _cluster(scenario: Scenario) -> Text:
@@ -63,7 +60,7 @@ def _cluster(scenario: Scenario) -> Text:
 
 
 def _parameters(p: Prediction) -> str:
-    total, active = int(_number(p["parameters"])), int(_number(p["active_parameters"]))
+    total, active = p.parameters, p.active_parameters
     return (
         _billions(total) if active == total else f"{_billions(total)}, {_billions(active)} active per token"
     )
@@ -101,18 +98,18 @@ def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> T
 
 
 def _row(scenario: Scenario, p: Prediction) -> list[str]:
-    interval = "-".join(alike(_number(p["step_time_low_s"]), _number(p["step_time_high_s"])))
+    interval = "-".join(alike(p.step_time_low_s, p.step_time_high_s))
     return [
-        "" if p["id"] is None else str(p["id"]),
+        "" if p.id is None else str(p.id),
         scenario.model.name,
         f"{scenario.cluster.num_devices} {scenario.cluster.device}",
         _plan(scenario),
-        _seconds(p["step_time_s"]),
+        _seconds(p.step_time_s),
         interval,
-        f"{_number(p['mfu']):.1%}",
-        f"{_number(p['peak_memory_gib']):.1f}",
-        "yes" if p["fits"] else "no",
-        str(p["bottleneck"]),
+        f"{p.mfu:.1%}",
+        f"{p.peak_memory_gib:.1f}",
+        "yes" if p.fits else "no",
+        p.bottleneck,
     ]
 
 
@@ -125,12 +122,8 @@ def _plan(scenario: Scenario) -> str:
     return " ".join([*shown, f"mbs{scenario.plan.micro_batch_size}"])
 
 
-def _seconds(value: object) -> str:
-    return f"{_number(value):.3g} s"
-
-
-def _number(value: object) -> float:
-    return float(cast("float", value))
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s"
 
 
 HELP = """\
@@ -200,7 +193,7 @@ def _print_lines(
         if isinstance(outcome, InputError):
             write_json_line({"id": _identity(record), "error": str(outcome), "field": outcome.field})
         else:
-            write_json_line(next(remaining))
+            write_json_line(next(remaining).model_dump())
 
 
 def _identity(record: JsonRecord) -> object:

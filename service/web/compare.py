@@ -16,6 +16,7 @@ from service.render.view import Planned, View, read_workload
 from service.web.rendering import PageRoute, page
 from service.web.session_view import NO_REPORT, TODAY, find_baseline, session_view
 from service.web.sessions import Line
+from tools.cost.predict import Prediction
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan
@@ -30,7 +31,7 @@ class Side:
     row: SessionRow
     workload: Workload
     plan: Plan
-    prediction: Mapping[str, Any]
+    prediction: Prediction
     which: str
 
     @property
@@ -40,7 +41,7 @@ class Side:
 
     @property
     def planned(self) -> Planned:
-        return Planned(self.name, short(self.plan), self.prediction)
+        return Planned(self.name, short(self.plan), self.prediction.model_dump())
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ class Comparison:
     @property
     def ratio(self) -> float:
         """Tokens a second on each device, the second over the first."""
-        name = "tokens_per_s_per_device"
-        return float(self.b.prediction[name] / self.a.prediction[name])
+        return self.b.prediction.tokens_per_s_per_device / self.a.prediction.tokens_per_s_per_device
 
     @property
     def plan(self) -> list[Difference]:

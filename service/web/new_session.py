@@ -206,8 +206,8 @@ def _summary(request: dict[str, Any]) -> str:
     if "plan" not in described:
         return "Ready. Without a plan of today it is a cold start."
     found = predict([parse_scenario(described)])[0]
-    step_s, memory_gib = float(str(found["step_time_s"])), float(str(found["peak_memory_gib"]))
-    fits = "" if found["fits"] else ", which does not fit"
+    step_s, memory_gib = found.step_time_s, found.peak_memory_gib
+    fits = "" if found.fits else ", which does not fit"
     return (
         f"Ready. Today's plan is predicted at {seconds(step_s)} a step and {gib(memory_gib)} a device{fits}."
     )

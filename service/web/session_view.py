@@ -70,16 +70,16 @@ def draft_of(row: SessionRow) -> Data:
     prediction, diagnosis = analyse(workload, workload.scenario.plan or plans[0])
     return {
         **NOTHING_YET,
-        "verdict": _asks(prediction, diagnosis, told[0], row.mode),
+        "verdict": _asks(prediction.step_time_s, diagnosis, told[0], row.mode),
         "diagnosis": {**diagnosis, "weighed": ""},
-        "baseline": prediction if today else None,
+        "baseline": prediction.model_dump() if today else None,
         "proposals": told,
         "trials": question.get("trials", []),
         "calibration": question.get("calibration"),
     }
 
 
-def _asks(prediction: Data, diagnosis: Data, first: Data, mode: str) -> str:
+def _asks(today_s: float, diagnosis: Data, first: Data, mode: str) -> str:
     """What is slow and what is proposed, before anybody has decided."""
     asks = f"Every number was computed twice. {ASKS[mode]}"
     limit = f"limited by {diagnosis['bottleneck']}"
@@ -87,7 +87,7 @@ def _asks(prediction: Data, diagnosis: Data, first: Data, mode: str) -> str:
         step_s = float(first["prediction"]["step_time_s"])
         return f"Proposal 1 is predicted to take {seconds(step_s)} a step, {limit}. {asks}"
     return (
-        f"Today's step is predicted to take {seconds(float(prediction['step_time_s']))}, {limit}. "
+        f"Today's step is predicted to take {seconds(today_s)}, {limit}. "
         f"Proposal 1 is predicted to be {times(first['speedup'])} as fast. {asks}"
     )
 

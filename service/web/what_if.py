@@ -25,6 +25,7 @@ from tools.hardware import Device, get_device
 from tools.recommend.optimize import workload_of
 from tools.recommend.score import complete
 from tools.recommend.words import short
+from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan, Scenario, parse_scenario
 
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
@@ -172,10 +173,14 @@ class Answer:
         return float(self.variant.prediction[name] / self.start.prediction[name])
 
 
+def _predicted(workload: Workload, scenario: Scenario) -> dict[str, Any]:
+    return workload.predict([_plan_what_if(scenario)])[0].model_dump()
+
+
 def ask(scenario: Scenario, given: Given, learned: Calibration | None = None) -> Answer:
     """`scenario` has the plan to start from; what is given replaces parts of it."""
     start = workload_of(scenario, learned)
-    planned = [Planned("now", short(_plan_what_if(scenario)), start.predict([_plan_what_if(scenario)])[0])]
+    planned = [Planned("now", short(_plan_what_if(scenario)), _predicted(start, scenario))]
     limits, refusal = (start.limit_gib, start.capacity_gib), None
     try:
         changed = with_changes(scenario, given)
@@ -184,9 +189,7 @@ def ask(scenario: Scenario, given: Given, learned: Calibration | None = None) ->
         if reason is not None:
             field, _, rest = reason.partition(": ")
             raise InputError(field, _given_of(rest), rest.partition("; ")[2] or rest)
-        planned.append(
-            Planned("what if", short(_plan_what_if(changed)), workload.predict([_plan_what_if(changed)])[0])
-        )
+        planned.append(Planned("what if", short(_plan_what_if(changed)), _predicted(workload, changed)))
         limits = (workload.limit_gib, workload.capacity_gib)
     except InputError as error:
         refusal = error

@@ -6,7 +6,6 @@ import sys
 from functools import cache
 from pathlib import Path
 from statistics import mean
-from typing import cast
 
 import pytest
 
@@ -36,7 +35,7 @@ def errors(number: int, calibrated_on: str, job: str) -> tuple[float, float]:
     """Of the step time as shipped and as calibrated, both against the measured one."""
     step = check_of(number, job).data["step_time"]
     (prediction,) = predict([scenario_of(job)], check_of(number, calibrated_on).calibration.apply())
-    calibrated_s = cast("float", prediction["step_time_s"])
+    calibrated_s = prediction.step_time_s
     return abs(step["predicted_error_ratio"]), abs(calibrated_s / step["measured_s"] - 1)
 
 

@@ -6,7 +6,7 @@ Long batches are cut into blocks that stay in the processor's cache.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import GIB, Memory, MemorySettings, memory_bytes, memory_settings
 from tools.cost.sizes import count_parameters, model_flops_per_token
 from tools.cost.step import Breakdown, step_breakdown
-from tools.scenario.spec import Scenario
+from tools.scenario.spec import Result, Scenario
 
 BLOCK_ROWS = 8192
 """Blocks of 64 KiB an array: about fifty live arrays fit into the second-level cache."""
@@ -30,7 +30,7 @@ Part = TypeVar("Part", Breakdown, Memory)
 
 @dataclass(frozen=True)
 class Costs:
-    """One entry a row."""
+    """One entry per row."""
 
     breakdown: Breakdown
     memory: Memory
@@ -105,9 +105,36 @@ def _joined_part(kind: type[Part], parts: list[Part]) -> Part:
     return kind(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(kind)))
 
 
-Prediction = dict[str, Any]
+Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
 
-BOTTLENECKS = {
+
+class Prediction(Result):
+    """What a plan is predicted to take.
+
+    `id` is the scenario's. `fits` tells whether the device has `peak_memory_gib`, the sum of `memory_gib`.
+    `step_time_s` is the sum of `breakdown_s`; 80% of published runs lie between `step_time_low_s` and
+    `step_time_high_s`. `bottleneck` is the kind of cost that takes most of it, or memory if the plan does not
+    fit. `mfu` is `model_tflops_per_device` over the device's peak; `tokens_per_s_per_device` counts tokens of
+    the batch. `parameters` counts the model's, `active_parameters` those that one token uses.
+    """
+
+    id: str | int | float | None
+    fits: bool
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    tokens_per_s_per_device: float
+    model_tflops_per_device: float
+    mfu: float
+    peak_memory_gib: float
+    bottleneck: Bottleneck
+    parameters: int
+    active_parameters: int
+    breakdown_s: dict[str, float]
+    memory_gib: dict[str, float]
+
+
+BOTTLENECKS: dict[Bottleneck, tuple[str, ...]] = {
     "compute": ("compute",),
     "memory": ("memory_bound_ops", "optimizer"),
     "communication": (
@@ -134,34 +161,59 @@ class Batch:
 
 
 def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = None) -> list[Prediction]:
-    """One prediction a scenario, in order; `calibration` replaces the constants that come with ASAP.
-
-    `id` is the scenario's. `fits` says whether `peak_memory_gib`, the sum of `memory_gib`, is there.
-    `step_time_s` is the sum of `breakdown_s`; 80% of published runs lie between `step_time_low_s` and
-    `step_time_high_s`. `bottleneck` is compute, memory, communication, pipeline or host. `mfu` is
-    `model_tflops_per_device` over the device's peak; `tokens_per_s_per_device` counts tokens of the batch.
-    `parameters` counts the model's, `active_parameters` those that one token uses.
-    """
+    """One prediction per scenario, in order; `calibration` replaces the constants that come with ASAP."""
     if not scenarios:
         return []
     x, keys = encode(scenarios)
     batch = predict_rows(x, keys, [s.training.precision for s in scenarios], calibration)
-    table = _tabulate(batch)
+    costs, parameters = batch.costs, [count_parameters(scenario.model) for scenario in scenarios]
+    rate = x.batch * x.seq / costs.step_time_s / x.devices
+    flops = rate * model_flops_per_token(x)
+    columns = zip(
+        scenarios,
+        costs.fits.tolist(),
+        costs.step_time_s.tolist(),
+        batch.low_s.tolist(),
+        batch.high_s.tolist(),
+        rate.tolist(),
+        (flops / 1e12).tolist(),
+        (flops / x.gemm_peak).tolist(),
+        (costs.memory_bytes / GIB).tolist(),
+        bottlenecks(costs.breakdown, costs.fits),
+        parameters,
+        _by_row(costs.breakdown),
+        _by_row(costs.memory, unit=GIB),
+        strict=True,
+    )
+    # The values are computed here, so validating each of thousands of rows again would only cost time.
     return [
-        {
-            "id": scenario.id,
-            **{name: column[row] for name, column in table.items()},
-            **_parameters(scenario),
-            **_nested(batch, row),
-        }
-        for row, scenario in enumerate(scenarios)
-    ]
+        Prediction.model_construct(
+            id=scenario.id,
+            fits=fits,
+            step_time_s=step_time_s,
+            step_time_low_s=low_s,
+            step_time_high_s=high_s,
+            tokens_per_s_per_device=tokens_per_s,
+            model_tflops_per_device=tflops,
+            mfu=mfu,
+            peak_memory_gib=peak_gib,
+            bottleneck=bottleneck,
+            parameters=count.total,
+            active_parameters=count.active,
+            breakdown_s=breakdown_s,
+            memory_gib=memory_gib,
+        )
+        for (
+            scenario, fits, step_time_s, low_s, high_s, tokens_per_s, tflops, mfu, peak_gib, bottleneck,
+            count, breakdown_s, memory_gib,
+        ) in columns
+    ]  # fmt: skip
 
 
 def predict_rows(
     x: Inputs, keys: RowKeys, precisions: Sequence[str], calibration: Calibration | None = None
 ) -> Batch:
-    """Rows given as arrays; `keys` and `precisions` have one entry a row, or one for all rows."""
+    """Rows given as arrays; `keys` and `precisions` have one entry per row, or one for all rows."""
     calibration = calibration or shipped_calibration()
     settings = memory_settings(keys.framework, precisions)
     costs = evaluate(x, resolve(keys, calibration.shifts), settings)
@@ -169,43 +221,15 @@ def predict_rows(
     return Batch(x, keys, costs, low, high)
 
 
-def bottlenecks(breakdown: Breakdown, fits: NDArray[np.bool_]) -> list[str]:
-    """The largest kind of cost of each row; memory where the plan does not fit at all."""
+def bottlenecks(breakdown: Breakdown, fits: NDArray[np.bool_]) -> list[Bottleneck]:
+    """The largest kind of cost of each row; memory if the plan does not fit at all."""
     names = list(BOTTLENECKS)
     sums = np.stack([sum(getattr(breakdown, part) for part in BOTTLENECKS[name]) for name in names])
     largest = np.where(fits, np.argmax(sums, axis=0), names.index("memory"))
     return [names[i] for i in largest]
 
 
-def _tabulate(batch: Batch) -> dict[str, list[object]]:
-    x, costs = batch.inputs, batch.costs
-    rate = x.batch * x.seq / costs.step_time_s / x.devices
-    flops = rate * model_flops_per_token(x)
-    columns = {
-        "step_time_s": costs.step_time_s,
-        "step_time_low_s": batch.low_s,
-        "step_time_high_s": batch.high_s,
-        "tokens_per_s_per_device": rate,
-        "model_tflops_per_device": flops / 1e12,
-        "mfu": flops / x.gemm_peak,
-        "peak_memory_gib": costs.memory_bytes / GIB,
-    }
-    shape = costs.fits.shape
-    return {
-        "fits": costs.fits.tolist(),
-        **{name: np.broadcast_to(column, shape).tolist() for name, column in columns.items()},
-        "bottleneck": [*bottlenecks(costs.breakdown, costs.fits)],
-    }
-
-
-def _parameters(scenario: Scenario) -> dict[str, int]:
-    count = count_parameters(scenario.model)
-    return {"parameters": count.total, "active_parameters": count.active}
-
-
-def _nested(batch: Batch, row: int) -> dict[str, dict[str, float]]:
-    breakdown, memory = batch.costs.breakdown, batch.costs.memory
-    return {
-        "breakdown_s": {f.name: float(getattr(breakdown, f.name)[row]) for f in fields(breakdown)},
-        "memory_gib": {f.name: float(getattr(memory, f.name)[row]) / GIB for f in fields(memory)},
-    }
+def _by_row(part: Breakdown | Memory, unit: float = 1.0) -> list[dict[str, float]]:
+    names = [f.name for f in fields(part)]
+    columns = [(getattr(part, name) / unit).tolist() for name in names]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]

@@ -164,7 +164,7 @@ def mfu_of(scenario: Scenario, step_time_s: float) -> float | None:
     if scenario.plan is None or step_time_s <= 0:
         return None
     (predicted,) = predict([scenario])
-    mfu, predicted_s = predicted["mfu"], predicted["step_time_s"]
+    mfu, predicted_s = predicted.mfu, predicted.step_time_s
     return float(mfu) * float(predicted_s) / step_time_s
 
 

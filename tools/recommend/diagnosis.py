@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tools.cost.predict import BOTTLENECKS, Prediction, predict
 from tools.errors import InputError
-from tools.recommend.words import alike, breakdown, largest, memory_gib, seconds
+from tools.recommend.words import alike, largest
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, TrainingSpec
 from tools.trace.rank_profile import RankProfile
@@ -38,11 +38,11 @@ def _lever(
     scenario = workload.with_plan(winner).model_copy(update={"training": training})
     prediction = predict([scenario], workload.calibration)[0]
     grown = training.global_batch_size / workload.scenario.training.global_batch_size
-    ratio = seconds(best) * grown / seconds(prediction)
+    ratio = best.step_time_s * grown / prediction.step_time_s
     return {
         "lever": name,
         "throughput_ratio": ratio,
-        "fits": prediction["fits"],
+        "fits": prediction.fits,
         "says": f"{name} would give {ratio:.2f}x the tokens a second, but changes the training itself",
     }
 
@@ -94,15 +94,15 @@ OTHER_LEVERS = {
 
 
 def diagnose(workload: Workload, prediction: Prediction) -> dict[str, object]:
-    parts, whole = breakdown(prediction), seconds(prediction)
-    kind = str(prediction["bottleneck"])
+    parts, whole = prediction.breakdown_s, prediction.step_time_s
+    kind = prediction.bottleneck
     shares = {name: sum(parts[term] for term in terms) / whole for name, terms in BOTTLENECKS.items()}
     evidence = [
         {"kind": "model", "ref": "breakdown_s", "says": largest(prediction)},
         {
             "kind": "model",
             "ref": "memory_gib",
-            "says": f"peak memory {memory_gib(prediction):.1f} of {workload.capacity_gib:.1f} GiB",
+            "says": f"peak memory {prediction.peak_memory_gib:.1f} of {workload.capacity_gib:.1f} GiB",
         },
     ]
     return {"bottleneck": kind, "share": shares[kind], "shares": shares, "evidence": evidence, "lever": None}
@@ -117,7 +117,7 @@ def with_profile(
         {"kind": "profile", "ref": str(one["ref"]), "says": str(one["says"])} for one in measured["evidence"]
     ]
     evidence = [
-        *_step_evidence(profile.get(STEP), seconds(prediction)),
+        *_step_evidence(profile.get(STEP), prediction.step_time_s),
         *profiled,
         *cast("list[dict[str, str]]", diagnosis["evidence"]),
     ]
@@ -166,7 +166,7 @@ def with_lever(
 ) -> dict[str, object]:
     """Says so where nothing beats today's plan beyond the error of a comparison."""
     gains = [float(str(p["speedup_low"])) for p in proposals if p["speedup_low"] is not None]
-    if not prediction["fits"] or not gains or max(gains) > 1.0:
+    if not prediction.fits or not gains or max(gains) > 1.0:
         return diagnosis
     where = OTHER_LEVERS[str(diagnosis["bottleneck"])]
     verdict = "Sharding is not your lever: no plan beats today's beyond the error of a comparison."

@@ -11,7 +11,6 @@ from tools.recommend.diagnosis import beyond_contract, diagnose, read_profile, w
 from tools.recommend.proposal import proposal
 from tools.recommend.sensitivity import pareto, sensitivity
 from tools.recommend.why_not import infeasible, rejected
-from tools.recommend.words import seconds
 from tools.recommend.workload import Workload, narrowed
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import parse_constraints
@@ -83,7 +82,7 @@ def optimize(
     return {
         "id": scenario.id,
         "diagnosis": with_lever(diagnosis, proposals, prediction) if scenario.plan else diagnosis,
-        "baseline": prediction if scenario.plan else None,
+        "baseline": prediction.model_dump() if scenario.plan else None,
         **found,
         "reasoner": REASONER,
     }
@@ -91,7 +90,7 @@ def optimize(
 
 def _tell_preference(proposals: list[Report]) -> None:
     """A proposal before a faster one owes a reason."""
-    times = [seconds(cast("Prediction", one["prediction"])) for one in proposals]
+    times = [float(one["prediction"]["step_time_s"]) for one in proposals]
     for one, own, later in zip(proposals, times, (times[i + 1 :] for i in range(len(times))), strict=True):
         if later and min(later) < own:
             says = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tools.cost.predict import Prediction
-from tools.recommend.words import changes, difference, largest, memory_gib, seconds, short, span
+from tools.recommend.words import changes, difference, largest, short, span
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, columns_of
 
@@ -21,7 +21,7 @@ def proposal(
     return {
         "rank": rank,
         "plan": plan.model_dump(),
-        "prediction": prediction,
+        "prediction": prediction.model_dump(),
         **speedup(workload, prediction, today),
         "changes": changes(today[0], plan) if today else [],
         "rationale": _rationale(workload, plan, prediction, today),
@@ -37,8 +37,8 @@ def speedup(
     """Against today's plan; what is wrong for both cancels, so the interval is that of a comparison."""
     if today is None:
         return {"speedup": None, "speedup_low": None, "speedup_high": None}
-    ratio = seconds(today[1]) / seconds(prediction)
-    error = 0.0 if seconds(today[1]) == seconds(prediction) else workload.pair_error
+    ratio = today[1].step_time_s / prediction.step_time_s
+    error = 0.0 if today[1].step_time_s == prediction.step_time_s else workload.pair_error
     return {
         "speedup": ratio,
         "speedup_low": ratio * math.exp(-error),
@@ -50,16 +50,15 @@ def _rationale(
     workload: Workload, plan: Plan, prediction: Prediction, today: tuple[Plan, Prediction] | None
 ) -> str:
     if today is None:
-        return f"{short(plan)}: {seconds(prediction):.3g} s a step, of which {largest(prediction)}."
+        return f"{short(plan)}: {prediction.step_time_s:.3g} s a step, of which {largest(prediction)}."
     before = today[1]
-    ratio = seconds(before) / seconds(prediction)
-    if not before["fits"]:
-        start = (
-            f"Today's plan needs {memory_gib(before):.1f} GiB of {workload.capacity_gib:.1f}; this one fits."
-        )
+    ratio = before.step_time_s / prediction.step_time_s
+    if not before.fits:
+        needed = f"{before.peak_memory_gib:.1f} GiB of {workload.capacity_gib:.1f}"
+        start = f"Today's plan needs {needed}; this one fits."
     else:
-        start = f"{span(seconds(before), seconds(prediction))} s a step ({ratio:.2f}x)."
-    inside = before["fits"] and abs(math.log(ratio)) <= workload.pair_error
+        start = f"{span(before.step_time_s, prediction.step_time_s)} s a step ({ratio:.2f}x)."
+    inside = before.fits and abs(math.log(ratio)) <= workload.pair_error
     doubt = (
         " The difference is inside the error of a comparison: measure before you switch." if inside else ""
     )
@@ -73,7 +72,7 @@ def _capitalised(text: str) -> str:
 def _evidence(
     workload: Workload, plan: Plan, prediction: Prediction, today: tuple[Plan, Prediction] | None
 ) -> list[dict[str, str]]:
-    memory = f"{memory_gib(prediction):.1f} of {workload.capacity_gib:.1f} GiB"
+    memory = f"{prediction.peak_memory_gib:.1f} of {workload.capacity_gib:.1f} GiB"
     found = [
         {"kind": "model", "ref": "breakdown_s", "says": largest(prediction)},
         {"kind": "model", "ref": "memory_gib", "says": f"peak memory {memory}"},
@@ -85,7 +84,7 @@ def _evidence(
 
 def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
     risks = []
-    margin = workload.capacity_gib - memory_gib(prediction)
+    margin = workload.capacity_gib - prediction.peak_memory_gib
     if margin < TIGHT_GIB_SHARE * workload.capacity_gib:
         risks.append(f"only {margin:.1f} GiB of memory are left: fragmentation may exceed that")
     slower = _on_slow_links(workload, plan, prediction)
@@ -93,14 +92,14 @@ def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
         risks.append(f"with half the network bandwidth between nodes the step is {slower - 1:.0%} longer")
     if plan.tp > workload.scenario.cluster.devices_per_node:
         risks.append("tensor parallelism crosses nodes")
-    low, high = float(str(prediction["step_time_low_s"])), float(str(prediction["step_time_high_s"]))
+    low, high = prediction.step_time_low_s, prediction.step_time_high_s
     risks.append(f"the prediction's 80% interval is {span(low, high)} s")
     return risks
 
 
 def _on_slow_links(workload: Workload, plan: Plan, prediction: Prediction) -> float:
     slow = workload.costs(columns_of([plan]), slow_bandwidth=SLOW_LINK)
-    return float(slow.step_time_s[0]) / seconds(prediction)
+    return float(slow.step_time_s[0]) / prediction.step_time_s
 
 
 TOLERANCE = 1e-9
@@ -115,7 +114,7 @@ def recheck(
     pairs: list[tuple[str, object, object]] = []
     faults: list[Fault] = []
     if baseline is not None and today is not None:
-        pairs += _pairs("baseline", baseline, today[1])
+        pairs += _pairs("baseline", baseline, today[1].model_dump())
     for one in proposals:
         place, plan = f"proposals[{one['rank'] - 1}]", Plan.model_validate(one["plan"])
         faults += [{"place": place, "says": says} for says in _broken(workload, plan)]
@@ -134,14 +133,14 @@ def _broken(workload: Workload, plan: Plan) -> Iterator[str]:
     refusal = workload.refusal(plan)
     if refusal:
         yield f"the framework refuses it: {refusal}"
-    elif float(str(workload.predict([plan])[0]["peak_memory_gib"])) > workload.limit_gib * (1 + TOLERANCE):
+    elif workload.predict([plan])[0].peak_memory_gib > workload.limit_gib * (1 + TOLERANCE):
         yield f"it needs more than the {workload.limit_gib:.1f} GiB that are usable"
 
 
 def _again(workload: Workload, plan: Plan, today: tuple[Plan, Prediction] | None) -> dict[str, Any]:
     prediction = workload.predict([plan])[0]
     told = changes(today[0], plan) if today else []
-    return {"prediction": prediction, **speedup(workload, prediction, today), "changes": told}
+    return {"prediction": prediction.model_dump(), **speedup(workload, prediction, today), "changes": told}
 
 
 def _pairs(place: str, stated: Any, computed: Any) -> list[tuple[str, object, object]]:  # noqa: ANN401 - JSON

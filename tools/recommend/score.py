@@ -12,7 +12,7 @@ from tools.errors import InputError
 from tools.recommend.choose import MOST, PREFERENCE_WINDOW
 from tools.recommend.proposal import proposal
 from tools.recommend.why_not import explain, find_changed
-from tools.recommend.words import seconds, short
+from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan
 from tools.scenario.spec import build, refuse_unknown
@@ -40,7 +40,7 @@ def score(workload: Workload, plan: Plan, best: Mapping[str, Any]) -> Scored:
         return {**said, "binding": "rule", "why": objection}
     prediction = workload.predict([plan])[0]
     winner = Plan.model_validate(best["plan"])
-    verdict = explain(workload, plan, winner, best["prediction"], prediction)
+    verdict = explain(workload, plan, winner, Prediction.model_validate(best["prediction"]), prediction)
     accepted = verdict["binding"] not in ("memory", "constraint")
     own = proposal(workload, MOST, plan, prediction, workload.today()) if accepted else None
     return {**said, **verdict, "accepted": accepted, "proposal": own}
@@ -58,5 +58,5 @@ def join(proposals: Sequence[Scored], scored: Sequence[Scored]) -> list[Scored]:
 
 def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """By more than the difference within which experts' preference ordered the proposals."""
-    mine: Prediction = one["prediction"]
-    return seconds(mine) * math.exp(PREFERENCE_WINDOW) < seconds(other["prediction"])
+    mine, theirs = one["prediction"]["step_time_s"], other["prediction"]["step_time_s"]
+    return bool(mine * math.exp(PREFERENCE_WINDOW) < theirs)

@@ -5,12 +5,11 @@ Shares are of the predicted step; facts about a profile exist only if traces wer
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from tools.cost.encode import encode
 from tools.cost.predict import Prediction
 from tools.cost.sizes import total_parameters
-from tools.recommend.words import breakdown, memory_gib, seconds
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 
@@ -75,15 +74,15 @@ def _plan(workload: Workload, plan: Plan, domain: float) -> Facts:
 
 
 def _prediction(workload: Workload, prediction: Prediction) -> Facts:
-    whole = seconds(prediction)
-    memory = cast("Mapping[str, float]", prediction["memory_gib"])
+    whole = prediction.step_time_s
+    memory = prediction.memory_gib
     return {
-        "fits": prediction["fits"],
-        "bottleneck": prediction["bottleneck"],
-        "mfu": prediction["mfu"],
-        "memory_fraction": memory_gib(prediction) / workload.capacity_gib,
+        "fits": prediction.fits,
+        "bottleneck": prediction.bottleneck,
+        "mfu": prediction.mfu,
+        "memory_fraction": prediction.peak_memory_gib / workload.capacity_gib,
         "activation_fraction": memory["activations"] / workload.capacity_gib,
-        **{f"share.{term}": part / whole for term, part in breakdown(prediction).items()},
+        **{f"share.{term}": part / whole for term, part in prediction.breakdown_s.items()},
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError
-from tools.recommend.words import changes, difference, memory_gib, seconds, short
+from tools.recommend.words import changes, difference, short
 from tools.recommend.workload import Workload, narrowed
 from tools.scenario import RECOMPUTES, Plan
 from tools.search.constraints import Constraints, parse_constraints
@@ -34,8 +34,8 @@ def explain(
     workload: Workload, plan: Plan, winner: Plan, best: Prediction, prediction: Prediction
 ) -> dict[str, object]:
     """The binding constraint of a legal plan, with its margin."""
-    ratio = seconds(prediction) / seconds(best)
-    lacking = memory_gib(prediction) - workload.limit_gib
+    ratio = prediction.step_time_s / best.step_time_s
+    lacking = prediction.peak_memory_gib - workload.limit_gib
     step = (
         ", ".join(f"{c['field']} {c['from']} to {c['to']}" for c in changes(winner, plan)) or "the same plan"
     )
@@ -46,7 +46,7 @@ def explain(
     elif forbidden:
         why, binding = f"{step} would {pace} but {forbidden}", "constraint"
     elif lacking > 0:
-        needs = f"needs {memory_gib(prediction):.1f} GiB of {workload.limit_gib:.1f} usable"
+        needs = f"needs {prediction.peak_memory_gib:.1f} GiB of {workload.limit_gib:.1f} usable"
         why = f"{step} would {pace} but {needs}"
         binding = "memory"
     elif ratio > 1:
@@ -58,9 +58,9 @@ def explain(
         "summary": short(plan),
         "binding": binding,
         "why": why,
-        "step_time_s": seconds(prediction),
+        "step_time_s": prediction.step_time_s,
         "step_time_ratio": ratio,
-        "peak_memory_gib": memory_gib(prediction),
+        "peak_memory_gib": prediction.peak_memory_gib,
     }
 
 

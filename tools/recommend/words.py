@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import cast
 
 from tools.cost.predict import Prediction
 from tools.scenario import Plan
@@ -36,18 +35,6 @@ TERMS = {
 SHOWN_SHARE = 0.005
 
 
-def breakdown(prediction: Prediction) -> Mapping[str, float]:
-    return cast("Mapping[str, float]", prediction["breakdown_s"])
-
-
-def seconds(prediction: Prediction) -> float:
-    return float(cast("float", prediction["step_time_s"]))
-
-
-def memory_gib(prediction: Prediction) -> float:
-    return float(cast("float", prediction["peak_memory_gib"]))
-
-
 def changes(before: Plan, after: Plan) -> list[dict[str, object]]:
     return [
         {"field": name, "from": getattr(before, name), "to": getattr(after, name)}
@@ -68,9 +55,9 @@ def short(plan: Plan) -> str:
 
 def difference(before: Prediction, after: Prediction) -> str:
     """Which terms shrink and which grow, largest first; those below half a percent are left out."""
-    old, new = breakdown(before), breakdown(after)
+    old, new = before.breakdown_s, after.breakdown_s
     moved = sorted(TERMS, key=lambda term: -abs(new[term] - old[term]))
-    told = [term for term in moved if abs(new[term] - old[term]) > SHOWN_SHARE * seconds(before)][:4]
+    told = [term for term in moved if abs(new[term] - old[term]) > SHOWN_SHARE * before.step_time_s][:4]
     shrinking = [_moved(term, old, new) for term in told if new[term] < old[term]]
     growing = [_moved(term, old, new) for term in told if new[term] > old[term]]
     parts = (
@@ -90,6 +77,6 @@ def _moved(term: str, old: Mapping[str, float], new: Mapping[str, float]) -> str
 
 def largest(prediction: Prediction, count: int = 3) -> str:
     """The largest terms with their share of the step."""
-    parts, whole = breakdown(prediction), seconds(prediction)
+    parts, whole = prediction.breakdown_s, prediction.step_time_s
     order = sorted(parts, key=lambda term: -parts[term])[:count]
     return ", ".join(f"{TERMS[term]} {parts[term] / whole:.0%}" for term in order)

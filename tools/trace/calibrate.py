@@ -258,7 +258,7 @@ def check_prediction(profiles: list[RankProfile], scenario: Scenario) -> Predict
 
 
 def _total_s(prediction: Prediction) -> float:
-    return float(prediction["step_time_s"])
+    return prediction.step_time_s
 
 
 def _rows(measured: MeasuredTerms, before: Prediction, after: Prediction) -> list[dict[str, Any]]:
@@ -285,7 +285,7 @@ def _parts(measured: MeasuredTerms) -> dict[str, tuple[str, ...]]:
 
 
 def _sum_s(prediction: Prediction, names: tuple[str, ...]) -> float:
-    terms: dict[str, float] = prediction["breakdown_s"]
+    terms: dict[str, float] = prediction.breakdown_s
     return sum(terms[name] for name in names)
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from tools.errors import InfeasibleError, InputError
-from tools.recommend.words import memory_gib
 from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan, get_framework, resolve_defaults
 from tools.scenario.frameworks import StatedPlan
@@ -56,7 +55,7 @@ def _is_allowed(workload: Workload, plan: Plan) -> bool:
 
 def _fits(workload: Workload, plan: Plan) -> bool:
     try:
-        return bool(workload.predict([plan])[0]["fits"])
+        return workload.predict([plan])[0].fits
     except InputError:
         return False
 
@@ -105,4 +104,4 @@ def _ceilings(workload: Workload, trials: Sequence[Mapping[str, Any]]) -> list[f
     """Shares of the device's memory beyond which plans ran out of it, as this model predicts them."""
     failed = [one for one in trials if (one.get("failure") or {}).get("kind") == OUT_OF_MEMORY]
     predictions = workload.predict([Plan.model_validate(one["plan"]) for one in failed]) if failed else []
-    return [BELOW * memory_gib(one) / workload.capacity_gib for one in predictions]
+    return [BELOW * one.peak_memory_gib / workload.capacity_gib for one in predictions]

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import raw_scenario
-from tools.cost.predict import predict
+from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.scenario import Scenario, parse_scenario
 
@@ -65,28 +65,27 @@ def legal(chosen: dict[str, Any]) -> Scenario:
 @settings(max_examples=300)
 @given(chosen=words())
 def test_every_legal_plan_gets_a_sound_prediction(chosen: dict[str, Any]) -> None:
-    prediction: Any = predict([legal(chosen)])[0]
-    assert set(prediction["breakdown_s"]) == PARTS
-    assert set(prediction["memory_gib"]) == MEMORY
-    figures = [v for v in prediction.values() if isinstance(v, float)]
-    figures += [*prediction["breakdown_s"].values(), *prediction["memory_gib"].values()]
+    prediction = predict([legal(chosen)])[0]
+    assert set(prediction.breakdown_s) == PARTS
+    assert set(prediction.memory_gib) == MEMORY
+    figures = [v for v in prediction.model_dump().values() if isinstance(v, float)]
+    figures += [*prediction.breakdown_s.values(), *prediction.memory_gib.values()]
     assert all(math.isfinite(value) and value >= 0.0 for value in figures)
-    assert sum(prediction["breakdown_s"].values()) == pytest.approx(prediction["step_time_s"], rel=1e-9)
-    assert sum(prediction["memory_gib"].values()) == pytest.approx(prediction["peak_memory_gib"], rel=1e-9)
-    assert 0 < prediction["step_time_low_s"] < prediction["step_time_s"] < prediction["step_time_high_s"]
-    assert 0 < prediction["mfu"] < 1
-    assert prediction["bottleneck"] in {"compute", "memory", "communication", "pipeline", "host"}
-    assert prediction["fits"] in (True, False)
+    assert sum(prediction.breakdown_s.values()) == pytest.approx(prediction.step_time_s, rel=1e-9)
+    assert sum(prediction.memory_gib.values()) == pytest.approx(prediction.peak_memory_gib, rel=1e-9)
+    assert 0 < prediction.step_time_low_s < prediction.step_time_s < prediction.step_time_high_s
+    assert 0 < prediction.mfu < 1
+    assert Prediction.model_validate(prediction.model_dump(), strict=True) == prediction
 
 
 @settings(max_examples=100)
 @given(chosen=words())
 def test_throughput_is_tokens_over_time_and_devices(chosen: dict[str, Any]) -> None:
     scenario = legal(chosen)
-    prediction: Any = predict([scenario])[0]
+    prediction = predict([scenario])[0]
     tokens = scenario.training.global_batch_size * scenario.training.seq_len
-    rate = tokens / prediction["step_time_s"] / scenario.cluster.num_devices
-    assert prediction["tokens_per_s_per_device"] == pytest.approx(rate, rel=1e-12)
+    rate = tokens / prediction.step_time_s / scenario.cluster.num_devices
+    assert prediction.tokens_per_s_per_device == pytest.approx(rate, rel=1e-12)
 
 
 @settings(max_examples=100)
@@ -95,7 +94,5 @@ def test_more_global_batch_never_takes_less_time(chosen: dict[str, Any], factor:
     small = legal(chosen)
     large = legal(chosen | {"batch": chosen["batch"] * factor})
     one, other = predict([small, large])
-    first, second = one["step_time_s"], other["step_time_s"]
-    assert isinstance(first, float)
-    assert isinstance(second, float)
+    first, second = one.step_time_s, other.step_time_s
     assert second > first

@@ -11,7 +11,7 @@ from tools.cost.constants import resolve
 from tools.cost.encode import encode, encode_plans
 from tools.cost.inputs import Inputs
 from tools.cost.memory import memory_settings
-from tools.cost.predict import BLOCK_ROWS, evaluate, predict, predict_rows
+from tools.cost.predict import BLOCK_ROWS, Prediction, evaluate, predict, predict_rows
 from tools.scenario import Plan, Scenario, columns_of, parse_scenario
 
 DIFFERENT: list[dict[str, Any]] = [
@@ -26,16 +26,16 @@ DIFFERENT: list[dict[str, Any]] = [
 ]
 
 
-def numbers(prediction: dict[str, Any]) -> dict[str, object]:
+def numbers(prediction: Prediction) -> dict[str, object]:
     nested = {
         f"{name}.{part}": value
         for name in ("breakdown_s", "memory_gib")
-        for part, value in prediction[name].items()
+        for part, value in getattr(prediction, name).items()
     }
-    return {name: value for name, value in prediction.items() if not isinstance(value, dict)} | nested
+    return prediction.model_dump(exclude={"breakdown_s", "memory_gib"}) | nested
 
 
-def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+def assert_same(one: Prediction, other: Prediction) -> None:
     left, right = numbers(one), numbers(other)
     assert left.keys() == right.keys()
     for name, value in left.items():
@@ -48,7 +48,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
 def test_a_batch_of_different_scenarios_gives_what_each_gives_alone() -> None:
     scenarios = [parse_scenario(raw_scenario(**words) | {"id": n}) for n, words in enumerate(DIFFERENT)]
     together = predict(scenarios)
-    assert [p["id"] for p in together] == list(range(len(scenarios)))
+    assert [p.id for p in together] == list(range(len(scenarios)))
     for scenario, prediction in zip(scenarios, together, strict=True):
         assert_same(prediction, predict([scenario])[0])
 
@@ -93,11 +93,11 @@ def test_an_array_of_plans_gives_what_each_plan_gives_alone(model: str) -> None:
     batch = predict_rows(x, keys, [scenario.training.precision])
     alone = predict([scenario.model_copy(update={"plan": plan}) for plan in plans])
     for row, prediction in enumerate(alone):
-        assert batch.costs.step_time_s[row] == pytest.approx(prediction["step_time_s"], rel=1e-12)
-        assert batch.low_s[row] == pytest.approx(prediction["step_time_low_s"], rel=1e-12)
-        assert batch.costs.fits[row] == prediction["fits"]
+        assert batch.costs.step_time_s[row] == pytest.approx(prediction.step_time_s, rel=1e-12)
+        assert batch.low_s[row] == pytest.approx(prediction.step_time_low_s, rel=1e-12)
+        assert batch.costs.fits[row] == prediction.fits
         for f in fields(batch.costs.breakdown):
-            nested: Any = prediction["breakdown_s"]
+            nested = prediction.breakdown_s
             here = getattr(batch.costs.breakdown, f.name)[row]
             assert here == pytest.approx(nested[f.name], rel=1e-12, abs=1e-18)
 

@@ -46,8 +46,8 @@ def test_published_models_have_their_published_size(
     training = EXAMPLE["training"] | {"framework": "other"}
     scenario = {**EXAMPLE, "model": model, "training": training, "plan": {**plan, "micro_batch_size": 1}}
     (prediction,) = predict([parse_scenario(scenario)])
-    assert type(prediction["parameters"]) is int
-    assert type(prediction["active_parameters"]) is int
-    assert prediction["parameters"] == parameters
+    assert type(prediction.parameters) is int
+    assert type(prediction.active_parameters) is int
+    assert prediction.parameters == parameters
     if active is not None:
-        assert prediction["active_parameters"] == active
+        assert prediction.active_parameters == active

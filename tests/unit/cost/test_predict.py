@@ -1,7 +1,6 @@
 """Predictions in the contract's shape, and what is called the bottleneck."""
 
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,10 +40,10 @@ def test_a_plan_that_does_not_fit_is_short_of_memory() -> None:
 @pytest.mark.parametrize("given", [None, "a run", 7, 0, ""])
 def test_the_id_comes_back(given: object) -> None:
     scenario = scene().scenario.model_copy(update={"id": given})
-    assert predict([scenario])[0]["id"] == given
+    assert predict([scenario])[0].id == given
 
 
 def test_mfu_is_model_flops_over_the_peak_of_the_run_s_precision() -> None:
     for precision, peak_tflops in (("bf16", 989.4), ("fp8", 1978.9)):
-        prediction: Any = predict([scene(precision=precision).scenario])[0]
-        assert prediction["mfu"] == pytest.approx(prediction["model_tflops_per_device"] / peak_tflops)
+        prediction = predict([scene(precision=precision).scenario])[0]
+        assert prediction.mfu == pytest.approx(prediction.model_tflops_per_device / peak_tflops)

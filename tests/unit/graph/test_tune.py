@@ -30,7 +30,7 @@ WORKLOAD = workload_of(
 
 
 def predicted(plan: Data) -> float:
-    return float(str(WORKLOAD.predict([Plan.model_validate(plan)])[0]["step_time_s"]))
+    return WORKLOAD.predict([Plan.model_validate(plan)])[0].step_time_s
 
 
 def slower_cluster(plan: Data) -> float:
@@ -354,7 +354,7 @@ def test_the_report_keeps_what_the_trials_made_of_the_cost_model() -> None:
     learned = workload_of(WORKLOAD.scenario, Calibration.from_data(report["calibration"]))
     best = report["proposals"][0]
     again = learned.predict([Plan.model_validate(best["plan"])])[0]
-    assert again["step_time_s"] == best["prediction"]["step_time_s"] != predicted(best["plan"])
+    assert again.step_time_s == best["prediction"]["step_time_s"] != predicted(best["plan"])
 
 
 def test_a_budget_beyond_any_number_is_the_installations() -> None:

@@ -91,7 +91,7 @@ def test_an_illegal_plan_is_told_the_framework_s_reason() -> None:
 
 def test_a_plan_that_does_not_fit_is_told_gibibytes() -> None:
     answer, workload = asked(llama(), tp=1, pp=1, zero_stage=0)
-    needs = workload.predict([Plan.model_validate(answer["plan"])])[0]["peak_memory_gib"]
+    needs = workload.predict([Plan.model_validate(answer["plan"])])[0].peak_memory_gib
     assert answer["binding"] == "memory"
     assert f"needs {needs:.1f} GiB of {workload.limit_gib:.1f} usable" in answer["why"]
 
@@ -99,8 +99,7 @@ def test_a_plan_that_does_not_fit_is_told_gibibytes() -> None:
 def test_a_slower_plan_is_told_the_term_that_grows() -> None:
     answer, workload = asked(llama(), tp=8, pp=1)
     best = report(llama())["proposals"][0]["prediction"]["breakdown_s"]["tp_comm_exposed"]
-    prediction: Any = workload.predict([Plan.model_validate(answer["plan"])])[0]
-    slow = prediction["breakdown_s"]["tp_comm_exposed"]
+    slow = workload.predict([Plan.model_validate(answer["plan"])])[0].breakdown_s["tp_comm_exposed"]
     assert answer["binding"] == "time"
     assert f"exposed tensor-parallel communication ({best:.3g} to {slow:.3g} s)" in answer["why"]
 

@@ -106,7 +106,7 @@ def test_int8_is_a_precision_of_tpus(example: dict[str, Any], device: str) -> No
     int8 = parse_scenario(example)
     example["training"]["precision"] = "bf16"
     faster, slower = predict([int8, parse_scenario(example)])
-    assert faster["breakdown_s"]["compute"] <= slower["breakdown_s"]["compute"]
+    assert faster.breakdown_s["compute"] <= slower.breakdown_s["compute"]
 
 
 def test_int8_is_refused_on_gpus(example: dict[str, Any]) -> None:

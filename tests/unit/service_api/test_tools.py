@@ -39,7 +39,7 @@ def test_an_unknown_device_is_not_there(served: Served) -> None:
 
 def test_a_prediction_is_the_tool_s(served: Served) -> None:
     answer = served.client.post("/v1/predict", json=SCENARIO | {"id": 7})
-    assert answer.json() == predict([parse_scenario(SCENARIO | {"id": 7})])[0]
+    assert answer.json() == predict([parse_scenario(SCENARIO | {"id": 7})])[0].model_dump()
 
 
 def test_a_batch_keeps_its_order_and_tells_errors_in_place(served: Served) -> None:

@@ -1,7 +1,5 @@
 """How many fields may change: none leaves today's plan, and more never finds a slower one."""
 
-from typing import Any
-
 import pytest
 
 from tests.unit.sharding.scenes import counted, listed, scenario
@@ -32,8 +30,8 @@ def test_no_change_leaves_todays_plan_whatever_its_recomputation_and_sequence_pa
     assert all(
         {k: p[k] for k in p if k not in following} == today.model_dump(exclude=following) for p in plans
     )
-    prediction: Any = predict([s])[0]
-    assert found.best.step_time_s[0] <= prediction["step_time_s"] * (1 + 1e-9)
+    prediction = predict([s])[0]
+    assert found.best.step_time_s[0] <= prediction.step_time_s * (1 + 1e-9)
 
 
 def test_more_changes_never_find_a_slower_plan_and_all_changes_find_the_best() -> None:

@@ -91,11 +91,11 @@ def test_times_and_memory_are_those_of_a_prediction_of_the_same_plan(framework: 
     s = scenario(framework, memory_gib=3.0)
     found = search(s)
     rows = range(0, len(found.best.step_time_s), max(1, len(found.best.step_time_s) // 50))
-    predictions: list[Any] = predict([s.model_copy(update={"plan": p}) for p in plans_of(found, rows)])
-    assert [p["step_time_s"] for p in predictions] == pytest.approx(found.best.step_time_s[rows], rel=1e-9)
-    memory = [p["peak_memory_gib"] * GIB for p in predictions]
+    predictions = predict([s.model_copy(update={"plan": p}) for p in plans_of(found, rows)])
+    assert [p.step_time_s for p in predictions] == pytest.approx(found.best.step_time_s[rows], rel=1e-9)
+    memory = [p.peak_memory_gib * GIB for p in predictions]
     assert memory == pytest.approx(found.best.memory_bytes[rows], rel=1e-9)
-    assert all(p["fits"] for p in predictions)
+    assert all(p.fits for p in predictions)
 
 
 @pytest.mark.parametrize("fraction", [0.7, 0.8, 0.92, 1.0])

@@ -1,6 +1,6 @@
 """Constants of the cost model from measured figures: what the model made itself must come back."""
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,13 +153,13 @@ def test_the_host_sets_its_time_for_a_launch_when_there_are_enough() -> None:
 def test_a_step_that_the_model_made_is_predicted_again(truth: dict[str, float]) -> None:
     scenario = _scenario()
     made, wider = _made_step(truth), _made_step({**truth, "scale_jitter": 2 * truth["scale_jitter"]})
-    terms_s = cast("dict[str, float]", made["breakdown_s"])
+    terms_s = made.breakdown_s
     # the host's term is a line over the jitter: doubling it adds what it was
-    waiting_s = cast("dict[str, float]", wider["breakdown_s"])["host_and_other"] - terms_s["host_and_other"]
+    waiting_s = wider.breakdown_s["host_and_other"] - terms_s["host_and_other"]
     measured = MeasuredTerms({name: value for name, value in terms_s.items() if value}, waiting_s, 3)
     found = _values(measure_coefficients([_rank()], measured, scenario))
     assert found == pytest.approx(truth, rel=1e-5)
-    assert _made_step(found)["step_time_s"] == pytest.approx(made["step_time_s"], rel=1e-6)
+    assert _made_step(found).step_time_s == pytest.approx(made.step_time_s, rel=1e-6)
 
 
 def _made_step(constants: dict[str, float]) -> Prediction:
@@ -185,7 +185,7 @@ def test_waiting_becomes_jitter_and_not_host_overhead() -> None:
 
 
 def test_an_optimizer_that_cannot_be_told_apart_is_taken_out_of_memory_bound_work() -> None:
-    terms_s = cast("dict[str, float]", predict([_scenario()])[0]["breakdown_s"])
+    terms_s = predict([_scenario()])[0].breakdown_s
     both_s = terms_s["memory_bound_ops"] + terms_s["optimizer"]
     terms = MeasuredTerms({"memory_bound_ops": both_s, "host_and_other": 0.05}, 0.0, 3)
     found = measure_coefficients([_rank()], terms, _scenario())

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +88,7 @@ def scenario_with(one: Plan) -> Scenario:
 
 
 def seconds(plans: list[Plan], calibration: Calibration | None = None) -> list[float]:
-    return [float(p["step_time_s"]) for p in predict([scenario_with(one) for one in plans], calibration)]
+    return [p.step_time_s for p in predict([scenario_with(one) for one in plans], calibration)]
 
 
 def truth(constants: Mapping[str, float] = TRUTH) -> Calibration:
@@ -100,7 +99,7 @@ def truth(constants: Mapping[str, float] = TRUTH) -> Calibration:
 def measured(plans: list[Plan], *, with_terms: bool = False) -> list[MeasuredPlan]:
     found = predict([scenario_with(one) for one in plans], truth())
     return [
-        MeasuredPlan(one, float(p["step_time_s"]), 0.01, p["breakdown_s"] if with_terms else None)
+        MeasuredPlan(one, p.step_time_s, 0.01, p.breakdown_s if with_terms else None)
         for one, p in zip(plans, found, strict=True)
     ]
 
@@ -111,8 +110,8 @@ def errors(plans: list[Plan], calibration: Calibration | None) -> list[float]:
 
 
 def width(calibration: Calibration, one: Plan = PLANS[0]) -> float:
-    p: dict[str, Any] = predict([scenario_with(one)], calibration)[0]
-    return math.log(p["step_time_high_s"] / p["step_time_low_s"])
+    p = predict([scenario_with(one)], calibration)[0]
+    return math.log(p.step_time_high_s / p.step_time_low_s)
 
 
 def test_no_trials_leave_the_base_as_it_is() -> None:
@@ -195,7 +194,7 @@ def test_other_clusters_are_predicted_as_before() -> None:
         }
     )
     learned = calibrate(SCENARIO, measured(PLANS[:3]))
-    assert predict([gpu], learned)[0]["step_time_s"] == predict([gpu])[0]["step_time_s"]
+    assert predict([gpu], learned)[0].step_time_s == predict([gpu])[0].step_time_s
 
 
 def test_a_calibration_survives_as_plain_data() -> None:

@@ -59,9 +59,9 @@ def test_other_nodes_are_no_fault_of_the_program() -> None:
 
 def test_memory_that_ran_out_bounds_the_next_plans() -> None:
     failed = best()
-    needed = float(str(WORKLOAD.predict([Plan.model_validate(failed)])[0]["peak_memory_gib"]))
+    needed = WORKLOAD.predict([Plan.model_validate(failed)])[0].peak_memory_gib
     rest = [Plan.model_validate(plan) for plan in plans_of([trial(failed, "out_of_memory")])]
-    assert all(float(str(one["peak_memory_gib"])) < needed for one in WORKLOAD.predict(rest[:50]))
+    assert all(one.peak_memory_gib < needed for one in WORKLOAD.predict(rest[:50]))
 
 
 def test_whoever_suggests_a_settled_plan_is_told() -> None:

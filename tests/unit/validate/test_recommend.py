@@ -41,7 +41,7 @@ def choices(times_s: list[float], capsys: pytest.CaptureFixture[str]) -> str:
     s = parse_scenario(llama())
     assert s.plan is not None
     plans = [s.plan.model_copy(update={"recompute": name}) for name in ("none", "selective", "full")]
-    predicted = [float(str(p["step_time_s"])) for p in predict([with_plan(s, p.model_dump()) for p in plans])]
+    predicted = [p.step_time_s for p in predict([with_plan(s, p.model_dump()) for p in plans])]
     assert predicted == sorted(predicted)
     print_choices([measured(with_plan(s, p.model_dump()), t) for p, t in zip(plans, times_s, strict=True)])
     return capsys.readouterr().out

@@ -119,7 +119,7 @@ def test_after_trials_every_page_predicts_by_what_they_taught(served: Served, re
     learned = {**report, "calibration": slow.to_data()}
     workload = read_workload(SCENARIO, learned)
     assert workload.scenario.plan
-    step_s = float(str(workload.predict([workload.scenario.plan])[0]["step_time_s"]))
+    step_s = workload.predict([workload.scenario.plan])[0].step_time_s
     assert step_s > 1.2 * report["baseline"]["step_time_s"]
     id = done(served, learned)
     for path in (f"/what-if?session={id}", f"/compare?a={id}&a_plan=today&b={id}&b_plan=1"):

@@ -198,7 +198,7 @@ def test_all_that_a_report_says_stays_text(served: Served) -> None:
     found = predict(
         [parse_scenario({name: SMALL[name] for name in ("model", "cluster", "training")} | {"plan": plan})]
     )
-    report["considered"][0]["proposal"] = {"prediction": found[0]}
+    report["considered"][0]["proposal"] = {"prediction": found[0].model_dump()}
     id = served.submit(
         {name: part for name, part in request.items() if name not in ("id", "model")}
         | {"model": SMALL["model"]}
