@@ -6,13 +6,16 @@ import json
 import math
 import re
 from functools import cache
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from tools.errors import InputError
 
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
 MAX_DEPTH = 64
 
-JsonObject = dict[str, object]
+JsonObject: TypeAlias = "dict[str, JsonValue]"
 
 
 class _RefusedError(ValueError):
@@ -90,7 +93,7 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _without_repeats(pairs: list[tuple[str, object]]) -> JsonObject:
+def _without_repeats(pairs: "list[tuple[str, JsonValue]]") -> JsonObject:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -47,7 +47,7 @@ from service.sessions import (
 )
 from tools.cost.predict import predict
 from tools.errors import InputError
-from tools.frameworks import FORMATS, export_plan
+from tools.frameworks import EXPORT_FORMATS, export_plan
 from tools.scenario import Plan, parse_scenario
 
 Action = Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ACTIONS)})]
@@ -269,7 +269,10 @@ Accept = Annotated[str, Header(description="application/json, text/markdown or t
 ExportAccept = Annotated[str, Header(description="application/json or text/plain")]
 RankPath = Annotated[int, Path(ge=1, le=MOST_PROPOSALS)]
 Format = Annotated[
-    str, Query(description=f"one of {', '.join(FORMATS)}", json_schema_extra={"enum": list(FORMATS)})
+    str,
+    Query(
+        description=f"one of {', '.join(EXPORT_FORMATS)}", json_schema_extra={"enum": list(EXPORT_FORMATS)}
+    ),
 ]
 _TEXT = {"schema": {"type": "string"}}
 

@@ -4,13 +4,15 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+
+from pydantic import JsonValue
 
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from service.cli.parser import positive_number
 from tools.errors import InputError
-from tools.frameworks import FORMATS, Export, export_plan
+from tools.frameworks import EXPORT_FORMATS, Export, export_plan
 from tools.scenario import parse_scenario
+from tools.scenario.spec import get_object
 
 MAX_REPORT_BYTES = 16 * 2**20
 
@@ -18,8 +20,8 @@ HELP = """\
 Write the plan of a scenario as a configuration that a training framework accepts: today's, or with --report
 a proposal that 'asap optimize --json' printed.
 
-The file goes to standard output, what it cannot say (a setting that lives in the
-model's code, say) to standard error as notes. A plan that the format cannot express
+The file goes to standard output; notes about what it cannot express (for example a setting
+that lives in the model's code) go to standard error. A plan that the format cannot express
 is refused, with the field and the reason.
 
 formats:
@@ -39,10 +41,13 @@ Examples:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a scenario with a plan, or - for standard input")
-    parser.add_argument("--format", required=True, metavar="NAME", help=f"one of {', '.join(FORMATS)}")
+    parser.add_argument("--format", required=True, metavar="NAME", help=f"one of {', '.join(EXPORT_FORMATS)}")
     parser.add_argument("--report", metavar="FILE", help="take the plan from this report of the scenario")
     parser.add_argument(
-        "--proposal", type=positive_number, metavar="N", help="which of the report's proposals (1)"
+        "--proposal",
+        type=positive_number,
+        metavar="N",
+        help="rank of the proposal in the report (default: 1)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object: format, file_name, text, notes"
@@ -53,9 +58,9 @@ def run(args: Namespace) -> int:
     stated = read_object(args.file, MAX_SCENARIO_BYTES)
     if args.report:
         report = read_object(args.report, MAX_REPORT_BYTES, "--report")
-        stated["plan"] = _proposed(report, args.proposal or 1)
+        stated["plan"] = _proposed_plan(report, args.proposal or 1)
     elif args.proposal:
-        raise InputError("--proposal", args.proposal, "needs --report, which has the proposals")
+        raise InputError("--proposal", args.proposal, "needs --report, which contains the proposals")
     export = export_plan(parse_scenario(stated), args.format)
     if args.json:
         write_json_line(asdict(export))
@@ -64,14 +69,15 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _proposed(report: Mapping[str, Any], rank: int) -> object:
-    """The plan of a proposal; what it holds is checked with the scenario."""
+def _proposed_plan(report: Mapping[str, JsonValue], rank: int) -> JsonValue:
+    """The plan of a proposal; its fields are checked with the scenario."""
     proposals = report.get("proposals")
-    if not isinstance(proposals, list) or not all(isinstance(one, dict) for one in proposals):
+    if not isinstance(proposals, list):
         raise InputError("--report", "no proposals", "must be what 'asap optimize --json' printed")
     if rank > len(proposals):
         raise InputError("--proposal", rank, f"the report has {len(proposals)}")
-    return proposals[rank - 1].get("plan")
+    plan: JsonValue = get_object(proposals[rank - 1], f"--report: proposals[{rank - 1}]").get("plan")
+    return plan
 
 
 def _print(export: Export) -> None:

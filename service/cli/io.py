@@ -17,6 +17,7 @@ from tools.errors import AsapError, InfeasibleError, InputError
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    from pydantic import JsonValue
     from rich.text import Text
 
     from asap_client.calls import ReportForm
@@ -34,7 +35,7 @@ class JsonRecord(NamedTuple):
     """One object of the input, or what is wrong with it, and the line where it starts (from 1)."""
 
     line: int
-    content: JsonObject | InputError
+    content: "JsonObject | InputError"
 
 
 def read_records(
@@ -124,10 +125,10 @@ def _name(source: str) -> str:
     return "standard input" if source == STANDARD_INPUT else source
 
 
-def parse_fields(text: str, option: str) -> dict[str, object]:
+def parse_fields(text: str, option: str) -> JsonObject:
     if text.lstrip().startswith("{"):
         return parse_object(text.encode(), option)
-    fields: dict[str, object] = {}
+    fields: JsonObject = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
@@ -137,10 +138,11 @@ def parse_fields(text: str, option: str) -> dict[str, object]:
     return fields
 
 
-def parse_value(text: str) -> object:
-    """JSON, or where it is not, a plain word."""
+def parse_value(text: str) -> "JsonValue":
+    """JSON, or else a plain word."""
     try:
-        return json.loads(text)
+        value: JsonValue = json.loads(text)
+        return value
     except (ValueError, RecursionError):
         return text
 

@@ -22,7 +22,7 @@ from service.web.forms import CheckedForm, Form, text_of, whole_number
 from service.web.rendering import PageRoute, page
 from tools.cost.predict import predict
 from tools.errors import InputError
-from tools.frameworks import IMPORT_FORMATS, Given, import_plan
+from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
 from tools.hardware import PRECISIONS, device_names
 from tools.scenario import RECOMPUTES, parse_scenario
 from tools.scenario.spec import Framework
@@ -100,7 +100,7 @@ def _imported(form: Form, kind: str) -> dict[str, Any]:
     micro_batch = _part(form, "plan", ("micro_batch_size",))
     try:
         scenario = import_plan(
-            form.get("config", ""), kind, Given(model=model, **stated, **micro_batch)
+            form.get("config", ""), kind, ImportOptions(model=model, **stated, **micro_batch)
         ).scenario
     except InputError as error:
         raise InputError(_form_field(error.field), error.given, error.allowed) from None

@@ -21,7 +21,7 @@ from service.web.session_figures import FIGURES, Asked
 from service.web.session_view import brought_by_people, session_view
 from service.web.trail import trail_of
 from tools.errors import InputError
-from tools.frameworks import FORMATS
+from tools.frameworks import EXPORT_FORMATS
 from tools.scenario import RECOMPUTES
 
 _BY_FRAMEWORK = {"megatron-core": "megatron", "torch-fsdp": "accelerate", "torch-fsdp2": "torchtitan"}
@@ -30,7 +30,7 @@ _BY_FRAMEWORK = {"megatron-core": "megatron", "torch-fsdp": "accelerate", "torch
 def format_for(request: Mapping[str, Any]) -> str:
     framework = str((request.get("training") or {}).get("framework", ""))
     wanted = _BY_FRAMEWORK.get(framework, framework)
-    return wanted if wanted in FORMATS else next(iter(FORMATS))
+    return wanted if wanted in EXPORT_FORMATS else next(iter(EXPORT_FORMATS))
 
 
 router = APIRouter(prefix="/sessions/{id}", route_class=PageRoute)
@@ -49,7 +49,7 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
         shown=shown,
         trail=trail_of(events),
         brought=brought_by_people(events),
-        formats=FORMATS,
+        formats=EXPORT_FORMATS,
         default_format=format_for(row.request or {}),
         recomputes=RECOMPUTES,
         trust=trust_of(find_validation(), EXPERTS if shown.has_experts else DENSE),

@@ -4,8 +4,16 @@ One file per framework holds both directions. Export writes what a plan decides:
 precision, recomputation; not data, optimizer or learning rate. Import never runs anything in a file.
 """
 
-from tools.frameworks.assemble import Given, Imported
-from tools.frameworks.formats import FORMATS, IMPORT_FORMATS, export_plan, import_plan
-from tools.frameworks.writing import Export
+from tools.frameworks.exporting import Export
+from tools.frameworks.formats import EXPORT_FORMATS, IMPORT_FORMATS, export_plan, import_plan
+from tools.frameworks.importing import ImportedScenario, ImportOptions
 
-__all__ = ["FORMATS", "IMPORT_FORMATS", "Export", "Given", "Imported", "export_plan", "import_plan"]
+__all__ = [
+    "EXPORT_FORMATS",
+    "IMPORT_FORMATS",
+    "Export",
+    "ImportOptions",
+    "ImportedScenario",
+    "export_plan",
+    "import_plan",
+]

@@ -1,100 +1,98 @@
-"""The tables of export and import formats, and the framework whose rules a plan must obey for each.
+"""The registry of formats: how each is written and read, and whose rules a plan must obey to be written.
 
 A plan may be legal for the framework it was made for and not for the one it is exported to.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from tools.errors import InputError
-from tools.frameworks.accelerate import accelerate_framework, export_accelerate
-from tools.frameworks.assemble import Draft, Given, Imported, assemble, missing
-from tools.frameworks.deepspeed import export_deepspeed, read_deepspeed
-from tools.frameworks.maxtext import export_maxtext, read_maxtext
-from tools.frameworks.megatron import export_megatron, read_megatron
-from tools.frameworks.nemo import export_nemo
+from tools.frameworks import accelerate, deepspeed, maxtext, megatron, nemo, torchtitan
+from tools.frameworks.exporting import Export, ExportJob
+from tools.frameworks.importing import Draft, ImportedScenario, ImportOptions, assemble, missing
 from tools.frameworks.reading import parse_json
-from tools.frameworks.torchtitan import export_torchtitan, read_torchtitan
-from tools.frameworks.writing import Export, Job
-from tools.scenario import Facts, Plan, Scenario, check_plan, columns_of, did_you_mean, get_framework
+from tools.scenario import Facts, Scenario, check_plan, columns_of, did_you_mean, get_framework
+
+HUGGING_FACE_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+DEFAULT_PRECISION = "bf16"
+
+Exporter = Callable[[ExportJob], Export]
+Importer = Callable[[str, ImportOptions], Draft]
 
 
-def check_for_framework(scenario: Scenario, plan: Plan, framework: str) -> None:
-    """Raises InputError for the first rule of the target framework that the plan breaks."""
-    usual = get_framework(framework).schedule
-    # One stage has no schedule: what the plan says about it cannot be wrong.
-    looked_at = plan if plan.pp > 1 else plan.model_copy(update={"schedule": usual})
-    training = scenario.training.model_copy(update={"framework": framework})
-    check_plan(Facts(scenario.model, scenario.cluster, training, columns_of([looked_at])))
+def import_huggingface(text: str, options: ImportOptions) -> Draft:
+    """A draft without a plan: `asap optimize` starts cold from it."""
+    model = parse_json(text)
+    dtype = str(model.get("dtype", model.get("torch_dtype")))
+    is_stated = options.precision or dtype in HUGGING_FACE_DTYPES
+    assumed = f"precision {DEFAULT_PRECISION} is assumed; --precision states another"
+    return Draft(
+        plan=None,
+        precision=HUGGING_FACE_DTYPES.get(dtype, DEFAULT_PRECISION),
+        model=model,
+        notes=() if is_stated else (assumed,),
+    )
 
 
-class _Format(NamedTuple):
-    framework: str | Callable[[Job], str]
-    write: Callable[[Job], Export]
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How one kind of configuration file is written and read; None if it is not."""
+
+    name: str
+    framework: str | Callable[[ExportJob], str] | None
+    """The framework it belongs to; a function if that depends on the plan, None if it belongs to none."""
+    export: Exporter | None = None
+    import_: Importer | None = None
 
 
-_TABLE = {
-    "torchtitan": _Format("torchtitan", export_torchtitan),
-    "megatron": _Format("megatron-core", export_megatron),
-    "nemo": _Format("megatron-core", export_nemo),
-    "deepspeed": _Format("deepspeed", export_deepspeed),
-    "maxtext": _Format("maxtext", export_maxtext),
-    "accelerate": _Format(accelerate_framework, export_accelerate),
+REGISTRY = {
+    format.name: format
+    for format in (
+        Format("torchtitan", "torchtitan", torchtitan.export_torchtitan, torchtitan.import_torchtitan),
+        Format("megatron", "megatron-core", megatron.export_megatron, megatron.import_megatron),
+        Format("nemo", "megatron-core", nemo.export_nemo),
+        Format("deepspeed", "deepspeed", deepspeed.export_deepspeed, deepspeed.import_deepspeed),
+        Format("maxtext", "maxtext", maxtext.export_maxtext, maxtext.import_maxtext),
+        Format("accelerate", accelerate.engine_framework, accelerate.export_accelerate),
+        Format("huggingface", None, import_=import_huggingface),
+    )
 }
-FORMATS = tuple(_TABLE)
+EXPORT_FORMATS = tuple(name for name, format in REGISTRY.items() if format.export)
+IMPORT_FORMATS = tuple(name for name, format in REGISTRY.items() if format.import_)
 
 
 def export_plan(scenario: Scenario, format: str) -> Export:
-    """The scenario's plan in the named format; raises InputError where the format cannot express it."""
-    if format not in _TABLE:
-        raise InputError("--format", format, did_you_mean(format, FORMATS))
+    """The scenario's plan in the named format; raises InputError if the format cannot express it."""
+    known = REGISTRY.get(format)
+    if known is None or known.export is None:
+        raise InputError("--format", format, did_you_mean(format, EXPORT_FORMATS))
     if scenario.plan is None:
         raise InputError("plan", None, "an export needs a plan; 'asap optimize' proposes one")
-    job, chosen = Job(scenario, scenario.plan), _TABLE[format]
-    framework = chosen.framework if isinstance(chosen.framework, str) else chosen.framework(job)
-    check_for_framework(scenario, scenario.plan, framework)
-    return chosen.write(job)
+    job = ExportJob(scenario, scenario.plan)
+    framework = known.framework(job) if callable(known.framework) else known.framework
+    if framework is not None:
+        check_for_framework(job, framework)
+    return known.export(job)
 
 
-_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
-_USUAL = "bf16"
+def check_for_framework(job: ExportJob, framework: str) -> None:
+    """Raises InputError for the first rule of the target framework that the plan breaks."""
+    plan, scenario = job.plan, job.scenario
+    if plan.pp == 1:  # without a pipeline the schedule means nothing, so it cannot be wrong
+        plan = plan.model_copy(update={"schedule": get_framework(framework).schedule})
+    training = scenario.training.model_copy(update={"framework": framework})
+    check_plan(Facts(scenario.model, scenario.cluster, training, columns_of([plan])))
 
 
-def read_huggingface(text: str, given: Given) -> Draft:
-    """A draft without a plan: `asap optimize` starts cold from it."""
-    model = parse_json(text)
-    stored = model.get("dtype", model.get("torch_dtype"))
-    precision = _PRECISIONS.get(str(stored), _USUAL)
-    told = given.precision or str(stored) in _PRECISIONS
-    notes = [] if told else [f"precision {_USUAL} is assumed; --precision states another"]
-    return Draft(plan=None, training={"precision": precision}, model=model, notes=notes)
-
-
-class _Format_formats(NamedTuple):
-    framework: str | None
-    """None: the file belongs to no training framework."""
-    read: Callable[[str, Given], Draft]
-
-
-_TABLE_FORMATS = {
-    "torchtitan": _Format_formats("torchtitan", read_torchtitan),
-    "megatron": _Format_formats("megatron-core", read_megatron),
-    "deepspeed": _Format_formats("deepspeed", read_deepspeed),
-    "maxtext": _Format_formats("maxtext", read_maxtext),
-    "huggingface": _Format_formats(None, read_huggingface),
-}
-IMPORT_FORMATS = tuple(_TABLE_FORMATS)
-
-
-def import_plan(text: str, format: str, given: Given) -> Imported:
-    """The scenario that the text and what is given beside it describe; InputError names what is missing."""
-    if format not in _TABLE_FORMATS:
+def import_plan(text: str, format: str, options: ImportOptions) -> ImportedScenario:
+    """The scenario that the text and the options describe; InputError names what is missing."""
+    known = REGISTRY.get(format)
+    if known is None or known.import_ is None:
         raise InputError("--format", format, did_you_mean(format, IMPORT_FORMATS))
-    chosen = _TABLE_FORMATS[format]
-    if chosen.framework and given.framework not in (None, chosen.framework):
-        raise InputError("--framework", given.framework, f"the file is {chosen.framework}'s")
-    draft = chosen.read(text, given)
-    framework = chosen.framework or given.framework
+    framework = known.framework if isinstance(known.framework, str) else options.framework
+    if options.framework not in (None, framework):
+        raise InputError("--framework", options.framework, f"the file belongs to {framework}")
+    draft = known.import_(text, options)
     if framework is None:
-        raise missing("--framework", "what will train it, for instance torchtitan or megatron-core")
-    return assemble(draft, given, framework)
+        raise missing("--framework", "what will train it, for example torchtitan or megatron-core")
+    return assemble(draft, options, framework)

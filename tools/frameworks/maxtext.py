@@ -5,17 +5,54 @@ Names: src/maxtext/configs/base.yml and types.py of AI-Hypercomputer/maxtext, co
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from tools.errors import InputError
-from tools.frameworks.assemble import Draft, Given, get_num_devices, get_num_layers
-from tools.frameworks.reading import Settings, parse_yaml
-from tools.frameworks.writing import NO_RECOMPUTE_STATED, Export, Job, yaml_text
+from tools.frameworks.exporting import (
+    RECOMPUTE_NOT_STATED,
+    Export,
+    ExportJob,
+    Settings,
+    first_names,
+    yaml_text,
+)
+from tools.frameworks.importing import (
+    NO_SHARDING,
+    Batch,
+    Degrees,
+    Draft,
+    ImportOptions,
+    Sharding,
+    stated_plan,
+)
+from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 from tools.hardware import get_device
 from tools.scenario import ClusterSpec
 
-# From the axis that talks most to the one that talks least: the first to be kept inside a slice.
+# From the axis with the most traffic to the one with the least: the first to be kept inside a slice.
 INNERMOST_FIRST = ("tensor", "tensor_sequence", "context", "expert", "fsdp", "data", "pipeline")
+AXES = (*INNERMOST_FIRST, "fsdp_transpose")
+LEFTOVER_AXES = {"ici": "fsdp", "dcn": "data"}  # the axes that are -1 in base.yml
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+QUANTIZED_DTYPE = "bfloat16"
+QUANTIZATIONS = {
+    "fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8", "nanoo_fp8": "fp8", "fp8_nanoo": "fp8",
+    "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8", "te_mxfp8": "mxfp8",
+    "te_nvfp4": "nvfp4", "te_nvfp4_no_rht": "nvfp4", "int8": "int8",
+}  # fmt: skip
+# "minimal" keeps the results of all matrix products and recomputes what is cheap. Every other policy keeps
+# some of them: "selective" is the nearest word.
+REMAT_POLICIES = {"none": "none", "minimal": "selective", "full": "full"}
+MODEL_FIELDS = {
+    "base_num_decoder_layers": "num_hidden_layers",
+    "base_emb_dim": "hidden_size",
+    "base_mlp_dim": "intermediate_size",
+    "base_num_query_heads": "num_attention_heads",
+    "base_num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+}
+DEFAULT_PER_DEVICE_BATCH_SIZE = 12.0  # base.yml
+DEFAULT_SEQ_LEN = 2048  # base.yml
 
 
 def split_axes(sizes: Mapping[str, int], cluster: ClusterSpec) -> tuple[dict[str, int], dict[str, int]]:
@@ -38,24 +75,18 @@ def devices_per_slice(cluster: ClusterSpec) -> int:
     return math.gcd(cluster.num_devices, min(largest, cluster.num_devices))
 
 
-DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-QUANTIZATIONS = {"fp8": "fp8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4", "int8": "int8"}
-# "minimal" keeps the results of all matrix products and recomputes what is cheap.
-REMAT_POLICIES = {"none": "none", "selective": "minimal", "full": "full"}
-
-
-def export_maxtext(job: Job) -> Export:
+def export_maxtext(job: ExportJob) -> Export:
     cluster = job.scenario.cluster
     hardware = get_device(cluster.device, cluster.overrides)
-    settings = {
+    settings: Settings = {
         "base_config": "base.yml",
         "hardware": "tpu" if hardware.vendor == "google" else "gpu",
-        **_mesh(job),
-        **_batch(job),
-        **_precision(job),
+        **_mesh_settings(job),
+        **_batch_settings(job),
+        **_precision_settings(job),
     }
     if job.plan.recompute is not None:
-        settings["remat_policy"] = REMAT_POLICIES[job.plan.recompute]
+        settings["remat_policy"] = first_names(REMAT_POLICIES)[job.plan.recompute]
     comments = (
         f"MaxText settings for {cluster.num_devices} devices, on top of base.yml.",
         "Use: python3 -m maxtext.trainers.pre_train.train maxtext.yml model_name=... run_name=...",
@@ -63,7 +94,7 @@ def export_maxtext(job: Job) -> Export:
     return Export("maxtext", "maxtext.yml", yaml_text(comments, settings), _notes(job))
 
 
-def axis_sizes(job: Job) -> dict[str, int]:
+def axis_sizes(job: ExportJob) -> dict[str, int]:
     """The mesh axes that the plan fills; all others stay 1."""
     plan = job.plan
     data, fsdp = _data_axes(job)
@@ -78,7 +109,7 @@ def axis_sizes(job: Job) -> dict[str, int]:
     }
 
 
-def _data_axes(job: Job) -> tuple[int, int]:
+def _data_axes(job: ExportJob) -> tuple[int, int]:
     plan = job.plan
     if job.zero_stage == 2:
         raise job.refuse("zero_stage", "MaxText shards weights (3), optimizer state (1) or nothing (0)")
@@ -101,42 +132,43 @@ def _data_axes(job: Job) -> tuple[int, int]:
     return plan.dp * plan.cp // plan.dp_shard, plan.dp_shard // split
 
 
-def _mesh(job: Job) -> dict[str, Any]:
+def _mesh_settings(job: ExportJob) -> Settings:
     inside, across = split_axes(axis_sizes(job), job.scenario.cluster)
-    named = {f"ici_{axis}_parallelism": size for axis, size in inside.items()}
-    named |= {f"dcn_{axis}_parallelism": size for axis, size in across.items()}
-    zero1: dict[str, Any] = {"shard_optimizer_over_data": True} if job.zero_stage == 1 else {}
-    return named | zero1
+    return {
+        **{f"ici_{axis}_parallelism": size for axis, size in inside.items()},
+        **{f"dcn_{axis}_parallelism": size for axis, size in across.items()},
+        **({"shard_optimizer_over_data": True} if job.zero_stage == 1 else {}),
+    }
 
 
-def _batch(job: Job) -> dict[str, Any]:
+def _batch_settings(job: ExportJob) -> Settings:
     """MaxText counts the batch per device, whatever the axes: micro-batch * dp / devices, or a fraction."""
     training, plan = job.scenario.training, job.plan
-    batch: dict[str, Any] = {"max_target_length": training.seq_len}
+    batch: Settings = {"max_target_length": training.seq_len}
     if plan.pp == 1:
         sequences = plan.micro_batch_size * plan.dp
         return batch | {
             "per_device_batch_size": _per_device(sequences, job),
             "gradient_accumulation_steps": job.micro_batches,
         }
-    layers = job.scenario.model.num_hidden_layers
     return batch | {
         "per_device_batch_size": _per_device(training.global_batch_size, job),
         "gradient_accumulation_steps": 1,
         "num_pipeline_microbatches": job.micro_batches,
         "num_pipeline_repeats": plan.vpp,
-        **_layers_per_stage(job, layers),
+        **_layers_per_stage(job),
     }
 
 
-def _layers_per_stage(job: Job, layers: int) -> dict[str, int]:
+def _layers_per_stage(job: ExportJob) -> Settings:
     """Leading dense layers of an MoE model may stay outside the pipeline."""
     chunks, model = job.plan.pp * job.plan.vpp, job.scenario.model
+    layers = model.num_hidden_layers
     piped = layers if layers % chunks == 0 else layers - model.first_k_dense_replace
     return {"num_layers_per_pipeline_stage": piped // chunks, "pipeline_parallel_layers": piped}
 
 
-def _per_device(sequences: int, job: Job) -> float | int:
+def _per_device(sequences: int, job: ExportJob) -> float | int:
     """MaxText multiplies back and cuts to an integer: a fraction that comes out too small is refused."""
     devices = job.scenario.cluster.num_devices
     value = sequences / devices
@@ -146,158 +178,136 @@ def _per_device(sequences: int, job: Job) -> float | int:
     return int(value) if value.is_integer() else value
 
 
-def _precision(job: Job) -> dict[str, str]:
+def _precision_settings(job: ExportJob) -> Settings:
     precision = job.scenario.training.precision
-    if precision in QUANTIZATIONS:
-        return {"dtype": "bfloat16", "quantization": QUANTIZATIONS[precision]}
-    return {"dtype": DTYPES[precision]}
+    if quantization := first_names(QUANTIZATIONS).get(precision):
+        return {"dtype": QUANTIZED_DTYPE, "quantization": quantization}
+    return {"dtype": first_names(DTYPES)[precision]}
 
 
-def _notes(job: Job) -> tuple[str, ...]:
-    plan, told = job.plan, []
+def _notes(job: ExportJob) -> tuple[str, ...]:
+    plan, notes = job.plan, list[str]()
     if plan.recompute is None:
-        told.append(NO_RECOMPUTE_STATED)
+        notes.append(RECOMPUTE_NOT_STATED)
     if job.scenario.model.is_moe and plan.tp > 1 and plan.etp == 1:
-        told.append(f"MaxText splits the experts over the tensor axis too: etp is {plan.tp} there, not 1")
+        notes.append(f"MaxText splits the experts over the tensor axis too: etp is {plan.tp} there, not 1")
     if not job.scenario.training.flash_attention:
-        told.append("set attention=dot_product to train without flash attention")
-    return tuple(told)
+        notes.append("set attention=dot_product to train without flash attention")
+    return tuple(notes)
 
 
-AXES = ("tensor", "tensor_sequence", "context", "expert", "fsdp", "fsdp_transpose", "data", "pipeline")
-LEFTOVER = {"ici": "fsdp", "dcn": "data"}  # the axes that are -1 in base.yml
-PER_DEVICE_BATCH_SIZE = 12.0  # base.yml
-PRECISION_OF_QUANTIZATION = {
-    "": None, "fp8": "fp8", "fp8_full": "fp8", "fp8_gpu": "fp8", "nanoo_fp8": "fp8", "fp8_nanoo": "fp8",
-    "te_fp8_delayedscaling": "fp8", "te_fp8_currentscaling": "fp8", "te_mxfp8": "mxfp8",
-    "te_nvfp4": "nvfp4", "te_nvfp4_no_rht": "nvfp4", "int8": "int8",
-}  # fmt: skip
-PRECISION_OF_DTYPE = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
-# Policies between the two ends keep some matrix products: "selective" is the nearest word.
-REMATERIALISED = {"full": "full", "none": "none"}
-MODEL_NAMES = {
-    "base_num_decoder_layers": "num_hidden_layers",
-    "base_emb_dim": "hidden_size",
-    "base_mlp_dim": "intermediate_size",
-    "base_num_query_heads": "num_attention_heads",
-    "base_num_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "vocab_size": "vocab_size",
-}
-
-
-def read_maxtext(text: str, given: Given) -> Draft:
-    settings = Settings(parse_yaml(text), "maxtext")
-    axes = _axes(settings, given)
-    model = {ours: settings.integer(theirs) for theirs, ours in MODEL_NAMES.items()}
-    sizes = _degrees(axes)
-    devices = math.prod(axes.values())
-    batch = _batch_maxtext(settings, sizes, devices)
-    training = {
-        "seq_len": settings.integer("max_target_length") or 2048,
-        "global_batch_size": batch.pop("global_batch_size"),
-        "precision": _precision_maxtext(settings),
-    }
-    policy = settings.word("remat_policy") or "full"
-    plan = sizes | batch | _zero(settings, axes, sizes)
-    plan |= {"vpp": _repeats(settings, sizes["pp"], given, model["num_hidden_layers"])}
-    plan |= {"recompute": REMATERIALISED.get(policy, "selective")}
+def import_maxtext(text: str, options: ImportOptions) -> Draft:
+    settings = SettingsReader(parse_yaml(text), "maxtext")
+    axes = _axes(settings, options)
+    degrees = Degrees(
+        tp=axes["tensor"] * axes["tensor_sequence"],
+        pp=axes["pipeline"],
+        cp=axes["context"],
+        dp=axes["data"] * axes["fsdp"] * axes["fsdp_transpose"] * axes["expert"],
+    )
+    sizes = {name: settings.integer(setting) for setting, name in MODEL_FIELDS.items()}
+    model: JsonObject = {**sizes}
+    batch = _batch(settings, degrees)
+    plan = stated_plan(
+        degrees,
+        _sharding(settings, axes, degrees.dp),
+        ep=axes["expert"],
+        micro_batch_size=batch.micro_batch_size,
+        vpp=_repeats(settings, degrees.pp, options, sizes["num_hidden_layers"]),
+        sequence_parallel=axes["tensor_sequence"] > 1,
+        recompute=REMAT_POLICIES.get(settings.word("remat_policy") or "full", "selective"),
+    )
     for name in ("base_config", "hardware"):
         settings.word(name)
-    notes = [f"not used: {name}" for name in settings.unread()]
-    return Draft(plan, training, model, num_devices=devices, notes=notes)
+    return Draft(
+        plan,
+        _precision(settings),
+        seq_len=settings.integer("max_target_length") or DEFAULT_SEQ_LEN,
+        global_batch_size=batch.global_batch_size,
+        num_devices=degrees.num_devices,
+        model=model,
+        notes=settings.unused_notes(),
+    )
 
 
-def _axes(settings: Settings, given: Given) -> dict[str, int]:
+def _axes(settings: SettingsReader, options: ImportOptions) -> dict[str, int]:
     """Sizes inside a slice times sizes across slices; -1 takes what is left of a slice, or of the slices."""
     inside, across = _sizes(settings, "ici"), _sizes(settings, "dcn")
-    slices = _filled(across, "dcn", given.num_slices)
+    slices = _fill(across, "dcn", options.num_slices)
     if -1 in inside.values():
         why = "one ici axis is -1 and takes the devices that are left (base.yml: ici_fsdp_parallelism)"
-        devices = get_num_devices(given, why)
+        devices = options.get_num_devices(why)
         if devices % slices:
             raise InputError("--num-devices", devices, f"must be a multiple of the {slices} slices")
-        _filled(inside, "ici", devices // slices)
+        _fill(inside, "ici", devices // slices)
     return {axis: inside[axis] * across[axis] for axis in AXES}
 
 
-def _sizes(settings: Settings, level: str) -> dict[str, int]:
+def _sizes(settings: SettingsReader, level: str) -> dict[str, int]:
     sizes = {}
     for axis in AXES:
-        stated = settings.integer(f"{level}_{axis}_parallelism", least=-1)
-        default = -1 if axis == LEFTOVER[level] else 1
+        stated = settings.integer(f"{level}_{axis}_parallelism", minimum=-1)
+        default = -1 if axis == LEFTOVER_AXES[level] else 1
         sizes[axis] = default if stated is None else stated or 1
     return sizes
 
 
-def _filled(sizes: dict[str, int], level: str, target: int) -> int:
-    """Puts the leftover in place of the one -1, and returns the product."""
+def _fill(sizes: dict[str, int], level: str, target: int) -> int:
+    """Replaces the one -1 by what is left of the target, and returns the product."""
     open_axes = [axis for axis, size in sizes.items() if size == -1]
     product = math.prod(size for size in sizes.values() if size != -1)
     if not open_axes:
         return product
     if len(open_axes) > 1:
         raise InputError(f"maxtext: {level}_{open_axes[1]}_parallelism", -1, "only one axis may be -1")
-    # Across slices the given number may be its default of 1 where the file itself says more.
-    sizes[open_axes[0]] = 1 if level == "dcn" and target == 1 else _exactly(target, product, level)
+    # --num-slices defaults to 1 although the file itself may state more.
+    sizes[open_axes[0]] = 1 if level == "dcn" and target == 1 else _leftover(target, product, level)
     return product * sizes[open_axes[0]]
 
 
-def _exactly(target: int, product: int, level: str) -> int:
+def _leftover(target: int, product: int, level: str) -> int:
     option = "--num-devices" if level == "ici" else "--num-slices"
     if target % product:
         raise InputError(option, target, f"must be a multiple of the file's {level} degrees ({product})")
     return target // product
 
 
-def _degrees(axes: dict[str, int]) -> dict[str, Any]:
-    return {
-        "tp": axes["tensor"] * axes["tensor_sequence"],
-        "pp": axes["pipeline"],
-        "cp": axes["context"],
-        "ep": axes["expert"],
-        "dp": axes["data"] * axes["fsdp"] * axes["fsdp_transpose"] * axes["expert"],
-        "sequence_parallel": axes["tensor_sequence"] > 1,
-    }
-
-
-def _zero(settings: Settings, axes: dict[str, int], sizes: dict[str, Any]) -> dict[str, int]:
+def _sharding(settings: SettingsReader, axes: Mapping[str, int], dp: int) -> Sharding:
     weights = axes["fsdp"] * axes["fsdp_transpose"] * axes["context"] * axes["expert"]
     over_data = settings.flag("shard_optimizer_over_data")
     if weights > 1:
-        return {"zero_stage": 3, "dp_shard": weights}
-    if over_data and sizes["dp"] > 1:
-        return {"zero_stage": 1, "dp_shard": sizes["dp"]}
-    return {"zero_stage": 0, "dp_shard": 1}
+        return Sharding(3, weights)
+    return Sharding(1, dp) if over_data and dp > 1 else NO_SHARDING
 
 
-def _batch_maxtext(settings: Settings, sizes: dict[str, Any], devices: int) -> dict[str, int]:
-    per_device = settings.number("per_device_batch_size") or PER_DEVICE_BATCH_SIZE
+def _batch(settings: SettingsReader, degrees: Degrees) -> Batch:
+    per_device = settings.number("per_device_batch_size") or DEFAULT_PER_DEVICE_BATCH_SIZE
     steps = settings.integer("gradient_accumulation_steps") or 1
-    piped = settings.integer("num_pipeline_microbatches", least=-1)
-    sequences = int(devices * per_device)
+    in_pipeline = settings.integer("num_pipeline_microbatches", minimum=-1)
+    sequences = int(degrees.num_devices * per_device)
     batches = 1
-    if sizes["pp"] > 1:
-        batches = piped if piped and piped > 0 else sizes["pp"]
-    micro, rest = divmod(sequences, sizes["dp"] * batches)
+    if degrees.pp > 1:
+        batches = in_pipeline if in_pipeline and in_pipeline > 0 else degrees.pp
+    micro, rest = divmod(sequences, degrees.dp * batches)
     if rest or micro < 1:
-        allowed = f"{sequences} sequences must divide over {sizes['dp']} data ranks * {batches} micro-batches"
+        allowed = f"{sequences} sequences must divide over {degrees.dp} data ranks * {batches} micro-batches"
         raise InputError("maxtext: per_device_batch_size", per_device, allowed)
-    return {"micro_batch_size": micro, "global_batch_size": sequences * steps}
+    return Batch(micro, sequences * steps)
 
 
-def _repeats(settings: Settings, pp: int, given: Given, layers_in_file: int | None) -> int:
-    stated = settings.integer("num_pipeline_repeats", least=-1)
+def _repeats(settings: SettingsReader, pp: int, options: ImportOptions, layers_in_file: int | None) -> int:
+    stated = settings.integer("num_pipeline_repeats", minimum=-1)
     per_stage = settings.integer("num_layers_per_pipeline_stage") or 1
-    piped = settings.integer("pipeline_parallel_layers", least=-1)
+    piped = settings.integer("pipeline_parallel_layers", minimum=-1)
     if pp == 1:
         return 1
     if stated and stated > 0:
         return stated
-    layers = piped if piped and piped > 0 else get_num_layers(given, layers_in_file)
+    layers = piped if piped and piped > 0 else options.get_num_layers(layers_in_file)
     return max(1, layers // (pp * per_stage))
 
 
-def _precision_maxtext(settings: Settings) -> str:
-    dtype = PRECISION_OF_DTYPE[settings.word("dtype", PRECISION_OF_DTYPE) or "bfloat16"]
-    return PRECISION_OF_QUANTIZATION[settings.word("quantization", PRECISION_OF_QUANTIZATION) or ""] or dtype
+def _precision(settings: SettingsReader) -> str:
+    dtype = settings.word("dtype", DTYPES) or "bfloat16"
+    quantization = settings.word("quantization", ("", *QUANTIZATIONS))
+    return QUANTIZATIONS[quantization] if quantization else DTYPES[dtype]

@@ -6,15 +6,45 @@ TrainingConfig.
 
 import re
 import shlex
-from typing import Any
+from dataclasses import replace
 
 from tools.errors import InputError
-from tools.frameworks.assemble import Draft, Given, divide_devices, get_num_devices, get_num_layers, is_moe
-from tools.frameworks.reading import Settings, check_length, has_options, parse_arguments, parse_yaml
-from tools.frameworks.writing import NO_RECOMPUTE_STATED, Export, Job, comment_lines
+from tools.frameworks.exporting import (
+    RECOMPUTE_NOT_STATED,
+    Export,
+    ExportJob,
+    Settings,
+    comment_lines,
+    first_names,
+)
+from tools.frameworks.importing import (
+    NO_SHARDING,
+    Degrees,
+    Draft,
+    ImportOptions,
+    Sharding,
+    stated_plan,
+)
+from tools.frameworks.reading import (
+    JsonObject,
+    SettingsReader,
+    check_length,
+    has_options,
+    parse_arguments,
+    parse_yaml,
+)
 
-SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-PRECISION_ARGUMENTS: dict[str, dict[str, Any]] = {
+STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+FSDP_STRATEGIES = first_names(STRATEGIES)
+FSDP_STAGES = (2, 3)
+"""ZeRO stages that Megatron-FSDP runs; stage 1 is the distributed optimizer."""
+DEGREES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+}
+EXPERT_DEGREES = {"ep": "expert_model_parallel_size", "etp": "expert_tensor_parallel_size"}
+PRECISION_ARGUMENTS: dict[str, Settings] = {
     "fp32": {},
     "fp16": {"fp16": True},
     "bf16": {"bf16": True},
@@ -22,34 +52,50 @@ PRECISION_ARGUMENTS: dict[str, dict[str, Any]] = {
     "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
     "nvfp4": {"bf16": True, "fp4_format": "e2m1"},
 }
-RECOMPUTE_ARGUMENTS: dict[str, dict[str, Any]] = {
+RECOMPUTE_ARGUMENTS: dict[str, Settings] = {
     "none": {},
     "selective": {"recompute_granularity": "selective"},
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
+MODEL_FIELDS = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "num_attention_heads": "num_attention_heads",
+    "kv_channels": "head_dim",
+    "num_experts": "num_experts",
+    "moe_layer_freq": "moe_layer_freq",
+}
+LATENT_ATTENTION_FIELDS = {
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_head_dim": "qk_nope_head_dim",
+    "qk_pos_emb_head_dim": "qk_rope_head_dim",
+    "v_head_dim": "v_head_dim",
+}
+MAX_STAGES = 10_000
 
 
-def export_megatron(job: Job) -> Export:
+def export_megatron(job: ExportJob) -> Export:
     """Arguments only: model, data and optimizer stay in the launch script."""
     cluster = job.scenario.cluster
     comments = (
-        f"Megatron-LM arguments for {cluster.num_devices} devices, {cluster.devices_per_node} a node.",
+        f"Megatron-LM arguments for {cluster.num_devices} devices, {cluster.devices_per_node} per node.",
         'Use: source megatron-args.sh; torchrun ... pretrain_gpt.py "${ASAP_ARGS[@]}" ...',
     )
-    rows = "".join(f"    {_row(name, value)}\n" for name, value in arguments(job).items())
+    rows = "".join(f"    {_argument(name, value)}\n" for name, value in _arguments(job).items())
     text = f"{comment_lines(comments)}ASAP_ARGS=(\n{rows})\n"
-    return Export("megatron", "megatron-args.sh", text, notes(job))
+    return Export("megatron", "megatron-args.sh", text, export_notes(job))
 
 
-def arguments(job: Job) -> dict[str, Any]:
-    """By Megatron's own names with underscores; True for a flag."""
+def _arguments(job: ExportJob) -> Settings:
+    """By Megatron's own names with underscores; True is a flag."""
     training, plan = job.scenario.training, job.plan
     if training.precision not in PRECISION_ARGUMENTS:
         raise job.refuse_precision("Megatron-LM", PRECISION_ARGUMENTS)
     return {
-        **degrees(job),
-        **_stages(job),
-        **_sharding(job),
+        **degree_arguments(job),
+        **_stage_arguments(job),
+        **_sharding_arguments(job),
         "micro_batch_size": plan.micro_batch_size,
         "global_batch_size": training.global_batch_size,
         "seq_length": training.seq_len,
@@ -58,27 +104,22 @@ def arguments(job: Job) -> dict[str, Any]:
     }
 
 
-def degrees(job: Job) -> dict[str, Any]:
+def degree_arguments(job: ExportJob) -> Settings:
     plan = job.plan
-    sizes: dict[str, Any] = {
-        "tensor_model_parallel_size": plan.tp,
-        "pipeline_model_parallel_size": plan.pp,
-        "context_parallel_size": plan.cp,
-    }
-    if job.scenario.model.is_moe:
-        # Megatron's own default for experts is tp, so that 1 must be written too.
-        sizes |= {"expert_model_parallel_size": plan.ep, "expert_tensor_parallel_size": plan.etp}
+    # Megatron's own default for experts is tp, so that 1 must be written too.
+    names = DEGREES | (EXPERT_DEGREES if job.scenario.model.is_moe else {})
+    sizes: Settings = {name: getattr(plan, field) for field, name in names.items()}
     return sizes | ({"sequence_parallel": True} if plan.sequence_parallel else {})
 
 
-def _stages(job: Job) -> dict[str, Any]:
+def _stage_arguments(job: ExportJob) -> Settings:
     uneven = uneven_stages(job, "decoder_last_pipeline_num_layers")
     if job.plan.vpp == 1 or "pipeline_model_parallel_layout" in uneven:
-        return uneven  # a layout tells the chunks too, and Megatron-LM takes one of the two only
+        return uneven  # a layout implies the chunks, and Megatron-LM takes one of the two only
     return {"num_virtual_stages_per_pipeline_rank": job.plan.vpp} | uneven
 
 
-def uneven_stages(job: Job, last_stage_name: str) -> dict[str, Any]:
+def uneven_stages(job: ExportJob, last_stage_name: str) -> Settings:
     """Layers that do not divide: embedding and loss count as layers, or the last stage takes fewer.
 
     TransformerConfig and the command line call the layers of the last stage differently.
@@ -98,7 +139,7 @@ def uneven_stages(job: Job, last_stage_name: str) -> dict[str, Any]:
     return {last_stage_name: last}
 
 
-def _layout(job: Job, places: int) -> str:
+def _layout(job: ExportJob, places: int) -> str:
     """Three places are missing: embedding and loss take one each, and MTP (or nothing) the third.
 
     Letters as in megatron/core/transformer/pipeline_parallel_layer_layout.py.
@@ -110,21 +151,21 @@ def _layout(job: Job, places: int) -> str:
     return f"E{'t' * (places - 1)}|{middle}{'t' * (places - 2)}{predictions}L"
 
 
-def _sharding(job: Job) -> dict[str, Any]:
+def _sharding_arguments(job: ExportJob) -> Settings:
     if job.zero_stage == 0:
         return {}
     check_replicas(job)
-    chosen: dict[str, Any] = {"use_distributed_optimizer": True}
-    if job.zero_stage in SHARDING:
-        chosen |= {
+    arguments: Settings = {"use_distributed_optimizer": True}
+    if job.zero_stage in FSDP_STAGES:
+        arguments |= {
             "use_megatron_fsdp": True,
-            "data_parallel_sharding_strategy": SHARDING[job.zero_stage],
+            "data_parallel_sharding_strategy": FSDP_STRATEGIES[job.zero_stage],
             "ckpt_format": "fsdp_dtensor",  # the only format that Megatron-FSDP saves in
         }
-    return chosen | ({"num_distributed_optimizer_instances": job.replicas} if job.replicas > 1 else {})
+    return arguments | ({"num_distributed_optimizer_instances": job.replicas} if job.replicas > 1 else {})
 
 
-def check_replicas(job: Job) -> None:
+def check_replicas(job: ExportJob) -> None:
     """The replicas of what is sharded must divide the data ranks of the experts too (parallel_state.py)."""
     plan = job.plan
     expert_ranks = plan.dp * plan.cp * plan.tp // (plan.ep * plan.etp)
@@ -133,103 +174,55 @@ def check_replicas(job: Job) -> None:
         raise job.refuse("dp_shard", reason)
 
 
-def notes(job: Job) -> tuple[str, ...]:
-    plan, told = job.plan, []
+def export_notes(job: ExportJob) -> tuple[str, ...]:
+    plan, notes = job.plan, list[str]()
     if plan.recompute is None:
-        told.append(NO_RECOMPUTE_STATED)
+        notes.append(RECOMPUTE_NOT_STATED)
     if job.zero_stage and plan.cp > 1 and plan.dp_shard == plan.dp:
-        told.append(
+        notes.append(
             f"dp_shard {plan.dp} is less than dp * cp = {plan.dp * plan.cp}: what is sharded is kept "
             f"{job.replicas} times; Megatron's own default shards over all {plan.dp * plan.cp}"
         )
-    if job.zero_stage in SHARDING:
-        told.append("Megatron-FSDP needs CUDA_DEVICE_MAX_CONNECTIONS unset or above 1")
-    return tuple(told)
+    if job.zero_stage in FSDP_STAGES:
+        notes.append("Megatron-FSDP needs CUDA_DEVICE_MAX_CONNECTIONS unset or above 1")
+    return tuple(notes)
 
 
-def _row(name: str, value: object) -> str:
+def _argument(name: str, value: object) -> str:
     flag = "--" + name.replace("_", "-")
     return flag if value is True else f"{flag} {shlex.quote(str(value))}"
 
 
-PLAIN_NAMES = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "kv_channels": "head_dim",
-    "num_experts": "num_experts",
-    "moe_layer_freq": "moe_layer_freq",
-}
-LATENT_NAMES = {
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_head_dim": "qk_nope_head_dim",
-    "qk_pos_emb_head_dim": "qk_rope_head_dim",
-    "v_head_dim": "v_head_dim",
-}
-
-
-def read_model(settings: Settings) -> dict[str, Any]:
-    model: dict[str, Any] = {ours: settings.integer(theirs) for theirs, ours in PLAIN_NAMES.items()}
-    model |= _attention(settings, model) | _feed_forward(settings, model)
-    model["vocab_size"] = settings.integer("padded_vocab_size") or settings.integer("vocab_size")
-    # Megatron ties unless told otherwise.
-    model["tie_word_embeddings"] = not settings.flag("untie_embeddings_and_output_weights")
-    return {name: value for name, value in model.items() if value is not None}
-
-
-def _attention(settings: Settings, model: dict[str, Any]) -> dict[str, Any]:
-    grouped, groups = settings.flag("group_query_attention"), settings.integer("num_query_groups")
-    latent = settings.flag("multi_latent_attention")
-    parts = {ours: settings.integer(theirs) for theirs, ours in LATENT_NAMES.items()}
-    if latent:
-        return parts
-    return {
-        "num_key_value_heads": groups if grouped is not False and groups else model["num_attention_heads"]
-    }
-
-
-def _feed_forward(settings: Settings, model: dict[str, Any]) -> dict[str, Any]:
-    gated = bool(settings.flag("swiglu"))
-    stated, hidden = settings.integer("ffn_hidden_size"), model["hidden_size"]
-    # arguments.py: 4 h, or 8/3 h in multiples of 64 with a gate
-    usual = None if hidden is None else int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
-    width = stated or usual
-    topk, expert = settings.integer("moe_router_topk"), settings.integer("moe_ffn_hidden_size")
-    shared = settings.integer("moe_shared_expert_intermediate_size")
-    fields: dict[str, Any] = {"gated_mlp": gated, "intermediate_size": width}
-    if model["num_experts"]:
-        fields |= {"num_experts_per_tok": topk or 2, "moe_intermediate_size": expert or width}
-        fields |= {"shared_expert_intermediate_size": shared, "num_shared_experts": 1 if shared else None}
-    return fields
-
-
-STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-MAX_STAGES = 10_000
-
-
-def read_megatron(text: str, given: Given) -> Draft:
-    values, is_arguments = _values(text)
-    settings = Settings(values, "megatron", bare_flags=is_arguments)
-    model = read_model(settings)
-    sizes = _degrees(settings, given)
-    plan = sizes | _zero(settings, sizes) | _experts(settings, sizes["tp"], given, model)
-    plan |= {"vpp": _vpp(settings, sizes["pp"], given, model.get("num_hidden_layers"))}
-    plan |= {"sequence_parallel": bool(settings.flag("sequence_parallel"))}
-    plan |= {"recompute": _recompute(settings), "micro_batch_size": settings.integer("micro_batch_size")}
+def import_megatron(text: str, options: ImportOptions) -> Draft:
+    values, is_arguments = _parse(text)
+    settings = SettingsReader(values, "megatron", bare_flags=is_arguments)
+    model = _read_model(settings)
+    layers = settings.integer("num_layers")
+    degrees = _degrees(settings, options)
+    micro_batch_size = options.get_micro_batch_size(settings.integer("micro_batch_size"))
+    plan = stated_plan(
+        degrees,
+        _sharding(settings, degrees),
+        ep=settings.integer(EXPERT_DEGREES["ep"]) or 1,
+        etp=_expert_tensor_size(settings, degrees.tp, is_moe=options.is_moe(model)),
+        micro_batch_size=micro_batch_size,
+        vpp=_chunks_per_stage(settings, degrees.pp, options, layers),
+        sequence_parallel=bool(settings.flag("sequence_parallel")),
+        recompute=_recompute(settings),
+    )
     total = settings.integer("global_batch_size")
-    micro = given.micro_batch_size or plan["micro_batch_size"]
-    training = {
-        "seq_len": settings.integer("seq_length") or settings.integer("encoder_seq_length"),
-        "global_batch_size": total or (micro * sizes["dp"] if micro else None),
-        "precision": _precision(settings),
-    }
-    notes = [f"not used: {name}" for name in settings.unread()]
-    devices = sizes["tp"] * sizes["pp"] * sizes["cp"] * sizes["dp"]
-    return Draft(plan, training, model, num_devices=devices, notes=notes)
+    return Draft(
+        plan,
+        _precision(settings),
+        seq_len=settings.integer("seq_length") or settings.integer("encoder_seq_length"),
+        global_batch_size=total or micro_batch_size * degrees.dp,
+        num_devices=degrees.num_devices,
+        model=model,
+        notes=settings.unused_notes(),
+    )
 
 
-def _values(text: str) -> tuple[dict[str, Any], bool]:
+def _parse(text: str) -> tuple[JsonObject, bool]:
     """The settings by name, and whether they come from arguments (else from YAML)."""
     check_length(text)
     if has_options(text):
@@ -237,29 +230,64 @@ def _values(text: str) -> tuple[dict[str, Any], bool]:
     return _leaves(parse_yaml(text), depth=4), False
 
 
-def _leaves(values: dict[str, Any], depth: int) -> dict[str, Any]:
+def _leaves(values: JsonObject, depth: int) -> JsonObject:
     """YAML files group the arguments; the names are unique without the groups."""
-    found: dict[str, Any] = {}
+    leaves: JsonObject = {}
     for key, value in values.items():
         if isinstance(value, dict) and depth > 1:
-            found |= _leaves(value, depth - 1)
+            leaves |= _leaves(value, depth - 1)
         else:
-            found[str(key).replace("-", "_")] = value
-    return found
+            leaves[str(key).replace("-", "_")] = value
+    return leaves
 
 
-def _degrees(settings: Settings, given: Given) -> dict[str, Any]:
-    tp = settings.integer("tensor_model_parallel_size") or 1
-    pp = settings.integer("pipeline_model_parallel_size") or 1
-    cp = settings.integer("context_parallel_size") or 1
-    devices = given.num_devices or _launched(settings)
-    if devices is None:
-        devices = get_num_devices(given, "Megatron takes the data-parallel size from it")
-    return {"tp": tp, "pp": pp, "cp": cp, "dp": divide_devices(devices, tp * pp * cp)}
+def _read_model(settings: SettingsReader) -> JsonObject:
+    """The model by Hugging Face names."""
+    sizes = {name: settings.integer(argument) for argument, name in MODEL_FIELDS.items()}
+    model: JsonObject = {
+        **sizes,
+        **_attention(settings, sizes["num_attention_heads"]),
+        **_feed_forward(settings, sizes["hidden_size"], is_moe=bool(sizes["num_experts"])),
+        "vocab_size": settings.integer("padded_vocab_size") or settings.integer("vocab_size"),
+        # Megatron ties the embeddings by default.
+        "tie_word_embeddings": not settings.flag("untie_embeddings_and_output_weights"),
+    }
+    return {name: value for name, value in model.items() if value is not None}
 
 
-def _launched(settings: Settings) -> int | None:
-    """torchrun's own options, where the script states them as numbers."""
+def _attention(settings: SettingsReader, heads: int | None) -> JsonObject:
+    is_grouped, groups = settings.flag("group_query_attention"), settings.integer("num_query_groups")
+    latent = {name: settings.integer(argument) for argument, name in LATENT_ATTENTION_FIELDS.items()}
+    if settings.flag("multi_latent_attention"):
+        return {**latent}
+    return {"num_key_value_heads": groups if is_grouped is not False and groups else heads}
+
+
+def _feed_forward(settings: SettingsReader, hidden: int | None, *, is_moe: bool) -> JsonObject:
+    gated = bool(settings.flag("swiglu"))
+    width = settings.integer("ffn_hidden_size")
+    if width is None and hidden is not None:
+        # arguments.py: 4 h, or 8/3 h in multiples of 64 with a gate
+        width = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
+    topk, expert = settings.integer("moe_router_topk"), settings.integer("moe_ffn_hidden_size")
+    shared = settings.integer("moe_shared_expert_intermediate_size")
+    fields: JsonObject = {"gated_mlp": gated, "intermediate_size": width}
+    if is_moe:
+        fields |= {"num_experts_per_tok": topk or 2, "moe_intermediate_size": expert or width}
+        fields |= {"shared_expert_intermediate_size": shared, "num_shared_experts": 1 if shared else None}
+    return fields
+
+
+def _degrees(settings: SettingsReader, options: ImportOptions) -> Degrees:
+    tp, pp, cp = (settings.integer(name) or 1 for name in DEGREES.values())
+    # torchrun's own options count only if --num-devices does not.
+    launched = options.num_devices or _launched_devices(settings)
+    known = replace(options, num_devices=launched)
+    return Degrees(tp, pp, cp, known.divide_devices(tp * pp * cp, "the data-parallel size follows from it"))
+
+
+def _launched_devices(settings: SettingsReader) -> int | None:
+    """From torchrun's own options, if the script states them as numbers."""
     counts = []
     for name in ("nproc_per_node", "nnodes"):
         try:
@@ -269,30 +297,31 @@ def _launched(settings: Settings) -> int | None:
     return counts[0] * (counts[1] or 1) if counts[0] else None
 
 
-def _zero(settings: Settings, sizes: dict[str, Any]) -> dict[str, int]:
+def _sharding(settings: SettingsReader, degrees: Degrees) -> Sharding:
     strategy = settings.word("data_parallel_sharding_strategy", STRATEGIES) or "optim_grads_params"
     switches = [settings.flag(name) for name in ("use_megatron_fsdp", "use_custom_fsdp", "use_torch_fsdp2")]
-    optimizer = bool(settings.flag("use_distributed_optimizer"))
+    shards_optimizer = bool(settings.flag("use_distributed_optimizer"))
     replicas = settings.integer("num_distributed_optimizer_instances") or 1
     settings.word("ckpt_format")
-    stage = STRATEGIES[strategy] if any(switches) else int(optimizer)
-    whole = sizes["dp"] * sizes["cp"]
-    if whole % replicas:
+    stage = STRATEGIES[strategy] if any(switches) else int(shards_optimizer)
+    data_ranks = degrees.dp * degrees.cp
+    if data_ranks % replicas:
         name = "megatron: num_distributed_optimizer_instances"
-        raise InputError(name, replicas, f"must divide the {whole} data-parallel ranks")
-    if stage == 0 or whole == replicas:
-        return {"zero_stage": 0, "dp_shard": 1}
-    return {"zero_stage": stage, "dp_shard": whole // replicas}
+        raise InputError(name, replicas, f"must divide the {data_ranks} data-parallel ranks")
+    if stage == 0 or data_ranks == replicas:
+        return NO_SHARDING
+    return Sharding(stage, data_ranks // replicas)
 
 
-def _experts(settings: Settings, tp: int, given: Given, model: dict[str, Any]) -> dict[str, int]:
-    ep = settings.integer("expert_model_parallel_size") or 1
-    etp = settings.integer("expert_tensor_parallel_size")
-    # Megatron splits experts like the rest where it is not told otherwise.
-    return {"ep": ep, "etp": (etp or tp) if is_moe(given, model) else 1}
+def _expert_tensor_size(settings: SettingsReader, tp: int, *, is_moe: bool) -> int:
+    stated = settings.integer(EXPERT_DEGREES["etp"])
+    # By default Megatron splits experts like the rest.
+    return (stated or tp) if is_moe else 1
 
 
-def _vpp(settings: Settings, pp: int, given: Given, layers_in_file: int | None) -> int:
+def _chunks_per_stage(
+    settings: SettingsReader, pp: int, options: ImportOptions, layers_in_file: int | None
+) -> int:
     stated = settings.integer("num_virtual_stages_per_pipeline_rank")
     size = settings.integer("virtual_pipeline_model_parallel_size")
     per_chunk = settings.integer("num_layers_per_virtual_pipeline_stage")
@@ -303,15 +332,15 @@ def _vpp(settings: Settings, pp: int, given: Given, layers_in_file: int | None) 
     if pp == 1:
         return 1
     if layout:
-        return max(1, _stages_megatron(layout) // pp)
+        return max(1, _count_stages(layout) // pp)
     if per_chunk:
-        layers = get_num_layers(given, layers_in_file) + sum(ends)
+        layers = options.get_num_layers(layers_in_file) + sum(ends)
         return max(1, layers // (pp * per_chunk))
     return stated or size or 1
 
 
-def _stages_megatron(layout: str) -> int:
-    """Stages are divided by bars; `(tt|)*29` repeats (pipeline_parallel_layer_layout.py)."""
+def _count_stages(layout: str) -> int:
+    """Bars separate stages; `(tt|)*29` repeats (pipeline_parallel_layer_layout.py)."""
     groups: list[tuple[str, str]] = re.findall(r"\(([^()]*)\)\*(\d{1,4})", layout)
     repeated = sum(group.count("|") * int(times) for group, times in groups)
     stages = repeated + re.sub(r"\([^()]*\)\*\d+", "", layout).count("|") + 1
@@ -320,7 +349,7 @@ def _stages_megatron(layout: str) -> int:
     return stages
 
 
-def _recompute(settings: Settings) -> str:
+def _recompute(settings: SettingsReader) -> str:
     granularity = settings.word("recompute_granularity", ("full", "selective"))
     activations = settings.flag("recompute_activations")
     settings.word("recompute_method")
@@ -328,7 +357,7 @@ def _recompute(settings: Settings) -> str:
     return "selective" if activations else granularity or "none"
 
 
-def _precision(settings: Settings) -> str:
+def _precision(settings: SettingsReader) -> str:
     fp8 = settings.word("fp8_format") or settings.word("fp8")
     recipe = settings.word("fp8_recipe")
     fp4 = settings.word("fp4_format") or settings.word("fp4")

@@ -1,5 +1,4 @@
-"""Reads foreign configuration files and launch scripts as settings by dotted name; records which were not
-used.
+"""Reads configuration files and launch scripts as settings by dotted name, and tracks which were used.
 
 The text is data: nothing in it is executed or looked up outside.
 """
@@ -7,23 +6,25 @@ The text is data: nothing in it is executed or looked up outside.
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import yaml
+from pydantic import JsonValue
 
 from tools.errors import InputError
 from tools.scenario.spec import shown
 
+JsonObject = dict[str, JsonValue]
+
 MAX_TEXT_CHARACTERS = 1_000_000
-# YAML 1.1 reads 1:30:00 as a number to the base 60; one of thousands of places takes minutes to compute.
+# YAML 1.1 reads 1:30:00 as a base-60 number; one with thousands of digits takes minutes to compute.
 _LONG_BASE_60 = re.compile(r"(?::[0-5]?[0-9]){20}")
 # A name of thousands of parts (a.b.c...) takes minutes to read.
-_MOST_DOTS_A_LINE = 200
+_MAX_DOTS_PER_LINE = 200
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Without aliases: a few lines of aliases to aliases stand for more than memory holds."""
+    """Refuses aliases: a few lines of aliases to aliases expand to more than memory holds."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -34,19 +35,19 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def parse_toml(text: str) -> dict[str, Any]:
-    if any(line.count(".") > _MOST_DOTS_A_LINE for line in text.splitlines()):
+def parse_toml(text: str) -> JsonObject:
+    if any(line.count(".") > _MAX_DOTS_PER_LINE for line in text.splitlines()):
         raise InputError("FILE", text.strip()[:40], "not a name that a setting can have")
     return _mapping(text, "TOML", tomllib.loads)
 
 
-def parse_json(text: str) -> dict[str, Any]:
+def parse_json(text: str) -> JsonObject:
     return _mapping(text, "JSON", json.loads)
 
 
-def parse_yaml(text: str) -> dict[str, Any]:
-    if found := _LONG_BASE_60.search(text):
-        raise InputError("FILE", found[0], "not a value that a setting can have")
+def parse_yaml(text: str) -> JsonObject:
+    if match := _LONG_BASE_60.search(text):
+        raise InputError("FILE", match[0], "not a value that a setting can have")
     return _mapping(text, "YAML", lambda plain: yaml.load(plain, _PlainLoader))
 
 
@@ -55,7 +56,7 @@ def check_length(text: str) -> None:
         raise InputError("FILE", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
 
 
-def _mapping(text: str, kind: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+def _mapping(text: str, kind: str, parse: Callable[[str], object]) -> JsonObject:
     check_length(text)
     try:
         value = parse(text)
@@ -76,7 +77,7 @@ def _first_line(error: Exception) -> str:
 
 
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
-# Gaps end with their line, and no two stand side by side: a file of nothing else would take hours.
+# Whitespace patterns end with the line and never adjoin: backtracking over blank lines would take hours.
 _ASSIGNMENT = re.compile(
     r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=[\"']?([\w.+-]+)[\"']?(?:[ \t]*;)?[ \t\r]*$"
 )
@@ -92,30 +93,30 @@ def has_options(text: str) -> bool:
     return re.search(r"(?:^|[\s\"'(=])--[A-Za-z]", _COMMENT.sub("", text)) is not None
 
 
-def parse_arguments(text: str) -> dict[str, Any]:
-    """Options by name with underscores: the value, True for a flag; the last of a repeated one holds."""
+def parse_arguments(text: str) -> JsonObject:
+    """Options by name with underscores: the value, True for a flag; the last of a repeated option wins."""
     plain = _COMMENT.sub("", text)
     variables = dict(_ASSIGNMENT.findall(plain))
-    words = _NOISE.sub(" ", _ARRAY.sub("= ", _substituted(plain, variables))).split()
-    found: dict[str, Any] = {}
+    words = _NOISE.sub(" ", _ARRAY.sub("= ", _substitute(plain, variables))).split()
+    options: JsonObject = {}
     name = None
-    for word in map(_without_bracket, words):
+    for word in map(_strip_bracket, words):
         if option := _OPTION.match(word):
             name = option[1].replace("-", "_")
-            found[name] = True if option[2] is None else option[2]
+            options[name] = True if option[2] is None else option[2]
         elif _ASSIGNED.match(word):
             name = None  # the next line of the script, not a value
         elif name is not None and word:
-            found[name], name = word, None
-    return found
+            options[name], name = word, None
+    return options
 
 
-def _without_bracket(word: str) -> str:
-    """The bracket that ends a bash array may be glued to its last word; one that a word opens is its own."""
+def _strip_bracket(word: str) -> str:
+    """The bracket that ends a bash array may be attached to its last word."""
     return word if "(" in word else word.rstrip(")")
 
 
-def _substituted(text: str, variables: dict[str, str]) -> str:
+def _substitute(text: str, variables: dict[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
         return variables.get(match[1] or match[3], match[2] or match[0])
 
@@ -123,29 +124,31 @@ def _substituted(text: str, variables: dict[str, str]) -> str:
 
 
 MAX_DEPTH = 6
+UNUSED = "not used: "
+"""Begins the note about a setting that an import leaves out."""
 
 
-class Settings:
+class SettingsReader:
     """A nested mapping under flat names: `parallelism.tensor_parallel_degree`.
 
-    A value that is null or "auto" (Hugging Face's word in DeepSpeed files) counts as absent.
+    A value that is null or "auto" (written by Hugging Face into DeepSpeed files) counts as absent.
     """
 
-    def __init__(self, values: Mapping[str, Any], source: str, *, bare_flags: bool = False) -> None:
-        self._values = dict(_flattened(values, "", MAX_DEPTH))
+    def __init__(self, values: Mapping[str, JsonValue], source: str, *, bare_flags: bool = False) -> None:
+        self._values = dict(_flatten(values, "", MAX_DEPTH))
         self._source = source
-        self._asked: set[str] = set()
+        self._used: set[str] = set()
         # In argument text a flag has no value, and the word behind it is something else.
         self._bare_flags = bare_flags
 
-    def integer(self, name: str, least: int = 1) -> int | None:
-        """The whole number under the name; -1 and the like only where `least` allows them."""
+    def integer(self, name: str, minimum: int = 1) -> int | None:
+        """The whole number under the name; -1 and the like only if `minimum` allows them."""
         value = self._get(name)
         if value is None:
             return None
         number = _whole(value)
-        if number is None or number < least or number > 10**9:
-            raise self._wrong(name, value, f"allowed: an integer from {least} to 1,000,000,000")
+        if number is None or number < minimum or number > 10**9:
+            raise self._wrong(name, value, f"allowed: an integer from {minimum} to 1,000,000,000")
         return number
 
     def number(self, name: str) -> float | None:
@@ -165,7 +168,7 @@ class Settings:
             return str(value).lower() != "false"
         raise self._wrong(name, value, "allowed: true or false")
 
-    def word(self, name: str, allowed: Mapping[str, Any] | tuple[str, ...] | None = None) -> str | None:
+    def word(self, name: str, allowed: Collection[str] | None = None) -> str | None:
         value = self._get(name)
         if value is None:
             return None
@@ -178,12 +181,12 @@ class Settings:
         value = self._get(name)
         return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
-    def unread(self) -> list[str]:
-        """Settings that have no place in a scenario."""
-        return sorted(name for name in self._values if name not in self._asked)
+    def unused_notes(self) -> tuple[str, ...]:
+        """A note for each setting that has no place in a scenario."""
+        return tuple(f"{UNUSED}{name}" for name in sorted(self._values) if name not in self._used)
 
     def _get(self, name: str) -> object:
-        self._asked.add(name)
+        self._used.add(name)
         value = self._values.get(name)
         return None if value == "auto" else value
 
@@ -191,11 +194,11 @@ class Settings:
         return InputError(f"{self._source}: {name}", shown(value), allowed)
 
 
-def _flattened(values: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+def _flatten(values: Mapping[str, JsonValue], prefix: str, depth: int) -> Iterator[tuple[str, JsonValue]]:
     for key, value in values.items():
         name = f"{prefix}{key}"[:200]
         if isinstance(value, dict) and depth > 1:
-            yield from _flattened(value, f"{name}.", depth - 1)
+            yield from _flatten(value, f"{name}.", depth - 1)
         else:
             yield name, value
 

@@ -4,48 +4,67 @@ Names: torchtitan/config/job_config.py.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-from tools.frameworks.assemble import Draft, Given, divide_devices, get_num_devices, get_num_layers
-from tools.frameworks.reading import Settings, parse_toml
-from tools.frameworks.writing import NO_RECOMPUTE_STATED, Export, Job, toml_text
+from tools.frameworks.exporting import (
+    RECOMPUTE_NOT_STATED,
+    Export,
+    ExportJob,
+    Settings,
+    first_names,
+    toml_text,
+)
+from tools.frameworks.importing import (
+    NO_SHARDING,
+    Batch,
+    Degrees,
+    Draft,
+    ImportOptions,
+    Sharding,
+    stated_plan,
+)
+from tools.frameworks.reading import SettingsReader, parse_toml
 
-SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
-ZERO_BUBBLES = {2: "ZBVZeroBubble"}
-ZERO_BUBBLE_LOOPED = "InterleavedZeroBubble"
-PRECISIONS = {
-    "fp32": "float32",
-    "bf16": "bfloat16",
-    "fp8": "bfloat16",
-    "mxfp8": "bfloat16",
-    "nvfp4": "bfloat16",
+SCHEDULES = {
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "Interleaved1F1B": "interleaved",
+    "LoopedBFS": "gpipe",
+    "InterleavedZeroBubble": "zero_bubble",
+    "ZBVZeroBubble": "zero_bubble",
+    "DualPipeV": "zero_bubble",
 }
-CONVERTERS = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
+SINGLE_CHUNK_SCHEDULES = ("GPipe", "1F1B")
+V_SCHEDULE = "ZBVZeroBubble"
+"""The zero-bubble schedule with exactly two chunks per stage."""
+DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
+QUANTIZED_DTYPE = "bfloat16"
+CONVERTERS = {"quantize.linear.float8": "fp8", "quantize.linear.mx": "mxfp8"}
+PRECISIONS = (*DTYPES.values(), *CONVERTERS.values(), "nvfp4")  # nvfp4 by the configuration function alone
+DEFAULT_LOCAL_BATCH_SIZE = 8
+DEFAULT_SEQ_LEN = 2048
 
 
-def export_torchtitan(job: Job) -> Export:
-    _refuse_what_it_lacks(job)
-    tables: dict[str, dict[str, Any]] = {
+def export_torchtitan(job: ExportJob) -> Export:
+    _refuse_unsupported(job)
+    tables = {
         "training": _training(job),
         "parallelism": _parallelism(job),
         "activation_checkpoint": _activation_checkpoint(job),
     }
-    options = _options(job, tables)
-    precision = job.scenario.training.precision
-    if precision in CONVERTERS:
-        tables["model"] = {"converters": [CONVERTERS[precision]]}
     comments = (
         "torchtitan 0.2 reads this file: torchrun ... -m torchtitan.train --job.config_file FILE",
         "torchtitan 0.3 takes the same as options, behind --module NAME --config FUNCTION:",
-        *options,
+        *_options(job, tables),
     )
-    written = {name: table for name, table in tables.items() if table}
-    return Export("torchtitan", "torchtitan.toml", toml_text(comments, written), _notes(job))
+    if converter := first_names(CONVERTERS).get(job.scenario.training.precision):
+        tables["model"] = {"converters": [converter]}
+    filled = {name: table for name, table in tables.items() if table}
+    return Export("torchtitan", "torchtitan.toml", toml_text(comments, filled), _notes(job))
 
 
-def _refuse_what_it_lacks(job: Job) -> None:
-    plan, precision = job.plan, job.scenario.training.precision
-    if precision not in PRECISIONS:
+def _refuse_unsupported(job: ExportJob) -> None:
+    plan = job.plan
+    if job.scenario.training.precision not in PRECISIONS:
         raise job.refuse_precision("torchtitan", PRECISIONS)
     if plan.etp > 1 and job.scenario.model.is_moe:
         raise job.refuse("etp", "torchtitan 0.3 has no tensor parallelism inside an expert; must be 1")
@@ -57,7 +76,7 @@ def _refuse_what_it_lacks(job: Job) -> None:
         raise job.refuse("ep", reason)
 
 
-def _training(job: Job) -> dict[str, Any]:
+def _training(job: ExportJob) -> Settings:
     training, plan = job.scenario.training, job.plan
     # A pipeline takes all micro-batches of a step at once; without one they are accumulated.
     local = training.global_batch_size // plan.dp if plan.pp > 1 else plan.micro_batch_size
@@ -65,15 +84,15 @@ def _training(job: Job) -> dict[str, Any]:
         "local_batch_size": local,
         "global_batch_size": training.global_batch_size,
         "seq_len": training.seq_len,
-        "mixed_precision_param": PRECISIONS[training.precision],
+        "mixed_precision_param": first_names(DTYPES).get(training.precision, QUANTIZED_DTYPE),
     }
 
 
-def _parallelism(job: Job) -> dict[str, Any]:
+def _parallelism(job: ExportJob) -> Settings:
     plan = job.plan
     # The axis that shards is this degree times cp (torchtitan/distributed/parallel_dims.py).
     shard = plan.dp_shard // plan.cp if job.zero_stage else 1
-    degrees: dict[str, Any] = {
+    settings: Settings = {
         "data_parallel_replicate_degree": plan.dp // shard,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if job.zero_stage != 2 else "never",
@@ -83,24 +102,26 @@ def _parallelism(job: Job) -> dict[str, Any]:
         "pipeline_parallel_degree": plan.pp,
     }
     if plan.tp > 1 and not plan.sequence_parallel:
-        degrees["enable_sequence_parallel"] = False
-    return degrees | (_pipeline(job) if plan.pp > 1 else {})
+        settings["enable_sequence_parallel"] = False
+    return settings | (_pipeline(job) if plan.pp > 1 else {})
 
 
-def _pipeline(job: Job) -> dict[str, Any]:
+def _pipeline(job: ExportJob) -> Settings:
     plan = job.plan
-    name = SCHEDULES.get(plan.schedule) or ZERO_BUBBLES.get(plan.vpp, ZERO_BUBBLE_LOOPED)
+    name = first_names(SCHEDULES)[plan.schedule]
+    if SCHEDULES[name] == SCHEDULES[V_SCHEDULE] and plan.vpp == 2:
+        name = V_SCHEDULE
     if name == "GPipe" and plan.vpp > 1:
-        raise job.refuse("vpp", "torchtitan runs gpipe with one chunk a stage; must be 1")
-    settings = {
+        raise job.refuse("vpp", "torchtitan runs gpipe with one chunk per stage; must be 1")
+    return {
         "pipeline_parallel_schedule": name,
         "pipeline_parallel_microbatch_size": plan.micro_batch_size,
+        **_layer_split(job),
     }
-    return settings | _split(job)
 
 
-def _split(job: Job) -> dict[str, int]:
-    """torchtitan is told the layers of a chunk, embedding and loss counted or not, and derives the chunks."""
+def _layer_split(job: ExportJob) -> Settings:
+    """torchtitan takes the layers per chunk, with or without embedding and loss, and derives the chunks."""
     plan, layers = job.plan, job.scenario.model.num_hidden_layers
     chunks = plan.pp * plan.vpp
     for less_layers in (1, 0):
@@ -108,24 +129,25 @@ def _split(job: Job) -> dict[str, int]:
         per_chunk = -(-slots // chunks)
         if -(-slots // per_chunk) == chunks and slots // chunks >= less_layers:
             ends = ("first", "last") if less_layers == 0 else ()
-            return {"pipeline_parallel_layers_per_stage": per_chunk} | {
-                f"pipeline_parallel_{end}_stage_less_layers": 0 for end in ends
+            return {
+                "pipeline_parallel_layers_per_stage": per_chunk,
+                **{f"pipeline_parallel_{end}_stage_less_layers": 0 for end in ends},
             }
-    reason = f"torchtitan cannot be told to split {layers} layers into pp * vpp = {chunks} chunks"
+    reason = f"torchtitan has no setting that splits {layers} layers into pp * vpp = {chunks} chunks"
     raise job.refuse("vpp", reason)
 
 
-def _activation_checkpoint(job: Job) -> dict[str, Any]:
+def _activation_checkpoint(job: ExportJob) -> Settings:
     if job.plan.recompute is None:
         return {}
-    selective = {"selective_ac_option": "op"} if job.plan.recompute == "selective" else {}
-    return {"mode": job.plan.recompute} | selective
+    selective: Settings = {"selective_ac_option": "op"} if job.plan.recompute == "selective" else {}
+    return {"mode": job.plan.recompute, **selective}
 
 
-def _options(job: Job, tables: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+def _options(job: ExportJob, tables: Mapping[str, Settings]) -> tuple[str, ...]:
     """The settings as torchtitan 0.3 takes them; its recomputation is a subcommand and comes last."""
     options = [
-        f"  --{table}.{_flag(key, value)}"
+        f"  --{table}.{_option(key, value)}"
         for table in ("training", "parallelism")
         for key, value in tables[table].items()
     ]
@@ -136,18 +158,18 @@ def _options(job: Job, tables: Mapping[str, Mapping[str, Any]]) -> tuple[str, ..
     return (*options, *([f"  activation_checkpoint:{mode}"] if mode else []))
 
 
-def _flag(key: str, value: object) -> str:
+def _option(key: str, value: object) -> str:
     if isinstance(value, bool):
         return key if value else key.replace("enable_", "no-enable_", 1)
     return f"{key} {value}"
 
 
-def _notes(job: Job) -> tuple[str, ...]:
+def _notes(job: ExportJob) -> tuple[str, ...]:
     notes = []
     precision = job.scenario.training.precision
     if job.plan.recompute is None:
-        notes.append(NO_RECOMPUTE_STATED)
-    if precision in ("fp8", "mxfp8", "nvfp4"):
+        notes.append(RECOMPUTE_NOT_STATED)
+    if precision not in DTYPES.values():
         notes.append(
             f"torchtitan 0.3 takes {precision} from the configuration function (a converter of the model), "
             "not from an option: choose one that has it"
@@ -157,106 +179,98 @@ def _notes(job: Job) -> tuple[str, ...]:
     return tuple(notes)
 
 
-SCHEDULE_NAMES = {
-    "GPipe": "gpipe",
-    "1F1B": "1f1b",
-    "Interleaved1F1B": "interleaved",
-    "LoopedBFS": "gpipe",
-    "InterleavedZeroBubble": "zero_bubble",
-    "ZBVZeroBubble": "zero_bubble",
-    "DualPipeV": "zero_bubble",
-}
-SINGLE_STAGE = ("GPipe", "1F1B")
-LOCAL_BATCH_SIZE = 8  # what torchtitan takes where a file does not say
-PARAMETER_TYPES = {"bfloat16": "bf16", "float32": "fp32"}
-QUANTIZED = {"float8": "fp8", "mx": "mxfp8"}
+def import_torchtitan(text: str, options: ImportOptions) -> Draft:
+    settings = SettingsReader(parse_toml(text), "torchtitan")
+    degrees, shard_ranks = _degrees(settings, options)
+    batch = _batch(settings, degrees)
+    schedule, vpp = _schedule(settings, degrees.pp, options)
+    etp = settings.integer("parallelism.expert_tensor_parallel_degree")
+    sequence_parallel = settings.flag("parallelism.enable_sequence_parallel")
+    plan = stated_plan(
+        degrees,
+        _sharding(settings, shard_ranks, degrees.pp),
+        ep=_degree(settings, "expert_parallel"),
+        micro_batch_size=batch.micro_batch_size,
+        vpp=vpp,
+        sequence_parallel=True if sequence_parallel is None else sequence_parallel,
+        recompute=_recompute(settings),
+        **({"schedule": schedule} if schedule else {}),
+        **({"etp": etp} if etp else {}),
+    )
+    return Draft(
+        plan,
+        _precision(settings),
+        seq_len=settings.integer("training.seq_len") or DEFAULT_SEQ_LEN,
+        global_batch_size=batch.global_batch_size,
+        num_devices=degrees.num_devices,
+        notes=settings.unused_notes(),
+    )
 
 
-def read_torchtitan(text: str, given: Given) -> Draft:
-    settings = Settings(parse_toml(text), "torchtitan")
-    sizes = _degrees(settings, given)
-    batch = _batch(settings, sizes)
-    training = {
-        "seq_len": settings.integer("training.seq_len") or 2048,
-        "global_batch_size": batch.pop("global_batch_size"),
-        "precision": _precision(settings),
-    }
-    plan = sizes | batch | _pipeline_torchtitan(settings, sizes["pp"], given) | _sharing(settings)
-    num_devices = sizes["tp"] * sizes["pp"] * sizes["cp"] * sizes["dp"]
-    return Draft(plan, training, num_devices=num_devices, notes=_notes_torchtitan(settings))
+def _degree(settings: SettingsReader, name: str) -> int:
+    return settings.integer(f"parallelism.{name}_degree") or 1
 
 
-def _degrees(settings: Settings, given: Given) -> dict[str, int]:
-    def degree(name: str) -> int:
-        return settings.integer(f"parallelism.{name}_degree") or 1
-
-    tp, pp, cp = degree("tensor_parallel"), degree("pipeline_parallel"), degree("context_parallel")
-    replicate = degree("data_parallel_replicate")
-    shard = settings.integer("parallelism.data_parallel_shard_degree", least=-1) or -1
+def _degrees(settings: SettingsReader, options: ImportOptions) -> tuple[Degrees, int]:
+    """The degrees, and the ranks that share what is sharded."""
+    tp, pp = _degree(settings, "tensor_parallel"), _degree(settings, "pipeline_parallel")
+    cp, replicate = _degree(settings, "context_parallel"), _degree(settings, "data_parallel_replicate")
+    shard = settings.integer("parallelism.data_parallel_shard_degree", minimum=-1) or -1
     if shard == -1:
         why = "data_parallel_shard_degree -1 takes the devices that are left"
-        shard = divide_devices(get_num_devices(given, why), tp * pp * cp * replicate)
-    shard_all = shard * cp
-    return {
-        "tp": tp, "pp": pp, "cp": cp, "ep": degree("expert_parallel"), "dp": replicate * shard,
-        "dp_shard": shard_all, "zero_stage": _zero_stage(settings, shard_all, pp),
-    }  # fmt: skip
+        shard = options.divide_devices(tp * pp * cp * replicate, why)
+    return Degrees(tp, pp, cp, replicate * shard), shard * cp
 
 
-def _zero_stage(settings: Settings, shard_ranks: int, pp: int) -> int:
+def _sharding(settings: SettingsReader, shard_ranks: int, pp: int) -> Sharding:
     name = "parallelism.fsdp_reshard_after_forward"
     policy = settings.word(name, ("default", "always", "never")) or "default"
     if shard_ranks == 1:
-        return 0
+        return NO_SHARDING
     # By default weights stay gathered under a pipeline (torchtitan/distributed/fsdp.py).
-    return 2 if policy == "never" or (policy == "default" and pp > 1) else 3
+    keeps_weights = policy == "never" or (policy == "default" and pp > 1)
+    return Sharding(2 if keeps_weights else 3, shard_ranks)
 
 
-def _batch(settings: Settings, sizes: dict[str, int]) -> dict[str, int]:
-    local = settings.integer("training.local_batch_size") or LOCAL_BATCH_SIZE
-    piped = settings.integer("parallelism.pipeline_parallel_microbatch_size") or 1
-    stated = settings.integer("training.global_batch_size", least=-1)
-    return {
-        "micro_batch_size": piped if sizes["pp"] > 1 else local,
-        "global_batch_size": stated if stated and stated > 0 else local * sizes["dp"],
-    }
+def _batch(settings: SettingsReader, degrees: Degrees) -> Batch:
+    local = settings.integer("training.local_batch_size") or DEFAULT_LOCAL_BATCH_SIZE
+    in_pipeline = settings.integer("parallelism.pipeline_parallel_microbatch_size") or 1
+    total = settings.integer("training.global_batch_size", minimum=-1)
+    return Batch(
+        micro_batch_size=in_pipeline if degrees.pp > 1 else local,
+        global_batch_size=total if total and total > 0 else local * degrees.dp,
+    )
 
 
-def _pipeline_torchtitan(settings: Settings, pp: int, given: Given) -> dict[str, Any]:
-    name = settings.word("parallelism.pipeline_parallel_schedule", SCHEDULE_NAMES) or "1F1B"
+def _schedule(settings: SettingsReader, pp: int, options: ImportOptions) -> tuple[str | None, int]:
+    """The schedule, None without a pipeline, and the chunks per stage."""
+    name = settings.word("parallelism.pipeline_parallel_schedule", SCHEDULES) or "1F1B"
     per_chunk = settings.integer("parallelism.pipeline_parallel_layers_per_stage")
-    first = settings.integer("parallelism.pipeline_parallel_first_stage_less_layers", least=0)
-    last = settings.integer("parallelism.pipeline_parallel_last_stage_less_layers", least=0)
+    first, last = (
+        settings.integer(f"parallelism.pipeline_parallel_{end}_stage_less_layers", minimum=0)
+        for end in ("first", "last")
+    )
     if pp == 1:
-        return {"vpp": 1}
-    if name in SINGLE_STAGE:
-        return {"vpp": 1, "schedule": SCHEDULE_NAMES[name]}
+        return None, 1
+    if name in SINGLE_CHUNK_SCHEDULES:
+        return SCHEDULES[name], 1
     if per_chunk is None:
-        return {"vpp": 2, "schedule": SCHEDULE_NAMES[name]}
-    slots = get_num_layers(given) + (1 if first is None else first) + (1 if last is None else last)
-    return {"vpp": max(1, -(-slots // per_chunk) // pp), "schedule": SCHEDULE_NAMES[name]}
+        return SCHEDULES[name], 2
+    slots = options.get_num_layers() + (1 if first is None else first) + (1 if last is None else last)
+    return SCHEDULES[name], max(1, -(-slots // per_chunk) // pp)
 
 
-def _sharing(settings: Settings) -> dict[str, Any]:
-    stated = settings.flag("parallelism.enable_sequence_parallel")
+def _recompute(settings: SettingsReader) -> str:
     mode = settings.word("activation_checkpoint.mode", ("none", "selective", "full", "memory_budget"))
     settings.word("activation_checkpoint.selective_ac_option")
-    etp = settings.integer("parallelism.expert_tensor_parallel_degree")
-    return {
-        "sequence_parallel": True if stated is None else stated,
-        "recompute": "selective" if mode in (None, "memory_budget") else mode,
-        **({"etp": etp} if etp else {}),
-    }
+    return "selective" if mode in (None, "memory_budget") else mode
 
 
-def _precision(settings: Settings) -> str:
-    parameters = settings.word("training.mixed_precision_param", PARAMETER_TYPES) or "bfloat16"
+def _precision(settings: SettingsReader) -> str:
+    dtype = settings.word("training.mixed_precision_param", DTYPES) or "bfloat16"
     for converter in settings.words("model.converters"):
-        for part, precision in QUANTIZED.items():
-            if converter.endswith(f"linear.{part}") or converter == part:
+        for name, precision in CONVERTERS.items():
+            short = name.rpartition(".")[2]
+            if converter == short or converter.endswith(f"linear.{short}"):
                 return precision
-    return PARAMETER_TYPES[parameters]
-
-
-def _notes_torchtitan(settings: Settings) -> list[str]:
-    return [f"not used: {name}" for name in settings.unread()]
+    return DTYPES[dtype]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.main import main
-from tools.frameworks import FORMATS, IMPORT_FORMATS
+from tools.frameworks import EXPORT_FORMATS, IMPORT_FORMATS
 
 REPO = Path(__file__).resolve().parents[3]
 EXAMPLE = str(REPO / "examples" / "llama-3.1-70b-64xh100.json")
@@ -94,7 +94,7 @@ def test_export_import_predict_work_one_after_the_other(
     assert first["step_time_s"] == second["step_time_s"]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EXPORT_FORMATS)
 def test_the_help_of_export_explains_every_format(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", "--help"]) == 0
     assert f"\n  {name} " in capsys.readouterr().out

@@ -7,7 +7,7 @@ import pytest
 from service.api.deps import preferred
 from service.api.errors import ApiError
 from tests.unit.service_api.served import SCENARIO, Served
-from tools.frameworks import FORMATS
+from tools.frameworks import EXPORT_FORMATS
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_proposals_can_be_seen_and_exported_while_somebody_must_decide(served: S
     assert "--tensor-model-parallel-size 8" in exported["text"]
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", EXPORT_FORMATS)
 def test_a_proposal_is_exported_or_refused_with_the_field(served: Served, done: str, format: str) -> None:
     answer = served.client.get(f"{done}/proposals/1/export", params={"format": format})
     if answer.status_code == 200:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.frameworks import IMPORT_FORMATS, Given, import_plan
+from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
 from tools.frameworks.reading import parse_arguments
 
 MODEL: dict[str, Any] = {
@@ -23,7 +23,7 @@ MODEL: dict[str, Any] = {
     "num_key_value_heads": 8,
     "vocab_size": 128256,
 }
-BESIDE = Given(model=MODEL, device="h100", num_devices=64, devices_per_node=8, seq_len=8192)
+BESIDE = ImportOptions(model=MODEL, device="h100", num_devices=64, devices_per_node=8, seq_len=8192)
 
 LAUNCH_SCRIPT = """
 #!/bin/bash
@@ -47,13 +47,8 @@ TRAINING_ARGS="
 """
 
 
-def plan_of(text: str, name: str, beside: Given = BESIDE) -> dict[str, Any]:
-    plan: dict[str, Any] = import_plan(text, name, beside).scenario["plan"]
-    return plan
-
-
-def test_a_megatron_launch_script_tells_nearly_everything() -> None:
-    imported = import_plan(LAUNCH_SCRIPT, "megatron", Given(device="h100"))
+def test_a_megatron_launch_script_states_nearly_everything() -> None:
+    imported = import_plan(LAUNCH_SCRIPT, "megatron", ImportOptions(device="h100"))
     scenario = imported.scenario
     assert scenario["cluster"] == {"device": "h100", "num_devices": 128}
     assert scenario["model"]["num_hidden_layers"] == 32
@@ -64,128 +59,121 @@ def test_a_megatron_launch_script_tells_nearly_everything() -> None:
     assert set(imported.notes) == {"not used: lr", "not used: lr_decay_style"}
 
 
-def test_megatron_arguments_in_yaml_may_be_grouped() -> None:
-    text = (
-        "model_parallel:\n  tensor_model_parallel_size: 2\nlanguage_model:\n  num_layers: 32\n"
-        "micro_batch_size: 1\nglobal_batch_size: 64\nseq_length: 4096\nbf16: true\n"
-    )
-    plan = plan_of(text, "megatron")
-    assert (plan["tp"], plan["dp"], plan["zero_stage"]) == (2, 32, 0)
+MOE = MODEL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 2048}
+ON_8 = ImportOptions(model=MODEL, device="h100", num_devices=8)
+MOE_ON_8 = replace(ON_8, model=MOE)
+SPLIT = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --seq-length 4096"
+LOOPED = (
+    '[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = "Interleaved1F1B"\n'
+    "[training]\nglobal_batch_size = 256\n"
+)
+GROUPED = (
+    "model_parallel:\n  tensor_model_parallel_size: 2\nlanguage_model:\n  num_layers: 32\n"
+    "micro_batch_size: 1\nglobal_batch_size: 64\nseq_length: 4096\nbf16: true\n"
+)
+BATCHES = (
+    '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,'
+    ' "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}, "tensor_parallel": {"autotp_size": 2}}'
+)
+READ: dict[str, tuple[str, str, ImportOptions, dict[str, Any]]] = {
+    # fact: format, text, options, fields of the plan, the training or the cluster
+    "megatron's YAML may group the arguments": (
+        "megatron", GROUPED, BESIDE, {"tp": 2, "dp": 32, "zero_stage": 0},
+    ),
+    "megatron splits experts like the rest": ("megatron", SPLIT, MOE_ON_8, {"etp": 2}),
+    "megatron splits experts as stated": (
+        "megatron", f"{SPLIT} --expert-tensor-parallel-size 1", MOE_ON_8, {"etp": 1},
+    ),
+    "megatron's micro-batch may be set by hand": (
+        "megatron", "--seq-length 4096", replace(ON_8, overrides=(("plan.micro_batch_size", 2),)),
+        {"micro_batch_size": 2, "global_batch_size": 16},
+    ),
+    "torchtitan fills the devices that are left": (
+        "torchtitan", "[parallelism]\ntensor_parallel_degree = 8\n[training]\nlocal_batch_size = 2\n", BESIDE,
+        {"dp": 8, "dp_shard": 8, "zero_stage": 3, "micro_batch_size": 2, "global_batch_size": 16},
+    ),
+    "torchtitan keeps weights gathered under a pipeline, and loops with two chunks": (
+        "torchtitan", LOOPED, BESIDE, {"zero_stage": 2, "vpp": 2, "schedule": "interleaved"},
+    ),
+    "deepspeed's batch sizes determine the devices": (
+        "deepspeed", BATCHES, replace(BESIDE, num_devices=None),
+        {"num_devices": 16, "dp": 8, "zero_stage": 2},
+    ),
+    "maxtext has the defaults of base.yml": (
+        "maxtext", "per_device_batch_size: 1\n", BESIDE,
+        {"dp": 64, "dp_shard": 64, "zero_stage": 3, "recompute": "full", "global_batch_size": 64,
+         "precision": "bf16"},
+    ),
+    "maxtext spreads data over slices": (
+        "maxtext", "ici_tensor_parallelism: 4\nper_device_batch_size: 1\n",
+        ImportOptions(model=MODEL, device="tpu-v5e", num_devices=512, num_slices=2),
+        {"tp": 4, "dp": 128, "dp_shard": 64, "micro_batch_size": 4},
+    ),
+    "options win over the file, and --set over all": (
+        "megatron", "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --bf16",
+        replace(ON_8, seq_len=4096, precision="fp8",
+                overrides=(("plan.recompute", "full"), ("cluster.devices_per_node", 4))),
+        {"seq_len": 4096, "precision": "fp8", "recompute": "full", "devices_per_node": 4},
+    ),
+}  # fmt: skip
 
 
-def test_megatron_s_experts_are_split_like_the_rest_unless_stated() -> None:
-    moe = MODEL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 2048}
-    text = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --seq-length 4096"
-    beside = Given(model=moe, device="h100", num_devices=8)
-    assert plan_of(text, "megatron", beside)["etp"] == 2
-    assert plan_of(f"{text} --expert-tensor-parallel-size 1", "megatron", beside)["etp"] == 1
+def fields_of(text: str, name: str, options: ImportOptions) -> dict[str, Any]:
+    scenario = import_plan(text, name, options).scenario
+    return {**scenario["cluster"], **scenario["training"], **scenario["plan"]}
+
+
+@pytest.mark.parametrize(("name", "text", "options", "expected"), READ.values(), ids=READ)
+def test_a_file_is_read_as(name: str, text: str, options: ImportOptions, expected: dict[str, Any]) -> None:
+    fields = fields_of(text, name, options)
+    assert {key: fields[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize(
     ("layout", "vpp"), [("Et*16|t*16L", 1), ("Ettt|(tt|)*14tL", 8), ("Et*8|(t*8|)*2t*8L", 2)]
 )
 @pytest.mark.parametrize("quote", ["", '"', "'"])
-def test_a_megatron_layout_tells_the_chunks_by_its_bars(layout: str, vpp: int, quote: str) -> None:
+def test_the_bars_of_a_megatron_layout_count_the_chunks(layout: str, vpp: int, quote: str) -> None:
     text = (
         f"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout {quote}{layout}{quote} "
         "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096"
     )
-    assert plan_of(text, "megatron")["vpp"] == vpp
+    assert fields_of(text, "megatron", BESIDE)["vpp"] == vpp
 
 
-def test_torchtitan_fills_the_devices_that_are_left() -> None:
-    text = "[parallelism]\ntensor_parallel_degree = 8\n[training]\nlocal_batch_size = 2\n"
-    imported = import_plan(text, "torchtitan", BESIDE)
-    plan = imported.scenario["plan"]
-    assert (plan["dp"], plan["dp_shard"], plan["zero_stage"], plan["micro_batch_size"]) == (8, 8, 3, 2)
-    assert imported.scenario["training"]["global_batch_size"] == 16
-
-
-def test_torchtitan_keeps_weights_gathered_under_a_pipeline_by_default() -> None:
-    text = "[parallelism]\npipeline_parallel_degree = 4\n[training]\nglobal_batch_size = 256\n"
-    assert plan_of(text, "torchtitan")["zero_stage"] == 2
-
-
-def test_torchtitan_runs_two_chunks_a_stage_where_a_looped_schedule_says_nothing() -> None:
-    text = (
-        '[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = "Interleaved1F1B"\n'
-        "[training]\nglobal_batch_size = 256\n"
-    )
-    assert plan_of(text, "torchtitan")["vpp"] == 2
-
-
-def test_deepspeed_s_auto_counts_as_not_said() -> None:
+def test_deepspeed_s_auto_counts_as_not_stated() -> None:
     text = (
         '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",'
         ' "zero_optimization": {"stage": 3}}'
     )
     with pytest.raises(InputError, match="--micro-batch-size"):
         import_plan(text, "deepspeed", BESIDE)
-    beside = Given(model=MODEL, device="h100", num_devices=16, seq_len=4096, micro_batch_size=2)
-    imported = import_plan(text, "deepspeed", beside)
+    imported = import_plan(text, "deepspeed", replace(BESIDE, num_devices=16, micro_batch_size=2))
     assert imported.scenario["training"]["global_batch_size"] == 32
     assert imported.scenario["plan"]["recompute"] is None
     assert any("recompute" in note for note in imported.notes)
 
 
-def test_deepspeed_s_batch_sizes_tell_the_devices() -> None:
-    text = (
-        '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,'
-        ' "bf16": {"enabled": true}, "zero_optimization": {"stage": 2},'
-        ' "tensor_parallel": {"autotp_size": 2}}'
-    )
-    imported = import_plan(text, "deepspeed", Given(model=MODEL, device="h100", seq_len=4096))
-    assert imported.scenario["cluster"]["num_devices"] == 16
-    assert imported.scenario["plan"]["dp"] == 8
-
-
-def test_maxtext_takes_what_base_yml_says_where_a_file_does_not() -> None:
-    imported = import_plan("per_device_batch_size: 1\n", "maxtext", BESIDE)
-    plan, training = imported.scenario["plan"], imported.scenario["training"]
-    assert (plan["dp"], plan["dp_shard"], plan["zero_stage"], plan["recompute"]) == (64, 64, 3, "full")
-    assert training["global_batch_size"] == 64
-    assert training["precision"] == "bf16"
-
-
-def test_maxtext_spreads_data_over_slices() -> None:
-    beside = Given(model=MODEL, device="tpu-v5e", num_devices=512, num_slices=2)
-    plan = plan_of("ici_tensor_parallelism: 4\nper_device_batch_size: 1\n", "maxtext", beside)
-    assert (plan["tp"], plan["dp"], plan["dp_shard"], plan["micro_batch_size"]) == (4, 128, 64, 4)
-
-
-def test_what_is_given_wins_over_the_file_and_set_wins_over_all() -> None:
-    text = "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048 --bf16"
-    beside = Given(
-        model=MODEL, device="h100", num_devices=8, seq_len=4096, precision="fp8",
-        replaced=(("plan.recompute", "full"), ("cluster.devices_per_node", 4)),
-    )  # fmt: skip
-    scenario = import_plan(text, "megatron", beside).scenario
-    assert (scenario["training"]["seq_len"], scenario["training"]["precision"]) == (4096, "fp8")
-    assert scenario["plan"]["recompute"] == "full"
-    assert scenario["cluster"]["devices_per_node"] == 4
-
-
 MISSING = [
-    # format, text, given beside it, the option that the error names
-    ("torchtitan", "", Given(model=MODEL, device="h100"), "--num-devices"),
-    ("torchtitan", "", Given(model=MODEL, num_devices=8), "--device"),
-    ("torchtitan", "", Given(device="h100", num_devices=8), "--model"),
-    ("megatron", "--seq-length 4096", Given(model=MODEL, device="h100"), "--num-devices"),
-    ("megatron", "--micro-batch-size 1", Given(model=MODEL, device="h100", num_devices=8), "--seq-len"),
-    ("megatron", "--seq-length 4096 --global-batch-size 8", Given(model=MODEL, device="h100", num_devices=8),
-     "--micro-batch-size"),
-    ("deepspeed", '{"train_micro_batch_size_per_gpu": 1}', Given(model=MODEL, device="h100"),
-     "--num-devices"),
-    ("deepspeed", '{"train_micro_batch_size_per_gpu": 1}', Given(model=MODEL, device="h100", num_devices=8),
-     "--seq-len"),
-    ("maxtext", "steps: 1", Given(model=MODEL, device="h100"), "--num-devices"),
-]  # fmt: skip
+    # format, text, options, the option that the error names
+    ("torchtitan", "", replace(ON_8, num_devices=None), "--num-devices"),
+    ("torchtitan", "", replace(ON_8, device=None), "--device"),
+    ("torchtitan", "", replace(ON_8, model=None), "--model"),
+    ("megatron", "--seq-length 4096", replace(ON_8, num_devices=None), "--num-devices"),
+    ("megatron", "--micro-batch-size 1", ON_8, "--seq-len"),
+    ("megatron", "--seq-length 4096 --global-batch-size 8", ON_8, "--micro-batch-size"),
+    ("deepspeed", '{"train_micro_batch_size_per_gpu": 1}', replace(ON_8, num_devices=None), "--num-devices"),
+    ("deepspeed", '{"train_micro_batch_size_per_gpu": 1}', ON_8, "--seq-len"),
+    ("maxtext", "steps: 1", replace(ON_8, num_devices=None), "--num-devices"),
+]
 
 
-@pytest.mark.parametrize(("name", "text", "beside", "option"), MISSING)
-def test_what_is_missing_is_named_by_its_option(name: str, text: str, beside: Given, option: str) -> None:
+@pytest.mark.parametrize(("name", "text", "options", "option"), MISSING)
+def test_what_is_missing_is_named_by_its_option(
+    name: str, text: str, options: ImportOptions, option: str
+) -> None:
     with pytest.raises(InputError) as caught:
-        import_plan(text, name, beside)
+        import_plan(text, name, options)
     assert caught.value.field == option
     assert "got nothing" in str(caught.value)
 
@@ -210,6 +198,8 @@ WRONG = [
     ("megatron", "a: &a {b: 1}\nc:\n  <<: [*a, *a]\n", "FILE", "alias"),
     ("torchtitan", "a" + ".a" * 40_000 + " = 1", "FILE", "not a name"),
     ("maxtext", "per_device_batch_size: .inf", "maxtext: per_device_batch_size", "a number"),
+    ("torchtitan", "[parallelism]\npipeline_parallel_degree = 2000000\ndata_parallel_shard_degree = 1\n",
+     "plan.pp", "from 1 to 1,000,000"),
     ("maxtext", "ici_data_parallelism: -1\nper_device_batch_size: 1",
      "maxtext: ici_data_parallelism", "one axis"),
 ]  # fmt: skip
@@ -293,7 +283,7 @@ STATED: dict[str, Any] = {
 
 
 def test_a_models_config_becomes_a_cold_start() -> None:
-    imported = import_plan(json.dumps(MODEL), "huggingface", Given(**STATED))
+    imported = import_plan(json.dumps(MODEL), "huggingface", ImportOptions(**STATED))
     assert imported.scenario["model"] == MODEL
     assert imported.scenario["training"]["framework"] == "torchtitan"
     assert "plan" not in imported.scenario
@@ -302,7 +292,7 @@ def test_a_models_config_becomes_a_cold_start() -> None:
 @pytest.mark.parametrize("missing", STATED)
 def test_what_a_models_config_cannot_say_is_asked_for(missing: str) -> None:
     with pytest.raises(InputError, match="--" + missing.replace("_", "-")):
-        import_plan(json.dumps(MODEL), "huggingface", Given(**(STATED | {missing: None})))
+        import_plan(json.dumps(MODEL), "huggingface", ImportOptions(**(STATED | {missing: None})))
 
 
 def test_a_frameworks_file_is_not_another_frameworks() -> None:

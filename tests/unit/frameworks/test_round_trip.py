@@ -1,34 +1,40 @@
 """Exporting a plan and importing the file gives the plan back, for every format that has both."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.frameworks import FORMATS, IMPORT_FORMATS, Given, export_plan, import_plan
+from tools.frameworks import EXPORT_FORMATS, IMPORT_FORMATS, ImportOptions, export_plan, import_plan
+from tools.frameworks.reading import UNUSED
 from tools.scenario import Plan, Scenario, parse_scenario
 
-FRAMEWORKS = {
-    "torchtitan": "torchtitan",
-    "megatron": "megatron-core",
-    "deepspeed": "deepspeed",
-    "maxtext": "maxtext",
-}
-STAGES = {"torchtitan": (0, 2, 3), "megatron": (0, 1, 2, 3), "deepspeed": (0, 1, 2, 3), "maxtext": (0, 1, 3)}
-SCHEDULES = {
-    "torchtitan": ("gpipe", "1f1b", "interleaved", "zero_bubble"),
-    "megatron": ("1f1b", "interleaved"),
-    "deepspeed": ("1f1b",),
-    "maxtext": ("gpipe",),
-}
-PRECISIONS = {
-    "torchtitan": ("fp32", "bf16", "fp8", "mxfp8"),
-    "megatron": ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"),
-    "deepspeed": ("fp32", "fp16", "bf16"),
-    "maxtext": ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"),
-}
+
+class Range(NamedTuple):
+    """What a framework's files can express."""
+
+    framework: str
+    stages: tuple[int, ...]
+    schedules: tuple[str, ...]
+    precisions: tuple[str, ...]
+
+
+RANGES = {
+    "torchtitan": Range(
+        "torchtitan", (0, 2, 3), ("gpipe", "1f1b", "interleaved", "zero_bubble"),
+        ("fp32", "bf16", "fp8", "mxfp8"),
+    ),
+    "megatron": Range(
+        "megatron-core", (0, 1, 2, 3), ("1f1b", "interleaved"),
+        ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"),
+    ),
+    "deepspeed": Range("deepspeed", (0, 1, 2, 3), ("1f1b",), ("fp32", "fp16", "bf16")),
+    "maxtext": Range(
+        "maxtext", (0, 1, 3), ("gpipe",), ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
+    ),
+}  # fmt: skip
 
 
 @st.composite
@@ -37,7 +43,7 @@ def scenarios(draw: st.DrawFn, name: str) -> Scenario:
     size = st.sampled_from([1, 2, 4])
     tp, cp = draw(size), draw(st.sampled_from([1, 1, 2]))
     pp, dp = draw(size), draw(st.sampled_from([1, 2, 4, 6, 8]))
-    schedule = draw(st.sampled_from(SCHEDULES[name]))
+    schedule = draw(st.sampled_from(RANGES[name].schedules))
     single = (
         pp == 1 or name == "deepspeed" or schedule == "1f1b" or (schedule, name) == ("gpipe", "torchtitan")
     )
@@ -48,7 +54,7 @@ def scenarios(draw: st.DrawFn, name: str) -> Scenario:
         "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "dp": dp,
         "ep": draw(st.sampled_from([size for size in (1, 2, 4) if dp % size == 0])) if experts else 1,
         "dp_shard": draw(st.sampled_from([size for size in range(1, split + 1) if split % size == 0])),
-        "zero_stage": draw(st.sampled_from(STAGES[name])),
+        "zero_stage": draw(st.sampled_from(RANGES[name].stages)),
         "micro_batch_size": draw(st.sampled_from([1, 2, 4])),
         "sequence_parallel": tp > 1 and (draw(st.booleans()) if name != "deepspeed" else False),
         "recompute": draw(st.sampled_from(["none", "full"] + ["selective"] * (name != "deepspeed"))),
@@ -73,8 +79,8 @@ def _legal(draw: st.DrawFn, name: str, plan: dict[str, Any], experts: bool) -> S
     training = {
         "seq_len": 4096,
         "global_batch_size": plan["dp"] * plan["micro_batch_size"] * batches,
-        "precision": draw(st.sampled_from(PRECISIONS[name])),
-        "framework": FRAMEWORKS[name],
+        "precision": draw(st.sampled_from(RANGES[name].precisions)),
+        "framework": RANGES[name].framework,
     }
     devices = plan["tp"] * plan["pp"] * plan["cp"] * plan["dp"]
     device = "tpu-v6e" if training["precision"] == "int8" else "b200"
@@ -88,8 +94,8 @@ def _legal(draw: st.DrawFn, name: str, plan: dict[str, Any], experts: bool) -> S
         raise
 
 
-def meant(plan: Plan, name: str) -> dict[str, Any]:
-    """A plan without the freedom of saying the same thing in two ways."""
+def canonical(plan: Plan, name: str) -> dict[str, Any]:
+    """The plan with one spelling for what can be stated in two ways."""
     fields = plan.model_dump()
     if plan.zero_stage == 0 or plan.dp_shard == 1:
         fields |= {"zero_stage": 0, "dp_shard": 1}
@@ -98,27 +104,15 @@ def meant(plan: Plan, name: str) -> dict[str, Any]:
     if name == "deepspeed":
         if fields["dp_shard"] in (plan.dp, plan.dp * plan.cp) and fields["zero_stage"]:
             fields["dp_shard"] = plan.dp * plan.cp
-        # DeepSpeed's model code decides recomputation: a file without it does not say "none".
+        # DeepSpeed's model code decides recomputation: a file without it does not state "none".
         fields["recompute"] = None if plan.recompute == "none" else plan.recompute
     return fields
 
 
-def imported(text: str, scenario: Scenario, name: str) -> Scenario:
-    cluster, training = scenario.cluster, scenario.training
-    beside = Given(
-        model=scenario.model.model_dump(),
-        device=cluster.device,
-        num_devices=cluster.num_devices,
-        devices_per_node=cluster.devices_per_node,
-        seq_len=training.seq_len if name == "deepspeed" else None,
-    )
-    return parse_scenario(import_plan(text, name, beside).scenario)
-
-
-@pytest.mark.parametrize("name", [name for name in IMPORT_FORMATS if name in FORMATS])
+@pytest.mark.parametrize("name", RANGES)
 @settings(max_examples=150)
 @given(data=st.data())
-def test_export_then_import_gives_the_plan_back(name: str, data: st.DataObject) -> None:
+def test_export_then_import_gives_the_scenario_and_the_file_back(name: str, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(name))
     assert scenario.plan is not None
     try:
@@ -127,8 +121,22 @@ def test_export_then_import_gives_the_plan_back(name: str, data: st.DataObject) 
         event(f"refused: {error.field}")
         assume(False)
         return
-    again = imported(text, scenario, name)
+    cluster = scenario.cluster
+    options = ImportOptions(
+        model=scenario.model.model_dump(),
+        device=cluster.device,
+        num_devices=cluster.num_devices,
+        devices_per_node=cluster.devices_per_node,
+        seq_len=scenario.training.seq_len if name == "deepspeed" else None,
+    )
+    imported = import_plan(text, name, options)
+    assert not any(note.startswith(UNUSED) for note in imported.notes)
+    again = parse_scenario(imported.scenario)
     assert again.plan is not None
-    assert meant(again.plan, name) == meant(scenario.plan, name)
-    assert again.training == scenario.training
-    assert again.cluster == scenario.cluster
+    assert canonical(again.plan, name) == canonical(scenario.plan, name)
+    assert (again.model, again.cluster, again.training) == (scenario.model, cluster, scenario.training)
+    assert export_plan(again, name).text == text
+
+
+def test_every_format_that_is_read_and_written_is_tried() -> None:
+    assert set(RANGES) == set(EXPORT_FORMATS) & set(IMPORT_FORMATS)

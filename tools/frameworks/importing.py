@@ -1,0 +1,175 @@
+"""Combines what a file states and the user's options into a scenario, or names the option that is missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from tools.errors import InputError
+from tools.frameworks.reading import JsonObject
+from tools.scenario import StatedPlan, parse_scenario
+from tools.scenario.huggingface import canonical_model
+from tools.scenario.spec import NOTHING, build, usable_count
+
+NEEDED_OF_MODEL = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What the user states beside the file; it wins over the file."""
+
+    model: JsonObject | None = None
+    device: str | None = None
+    num_devices: int | None = None
+    devices_per_node: int | None = None
+    num_slices: int = 1
+    seq_len: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    precision: str | None = None
+    framework: str | None = None
+    """For a file that belongs to no framework."""
+    overrides: tuple[tuple[str, JsonValue], ...] = ()
+    """Dotted scenario fields and their values, applied last."""
+
+    def get_num_devices(self, why: str) -> int:
+        if self.num_devices is None:
+            raise missing("--num-devices", why)
+        return self.num_devices
+
+    def divide_devices(self, degrees: int, why: str) -> int:
+        """The devices that each combination of the file's degrees gets."""
+        num_devices = self.get_num_devices(why)
+        if num_devices % degrees:
+            allowed = f"must be a multiple of the file's degrees ({degrees})"
+            raise InputError("--num-devices", num_devices, allowed)
+        return num_devices // degrees
+
+    def get_num_layers(self, in_file: int | None = None) -> int:
+        """Layers of the model, from --model or from the file; most formats derive vpp from them."""
+        stated = usable_count(self._canonical_model().get("num_hidden_layers"))
+        if not stated and in_file is None:
+            raise missing("--model", "a Hugging Face config.json (vpp follows from its number of layers)")
+        return stated or in_file or 0
+
+    def is_moe(self, model_in_file: Mapping[str, JsonValue]) -> bool:
+        model = self._canonical_model() if self.model is not None else model_in_file
+        return bool(model.get("num_experts"))
+
+    def get_micro_batch_size(self, in_file: int | None) -> int:
+        size = self.micro_batch_size or usable_count(dict(self.overrides).get("plan.micro_batch_size"))
+        if not size and in_file is None:
+            raise missing("--micro-batch-size", "sequences that a device runs at once")
+        return size or in_file or 0
+
+    def _canonical_model(self) -> Mapping[str, JsonValue]:
+        return canonical_model(self.model) if self.model is not None else {}
+
+
+def missing(option: str, why: str) -> InputError:
+    return InputError(option, NOTHING, f"the file does not state it, so give it here: {why}")
+
+
+class Degrees(NamedTuple):
+    """The parallel degrees whose product is the number of devices."""
+
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+
+    @property
+    def num_devices(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+
+class Batch(NamedTuple):
+    micro_batch_size: int
+    global_batch_size: int
+
+
+class Sharding(NamedTuple):
+    zero_stage: int
+    dp_shard: int
+
+
+NO_SHARDING = Sharding(zero_stage=0, dp_shard=1)
+
+
+def stated_plan(degrees: Degrees, sharding: Sharding, **fields: int | bool | str | None) -> StatedPlan:
+    """The plan of a file; a number that no plan can have is an InputError."""
+    return build(StatedPlan, {**degrees._asdict(), **sharding._asdict(), **fields}, "plan.")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a file states, in the vocabulary of a scenario; None is not stated."""
+
+    plan: StatedPlan | None
+    """None for a cold start."""
+    precision: str
+    seq_len: int | None = None
+    global_batch_size: int | None = None
+    num_devices: int | None = None
+    model: JsonObject = field(default_factory=dict)
+    """By Hugging Face names."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedScenario:
+    """A scenario that `asap predict` accepts, as JSON values, and what the user should know about it."""
+
+    scenario: dict[str, JsonObject]
+    notes: tuple[str, ...]
+
+
+def assemble(draft: Draft, options: ImportOptions, framework: str) -> ImportedScenario:
+    """Checks the result as `asap predict` would, or as `asap optimize` would if there is no plan."""
+    scenario: dict[str, JsonObject] = {
+        "model": options.model if options.model is not None else _model(draft),
+        "cluster": _cluster(draft, options),
+        "training": {**_training(draft, options), "framework": framework},
+    }
+    if draft.plan is not None:
+        size = options.get_micro_batch_size(draft.plan.micro_batch_size)
+        scenario["plan"] = {**draft.plan.model_dump(exclude_unset=True), "micro_batch_size": size}
+    for name, value in options.overrides:
+        part, _, key = name.partition(".")
+        if part not in scenario or not key:
+            allowed = "FIELD is model.NAME, cluster.NAME, training.NAME or plan.NAME"
+            raise InputError("--set", name, allowed)
+        scenario[part] = {**scenario[part], key: value}
+    parse_scenario(scenario, need_plan="plan" in scenario)
+    return ImportedScenario(scenario, draft.notes)
+
+
+def _model(draft: Draft) -> JsonObject:
+    if any(draft.model.get(name) is None for name in NEEDED_OF_MODEL):
+        raise missing("--model", "a Hugging Face config.json")
+    return {name: value for name, value in draft.model.items() if value is not None}
+
+
+def _cluster(draft: Draft, options: ImportOptions) -> JsonObject:
+    if options.device is None:
+        raise missing("--device", "a name from 'asap hardware list'")
+    num_devices = options.num_devices or draft.num_devices
+    if num_devices is None:
+        raise missing("--num-devices", "how many devices the job runs on")
+    if draft.num_devices not in (None, num_devices):
+        allowed = f"the degrees in the file multiply to {draft.num_devices}"
+        raise InputError("--num-devices", num_devices, allowed)
+    node = {"devices_per_node": options.devices_per_node} if options.devices_per_node else {}
+    return {"device": options.device, "num_devices": num_devices, **node}
+
+
+def _training(draft: Draft, options: ImportOptions) -> JsonObject:
+    seq_len = options.seq_len or draft.seq_len
+    if seq_len is None:
+        raise missing("--seq-len", "tokens per sequence")
+    global_batch_size = options.global_batch_size or draft.global_batch_size
+    if global_batch_size is None:
+        raise missing("--global-batch-size", "sequences per step")
+    precision = options.precision or draft.precision
+    return {"seq_len": seq_len, "global_batch_size": global_batch_size, "precision": precision}
