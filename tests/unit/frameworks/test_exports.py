@@ -3,6 +3,7 @@
 import json
 import math
 import tomllib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,11 @@ from tools.frameworks.reading import parse_arguments
 MOE = {"num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 4096}
 PIPED = {"pp": 4, "dp": 8, "dp_shard": 8, "zero_stage": 1}
 LAYERS = "num_hidden_layers"
-PARSERS = {"torchtitan": tomllib.loads, "megatron": parse_arguments, "deepspeed": json.loads}
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "torchtitan": tomllib.loads,
+    "megatron": parse_arguments,
+    "deepspeed": json.loads,
+}
 
 
 def flat(values: dict[str, Any]) -> dict[str, Any]:
