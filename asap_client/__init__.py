@@ -1,4 +1,4 @@
-"""ASAP where people train: the client of an `asap serve`, profile capture and trainer callbacks.
+"""ASAP inside training environments: the client of an `asap serve`, profile capture and trainer callbacks.
 
     from asap_client.capture import capture
 
@@ -7,7 +7,7 @@
             train(batch)
             profiler.step()
 
-Needs httpx and pydantic; capture needs the environment's own torch.
+Depends on httpx only; capture uses the environment's own torch.
 """
 
 __version__ = "0.2.0.dev0"

@@ -1,6 +1,6 @@
-"""Every endpoint as a function that makes a call, how a call is retried, and the options of a connection.
+"""Every endpoint as a function that returns a call, how a call is retried, and the connection's options.
 
-No input or output here: `Client` and `AsyncClient` perform the calls.
+No I/O here: `Client` and `AsyncClient` perform the calls.
 """
 
 import math
@@ -14,12 +14,13 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from asap_client.errors import ProblemError, UnreachableError
+from asap_client import __version__
+from asap_client.errors import InputError, ProblemError, UnreachableError
 from asap_client.models import (
-    Data,
     Entry,
     Export,
     Hits,
+    JsonObject,
     Record,
     Session,
     SessionPage,
@@ -29,24 +30,23 @@ from asap_client.models import (
     TracePage,
     TraceWithFiles,
 )
-from service import __version__
-from tools.errors import InputError
 
 T = TypeVar("T")
-TRIES = 6
+MAX_ATTEMPTS = 6
 FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 5.0
-PASSING = frozenset({429, 502, 503, 504})
-"""Statuses that may be different in a moment."""
+MAX_PAUSE_S = 5.0
+MAX_RETRY_AFTER_S = 60.0
+TRANSIENT = frozenset({429, 502, 503, 504})
+"""Statuses after which a retry may succeed."""
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 NOT_FOUND = 404
 
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """One request. `repeatable` ones may be sent twice without harm.
+    """One request. An idempotent one is retried after a lost response.
 
-    `patience_s` is how long one try may take, and for how long it is sent again.
+    `patience_s` bounds each attempt, and how long it is retried.
     """
 
     method: str
@@ -56,7 +56,7 @@ class Call(Generic[T]):
     json: Any = None
     content: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    repeatable: bool = True
+    idempotent: bool = True
     patience_s: float = math.inf
 
 
@@ -71,45 +71,45 @@ class Done(Generic[T]):
 
 
 Outcome = httpx.Response | httpx.TransportError | None
-"""Of a call: the answer, or that there was none. Of a pause: nothing."""
+"""The response to a call, or the error in place of one; None after a pause."""
 Steps = Generator[Call[Any] | Pause, Outcome, T]
 
 
 def advance(steps: Steps[T], outcome: Outcome) -> Call[Any] | Pause | Done[T]:
-    """The next thing to perform, or the result."""
+    """The next step to perform, or the result."""
     try:
         return steps.send(outcome)
     except StopIteration as done:
         return Done(done.value)
 
 
-def sent(call: Call[T]) -> Steps[T]:
-    """Sends a call until it is answered for good; raises ProblemError or UnreachableError."""
+def send_steps(call: Call[T]) -> Steps[T]:
+    """Sends a call, with retries; raises ProblemError or UnreachableError."""
     ends_at = time.monotonic() + call.patience_s
-    for attempt in range(1, TRIES + 1):
+    for attempt in range(1, MAX_ATTEMPTS + 1):
         outcome = yield call
-        if isinstance(outcome, httpx.Response) and outcome.status_code not in PASSING:
+        if isinstance(outcome, httpx.Response) and outcome.status_code not in TRANSIENT:
             return _read(call, outcome, attempt)
-        if attempt == TRIES or not _may_repeat(call, outcome):
+        if attempt == MAX_ATTEMPTS or not _may_retry(call, outcome):
             break
         pause = Pause(pause_s(attempt, outcome))
         if time.monotonic() + pause.seconds > ends_at:
             break
         yield pause
     if isinstance(outcome, httpx.Response):
-        raise ProblemError.of(outcome)
+        raise ProblemError.from_response(outcome)
     raise UnreachableError(call.method, call.path, outcome)
 
 
 def pause_s(attempt: int, outcome: Outcome = None) -> float:
-    """Doubling, with chance so that callers do not come back together; a server's wish counts more."""
-    own = min(FIRST_PAUSE_S * 2.0 ** (attempt - 1), LONGEST_PAUSE_S) * random.uniform(0.5, 1)
-    asked = str(outcome.headers.get("Retry-After", "")) if isinstance(outcome, httpx.Response) else ""
-    return max(own, min(float(asked), 60.0)) if asked.isdigit() else own
+    """Exponential backoff with jitter; at least what the server's Retry-After says."""
+    backoff_s = min(FIRST_PAUSE_S * 2.0 ** (attempt - 1), MAX_PAUSE_S) * random.uniform(0.5, 1)
+    retry_after = str(outcome.headers.get("Retry-After", "")) if isinstance(outcome, httpx.Response) else ""
+    return max(backoff_s, min(float(retry_after), MAX_RETRY_AFTER_S)) if retry_after.isdigit() else backoff_s
 
 
-def _may_repeat(call: Call[Any], outcome: Outcome) -> bool:
-    if call.repeatable or isinstance(outcome, NOT_SENT):
+def _may_retry(call: Call[Any], outcome: Outcome) -> bool:
+    if call.idempotent or isinstance(outcome, NOT_SENT):
         return True
     # Refused before anything was done.
     return isinstance(outcome, httpx.Response) and outcome.status_code in (429, 503)
@@ -117,19 +117,19 @@ def _may_repeat(call: Call[Any], outcome: Outcome) -> bool:
 
 def _read(call: Call[T], response: httpx.Response, attempt: int) -> T:
     if response.status_code == NOT_FOUND and call.method == "DELETE" and attempt > 1:
-        return call.read(response)  # the first try did it, and its answer was lost
+        return call.read(response)  # the first attempt did it, and its response was lost
     if response.is_error:
-        raise ProblemError.of(response)
+        raise ProblemError.from_response(response)
     try:
         if not response.has_redirect_location:
             return call.read(response)
-    except ValueError:  # pydantic's and json's
+    except ValueError:  # no JSON, or not the expected fields
         pass
-    raise ProblemError.of_another(response)
+    raise ProblemError.from_stranger(response)
 
 
-ANSWER_S, CONNECT_S = 60.0, 5.0
-MOST_CONNECTIONS = 100
+RESPONSE_TIMEOUT_S, CONNECT_TIMEOUT_S = 60.0, 5.0
+MAX_CONNECTIONS = 100
 
 
 def http_options(server: str, key: str | None) -> dict[str, Any]:
@@ -142,14 +142,14 @@ def http_options(server: str, key: str | None) -> dict[str, Any]:
     return {
         "base_url": server.rstrip("/"),
         "headers": headers,
-        "limits": httpx.Limits(max_connections=MOST_CONNECTIONS),
+        "limits": httpx.Limits(max_connections=MAX_CONNECTIONS),
     }
 
 
 def request_options(call: Call[Any]) -> dict[str, Any]:
-    """Of one call, for httpx."""
+    """Arguments of `httpx.Client.request` for one call."""
     body = {"json": call.json} if call.json is not None else {"content": call.content}
-    timeout = httpx.Timeout(min(call.patience_s, ANSWER_S), connect=CONNECT_S)
+    timeout = httpx.Timeout(min(call.patience_s, RESPONSE_TIMEOUT_S), connect=CONNECT_TIMEOUT_S)
     return {**body, "params": dict(call.params), "headers": dict(call.headers), "timeout": timeout}
 
 
@@ -160,7 +160,7 @@ SESSIONS, TRACES, KNOWLEDGE = "/v1/sessions", "/v1/traces", "/v1/knowledge"
 
 
 def as_record(kind: type[R]) -> Callable[[httpx.Response], R]:
-    return lambda response: kind.model_validate_json(response.content)
+    return lambda response: kind.from_json(response.json())
 
 
 def as_json(response: httpx.Response) -> Any:  # noqa: ANN401 - any JSON
@@ -176,22 +176,23 @@ def as_nothing(response: httpx.Response) -> None:
 
 
 def path(*parts: str | int) -> str:
-    """What callers give may hold anything; in a path it must not mean anything."""
+    """Escapes what callers pass, so that an id cannot become another address."""
     return "/".join(quote(str(part), safe="") for part in parts)
 
 
-def given(**params: object) -> dict[str, Any]:
+def stated(**params: object) -> dict[str, Any]:
+    """Without the ones that are None."""
     return {name: value for name, value in params.items() if value is not None}
 
 
 def submit(body: Body, idempotency_key: str | None) -> Call[Session]:
-    """A key is made where none is given: a lost answer must not mean a second session."""
+    """Always sends an idempotency key: a retry after a lost response must not create a second session."""
     key = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
     return Call("POST", SESSIONS, as_record(Session), json=dict(body), headers=key)
 
 
 def list_sessions(**filters: object) -> Call[SessionPage]:
-    return Call("GET", SESSIONS, as_record(SessionPage), params=given(**filters))
+    return Call("GET", SESSIONS, as_record(SessionPage), params=stated(**filters))
 
 
 def get_session(id: str) -> Call[SessionWithRequest]:
@@ -207,8 +208,8 @@ def cancel(id: str) -> Call[Session]:
 
 
 def retry(id: str) -> Call[Session]:
-    """Not repeated after a lost answer: the second would find the session queued and be refused."""
-    return Call("POST", f"{SESSIONS}/{path(id)}/retry", as_record(Session), repeatable=False)
+    """Not idempotent: a second attempt would find the session queued and be refused."""
+    return Call("POST", f"{SESSIONS}/{path(id)}/retry", as_record(Session), idempotent=False)
 
 
 def decide(id: str, decision: Body, idempotency_key: str | None) -> Call[Session]:
@@ -217,7 +218,7 @@ def decide(id: str, decision: Body, idempotency_key: str | None) -> Call[Session
     return Call("POST", place, as_record(Session), json=dict(decision), headers=key)
 
 
-def report(id: str) -> Call[Data]:
+def report(id: str) -> Call[JsonObject]:
     return Call("GET", f"{SESSIONS}/{path(id)}/report", as_json, headers={"Accept": "application/json"})
 
 
@@ -225,7 +226,7 @@ def report_text(id: str, form: ReportForm) -> Call[str]:
     return Call("GET", f"{SESSIONS}/{path(id)}/report", as_text, headers={"Accept": form})
 
 
-def proposals(id: str) -> Call[list[Data]]:
+def proposals(id: str) -> Call[list[JsonObject]]:
     return Call("GET", f"{SESSIONS}/{path(id)}/proposals", lambda response: list(response.json()["items"]))
 
 
@@ -235,8 +236,8 @@ def export(id: str, rank: int, format: str) -> Call[Export]:
 
 
 def create_trace(name: str) -> Call[Trace]:
-    """Not repeatable: the second would be another upload, which nobody completes."""
-    return Call("POST", TRACES, as_record(Trace), json={"name": name}, repeatable=False)
+    """Not idempotent: a second attempt would create another upload, which nobody completes."""
+    return Call("POST", TRACES, as_record(Trace), json={"name": name}, idempotent=False)
 
 
 def put_part(id: str, name: str, offset: int, content: bytes) -> Call[TraceFile]:
@@ -254,39 +255,39 @@ def get_trace(id: str) -> Call[TraceWithFiles]:
 
 
 def list_traces(**filters: object) -> Call[TracePage]:
-    return Call("GET", TRACES, as_record(TracePage), params=given(**filters))
+    return Call("GET", TRACES, as_record(TracePage), params=stated(**filters))
 
 
 def delete_trace(id: str) -> Call[None]:
     return Call("DELETE", f"{TRACES}/{path(id)}", as_nothing)
 
 
-def predict(scenario: Body) -> Call[Data]:
+def predict(scenario: Body) -> Call[JsonObject]:
     return Call("POST", "/v1/predict", as_json, json=dict(scenario))
 
 
-def predict_batch(scenarios: Sequence[Body]) -> Call[list[Data]]:
-    return Call("POST", "/v1/predict/batch", as_json, json=[dict(one) for one in scenarios])
+def predict_batch(scenarios: Sequence[Body]) -> Call[list[JsonObject]]:
+    return Call("POST", "/v1/predict/batch", as_json, json=[dict(scenario) for scenario in scenarios])
 
 
-def search_plans(scenario: Body) -> Call[Data]:
+def search_plans(scenario: Body) -> Call[JsonObject]:
     return Call("POST", "/v1/plans/search", as_json, json=dict(scenario))
 
 
-def explain_plan(scenario: Body, plan: Body) -> Call[Data]:
+def explain_plan(scenario: Body, plan: Body) -> Call[JsonObject]:
     return Call("POST", "/v1/plans/explain", as_json, json={"scenario": dict(scenario), "plan": dict(plan)})
 
 
-def list_hardware() -> Call[list[Data]]:
+def list_hardware() -> Call[list[JsonObject]]:
     return Call("GET", "/v1/hardware", as_json)
 
 
-def get_hardware(name: str) -> Call[Data]:
+def get_hardware(name: str) -> Call[JsonObject]:
     return Call("GET", f"/v1/hardware/{path(name)}", as_json)
 
 
 def search_knowledge(query: str, **facets: object) -> Call[Hits]:
-    return Call("GET", f"{KNOWLEDGE}/search", as_record(Hits), params=given(q=query, **facets))
+    return Call("GET", f"{KNOWLEDGE}/search", as_record(Hits), params=stated(q=query, **facets))
 
 
 def get_knowledge(id: str) -> Call[Entry]:
@@ -301,5 +302,5 @@ def mark_case(id: str, mark: Body) -> Call[Entry]:
     return Call("POST", f"{KNOWLEDGE}/{path(id)}/mark", as_record(Entry), json=dict(mark))
 
 
-def ready() -> Call[Data]:
+def ready() -> Call[JsonObject]:
     return Call("GET", "/readyz", as_json)

@@ -1,21 +1,27 @@
 """A context manager around `torch.profiler` with the settings that `asap diagnose` needs: one trace per
-rank, and what the profiling itself cost.
+rank, and the overhead of the profiling itself.
 """
 
+import json
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
+from asap_client.errors import CaptureError, InputError
 
-from tools.errors import InputError
-from tools.trace.classify import load_patterns
-from tools.trace.folder import profile_file, write_summary
-from tools.trace.record import UnreadableTraceError
+log = logging.getLogger("asap.profile")
+
+SUMMARY_FOLDER = "summaries"
+SUMMARISERS = "asap_client.summarise"
+"""Entry-point group: `summarise(trace, summary) -> bool` writes a summary of a trace, or returns False if the
+trace cannot be read. The server's distribution registers one."""
+Summariser = Callable[[Path, Path], bool]
 
 
 @dataclass
@@ -26,19 +32,20 @@ class StepTimes:
     profiled_s: list[float] = field(default_factory=list)
 
 
-class Overhead(msgspec.Struct, frozen=True):
-    """Medians of one rank; the ratio is None when either sort of step is missing."""
+@dataclass(frozen=True)
+class Overhead:
+    """Medians of one rank; the ratio is None if there are no plain or no profiled steps."""
 
     plain_step_s: float | None
     profiled_step_s: float | None
     plain_steps: int
     profiled_steps: int
     overhead_ratio: float | None
-    """0.1 means that profiled steps took 10% longer."""
+    """0.1: profiled steps took 10% longer."""
 
 
 def measure_overhead(times: StepTimes) -> Overhead:
-    """Medians, because a step may be disturbed by anything."""
+    """Medians: single steps may be disturbed by anything."""
     plain_s = median(times.plain_s) if times.plain_s else None
     profiled_s = median(times.profiled_s) if times.profiled_s else None
     ratio = profiled_s / plain_s - 1 if plain_s and profiled_s is not None else None
@@ -46,37 +53,37 @@ def measure_overhead(times: StepTimes) -> Overhead:
 
 
 def write_overhead(times: StepTimes, path: Path) -> None:
-    """As JSON beside the summary."""
-    path.write_bytes(msgspec.json.encode(measure_overhead(times)))
+    path.write_text(json.dumps(asdict(measure_overhead(times))), encoding="utf-8")
 
 
 def read_overhead(path: Path) -> Overhead:
     """What `write_overhead` wrote."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Overhead)
-    except (OSError, msgspec.DecodeError) as error:
-        raise UnreadableTraceError(f"{path.name}: {error}") from error
-
-
-SUMMARY_FOLDER = "summaries"
+        return Overhead(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CaptureError(f"{path.name}: {error}") from error
 
 
 @dataclass(frozen=True)
 class CaptureSchedule:
-    """Which steps are profiled: after `wait` plain ones and `warmup` with the profiler's own start-up."""
+    """Which steps are profiled: `active` ones, after `wait` plain steps and `warmup` for the profiler."""
 
     wait: int = 3
     warmup: int = 1
     active: int = 3
 
     def __post_init__(self) -> None:
-        for name, least in (("wait", 0), ("warmup", 0), ("active", 1)):
-            if getattr(self, name) < least:
-                raise InputError(name, getattr(self, name), f"must be at least {least} steps")
+        for name, minimum in (("wait", 0), ("warmup", 0), ("active", 1)):
+            if getattr(self, name) < minimum:
+                raise InputError(name, getattr(self, name), f"must be at least {minimum} steps")
+
+    @property
+    def total(self) -> int:
+        return self.wait + self.warmup + self.active
 
     def is_plain(self, step: int) -> bool:
-        """Whether the profiler is off in this step; the very first one is no measure of anything."""
-        return 0 < step < self.wait or step >= self.wait + self.warmup + self.active
+        """Whether the profiler is off in this step. Not the very first: it compiles and allocates."""
+        return 0 < step < self.wait or step >= self.total
 
     def is_active(self, step: int) -> bool:
         first = self.wait + self.warmup
@@ -84,7 +91,7 @@ class CaptureSchedule:
 
 
 class Capture:
-    """What the training loop holds; only `step` matters to it."""
+    """The training loop calls `step`; the rest is for `capture`."""
 
     def __init__(self, folder: Path, schedule: CaptureSchedule, keep_trace: bool) -> None:
         self.folder = folder
@@ -107,7 +114,7 @@ class Capture:
         self._step += 1
         self._rank = find_rank()
         self._profiler.step()
-        # Exporting happens inside the profiler's step and is no step of the training.
+        # The profiler exports inside its step: that is not time of the training step.
         self._step_start_s = time.perf_counter()
 
     def start(self, profiler: Any) -> None:  # noqa: ANN401 - torch's types are not imported here
@@ -116,30 +123,40 @@ class Capture:
         self._step_start_s = time.perf_counter()
 
     def export(self, profiler: Any) -> None:  # noqa: ANN401 - torch's types are not imported here
-        """Called by the profiler when the active steps are over, or the script is: its group may be gone."""
+        """Called by the profiler after the active steps, or at the script's end: its group may be gone."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.trace_path = self.folder / f"rank{self._rank}.json.gz"
         profiler.export_chrome_trace(str(self.trace_path))
 
     def finish(self) -> None:
-        """Writes the summary; a trace that cannot be summarised is kept as it is."""
+        """Writes the overhead and, if possible, a summary; without a summary the trace is always kept."""
         if self.trace_path is None:
             return
         summaries = self.folder / SUMMARY_FOLDER
         summaries.mkdir(exist_ok=True)
         name = self.trace_path.name.removesuffix(".json.gz")
         write_overhead(self.times, summaries / f"{name}.overhead.json")
-        try:
-            profile = profile_file(self.trace_path, load_patterns())
-        except UnreadableTraceError:
-            return
-        write_summary(profile, summaries / f"{name}.summary.json")
-        if not self._keep_trace:
+        summarise = find_summariser()
+        is_summarised = summarise and summarise(self.trace_path, summaries / f"{name}.summary.json")
+        if is_summarised and not self._keep_trace:
             self.trace_path.unlink()
 
 
+def find_summariser() -> Summariser | None:
+    """That of the server's distribution, if it is installed here; else traces are uploaded whole."""
+    plugin = next(iter(entry_points(group=SUMMARISERS)), None)
+    if plugin is None:
+        return None
+    try:
+        summarise: Summariser = plugin.load()
+    except Exception:  # a training repo's own `tools` may shadow the server's
+        log.warning("%s cannot be loaded: traces are kept whole", plugin.value, exc_info=True)
+        return None
+    return summarise
+
+
 def find_rank() -> int:
-    """Of the process group, or 0 where there is none."""
+    """The rank in the process group, or 0 if there is none."""
     from torch import distributed
 
     return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0
@@ -150,7 +167,10 @@ def capture(
     folder: str | Path, schedule: CaptureSchedule | None = None, *, keep_traces: bool = True
 ) -> Iterator[Capture]:
     """Profiles the steps of the schedule; everything before and after runs unprofiled."""
-    from torch import profiler
+    try:
+        from torch import profiler
+    except ImportError as error:
+        raise CaptureError(f"profile capture needs PyTorch in this environment ({error})") from error
 
     chosen = schedule or CaptureSchedule()
     session = Capture(Path(folder), chosen, keep_traces)
@@ -167,11 +187,11 @@ def capture(
             session.start(running)
             yield session
     finally:
-        session.finish()  # many a script ends by sys.exit
+        session.finish()  # scripts may end with sys.exit
 
 
 def _activities() -> list[Any]:
     from torch import cuda, profiler
 
-    known = [profiler.ProfilerActivity.CPU]
-    return known + ([profiler.ProfilerActivity.CUDA] if cuda.is_available() else [])
+    activities = [profiler.ProfilerActivity.CPU]
+    return activities + ([profiler.ProfilerActivity.CUDA] if cuda.is_available() else [])

@@ -1,34 +1,17 @@
-"""A typed client of the API: `Client` for plain code, `AsyncClient` for asyncio, with the same methods."""
+"""The client. Written by `make client` from async_client.py: edit there."""
 
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 
-from asap_client import calls as endpoints
-from asap_client import models
-from asap_client.async_client import AsyncClient
-from asap_client.calls import (
-    Body,
-    Call,
-    Done,
-    Outcome,
-    Pause,
-    ReportForm,
-    Steps,
-    advance,
-    http_options,
-    request_options,
-    sent,
-)
-from asap_client.errors import ProblemError, UnreachableError, WaitError
-from asap_client.events import PART_BYTES, Follower, uploaded, waited
-from asap_client.models import Data, Event, Session, SessionPage, SessionWithRequest
-
-__all__ = ["AsyncClient", "Client", "ProblemError", "UnreachableError", "WaitError"]
+from asap_client import calls, models
+from asap_client.calls import Body, Call, Done, Outcome, Pause, Steps, advance, send_steps
+from asap_client.models import Event, JsonObject, Session, SessionPage, SessionWithRequest
+from asap_client.operations import PART_BYTES, Follower, upload_steps, wait_steps
 
 T = TypeVar("T")
 
@@ -39,9 +22,9 @@ class Client:
     def __init__(
         self, server: str, key: str | None = None, transport: httpx.BaseTransport | None = None
     ) -> None:
-        self._http = httpx.Client(**http_options(server, key), transport=transport)
+        self._http = httpx.Client(**calls.http_options(server, key), transport=transport)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Client":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
@@ -51,17 +34,17 @@ class Client:
         self._http.close()
 
     def send(self, call: Call[T]) -> T:
-        return self._drive(sent(call))
+        return self._drive(send_steps(call))
 
     def submit(self, body: Body, idempotency_key: str | None = None) -> Session:
-        return self.send(endpoints.submit(body, idempotency_key))
+        return self.send(calls.submit(body, idempotency_key))
 
     def sessions(self, **filters: object) -> SessionPage:
         """Filters: state, device, model, label, text, cursor, limit."""
-        return self.send(endpoints.list_sessions(**filters))
+        return self.send(calls.list_sessions(**filters))
 
     def all_sessions(self, **filters: object) -> Iterator[Session]:
-        """Page after page."""
+        """Follows the cursor through all pages."""
         cursor: object = filters.pop("cursor", None)
         while True:
             page = self.sessions(**filters, cursor=cursor)
@@ -71,14 +54,14 @@ class Client:
                 return
 
     def session(self, id: str) -> SessionWithRequest:
-        return self.send(endpoints.get_session(id))
+        return self.send(calls.get_session(id))
 
     def wait(self, id: str, timeout_s: float | None = None) -> SessionWithRequest:
-        """Until it is over or waits for a person."""
-        return self._drive(waited(id, timeout_s))
+        """Until it ends or waits for a decision."""
+        return self._drive(wait_steps(id, timeout_s))
 
     def events(self, id: str, after: int = 0) -> Iterator[Event]:
-        """Every event once, in order, to the end of the session; reconnects by itself."""
+        """Every event once, in order, until the session ends; reconnects by itself."""
         follower = Follower(id, after)
         while not follower.is_done:
             try:
@@ -89,76 +72,76 @@ class Client:
                 time.sleep(follower.pause_s)
 
     def delete(self, id: str) -> None:
-        return self.send(endpoints.delete_session(id))
+        return self.send(calls.delete_session(id))
 
     def cancel(self, id: str) -> Session:
-        return self.send(endpoints.cancel(id))
+        return self.send(calls.cancel(id))
 
     def retry(self, id: str) -> Session:
-        return self.send(endpoints.retry(id))
+        return self.send(calls.retry(id))
 
     def decide(self, id: str, decision: Body, idempotency_key: str | None = None) -> Session:
-        return self.send(endpoints.decide(id, decision, idempotency_key))
+        return self.send(calls.decide(id, decision, idempotency_key))
 
-    def report(self, id: str) -> Data:
-        return self.send(endpoints.report(id))
+    def report(self, id: str) -> JsonObject:
+        return self.send(calls.report(id))
 
-    def report_text(self, id: str, form: ReportForm = "text/markdown") -> str:
-        return self.send(endpoints.report_text(id, form))
+    def report_text(self, id: str, form: calls.ReportForm = "text/markdown") -> str:
+        return self.send(calls.report_text(id, form))
 
-    def proposals(self, id: str) -> list[Data]:
-        return self.send(endpoints.proposals(id))
+    def proposals(self, id: str) -> list[JsonObject]:
+        return self.send(calls.proposals(id))
 
     def export(self, id: str, rank: int, format: str) -> models.Export:
-        return self.send(endpoints.export(id, rank, format))
+        return self.send(calls.export(id, rank, format))
 
     def upload(
         self, folder: Path, name: str | None = None, into: str | None = None, part_bytes: int = PART_BYTES
     ) -> models.TraceWithFiles:
-        """A folder of traces; with `into` an upload that was broken off goes on."""
-        return self._drive(uploaded(folder, name, into, part_bytes))
+        """Uploads a folder of traces; `into` resumes an interrupted upload."""
+        return self._drive(upload_steps(folder, name, into, part_bytes))
 
     def trace(self, id: str) -> models.TraceWithFiles:
-        return self.send(endpoints.get_trace(id))
+        return self.send(calls.get_trace(id))
 
     def traces(self, **filters: object) -> models.TracePage:
-        return self.send(endpoints.list_traces(**filters))
+        return self.send(calls.list_traces(**filters))
 
     def delete_trace(self, id: str) -> None:
-        return self.send(endpoints.delete_trace(id))
+        return self.send(calls.delete_trace(id))
 
-    def predict(self, scenario: Body) -> Data:
-        return self.send(endpoints.predict(scenario))
+    def predict(self, scenario: Body) -> JsonObject:
+        return self.send(calls.predict(scenario))
 
-    def predict_batch(self, scenarios: Sequence[Body]) -> list[Data]:
-        return self.send(endpoints.predict_batch(scenarios))
+    def predict_batch(self, scenarios: Sequence[Body]) -> list[JsonObject]:
+        return self.send(calls.predict_batch(scenarios))
 
-    def search_plans(self, scenario: Body) -> Data:
-        return self.send(endpoints.search_plans(scenario))
+    def search_plans(self, scenario: Body) -> JsonObject:
+        return self.send(calls.search_plans(scenario))
 
-    def explain_plan(self, scenario: Body, plan: Body) -> Data:
-        return self.send(endpoints.explain_plan(scenario, plan))
+    def explain_plan(self, scenario: Body, plan: Body) -> JsonObject:
+        return self.send(calls.explain_plan(scenario, plan))
 
-    def hardware(self) -> list[Data]:
-        return self.send(endpoints.list_hardware())
+    def hardware(self) -> list[JsonObject]:
+        return self.send(calls.list_hardware())
 
-    def device(self, name: str) -> Data:
-        return self.send(endpoints.get_hardware(name))
+    def device(self, name: str) -> JsonObject:
+        return self.send(calls.get_hardware(name))
 
     def search_knowledge(self, query: str, **facets: object) -> models.Hits:
-        return self.send(endpoints.search_knowledge(query, **facets))
+        return self.send(calls.search_knowledge(query, **facets))
 
     def knowledge(self, id: str) -> models.Entry:
-        return self.send(endpoints.get_knowledge(id))
+        return self.send(calls.get_knowledge(id))
 
     def add_case(self, case: Body) -> models.Entry:
-        return self.send(endpoints.add_case(case))
+        return self.send(calls.add_case(case))
 
     def mark_case(self, id: str, mark: Body) -> models.Entry:
-        return self.send(endpoints.mark_case(id, mark))
+        return self.send(calls.mark_case(id, mark))
 
-    def ready(self) -> Data:
-        return self.send(endpoints.ready())
+    def ready(self) -> JsonObject:
+        return self.send(calls.ready())
 
     def _connection(self, follower: Follower) -> Iterator[Event]:
         with self._http.stream(
@@ -172,16 +155,18 @@ class Client:
                         yield event
 
     def _drive(self, steps: Steps[T]) -> T:
-        step = advance(steps, None)
-        while not isinstance(step, Done):
-            step = advance(steps, self._perform(step))
-        return step.value
+        outcome: Outcome = None
+        while True:
+            step = advance(steps, outcome)
+            if isinstance(step, Done):
+                return step.value
+            outcome = self._perform(step)
 
     def _perform(self, step: Call[Any] | Pause) -> Outcome:
         if isinstance(step, Pause):
             time.sleep(step.seconds)
             return None
         try:
-            return self._http.request(step.method, step.path, **request_options(step))
+            return self._http.request(step.method, step.path, **calls.request_options(step))
         except httpx.TransportError as error:
             return error

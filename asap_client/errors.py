@@ -1,10 +1,56 @@
-"""The errors of a client of the API, as one tree."""
+"""Every error that the client raises on purpose, as one tree.
+
+AsapError
+├── InputError           what the caller passed is wrong; names the field, the value and what is allowed
+├── InfeasibleError      the input is valid, but nothing satisfies it
+├── CaptureError         a profile could not be taken or read
+├── UnreachableError     no server answered, after all retries
+├── WaitError            a session had not ended within the timeout
+└── ProblemError         the server refused: its problem document (RFC 9457)
+    ├── WrongInputError        also an InputError
+    └── NothingFeasibleError   also an InfeasibleError
+"""
 
 from typing import Any
 
 import httpx
 
-from tools.errors import AsapError, InfeasibleError, InputError
+MAX_FIELD_CHARACTERS, MAX_VALUE_CHARACTERS = 200, 80
+
+
+class AsapError(Exception):
+    """Base of all errors whose message is meant for the user."""
+
+
+class InputError(AsapError):
+    """The caller's mistake, in one line."""
+
+    def __init__(self, field: str, given: object, allowed: str) -> None:
+        self.field, self.given, self.allowed = field, given, allowed
+        # Callers make up names of fields: control characters are not printed, endless names are cut.
+        name = "".join(c if c.isprintable() else "?" for c in _cut(field, MAX_FIELD_CHARACTERS))
+        super().__init__(f"{name}: got {_cut(repr(given), MAX_VALUE_CHARACTERS)}; {allowed}")
+
+
+class InfeasibleError(AsapError):
+    """Nothing satisfies the request; the message says what would."""
+
+
+class CaptureError(AsapError):
+    """A profile could not be taken or read."""
+
+
+class UnreachableError(AsapError):
+    """No server answered, after all retries."""
+
+    def __init__(self, method: str, path: str, cause: httpx.TransportError | None) -> None:
+        where = cause.request.url if cause else path
+        reason = f"{type(cause).__name__}: {cause}" if cause else "no answer"
+        super().__init__(f"{method} {where}: cannot be reached ({reason}); is 'asap serve' running there?")
+
+
+class WaitError(AsapError):
+    """The message says which state the session is in."""
 
 
 class ProblemError(AsapError):
@@ -16,29 +62,29 @@ class ProblemError(AsapError):
         self.field: str | None = problem.get("field")
         self.request_id: str | None = problem.get("request_id")
         detail = problem.get("detail") or problem.get("title") or f"status {status}"
-        AsapError.__init__(self, str(detail))  # not the next class's: subclasses are of a second kind
+        AsapError.__init__(self, str(detail))  # subclasses have a second base with another signature
 
     @classmethod
-    def of(cls, response: httpx.Response) -> "ProblemError":
-        """Of any answer: what stands between us and the server does not speak our language."""
+    def from_response(cls, response: httpx.Response) -> "ProblemError":
+        """From any response: a proxy in between may answer without a problem document."""
         try:
-            found = response.json()
+            body = response.json()
         except ValueError:
-            found = None
-        problem = found if isinstance(found, dict) else {"detail": _brief(response)}
+            body = None
+        problem = body if isinstance(body, dict) else {"detail": _status_line(response)}
         kinds = {"wrong-input": WrongInputError, "nothing-feasible": NothingFeasibleError}
         return kinds.get(_kind(problem), ProblemError)(response.status_code, problem)
 
     @classmethod
-    def of_another(cls, response: httpx.Response) -> "ProblemError":
-        """Of an answer that a server of ours would not give: a proxy's login page, another's port."""
+    def from_stranger(cls, response: httpx.Response) -> "ProblemError":
+        """From a response that ASAP would not send: a proxy's login page, another program's port."""
         where = f"{response.request.method} {response.request.url}"
-        detail = f"{where}: {_brief(response)}, and not what was asked for; does 'asap serve' run there?"
+        detail = f"{where}: unexpected response ({_status_line(response)}); is 'asap serve' running there?"
         return cls(response.status_code, {"detail": detail})
 
 
 class WrongInputError(ProblemError, InputError):
-    """The caller's mistake, whoever found it."""
+    """The server found the caller's mistake."""
 
     field: str
 
@@ -49,25 +95,16 @@ class WrongInputError(ProblemError, InputError):
 
 
 class NothingFeasibleError(ProblemError, InfeasibleError):
-    """The message says what would satisfy it."""
-
-
-class UnreachableError(AsapError):
-    """Nobody answered, however often the call was sent."""
-
-    def __init__(self, method: str, path: str, cause: httpx.TransportError | None) -> None:
-        where = cause.request.url if cause else path
-        reason = f"{type(cause).__name__}: {cause}" if cause else "no answer"
-        super().__init__(f"{method} {where}: cannot be reached ({reason}); does 'asap serve' run there?")
-
-
-class WaitError(AsapError):
-    """The message says the state it was in."""
+    """The message says what would be feasible."""
 
 
 def _kind(problem: dict[str, Any]) -> str:
     return str(problem.get("type", "")).rpartition(":")[2]
 
 
-def _brief(response: httpx.Response) -> str:
+def _status_line(response: httpx.Response) -> str:
     return f"status {response.status_code} {response.reason_phrase}".strip()
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -8,7 +8,7 @@ from asap_client.upload import ProfileUpload
 
 
 class AsapCallback(TrainerCallback):
-    """Takes what `ProfileUpload` takes."""
+    """Accepts the arguments of `ProfileUpload`."""
 
     def __init__(self, server: str, key: str | None = None, **options: Any) -> None:  # noqa: ANN401
         self.upload = ProfileUpload(server, key, **options)

@@ -11,7 +11,7 @@ except ImportError:  # the same classes under their older name
 
 
 class AsapCallback(Callback):  # type: ignore[misc]  # one of two classes
-    """Takes what `ProfileUpload` takes."""
+    """Accepts the arguments of `ProfileUpload`."""
 
     def __init__(self, server: str, key: str | None = None, **options: Any) -> None:  # noqa: ANN401
         self.upload = ProfileUpload(server, key, **options)
@@ -22,7 +22,7 @@ class AsapCallback(Callback):  # type: ignore[misc]  # one of two classes
         self.upload.start()
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
-        """A batch is a step only where the optimizer stepped: micro-batches may be accumulated."""
+        """A batch is a step only if the optimizer stepped: micro-batches may be accumulated."""
         if trainer.global_step != self._steps_seen:
             self._steps_seen = trainer.global_step
             self.upload.step()

@@ -1,4 +1,4 @@
-"""Runs a training script under `capture` without changing it; a step ends when its optimizer has stepped.
+"""Runs a training script under `capture` without changing it; every optimizer step ends a step.
 `insert_capture` puts this program into a torchrun or python command.
 """
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from asap_client.capture import CaptureSchedule, capture
-from tools.errors import InputError
+from asap_client.errors import CaptureError, InputError
 
 _RUNNER = "asap_client.run_script"
 _SCRIPT_SUFFIX = ".py"
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
-"""Modules that start the program, and are not it."""
+"""Modules that launch the program rather than being it."""
 
 
 def insert_capture(
     command: Sequence[str], folder: Path, schedule: CaptureSchedule, *, keep_traces: bool = True
 ) -> list[str]:
-    """The command to run instead; raises InputError when it has no Python program."""
+    """The command to run instead; raises InputError if it has no Python program."""
     position = _find_program(command)
     settings = ["--out", str(folder), "--wait", str(schedule.wait), "--warmup", str(schedule.warmup)]
     settings += ["--active", str(schedule.active), *([] if keep_traces else ["--summaries-only"])]
@@ -33,7 +33,7 @@ def insert_capture(
 
 
 def _find_program(command: Sequence[str]) -> int:
-    """The first Python file, or `-m` of a module, behind the launcher and its options."""
+    """Position of the first Python file, or `-m` of a module, after the launcher and its options."""
     if not command:
         raise InputError("COMMAND", "nothing", "must be a torchrun or python command, after --")
     for position, (word, following) in enumerate(pairwise([*command[1:], ""]), start=1):
@@ -41,12 +41,12 @@ def _find_program(command: Sequence[str]) -> int:
             return position
         if word.endswith(_SCRIPT_SUFFIX) and not word.startswith("-"):
             return position
-    wanted = f"must name a script (*{_SCRIPT_SUFFIX}) or a module (-m) to run"
-    raise InputError("COMMAND", " ".join(command), wanted)
+    allowed = f"must name a script (*{_SCRIPT_SUFFIX}) or a module (-m) to run"
+    raise InputError("COMMAND", " ".join(command), allowed)
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Parses what stands before the script and hands the rest on to it."""
+    """Parses the options before the script and passes the rest on to it."""
     parser = argparse.ArgumentParser(prog="asap_client.run_script")
     parser.add_argument("--out", required=True)
     parser.add_argument("--wait", type=int, default=CaptureSchedule.wait)
@@ -60,9 +60,12 @@ def main(words: Sequence[str] | None = None) -> None:
     schedule = CaptureSchedule(args.wait, args.warmup, args.active)
     sys.argv = [args.script, *args.arguments]
     run = _run_module if args.module else _run_file
-    with capture(Path(args.out), schedule, keep_traces=not args.summaries_only) as session:
-        _call_after_optimizer_steps(session.step)
-        run(args.script)
+    try:
+        with capture(Path(args.out), schedule, keep_traces=not args.summaries_only) as session:
+            _call_after_optimizer_steps(session.step)
+            run(args.script)
+    except CaptureError as error:
+        sys.exit(f"asap_client: {error}")
 
 
 def _run_file(script: str) -> None:
@@ -78,7 +81,7 @@ def _run_module(name: str) -> None:
 
 
 def _call_after_optimizer_steps(step: Callable[[], None]) -> None:
-    """Once a step: of several optimizers only the first one seen counts."""
+    """Once per step: if there are several optimizers, only the first one seen counts."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     first: list[int] = []

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from torchtitan.tools.profiler import Profiler
 
@@ -11,18 +10,18 @@ from asap_client.upload import ProfileUpload
 
 
 class AsapProfiler(Profiler):  # type: ignore[misc]  # torchtitan has no types
-    """In place of torchtitan's own profiler; memory snapshots are not taken."""
+    """Replaces torchtitan's own profiler; takes no memory snapshots."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Profiler.Config):  # type: ignore[misc]
         server: str = "http://127.0.0.1:8000"
-        """The `asap serve` that takes the profile."""
+        """The `asap serve` to upload to."""
         key_file: str = ""
-        """A file with the API key: a key in a configuration would be logged."""
+        """File with the API key: a key in the configuration would be logged."""
         name: str = "torchtitan"
-        """Under which it is found again."""
+        """Name of the trace on the server."""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "AsapProfiler":
         settings = self._config
         key = Path(settings.key_file).read_text(encoding="utf-8").strip() if settings.key_file else None
         folder = Path(self._base_folder, settings.save_traces_folder)

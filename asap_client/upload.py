@@ -11,7 +11,12 @@ from typing import Any, TypeVar
 from asap_client.calls import Call, complete_trace, create_trace, put_part, submit
 from asap_client.capture import SUMMARY_FOLDER, Capture, CaptureSchedule, capture
 from asap_client.client import Client
-from asap_client.events import PART_BYTES
+from asap_client.operations import PART_BYTES
+
+log = logging.getLogger("asap.profile")
+
+PATIENCE_S = 20.0
+"""Per call: all devices of the job are idle meanwhile."""
 
 T = TypeVar("T")
 
@@ -24,7 +29,7 @@ class Ranks:
 
     @classmethod
     def of_this_job(cls) -> "Ranks":
-        """On gloo: it moves plain data, whichever backend the training uses."""
+        """Over gloo, which sends plain objects whatever backend the training uses."""
         from torch import distributed
 
         if not distributed.is_available() or not distributed.is_initialized():
@@ -36,35 +41,29 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def told_by_first(self, value: T | None) -> T | None:
-        """The first rank's value, at every rank."""
+    def broadcast(self, value: T | None) -> T | None:
+        """The first rank's value, on every rank."""
         if self.count == 1:
             return value
         from torch import distributed
 
-        told = [value]
-        distributed.broadcast_object_list(told, src=0, group=self.group)
-        return told[0]
+        values = [value]
+        distributed.broadcast_object_list(values, src=0, group=self.group)
+        return values[0]
 
-    def gathered(self, value: T) -> list[T]:
-        """Every rank's value, in their order."""
+    def all_gather(self, value: T) -> list[T]:
+        """Every rank's value, in rank order."""
         if self.count == 1:
             return [value]
         from torch import distributed
 
-        found: list[Any] = [None] * self.count
-        distributed.all_gather_object(found, value, group=self.group)
-        return found
-
-
-log = logging.getLogger("asap.profile")
-
-PATIENCE_S = 20.0
-"""With one call: all devices of the job stand still meanwhile."""
+        values: list[Any] = [None] * self.count
+        distributed.all_gather_object(values, value, group=self.group)
+        return values
 
 
 class ProfileUpload:
-    """One profile of one run. `scenario` is submitted with it, as a session that explains the profile."""
+    """One profile of one run. `scenario`, if set, is submitted as a session that explains the profile."""
 
     def __init__(
         self,
@@ -80,16 +79,16 @@ class ProfileUpload:
         self._client = Client(server, key)
         self._server, self._name, self._folder, self._raw = server.rstrip("/"), name, Path(folder), raw
         self._schedule, self._scenario = schedule or CaptureSchedule(), scenario
-        self._steps_left = self._schedule.wait + self._schedule.warmup + self._schedule.active
+        self._steps_left = self._schedule.total
         self._open = ExitStack()
         self._capture: Capture | None = None
         self.trace: str | None = None
-        """What a request names as its `traces`, once the profile has arrived."""
+        """The value for a request's `traces`, once the upload is complete."""
         self.session: str | None = None
-        """The id of the session that was submitted with it."""
+        """Id of the session that was submitted with it."""
 
     def start(self) -> None:
-        """Before the first step; a trainer that begins again profiles no second time."""
+        """Before the first step; a trainer that starts again is not profiled a second time."""
         if self._steps_left == 0:
             return
         try:
@@ -99,7 +98,7 @@ class ProfileUpload:
             log.exception("the profiler could not be started")
 
     def step(self) -> None:
-        """After every step of the optimizer."""
+        """After every optimizer step."""
         if self._steps_left == 0:
             return
         self._steps_left -= 1
@@ -112,7 +111,7 @@ class ProfileUpload:
             self._send_or_log()
 
     def finish(self) -> None:
-        """After the last step: a run that was too short sends nothing."""
+        """After the last step; a run that was too short uploads nothing."""
         if self._steps_left:
             log.warning("training ended %d steps before the profile was complete", self._steps_left)
             self._steps_left = 0
@@ -122,24 +121,25 @@ class ProfileUpload:
     def _send_or_log(self) -> None:
         try:
             self._send()
-        except Exception:  # the ranks cannot talk to each other: no gloo, or one of them has died
-            log.exception("the profile was not sent")
+        except Exception:  # the ranks cannot communicate: no gloo, or one of them has died
+            log.exception("the profile was not uploaded")
 
     def _send(self) -> None:
-        """No rank may leave early: the others wait for it."""
+        """No rank may return early: the others would wait for it."""
         ranks, files = Ranks.of_this_job(), self._files()
-        if not any(ranks.gathered(bool(files))):
-            log.warning("no rank has a profile to send")
+        if not any(ranks.all_gather(bool(files))):
+            log.warning("no rank has a profile to upload")
             return
-        id = ranks.told_by_first(self._begun() if ranks.is_first else None)
+        id = ranks.broadcast(self._create_trace() if ranks.is_first else None)
         if id is None:
             return
-        digests = {name: one[name] for one in ranks.gathered(self._sent(id, files)) for name in one}
+        digests_by_rank = ranks.all_gather(self._send_files(id, files))
+        digests = {name: digest for part in digests_by_rank for name, digest in part.items()}
         if ranks.is_first and digests:
             self._complete(id, digests)
 
     def _files(self) -> list[Path]:
-        """What this rank has to send, when the profiler is closed."""
+        """Closes the profiler; what this rank has to upload."""
         try:
             self._open.close()
         except Exception:
@@ -151,38 +151,38 @@ class ProfileUpload:
         summary = self._folder / SUMMARY_FOLDER / trace.name.replace(".json.gz", ".summary.json")
         return [file for file in ([trace] if self._raw else [summary, trace]) if file.exists()][:1]
 
-    def _asked(self, call: Call[T]) -> T:
+    def _call(self, call: Call[T]) -> T:
         return self._client.send(replace(call, patience_s=PATIENCE_S))
 
-    def _begun(self) -> str | None:
+    def _create_trace(self) -> str | None:
         try:
-            return self._asked(create_trace(self._name)).id
+            return self._call(create_trace(self._name)).id
         except Exception:
-            log.exception("%s takes no profile", self._server)
+            log.exception("%s does not accept a profile", self._server)
             return None
 
-    def _sent(self, id: str, files: list[Path]) -> dict[str, str]:
+    def _send_files(self, id: str, files: list[Path]) -> dict[str, str]:
         try:
             return {file.name: self._send_file(id, file) for file in files}
         except Exception:
-            log.exception("the profile of this rank was not sent")
+            log.exception("the profile of this rank was not uploaded")
             return {}
 
     def _send_file(self, id: str, file: Path) -> str:
         digest, offset = hashlib.sha256(), 0
         with file.open("rb") as source:
             while part := source.read(PART_BYTES):
-                self._asked(put_part(id, file.name, offset, part))
+                self._call(put_part(id, file.name, offset, part))
                 digest.update(part)
                 offset += len(part)
         return digest.hexdigest()
 
     def _complete(self, id: str, digests: dict[str, str]) -> None:
         try:
-            self.trace = self._asked(complete_trace(id, digests)).reference
+            self.trace = self._call(complete_trace(id, digests)).reference
             log.info("the profile of %d ranks is %s at %s", len(digests), self.trace, self._server)
             if self._scenario is not None:
-                self.session = self._asked(submit({**self._scenario, "traces": self.trace}, None)).id
+                self.session = self._call(submit({**self._scenario, "traces": self.trace}, None)).id
                 log.info("%s/sessions/%s explains it", self._server, self.session)
         except Exception:
-            log.exception("the profile was not taken in")
+            log.exception("the upload of the profile was not completed")

@@ -159,13 +159,14 @@ def add_server(actions: "_SubParsersAction[ArgumentParser]") -> None:
 def connect(server: str | None) -> "Client":
     """To the address that is given, else to that of the settings, with the key of the settings."""
     from asap_client.client import Client
+    from asap_client.errors import InputError as ClientInputError
     from service.settings import load_settings
 
     settings = load_settings()
     key = settings.api_key.get_secret_value() if settings.api_key else None
     try:
         return Client(server or settings.server, key)
-    except InputError as error:
+    except ClientInputError as error:
         raise InputError("--server", error.given, error.allowed) from None
 
 

@@ -8,7 +8,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+import tools.errors
 from service.cli.parser import (
     COMMANDS,
     SERVER,
@@ -17,7 +19,6 @@ from service.cli.parser import (
     split_at_command,
     top_level_parser,
 )
-from tools.errors import AsapError, InfeasibleError, InputError
 
 FAILED, WRONG_INPUT, NOTHING_FEASIBLE = 1, 2, 3
 INTERRUPTED, READER_GONE = 130, 141
@@ -75,12 +76,10 @@ def _unknown_command(name: str) -> str:
 def _report(error: Exception, debug: bool) -> int:
     if debug:
         sys.stderr.write(_traceback(error))
-    if isinstance(error, InputError | UsageError):
+    status = _status(error)
+    if status is not None:
         _complain(str(error))
-        return WRONG_INPUT
-    if isinstance(error, AsapError):
-        _complain(str(error))
-        return NOTHING_FEASIBLE if isinstance(error, InfeasibleError) else FAILED
+        return status
     if isinstance(error, OSError) and error.errno in REFUSALS:
         _complain(f"{error.filename or 'output'}: {error.strerror}")
         return FAILED
@@ -88,6 +87,19 @@ def _report(error: Exception, debug: bool) -> int:
         f"unexpected {type(error).__name__}: {error}" + ("" if debug else f"; {_keep_traceback(error)}")
     )
     return FAILED
+
+
+def _status(error: Exception) -> int | None:
+    """The exit status for an error that is meant for the user; None for any other."""
+    trees: list[Any] = [tools.errors]
+    if client_errors := sys.modules.get("asap_client.errors"):  # not imported only to ask
+        trees.append(client_errors)
+    for tree in trees:
+        if isinstance(error, tree.InputError):
+            return WRONG_INPUT
+        if isinstance(error, tree.AsapError):
+            return NOTHING_FEASIBLE if isinstance(error, tree.InfeasibleError) else FAILED
+    return WRONG_INPUT if isinstance(error, UsageError) else None
 
 
 def _complain(message: str) -> None:

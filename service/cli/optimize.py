@@ -233,7 +233,7 @@ def _run_there(args: Namespace, scenario: Mapping[str, Any]) -> int:
         session = client.submit(dict(scenario))
         if args.events:
             for event in client.events(session.id):
-                print(json.dumps(event.model_dump(mode="json")), file=sys.stderr, flush=True)
+                print(json.dumps(event.raw), file=sys.stderr, flush=True)
         ended = client.wait(session.id)
         if has_report(ended):
             _print(args.format, scenario, client.report(ended.id))

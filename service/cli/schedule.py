@@ -199,7 +199,7 @@ def _list(client: "Client", args: Namespace) -> None:
             break
     if args.json:
         for one in found:
-            write_json_line(one.model_dump(mode="json"))
+            write_json_line(one.raw)
         return
 
     print_schedules(found)
@@ -213,7 +213,7 @@ def _show(client: "Client", args: Namespace) -> None:
 
 def _show_one(schedule: "Schedule", *, as_json: bool) -> None:
     if as_json:
-        write_json_line(schedule.model_dump(mode="json"))
+        write_json_line(schedule.raw)
         return
 
     print_schedule(schedule)
@@ -238,7 +238,7 @@ def _run(client: "Client", args: Namespace) -> int:
     if args.wait:
         found = _waited(client, args.schedule, found.id)
     if args.json:
-        write_json_line(found.model_dump(mode="json"))
+        write_json_line(found.raw)
     else:
         sys.stdout.write(
             f"{found.id} {found.outcome or found.state}{': ' + found.reason if found.reason else ''}\n"
@@ -264,7 +264,7 @@ def _runs(client: "Client", args: Namespace) -> None:
     page = client.send(list_runs(args.schedule))
     if args.json:
         for one in page.items:
-            write_json_line(one.model_dump(mode="json"))
+            write_json_line(one.raw)
         return
 
     print_runs(page.items)

@@ -211,7 +211,7 @@ def _submit_sessions(client: "Client", args: Namespace) -> None:
     if args.wait:
         _finish(client, client.wait(session.id), as_json=args.json)
     elif args.json:
-        write_json_line(session.model_dump(mode="json"))
+        write_json_line(session.raw)
     else:
         sys.stdout.write(f"{session.id}\n")
 
@@ -253,7 +253,7 @@ def _list_sessions(client: "Client", args: Namespace) -> None:
     page = client.sessions(**filters, limit=args.limit)
     if args.json:
         for session in page.items:
-            write_json_line(session.model_dump(mode="json"))
+            write_json_line(session.raw)
         return
 
     print_sessions(page)
@@ -265,7 +265,7 @@ def _show(client: "Client", args: Namespace) -> None:
 
 def _show_one(session: "Session", *, as_json: bool) -> None:
     if as_json:
-        write_json_line(session.model_dump(mode="json"))
+        write_json_line(session.raw)
         return
 
     print_session(session)
@@ -275,7 +275,7 @@ def _events(client: "Client", args: Namespace) -> None:
 
     for event in client.events(args.id, args.after):
         if args.json:
-            write_json_line(event.model_dump(mode="json"))
+            write_json_line(event.raw)
         else:
             sys.stdout.write(event_line(event) + "\n")
         sys.stdout.flush()
@@ -291,7 +291,7 @@ def _report(client: "Client", args: Namespace) -> None:
 def _export(client: "Client", args: Namespace) -> None:
     export = client.export(args.id, args.proposal, args.format)
     if args.json:
-        write_json_line(export.model_dump(mode="json"))
+        write_json_line(export.raw)
         return
     sys.stdout.write(export.text)
     for note in export.notes:

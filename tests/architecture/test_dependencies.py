@@ -10,6 +10,8 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 ROOMS = ("service", "graph", "tools", "kb_seed")
+OURS = {*ROOMS, "asap_client", "research", "testbed"}
+CLIENT = tomllib.loads((REPO / "asap_client" / "pyproject.toml").read_text())["project"]
 COMPANIONS = {
     "anyio": "starlette",
     "httpx2": "openai",
@@ -23,17 +25,17 @@ COMPANIONS = {
     "urllib3": "kubernetes",
 }
 """Part of what another package gives its callers: that one brings it as long as we need it."""
-OF_THE_TRAINER = {"lightning", "pytorch_lightning", "torchtitan", "transformers"}
-"""Programs that our callbacks are called by."""
+OF_THE_TRAINER = {"lightning", "pytorch_lightning", "torch", "torchtitan", "transformers"}
+"""What the training environment has if it uses our callbacks."""
 
 
-def imported() -> set[str]:
-    """The top-level modules that the product imports, wherever in a file."""
-    trees = [ast.parse(file.read_text()) for room in ROOMS for file in (REPO / room).rglob("*.py")]
+def imported(*rooms: str) -> set[str]:
+    """The top-level modules that these packages import, anywhere in a file."""
+    trees = [ast.parse(file.read_text()) for room in rooms for file in (REPO / room).rglob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     plain = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     from_ones = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return {name.partition(".")[0] for name in plain + from_ones} - sys.stdlib_module_names - set(ROOMS)
+    return {name.partition(".")[0] for name in plain + from_ones} - sys.stdlib_module_names - OURS
 
 
 def normal(name: str) -> str:
@@ -53,7 +55,7 @@ def test_every_imported_package_is_declared() -> None:
     packages = packages_distributions()
     missing = {
         module
-        for module in imported() - OF_THE_TRAINER
+        for module in imported(*ROOMS)
         if not {normal(name) for name in packages.get(module, [module])} & known
     }
     assert missing == set()
@@ -61,3 +63,9 @@ def test_every_imported_package_is_declared() -> None:
 
 def test_a_companion_belongs_to_a_package_that_is_declared() -> None:
     assert set(COMPANIONS.values()) - COMPANIONS.keys() <= declared()
+
+
+def test_the_client_needs_httpx_only() -> None:
+    """anyio comes with httpx, whose asynchronous client is built on it."""
+    assert CLIENT["dependencies"] == ["httpx>=0.28,<1"]
+    assert imported("asap_client") == {"anyio", "httpx"} | OF_THE_TRAINER

@@ -82,6 +82,7 @@ def test_rooms_that_keep_to_the_contracts_pass(house: Path) -> None:
         ("tools/agent.py", "import langgraph.graph"),
         ("tools/queue.py", "def late() -> None:\n    import dbos"),
         ("graph/web.py", "import fastapi"),
+        ("asap_client/server.py", "import tools.errors"),
     ],
 )
 def test_an_import_against_the_contracts_is_found(house: Path, file: str, line: str) -> None:

@@ -91,6 +91,15 @@ def write_summary(profile: RankProfile, path: Path) -> None:
     path.write_bytes(msgspec.json.encode(profile))
 
 
+def summarise_file(trace: Path, summary: Path) -> bool:
+    """For `asap_client.capture`, which finds it as an entry point: whether the trace could be summarised."""
+    try:
+        write_summary(profile_file(trace, load_patterns()), summary)
+    except UnreadableTraceError:
+        return False
+    return True
+
+
 Progress = Callable[[int, int], None]
 """Called with how many files are done and how many there are."""
 

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from asap_client.client import Client, ProblemError
+from asap_client.client import Client
+from asap_client.errors import ProblemError
 from asap_client.models import Event
 from service.db.engine import open_database
 from service.db.lifecycle import set_state

@@ -17,6 +17,7 @@ from service.cli.serve import settings_table
 from service.db.access import find_key, list_audit
 from service.db.engine import Database, open_database
 from service.settings import Settings, load_settings
+from tests.unit.asap_client.answers import session_json
 from tests.unit.service_api.served import SCENARIO
 
 Run = Callable[..., Any]
@@ -135,11 +136,7 @@ class FakeClient:
     def __exit__(self, *_: object) -> None: ...
 
     def _session(self) -> Session:
-        values = dict.fromkeys(Session.model_fields) | {"id": "s1", "state": self.state, "error": self.error}
-        values |= {"labels": {}, "owner": "me", "links": {}, "created_at": "2026-11-16T00:00:00Z"}
-        return Session.model_construct(**values).model_copy(
-            update={"created_at": Event.model_validate(EVENT).at, "cancel_requested": False}
-        )
+        return Session.from_json(session_json(state=self.state, error=self.error))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def ask(*arguments: object) -> Any:  # noqa: ANN401
@@ -152,7 +149,7 @@ class FakeClient:
         return {"id": id}
 
     def events(self, id: str, after: int) -> list[Event]:
-        return [Event.model_validate(EVENT)]
+        return [Event.from_json(EVENT)]
 
 
 EVENT = {
@@ -260,7 +257,7 @@ def test_a_refusal_of_the_server_is_one_line_and_its_kind_the_exit_status(
     problem = {"type": f"urn:asap:problem:{kind}", "detail": "the server says no"}
 
     def refuse(id: str) -> None:
-        raise ProblemError.of(httpx.Response(400, json=problem))
+        raise ProblemError.from_response(httpx.Response(400, json=problem))
 
     monkeypatch.setattr(server, "session", refuse, raising=False)
     assert run("sessions", "show", "s1") == (status, "", "asap: error: the server says no\n")

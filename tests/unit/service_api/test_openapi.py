@@ -9,11 +9,12 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from pydantic import TypeAdapter
 
 from asap_client import calls as endpoints
 from asap_client import models, schedules
 from asap_client.calls import Call
-from asap_client.events import Follower
+from asap_client.operations import Follower
 from service.api.app import create_app, make_app_state
 from service.api.errors import MEDIA_TYPE
 from service.api.openapi import describe
@@ -198,7 +199,8 @@ def test_each_record_of_the_client_is_what_the_server_describes(
     document: dict[str, Any], model: type[models.Record], name: str
 ) -> None:
     schema = document["components"]["schemas"][name]
-    own = model.model_json_schema()
+    own = TypeAdapter(model).json_schema()
+    del own["properties"]["raw"]
     assert own["properties"].keys() <= schema["properties"].keys()
     assert set(own.get("required", [])) <= set(schema["required"])
     for field, described in own["properties"].items():

@@ -10,10 +10,16 @@ import httpx
 import pytest
 
 from asap_client import calls as client_calls
-from asap_client.calls import TRIES, pause_s
-from asap_client.client import AsyncClient, Client, ProblemError, UnreachableError, WaitError
+from asap_client.async_client import AsyncClient
+from asap_client.calls import MAX_ATTEMPTS, pause_s
+from asap_client.client import Client
+from asap_client.errors import InfeasibleError, InputError, ProblemError, UnreachableError, WaitError
+from asap_client.models import SessionWithRequest
+from asap_client.operations import is_trace_name
+from scripts.make_client import FOLDER, make_client
+from tests.unit.asap_client.answers import session_json, trace_json
 from tests.unit.service_api.served import SCENARIO
-from tools.errors import InfeasibleError, InputError
+from tools.trace import folder as server_folder
 
 SERVER = "http://asap.example"
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -22,39 +28,6 @@ Handler = Callable[[httpx.Request], httpx.Response]
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_calls, "FIRST_PAUSE_S", 0.001)
-
-
-def session(state: str = "queued") -> dict[str, Any]:
-    empty = dict.fromkeys(
-        (
-            "started_at",
-            "finished_at",
-            "model",
-            "device",
-            "num_devices",
-            "bottleneck",
-            "verdict",
-            "speedup",
-            "measured_speedup",
-            "error",
-            "request",
-        )
-    )
-    return empty | {
-        "id": "s1",
-        "state": state,
-        "mode": "advise",
-        "approval": "none",
-        "priority": 5,
-        "labels": {},
-        "owner": "me",
-        "attempt": 1,
-        "cancel_requested": False,
-        "created_at": "2026-11-16T00:00:00Z",
-        "updated_at": "2026-11-16T00:00:00Z",
-        "links": {},
-        "a field of the future": 1,
-    }
 
 
 class Script:
@@ -76,7 +49,7 @@ def plain(handler: Handler) -> Client:
 
 
 def ok(body: object = None, status: int = 200) -> httpx.Response:
-    return httpx.Response(status, json=session() if body is None else body)
+    return httpx.Response(status, json=session_json() if body is None else body)
 
 
 def refused(status: int, **problem: object) -> httpx.Response:
@@ -91,7 +64,7 @@ def test_the_key_is_sent_and_unknown_fields_are_kept() -> None:
     script = Script(ok())
     found = plain(script).session("s1")
     assert script.requests[0].headers["Authorization"] == "Bearer asap_key"
-    assert found.model_extra == {"a field of the future": 1}
+    assert found.raw["a field of the future"] == 1
 
 
 @pytest.mark.parametrize(
@@ -158,7 +131,7 @@ def test_what_the_server_calls_wrong_or_infeasible_is_caught_as_if_it_had_been_f
 
 
 def test_a_server_that_nobody_started_is_named_with_the_next_step() -> None:
-    with pytest.raises(UnreachableError, match=r"GET http://.*/s1: .*does 'asap serve' run there"):
+    with pytest.raises(UnreachableError, match=r"GET http://.*/s1: .*is 'asap serve' running there"):
         plain(Script(UNSENT)).session("s1")
 
 
@@ -170,7 +143,7 @@ def test_an_answer_of_somebody_else_is_an_error_too(content: bytes) -> None:
 
 @pytest.mark.parametrize("page", [httpx.Response(302, headers={"Location": "/login"}), ok("log in"), ok({})])
 def test_a_login_page_in_front_of_the_server_is_an_error_in_one_line(page: httpx.Response) -> None:
-    with pytest.raises(ProblemError, match=r"^[^\n]*does 'asap serve' run there\?$"):
+    with pytest.raises(ProblemError, match=r"^[^\n]*is 'asap serve' running there\?$"):
         plain(lambda _: page).session("s1")
 
 
@@ -179,11 +152,11 @@ def test_it_gives_up_in_the_end() -> None:
         script = Script(answer)
         with pytest.raises(error):
             plain(script).session("s1")
-        assert len(script.requests) == TRIES
+        assert len(script.requests) == MAX_ATTEMPTS
 
 
 def test_the_pause_grows_and_heeds_the_server() -> None:
-    assert pause_s(1) < pause_s(4) <= client_calls.LONGEST_PAUSE_S
+    assert pause_s(1) < pause_s(4) <= client_calls.MAX_PAUSE_S
     assert pause_s(1, httpx.Response(429, headers={"Retry-After": "7"})) == 7
     assert pause_s(1, httpx.Response(429, headers={"Retry-After": "99999"})) == 60
     assert pause_s(1, httpx.Response(429, headers={"Retry-After": "Wed, 21 Oct"})) < 1
@@ -203,19 +176,21 @@ def test_a_wrong_server_is_named(server: str) -> None:
 
 @pytest.mark.parametrize("end", ["completed", "failed", "cancelled", "waiting_approval"])
 def test_waiting_ends_with_the_session_or_at_a_person(end: str) -> None:
-    script = Script(ok(session("queued")), ok(session("running")), ok(session(end)))
+    script = Script(
+        ok(session_json(state="queued")), ok(session_json(state="running")), ok(session_json(state=end))
+    )
     assert plain(script).wait("s1").state == end
 
 
 def test_waiting_ends_with_the_time_given() -> None:
     with pytest.raises(WaitError, match="still running"):
-        plain(Script(ok(session("running")))).wait("s1", timeout_s=0.05)
+        plain(Script(ok(session_json(state="running")))).wait("s1", timeout_s=0.05)
 
 
 def test_pages_are_walked() -> None:
     pages = [
-        ok({"items": [session()] * 2, "next_cursor": "c1"}),
-        ok({"items": [session()], "next_cursor": None}),
+        ok({"items": [session_json()] * 2, "next_cursor": "c1"}),
+        ok({"items": [session_json()], "next_cursor": None}),
     ]
     script = Script(*pages)
     assert len(list(plain(script).all_sessions(state="queued"))) == 3
@@ -289,22 +264,10 @@ class Store:
         self.loses = loses
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        trace = {
-            "id": "t1",
-            "name": "n",
-            "owner": "me",
-            "state": "open",
-            "created_at": "2026-11-16T00:00:00Z",
-            "completed_at": None,
-            "expires_at": "2026-11-16T00:00:00Z",
-            "reference": "trace:t1",
-            "analysis": None,
-            "error": None,
-        }
         if request.method == "PUT":
             return self._put(request)
         files = [{"name": name, "received_bytes": len(held)} for name, held in self.files.items()]
-        return httpx.Response(200, json=trace | {"files": files})
+        return httpx.Response(200, json=trace_json(files=files))
 
     def _put(self, request: httpx.Request) -> httpx.Response:
         name, offset = request.url.path.rpartition("/")[2], int(request.url.params["offset"])
@@ -374,10 +337,12 @@ def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
             numbers = [event.seq async for event in client.events("s1")]
         async with AsyncClient(SERVER, transport=httpx.MockTransport(store)) as client:
             await client.upload(folder, part_bytes=1000)
-        ending = Script(ok(session("queued")), LOST, ok(session("completed")))
+        ending = Script(ok(session_json(state="queued")), LOST, ok(session_json(state="completed")))
         async with AsyncClient(SERVER, transport=httpx.MockTransport(ending)) as client:
             state = (await client.wait("s1")).state
-        pages = Script(ok({"items": [session()], "next_cursor": "c"}), ok({"items": [], "next_cursor": None}))
+        pages = Script(
+            ok({"items": [session_json()], "next_cursor": "c"}), ok({"items": [], "next_cursor": None})
+        )
         async with AsyncClient(SERVER, transport=httpx.MockTransport(pages)) as client:
             count = len([one async for one in client.all_sessions()])
         return numbers, store.files, state, count
@@ -388,8 +353,39 @@ def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
     assert (state, count) == ("completed", 1)
 
 
-def test_both_clients_have_the_same_methods() -> None:
-    def names(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
+def test_the_client_is_the_one_made_from_the_asynchronous_one() -> None:
+    assert (FOLDER / "client.py").read_text() == make_client(), "run: make client"
 
-    assert names(Client) == names(AsyncClient)
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rank0.json",
+        "rank0.json.gz",
+        "r.sqlite",
+        "r.sqlite3",
+        "r.xplane.pb",
+        ".r.json",
+        "r.overhead.json",
+        "r.txt",
+    ],
+)
+def test_client_and_server_agree_on_what_is_a_trace(name: str) -> None:
+    assert is_trace_name(name) == server_folder.is_trace_name(name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": 7},
+        {"priority": True},
+        {"state": "lost"},
+        {"created_at": 1.5},
+        {"labels": []},
+        {"speedup": "2x"},
+    ],
+)
+def test_a_session_with_a_field_of_another_type_is_refused(change: dict[str, Any]) -> None:
+    (name,) = change
+    with pytest.raises(ValueError, match=f"SessionWithRequest.{name}"):
+        SessionWithRequest.from_json(session_json() | change)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from asap_client.capture import CaptureSchedule
+from asap_client.errors import InputError
 from asap_client.run_script import insert_capture
-from tools.errors import InputError
 
 INSERTED = ["-m", "asap_client.run_script", "--out", "out", "--wait", "3", "--warmup", "1", "--active", "3"]
 
