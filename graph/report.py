@@ -21,7 +21,7 @@ from tools.recommend.report import (
 )
 from tools.scenario import Plan
 from tools.scenario.spec import Result
-from tools.trace.profile import Profile
+from tools.trace.report import Profile
 
 DecisionAction = Literal["approve", "reject", "edit", "submit"]
 TrialStatus = Literal["measured", "failed", "cancelled", "refused"]

@@ -125,7 +125,7 @@ class Tools:
         """Find where the time of profiled training steps goes, and why, from a folder of profiler traces."""
         from tools.trace.report import analyse_folder
 
-        found = analyse_folder(self._below(folder, "folder")).data
+        found = analyse_folder(self._below(folder, "folder")).report.model_dump()
         shown = {name: found[name][:MOST_LISTED] for name in LISTS}
         left_out = {name: len(found[name]) - MOST_LISTED for name in LISTS if len(found[name]) > MOST_LISTED}
         return {**_picked(found, DIAGNOSIS), **shown, "left_out": left_out, "ranks": len(found["ranks"])}

@@ -166,25 +166,25 @@ class Analyses:
                 self._begun.discard(id)
 
     def _analyse(self, id: str) -> None:
-        from service.render.trace_figures import DRAWING, drawing_of
         from tools.trace.report import analyse_folder
 
         analysis, error = None, None
         try:
-            report = analyse_folder(self._uploads.folder(id))
-            analysis = {**report.data, DRAWING: drawing_of(report.profile)}
+            report = analyse_folder(self._uploads.folder(id)).drawn()
+            if report.diagnosis is not None:
+                analysis = report.model_dump()
+            else:
+                unreadable = [file.model_dump() for file in report.unreadable]
+                error = {"kind": "input", "message": NOTHING_READABLE, "unreadable": unreadable}
         except AsapError as refused:
-            # The server's own path stands in the message.
+            # The message contains the server's own path.
             error = {
                 "kind": "input",
                 "message": str(refused).replace(str(self._uploads.folder(id)), "the upload"),
             }
-        except Exception:  # kept too: it would fail again, and whoever waits for it would wait for ever
+        except Exception:  # stored too: a retry would fail again, and clients would wait forever
             log.exception("analysis failed", extra={"trace": id})
             error = {"kind": "unexpected", "message": UNEXPECTED}
-        if analysis is not None and analysis["diagnosis"] is None:
-            unreadable = analysis["unreadable"]
-            analysis, error = None, {"kind": "input", "message": NOTHING_READABLE, "unreadable": unreadable}
         with self._database.begin() as conn:
             set_analysis(conn, id, analysis, error)
 

@@ -13,20 +13,19 @@ from tools.cost.encode import scenario_device
 from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.scenario import Scenario, parse_scenario
-from tools.trace.calibrate import PredictionCheck, check_prediction
 from tools.trace.classify import CommunicationPatterns, load_patterns, with_user_kernels
-from tools.trace.compare import compare
+from tools.trace.compare import PredictionCheck, check_prediction, compare
 from tools.trace.folder import Progress
-from tools.trace.report import TraceReport, analyse_folder
+from tools.trace.report import TraceAnalysis, analyse_folder
 
 HELP = """\
 Find where the time of profiled training steps goes, and why.
 
-DIR is a folder of PyTorch profiler traces, one a rank (*.json, *.json.gz). Exports of Nsight Systems
+DIR is a folder of PyTorch profiler traces, one per rank (*.json, *.json.gz). Exports of Nsight Systems
 (*.sqlite), JAX profiles (*.xplane.pb) and rank summaries of 'asap profile' are read too. A file that cannot
 be read is listed with the reason; the others are analysed.
 
-With --scenario the measured step is set beside the predicted one, term by term, and the cost model is
+With --scenario the measured step is compared with the predicted one, term by term, and the cost model is
 calibrated to this cluster: 'asap predict --calibration FILE' takes what --calibration-out wrote.
 
 Examples:
@@ -47,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--calibration-out", metavar="FILE", help="write what the traces measured of the cluster (--scenario)"
     )
-    parser.add_argument("--device", metavar="NAME", help="catalogue name, when the traces do not tell")
+    parser.add_argument("--device", metavar="NAME", help="catalogue name, if the traces do not contain it")
     parser.add_argument(
         "--communication-pattern",
         metavar="REGEX",
@@ -63,18 +62,18 @@ def run(args: Namespace) -> int:
     patterns = with_user_kernels(load_patterns(), args.communication_pattern)
     scenario = _read_scenario(args)
     device = _find_device(args.device) or (scenario_device(scenario.cluster) if scenario else None)
-    report = _analyse("DIR", args.folder, patterns, device, args.workers)
+    before = _analyse("DIR", args.folder, patterns, device, args.workers)
     after = _analyse("--compare", args.compare, patterns, device, args.workers) if args.compare else None
-    check = check_prediction(report.profile.ranks, scenario) if scenario else None
+    check = check_prediction(before.profile.ranks, scenario) if scenario else None
     if args.html:
-        _write(args.html, "--html", _render(report, after, check))
+        _write(args.html, "--html", _render(before, after, check))
     if args.calibration_out and check:
         _write(
             args.calibration_out,
             "--calibration-out",
             json.dumps(check.calibration.to_data(), indent=2) + "\n",
         )
-    _print(report, after, check, as_json=args.json)
+    _print(before, after, check, as_json=args.json)
     return 0
 
 
@@ -95,21 +94,21 @@ def _find_device(name: str | None) -> Device | None:
 
 def _analyse(
     argument: str, folder: str, patterns: CommunicationPatterns, device: Device | None, workers: int | None
-) -> TraceReport:
+) -> TraceAnalysis:
     with _progress_bar(folder) as progress:
         try:
-            report = analyse_folder(Path(folder), patterns, device, progress, workers)
+            analysis = analyse_folder(Path(folder), patterns, device, progress, workers)
         except InputError as error:
             raise InputError(argument, error.given, error.allowed) from None
-    if not report.profile.ranks:
-        file, reason = report.profile.unreadable[0]
-        raise InputError(argument, folder, f"has no readable trace ({file}: {reason})")
-    return report
+    if not analysis.profile.ranks:
+        first = analysis.profile.unreadable[0]
+        raise InputError(argument, folder, f"has no readable trace ({first.file}: {first.reason})")
+    return analysis
 
 
 @contextmanager
 def _progress_bar(folder: str) -> Iterator[Progress | None]:
-    """On standard error, and only where somebody sees it."""
+    """On standard error, and only if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -127,30 +126,33 @@ def _progress_bar(folder: str) -> Iterator[Progress | None]:
 
 
 def _print(
-    report: TraceReport, after: TraceReport | None, check: PredictionCheck | None, *, as_json: bool
+    before: TraceAnalysis, after: TraceAnalysis | None, check: PredictionCheck | None, *, as_json: bool
 ) -> None:
-    change = compare(report.profile.ranks, after.profile.ranks) if after else None
+    change = compare(before.profile.ranks, after.profile.ranks) if after else None
     if as_json:
-        predicted = {"comparison": check.data} if check else {}
-        changed = {"after": after.data, "change": change} if after else {}
-        write_json_line({**report.data, **predicted, **changed})
+        output = before.report.model_dump()
+        if check:
+            output["comparison"] = check.comparison.model_dump()
+        if after and change:
+            output |= {"after": after.report.model_dump(), "change": change.model_dump()}
+        write_json_line(output)
         return
     from rich.console import Console
 
     from service.cli.diagnose_tables import print_change, print_prediction, print_report
 
     console = Console()
-    print_report(console, report.data)
+    print_report(console, before.report)
     if check is not None:
-        print_prediction(console, check.data)
+        print_prediction(console, check.comparison)
     if change is not None:
         print_change(console, change)
 
 
-def _render(report: TraceReport, after: TraceReport | None, check: PredictionCheck | None) -> str:
+def _render(before: TraceAnalysis, after: TraceAnalysis | None, check: PredictionCheck | None) -> str:
     from service.render.diagnose_page import render_page
 
-    return render_page(report, after, check)
+    return render_page(before, after, check)
 
 
 def _write(path: str, option: str, text: str) -> None:

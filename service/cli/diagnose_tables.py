@@ -1,52 +1,53 @@
 """The terminal output of `asap diagnose`: the verdict, tables with bars, and measured against predicted."""
 
-from typing import Any
-
 from rich.console import Console, Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from service.cli.io import said
+from service.render.text import signed_percent
+from tools.trace.alignment import CollectiveSummary, Straggler
+from tools.trace.breakdown import BreakdownUs
+from tools.trace.calibrate import MeasuredCoefficient
+from tools.trace.compare import PredictionComparison, TraceChange
+from tools.trace.diagnosis import ProfileDiagnosis
+from tools.trace.rank_profile import RankReport
+from tools.trace.report import TraceReport
+from tools.trace.roofline import RoofReport
 
 _NEAR_RATIO = 0.1
 
 
-def print_prediction(console: Console, comparison: dict[str, Any]) -> None:
+def print_prediction(console: Console, comparison: PredictionComparison) -> None:
     """The comparison, then what it makes of the cost model."""
     console.print(_term_table(comparison))
-    console.print(_coefficient_table(comparison["coefficients"]))
-    for note in comparison["notes"]:
+    console.print(_coefficient_table(comparison.coefficients))
+    for note in comparison.notes:
         console.print(said(note, style="dim"))
 
 
-def _term_table(comparison: dict[str, Any]) -> Table:
+def _term_table(comparison: PredictionComparison) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"\nMeasured and predicted, ms of one {comparison['per']}"
+    table.title = f"\nMeasured and predicted, ms of one {comparison.per}"
     table.add_column("term", no_wrap=True)
     for name in ("measured", "predicted", "error", "calibrated", "error"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in (*comparison["terms"], comparison["step_time"]):
+    for row in (*comparison.terms, comparison.step_time):
         table.add_row(
-            row["term"],
-            _milliseconds(row["measured_s"]),
-            _milliseconds(row["predicted_s"]),
-            _error_text(row["predicted_error_ratio"]),
-            _milliseconds(row["calibrated_s"]),
-            _error_text(row["calibrated_error_ratio"]),
-            style="bold" if row["term"] == "step_time" else None,
+            row.term,
+            _milliseconds(row.measured_s),
+            _milliseconds(row.predicted_s),
+            _error_text(row.predicted_error_ratio),
+            _milliseconds(row.calibrated_s),
+            _error_text(row.calibrated_error_ratio),
+            style="bold" if row.term == "step_time" else None,
         )
     return table
 
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:,.1f}"
-
-
-def signed_percent(ratio: float) -> str:
-    """Without a sign where it rounds to nothing."""
-    text = f"{ratio:+.0%}"
-    return "0%" if text in ("+0%", "-0%") else text
 
 
 def _error_text(ratio: float | None) -> Text:
@@ -56,17 +57,17 @@ def _error_text(ratio: float | None) -> Text:
     return Text(signed_percent(ratio), style="green" if abs(ratio) <= _NEAR_RATIO else "red")
 
 
-def _coefficient_table(coefficients: list[dict[str, Any]]) -> Table:
+def _coefficient_table(coefficients: list[MeasuredCoefficient]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     table.title = "\nThe cost model, calibrated to this cluster"
     table.add_column("constant", no_wrap=True)
     for name in ("default", "measured"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("from")
-    for one in coefficients:
-        mark = " (its bound)" if one["is_bounded"] else ""
-        figures = (f"{one['default']:.3g}", f"{one['value']:.3g}")
-        table.add_row(one["name"], *figures, said(f"{one['source']}{mark}"))
+    for constant in coefficients:
+        mark = " (its bound)" if constant.is_bounded else ""
+        figures = (f"{constant.default:.3g}", f"{constant.value:.3g}")
+        table.add_row(constant.name, *figures, said(f"{constant.source}{mark}"))
     return table
 
 
@@ -84,34 +85,35 @@ _MAX_ROWS = 24
 _COLLECTIVES = "Collectives: times are means over ranks, GB/s is on the bus"
 
 
-def print_report(console: Console, data: dict[str, Any]) -> None:
+def print_report(console: Console, report: TraceReport) -> None:
     """Verdict first, then the evidence."""
-    console.print(_verdict(data["diagnosis"]))
-    console.print(_rank_table(data["ranks"]))
+    if report.diagnosis is not None:
+        console.print(_verdict(report.diagnosis))
+    console.print(_rank_table(report.ranks))
     console.print(_legend())
-    if data["collectives"]:
-        console.print(_collective_table(data["collectives"]))
-    if data["stragglers"]:
-        console.print(_straggler_table(data["stragglers"]))
-    if points := _worst_points(data["ranks"]):
+    if report.collectives:
+        console.print(_collective_table(report.collectives))
+    if report.stragglers:
+        console.print(_straggler_table(report.stragglers))
+    if points := _worst_points(report.ranks):
         console.print(_roofline_table(points))
-    console.print(_host_table(data["ranks"]))
-    _print_notes(console, data)
+    console.print(_host_table(report.ranks))
+    _print_notes(console, report)
 
 
-def _verdict(diagnosis: dict[str, Any]) -> Panel:
-    lines = [said(diagnosis["summary"])]
-    lines += [said(f"• {item['says']}", style="dim") for item in diagnosis["evidence"]]
-    lines += [said(f"also {item['bottleneck']}: {item['why']}") for item in diagnosis["competing_causes"]]
-    lines += [said(f"next: {item}", style="italic") for item in diagnosis["next_to_profile"]]
+def _verdict(diagnosis: ProfileDiagnosis) -> Panel:
+    lines = [said(diagnosis.summary)]
+    lines += [said(f"• {item.says}", style="dim") for item in diagnosis.evidence]
+    lines += [said(f"also {item.bottleneck}: {item.why}") for item in diagnosis.competing_causes]
+    lines += [said(f"next: {item}", style="italic") for item in diagnosis.next_to_profile]
     title = (
-        f"[bold]{diagnosis['bottleneck']}[/bold] costs {diagnosis['severity']:.0%} of the step"
-        f" (confidence {diagnosis['confidence']:.2f})"
+        f"[bold]{diagnosis.bottleneck}[/bold] costs {diagnosis.severity:.0%} of the step"
+        f" (confidence {diagnosis.confidence:.2f})"
     )
     return Panel(Group(*lines), title=title, title_align="left")
 
 
-def _rank_table(ranks: list[dict[str, Any]]) -> Table:
+def _rank_table(ranks: list[RankReport]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     for name in ("rank", "total ms", "compute", "comm.", "copies", "idle", "overlap"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -123,24 +125,24 @@ def _rank_table(ranks: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _rank_row(rank: dict[str, Any]) -> list[str]:
-    total = rank["total_us"] or 1.0
-    shares = (rank[key] / total for key in ("compute_us", "exposed_communication_us", "memory_us", "idle_us"))
-    overlap = rank["overlap_ratio"]
+def _rank_row(rank: RankReport) -> list[str]:
+    total = rank.total_us or 1.0
+    terms_us = (rank.compute_us, rank.exposed_communication_us, rank.memory_us, rank.idle_us)
+    overlap = rank.overlap_ratio
     return [
-        str(rank["rank"]),
-        f"{rank['total_us'] / 1000:,.1f}",
-        *(f"{share:.1%}" for share in shares),
+        str(rank.rank),
+        f"{rank.total_us / 1000:,.1f}",
+        *(f"{us / total:.1%}" for us in terms_us),
         "-" if overlap is None else f"{overlap:.0%}",
     ]
 
 
-def stacked_bar(rank: dict[str, Any]) -> Text:
+def stacked_bar(breakdown: BreakdownUs) -> Text:
     """One coloured bar; rounding never changes its length."""
-    total = rank["total_us"] or 1.0
+    total = breakdown.total_us or 1.0
     bar, drawn, reached = Text(), 0, 0.0
     for key, _, colour, sign in _TERMS:
-        reached += rank[key] / total * _BAR_WIDTH
+        reached += getattr(breakdown, key) / total * _BAR_WIDTH
         width = max(0, round(reached) - drawn)
         bar.append(sign * width, style=colour)
         drawn += width
@@ -154,24 +156,24 @@ def _legend() -> Text:
     return legend.append("\n")
 
 
-def _collective_table(entries: list[dict[str, Any]]) -> Table:
+def _collective_table(collectives: list[CollectiveSummary]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title=_COLLECTIVES, title_justify="left")
     table.add_column("kind", no_wrap=True)
     table.add_column("group", no_wrap=True)
     for name in ("MB", "count", "ms", "transfer", "waiting", "GB/s", "link"):
         table.add_column(name, justify="right", no_wrap=True)
-    for entry in entries[:8]:
-        size = entry["message_bytes"]
+    for collective in collectives[:8]:
+        size = collective.message_bytes
         table.add_row(
-            said(entry["kind"]),
-            said(_short_group(entry["group"])),
+            said(collective.kind),
+            said(_short_group(collective.group)),
             _number(None if size is None else size / 1e6, 2),
-            str(entry["count"]),
-            _number(entry["time_us"] / 1000, 1),
-            ("≤" if entry["transfer_is_upper_bound"] else "") + _number(entry["transfer_us"] / 1000, 1),
-            _number(None if entry["waiting_us"] is None else entry["waiting_us"] / 1000, 1),
-            _number(entry["bus_bandwidth_gbytes_per_s"], 1),
-            _significant(entry["link_gbytes_per_s"]),
+            str(collective.count),
+            _number(collective.time_us / 1000, 1),
+            ("≤" if collective.transfer_is_upper_bound else "") + _number(collective.transfer_us / 1000, 1),
+            _number(None if collective.waiting_us is None else collective.waiting_us / 1000, 1),
+            _number(collective.bus_bandwidth_gbytes_per_s, 1),
+            _significant(collective.link_gbytes_per_s),
         )
     return table
 
@@ -180,38 +182,38 @@ def _short_group(group: str) -> str:
     return "-" if group == "group not recorded" else group.removeprefix("ranks ")[:16]
 
 
-def _straggler_table(stragglers: list[dict[str, Any]]) -> Table:
+def _straggler_table(stragglers: list[Straggler]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title="\nStragglers", title_justify="left")
     for name in ("rank", "arrives last", "late by ms", "in total ms"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("because")
-    for one in stragglers[:8]:
+    for straggler in stragglers[:8]:
         table.add_row(
-            str(one["rank"]),
-            f"{one['arrives_last_ratio']:.0%}",
-            f"{one['late_by_us'] / 1000:.2f}",
-            f"{one['late_total_us'] / 1000:.1f}",
-            said(one["cause"]),
+            str(straggler.rank),
+            f"{straggler.arrives_last_ratio:.0%}",
+            f"{straggler.late_by_us / 1000:.2f}",
+            f"{straggler.late_total_us / 1000:.1f}",
+            said(straggler.cause),
         )
     return table
 
 
-def _worst_points(ranks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _worst_points(ranks: list[RankReport]) -> list[RoofReport]:
     """The five that lose most over all ranks, each op and shape once."""
-    best: dict[tuple[str, str], dict[str, Any]] = {}
+    best: dict[tuple[str, str], RoofReport] = {}
     for rank in ranks:
-        for point in rank["roofline"]:
-            key = (point["op"], point["shape"])
+        for point in rank.roofline:
+            key = (point.op, point.shape)
             if key not in best or _loss(point) > _loss(best[key]):
                 best[key] = point
     return sorted(best.values(), key=lambda point: -_loss(point))[:5]
 
 
-def _loss(point: dict[str, Any]) -> float:
-    return float(point["time_us"] if point["lost_us"] is None else point["lost_us"])
+def _loss(point: RoofReport) -> float:
+    return float(point.time_us if point.lost_us is None else point.lost_us)
 
 
-def _roofline_table(points: list[dict[str, Any]]) -> Table:
+def _roofline_table(points: list[RoofReport]) -> Table:
     table = Table(
         box=None,
         pad_edge=False,
@@ -225,13 +227,13 @@ def _roofline_table(points: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True, min_width=7)
     for point in points:
         table.add_row(
-            said(_short_op(point["op"])),
-            said(f"{point['shape']} {point['precision']}"),
-            _significant(point["achieved_tflops"]),
-            _significant(point["roof_tflops"]),
-            point["bound"] or "-",
-            _number(point["time_us"] / 1000, 2),
-            _number(None if point["lost_us"] is None else point["lost_us"] / 1000, 2),
+            said(_short_op(point.op)),
+            said(f"{point.shape} {point.precision}"),
+            _significant(point.achieved_tflops),
+            _significant(point.roof_tflops),
+            point.bound or "-",
+            _number(point.time_us / 1000, 2),
+            _number(None if point.lost_us is None else point.lost_us / 1000, 2),
         )
     return table
 
@@ -244,55 +246,55 @@ def _short_op(name: str) -> str:
     return short[:20]
 
 
-def _host_table(ranks: list[dict[str, Any]]) -> Table:
+def _host_table(ranks: list[RankReport]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", title="\nHost", title_justify="left")
     columns = ("rank", "launches", "µs each", "queue depth", "syncs", "sync ms", "loader ms", "small kernels")
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     for rank in ranks[:_MAX_ROWS]:
-        host = rank["host"]
+        host = rank.host
         table.add_row(
-            str(rank["rank"]),
-            f"{host['launches']:,}",
-            _number(host["launch_mean_us"], 1),
-            _number(host["queue_depth_median"], 0),
-            str(host["synchronisations"]),
-            _number(host["synchronisation_us"] / 1000, 2),
-            _number(host["data_loading_us"] / 1000, 1),
-            f"{host['small_kernel_ratio']:.0%}",
+            str(rank.rank),
+            f"{host.launches:,}",
+            _number(host.launch_mean_us, 1),
+            _number(host.queue_depth_median, 0),
+            str(host.synchronisations),
+            _number(host.synchronisation_us / 1000, 2),
+            _number(host.data_loading_us / 1000, 1),
+            f"{host.small_kernel_ratio:.0%}",
         )
     return table
 
 
-def _print_notes(console: Console, data: dict[str, Any]) -> None:
-    for rank in data["ranks"]:
-        for note in rank["notes"]:
-            console.print(said(f"rank {rank['rank']}: {note}", style="dim"))
-    by_order = [str(rank["rank"]) for rank in data["ranks"] if rank["rank_source"] == "order"]
+def _print_notes(console: Console, report: TraceReport) -> None:
+    for rank in report.ranks:
+        for note in rank.notes:
+            console.print(said(f"rank {rank.rank}: {note}", style="dim"))
+    by_order = [str(rank.rank) for rank in report.ranks if rank.rank_source == "order"]
     if by_order:
         console.print(Text(f"ranks numbered by the order of the files: {', '.join(by_order)}", style="dim"))
-    for one in data["unreadable"]:
-        console.print(said(f"unreadable: {one['file']}: {one['reason']}", style="red"))
+    for unreadable in report.unreadable:
+        console.print(said(f"unreadable: {unreadable.file}: {unreadable.reason}", style="red"))
 
 
-def print_change(console: Console, change: dict[str, Any]) -> None:
+def print_change(console: Console, change: TraceChange) -> None:
     """Each term before and after."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"\nBefore and after, µs per {change['per']}"
+    table.title = f"\nBefore and after, µs per {change.per}"
     for name in ("term", "before", "after", "change", "ratio"):
         table.add_column(name, justify="left" if name == "term" else "right", no_wrap=True)
-    for term in change["terms"]:
-        worse = term["change_us"] > 0
+    for term in change.terms:
+        worse = term.change_us > 0
         table.add_row(
-            term["term"],
-            f"{term['before_us']:,.1f}",
-            f"{term['after_us']:,.1f}",
-            Text(f"{term['change_us']:+,.1f}", style="red" if worse else "green"),
-            _number(term["ratio"], 2),
+            term.term,
+            f"{term.before_us:,.1f}",
+            f"{term.after_us:,.1f}",
+            Text(f"{term.change_us:+,.1f}", style="red" if worse else "green"),
+            _number(term.ratio, 2),
         )
     console.print(table)
-    if change["speedup"] is not None:
-        console.print(f"speed-up {change['speedup']:.3f}")
+    if change.speedup is not None:
+        console.print(f"speed-up {change.speedup:.3f}")
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -268,8 +268,8 @@ def _record(desk: Desk, workload: Workload, described: Data, source: Source) -> 
     if source.is_metrics:
         night = read_metrics_night(described, source.path)
     else:
-        night, report = read_profile_night(described, source.path)
-        diagnosis = diagnosis_of(report.data)
+        night, analysis = read_profile_night(described, source.path)
+        diagnosis = diagnosis_of(analysis.report.model_dump())
     with desk.database.begin() as conn:
         add_night(conn, desk.tenant, workload.name, night)
     return night, diagnosis

@@ -4,208 +4,203 @@ Names from traces are untrusted: everything is escaped, in the page and in the s
 """
 
 import json
-from html import escape
-from typing import Any
+from dataclasses import dataclass
 
-from service.cli.diagnose_tables import signed_percent
-from service.render.diagnose_figures import (
+from jinja2 import PackageLoader
+from markupsafe import Markup
+
+from service.render.html import make_environment
+from service.render.plotly import Figure
+from service.render.text import signed_percent
+from service.render.trace_figures import (
     COLOURS,
-    Figure,
-    collectives_figure,
-    memory_figure,
-    roofline_figure,
+    KINDS,
+    allocated_memory_figure,
+    measured_collectives_figure,
+    measured_roofline_figure,
     terms_figure,
     timeline_figure,
     waiting_figure,
 )
-from tools.trace.calibrate import PredictionCheck
-from tools.trace.compare import compare
-from tools.trace.report import TraceReport
+from tools.trace.compare import PredictionCheck, TermComparison, compare
+from tools.trace.rank_profile import find_device
+from tools.trace.report import DrawnReport, TraceAnalysis
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; }
-body { margin: 0 auto; max-width: 1100px; padding: 24px; }
-h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 32px 0 8px; }
-.verdict { border-left: 6px solid #d1495b; background: #f7f8fa; padding: 14px 20px; margin: 16px 0; }
-.verdict b { font-size: 20px; } .muted { color: #5b6470; } ul { margin: 8px 0; padding-left: 20px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 14px; }
-th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid #e4e7eb; }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; } .wide { overflow-x: auto; }
-.legend span { display: inline-block; margin-right: 18px; }
-.legend i { display: inline-block; width: 12px; height: 12px; margin-right: 6px; border-radius: 2px; }
-"""
+TEMPLATE = "diagnose.html.jinja"
+PAINT = {
+    "--page": "#ffffff", "--card": "#f6f7f9", "--ink": "#1c2026", "--soft": "#59616d", "--rule": "#dde1e7",
+    "--edge": "#8b94a1", "--compute": "#33658a", "--memory_bound_ops": "#8fb7d6", "--optimizer": "#7b9c75",
+    "--tp_comm_exposed": "#b94a34", "--cp_comm_exposed": "#e39b77", "--ep_comm_exposed": "#94558a",
+    "--dp_comm_exposed": "#e0a93b",
+}  # fmt: skip
+"""The colours that the web pages take from their stylesheet."""
+MAX_RANKS_WITH_KERNELS = 8
+MAX_NAME_CHARACTERS = 140
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    notes: list[str]
 
 
 def render_page(
-    report: TraceReport, after: TraceReport | None = None, check: PredictionCheck | None = None
+    analysis: TraceAnalysis, after: TraceAnalysis | None = None, check: PredictionCheck | None = None
 ) -> str:
     """The whole page as text."""
     from plotly.offline import get_plotlyjs
 
-    body = [
-        f"<h1>Diagnosis of {escape(report.profile.folder)}</h1>",
-        _verdict(report.data["diagnosis"]),
-        _change(report, after) if after else "",
-        _prediction(check.data) if check else "",
-        _legend(),
-        *_figures(report),
-        _rank_table(report.data["ranks"]),
-        _straggler_table(report.data["stragglers"]),
-        _top_table(report.data["ranks"]),
-        _constants(check.data) if check else "",
-        _unreadable(report.data["unreadable"]),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>asap diagnose</title><style>{_STYLE}</style><script>{get_plotlyjs()}</script></head>"
-        f"<body>{''.join(body)}</body></html>\n"
+    report = analysis.drawn()
+    figures = {title: _as_script(figure) for title, figure in _figures(report, analysis).items()}
+    template = make_environment(PackageLoader("service.render")).get_template(TEMPLATE)
+    return template.render(
+        folder=analysis.profile.folder,
+        diagnosis=report.diagnosis,
+        comparisons=[*_change_tables(analysis, after), *_prediction_tables(check)],
+        legend={kind: PAINT[colour] for kind, colour in zip(KINDS, COLOURS, strict=True)},
+        figures=figures,
+        tables=[*_trace_tables(report), *_calibration_tables(check), _unreadable_table(report)],
+        plotly=Markup(get_plotlyjs()),
     )
 
 
-def _figures(report: TraceReport) -> list[str]:
-    ranks = report.profile.ranks
-    figures: list[Figure | None] = [
-        timeline_figure(ranks),
-        terms_figure(report.data["ranks"]),
-        waiting_figure(report.data["collectives"]),
-        collectives_figure(report.data["collectives"]),
-        roofline_figure(ranks, report.device),
-        memory_figure(ranks),
-    ]
-    drawn = [one for one in figures if one is not None and one["data"]]
-    return [_figure(number, one) for number, one in enumerate(drawn)]
+def _figures(report: DrawnReport, analysis: TraceAnalysis) -> dict[str, Figure]:
+    """By title; those without data are left out."""
+    named = next((rank.device for rank in report.ranks if rank.device), None)
+    device = analysis.device or find_device(named)
+    figures = {
+        "Timeline": timeline_figure(report.drawing.strips) if report.drawing.strips else None,
+        "Where the time goes": terms_figure(report.ranks),
+        "Transfer and waiting": waiting_figure(report.collectives),
+        "Collectives": measured_collectives_figure(report.collectives),
+        "Roofline": measured_roofline_figure(report.drawing.points, device),
+        "Memory": allocated_memory_figure(report.ranks),
+    }
+    return {title: figure for title, figure in figures.items() if figure is not None}
 
 
-def _figure(number: int, figure: Figure) -> str:
+def _as_script(figure: Figure) -> Markup:
     # "</script>" inside a kernel's name would end the script: no "<" is left in the data.
-    data = json.dumps(figure, allow_nan=False).replace("<", "\\u003c")
-    return (
-        f'<div id="figure{number}"></div><script>(function () {{ var figure = {data};'
-        f' Plotly.newPlot("figure{number}", figure.data, figure.layout,'
-        " {responsive: true, displayModeBar: false}); })();</script>"
-    )
+    return Markup(json.dumps(_paint(figure), allow_nan=False).replace("<", "\\u003c"))
 
 
-def _verdict(diagnosis: dict[str, Any]) -> str:
-    items = "".join(f"<li>{escape(one['says'])}</li>" for one in diagnosis["evidence"])
-    also = "".join(
-        f"<p>Also <strong>{escape(one['bottleneck'])}</strong>: {escape(one['why'])}.</p>"
-        for one in diagnosis["competing_causes"]
-    )
-    advice = "".join(f"<li>{escape(one)}</li>" for one in diagnosis["next_to_profile"])
-    more = f"<p class=muted>To be surer:</p><ul class=muted>{advice}</ul>" if advice else ""
-    return (
-        f'<div class="verdict"><b>{escape(diagnosis["bottleneck"])}</b> costs'
-        f" {diagnosis['severity']:.0%} of the step"
-        f' <span class="muted">(confidence {diagnosis["confidence"]:.2f})</span>'
-        f"<p>{escape(diagnosis['summary'])}.</p><ul>{items}</ul>{also}{more}</div>"
-    )
+def _paint(part: object) -> object:
+    """The same figure with every colour's name replaced by the colour."""
+    if isinstance(part, str):
+        return PAINT.get(part, part)
+    if isinstance(part, dict):
+        return {name: _paint(value) for name, value in part.items()}
+    return [_paint(value) for value in part] if isinstance(part, list | tuple) else part
 
 
-def _legend() -> str:
-    entries = "".join(
-        f'<span><i style="background:{colour}"></i>{name}</span>' for name, colour in COLOURS.items()
-    )
-    return f'<p class="legend">{entries}</p>'
-
-
-def _table(title: str, columns: list[str], rows: list[list[str]]) -> str:
-    if not rows:
-        return ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<h2>{escape(title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _rank_table(ranks: list[dict[str, Any]]) -> str:
-    keys = (
-        "total_us",
-        "compute_us",
-        "exposed_communication_us",
-        "memory_us",
-        "idle_host_us",
-        "idle_waiting_us",
-    )
-    columns = ["rank", "total ms", "compute", "exposed comm.", "copies", "idle, host late", "idle, waiting"]
-    rows = [
-        [f"{rank['rank']} ({rank['file']})", *(f"{rank[key] / 1000:,.3f}" for key in keys)] for rank in ranks
+def _trace_tables(report: DrawnReport) -> list[Table]:
+    ranks = [
+        [
+            f"{rank.rank} ({rank.file})",
+            *(
+                f"{us / 1000:,.3f}"
+                for us in (
+                    rank.total_us,
+                    rank.compute_us,
+                    rank.exposed_communication_us,
+                    rank.memory_us,
+                    rank.idle_host_us,
+                    rank.idle_waiting_us,
+                )
+            ),
+        ]
+        for rank in report.ranks
     ]
-    return _table("Ranks", columns, rows)
+    stragglers = [
+        [
+            f"rank {straggler.rank}: {straggler.cause}",
+            f"{straggler.arrives_last_ratio:.1%}",
+            f"{straggler.late_by_us / 1000:.2f}",
+            f"{straggler.late_total_us / 1000:.1f}",
+        ]
+        for straggler in report.stragglers
+    ]
+    kernels = [
+        [
+            op.name[:MAX_NAME_CHARACTERS],
+            str(rank.rank),
+            op.work_class,
+            str(op.count),
+            f"{op.time_us / 1000:.2f}",
+        ]
+        for rank in report.ranks[:MAX_RANKS_WITH_KERNELS]
+        for op in rank.top_ops
+    ]
+    terms = ["rank", "total ms", "compute", "exposed comm.", "copies", "idle, host late", "idle, waiting"]
+    return [
+        Table("Ranks", terms, ranks, []),
+        Table("Stragglers", ["", "arrives last", "late by ms (mean)", "in total ms"], stragglers, []),
+        Table("Longest kernels", ["kernel", "rank", "class", "count", "ms"], kernels, []),
+    ]
 
 
-def _straggler_table(stragglers: list[dict[str, Any]]) -> str:
+def _unreadable_table(report: DrawnReport) -> Table:
+    rows = [[unreadable.file, unreadable.reason] for unreadable in report.unreadable]
+    return Table("Unreadable files", ["file", "reason"], rows, [])
+
+
+def _change_tables(analysis: TraceAnalysis, after: TraceAnalysis | None) -> list[Table]:
+    if after is None:
+        return []
+    change = compare(analysis.profile.ranks, after.profile.ranks)
     rows = [
         [
-            f"rank {one['rank']}: {one['cause']}",
-            f"{one['arrives_last_ratio']:.1%}",
-            f"{one['late_by_us'] / 1000:.2f}",
-            f"{one['late_total_us'] / 1000:.1f}",
+            term.term.replace("_", " "),
+            f"{term.before_us:,.1f}",
+            f"{term.after_us:,.1f}",
+            f"{term.change_us:+,.1f}",
         ]
-        for one in stragglers
+        for term in change.terms
     ]
-    return _table("Stragglers", ["", "arrives last", "late by ms (mean)", "in total ms"], rows)
+    title = f"Compared with {after.profile.folder} (µs per {change.per})"
+    return [Table(title, ["term", "before", "after", "change"], rows, [])]
 
 
-def _top_table(ranks: list[dict[str, Any]]) -> str:
-    rows = [
-        [
-            f"{op['name'][:140]}",
-            str(rank["rank"]),
-            op["class"],
-            str(op["count"]),
-            f"{op['time_us'] / 1000:.2f}",
-        ]
-        for rank in ranks[:8]
-        for op in rank["top_ops"]
-    ]
-    return _table("Longest kernels", ["kernel", "rank", "class", "count", "ms"], rows)
-
-
-def _unreadable(unreadable: list[dict[str, Any]]) -> str:
-    return _table(
-        "Unreadable files", ["file", "reason"], [[one["file"], one["reason"]] for one in unreadable]
-    )
-
-
-def _change(report: TraceReport, after: TraceReport) -> str:
-    change = compare(report.profile.ranks, after.profile.ranks)
-    rows = [
-        [
-            term["term"].replace("_", " "),
-            f"{term['before_us']:,.1f}",
-            f"{term['after_us']:,.1f}",
-            f"{term['change_us']:+,.1f}",
-        ]
-        for term in change["terms"]
-    ]
-    title = f"Compared with {after.profile.folder} (µs per {change['per']})"
-    return _table(title, ["term", "before", "after", "change"], rows)
-
-
-def _prediction(comparison: dict[str, Any]) -> str:
-    rows = [_prediction_row(row) for row in (*comparison["terms"], comparison["step_time"])]
+def _prediction_tables(check: PredictionCheck | None) -> list[Table]:
+    if check is None:
+        return []
+    comparison = check.comparison
+    rows = [_prediction_row(term) for term in (*comparison.terms, comparison.step_time)]
     columns = ["term", "measured ms", "predicted ms", "error", "calibrated ms", "error"]
-    notes = "".join(f'<p class="muted">{escape(note)}</p>' for note in comparison["notes"])
-    return _table(f"Measured and predicted, one {comparison['per']}", columns, rows) + notes
+    return [Table(f"Measured and predicted, one {comparison.per}", columns, rows, comparison.notes)]
 
 
-def _constants(comparison: dict[str, Any]) -> str:
+def _prediction_row(term: TermComparison) -> list[str]:
+    return [
+        term.term.replace("_", " "),
+        _milliseconds(term.measured_s),
+        _milliseconds(term.predicted_s),
+        _error(term.predicted_error_ratio),
+        _milliseconds(term.calibrated_s),
+        _error(term.calibrated_error_ratio),
+    ]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f}"
+
+
+def _error(ratio: float | None) -> str:
+    return "-" if ratio is None else signed_percent(ratio)
+
+
+def _calibration_tables(check: PredictionCheck | None) -> list[Table]:
+    if check is None:
+        return []
     rows = [
         [
-            f"{one['name']}: from {one['source']}" + (" (its bound)" if one["is_bounded"] else ""),
-            f"{one['default']:.3g}",
-            f"{one['value']:.3g}",
+            f"{constant.name}: from {constant.source}" + (" (its bound)" if constant.is_bounded else ""),
+            f"{constant.default:.3g}",
+            f"{constant.value:.3g}",
         ]
-        for one in comparison["coefficients"]
+        for constant in check.comparison.coefficients
     ]
-    return _table("The cost model, calibrated to this cluster", ["constant", "default", "measured"], rows)
-
-
-def _prediction_row(row: dict[str, Any]) -> list[str]:
-    errors = (row["predicted_error_ratio"], row["calibrated_error_ratio"])
-    before, after = ("-" if error is None else signed_percent(error) for error in errors)
-    measured, predicted, calibrated = (
-        f"{row[key] * 1000:,.1f}" for key in ("measured_s", "predicted_s", "calibrated_s")
-    )
-    return [row["term"].replace("_", " "), measured, predicted, before, calibrated, after]
+    title = "The cost model, calibrated to this cluster"
+    return [Table(title, ["constant", "default", "measured"], rows, [])]

@@ -78,6 +78,12 @@ def percent(ratio: float) -> str:
     return f"{ratio:.1%}"
 
 
+def signed_percent(ratio: float) -> str:
+    """Without a sign if it rounds to zero."""
+    text = f"{ratio:+.0%}"
+    return "0%" if text in ("+0%", "-0%") else text
+
+
 def times(ratio: float) -> str:
     return f"{ratio:.2f}x"
 

@@ -1,91 +1,24 @@
-"""Plotly figures of traces and of their predicted counterparts: ranks, timeline, lateness, roofline and
-collectives; and the data that is kept with an analysis to draw them.
+"""Plotly figures of traces and of their predicted counterparts: ranks, timeline, lateness, roofline,
+collectives, waiting and memory; `asap diagnose --html` and the web pages draw the same ones.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from service.render.plotly import OTHERS, PALETTE, Figure, axis, frame, label, line, log_axis, names_axis
 from service.render.terms import MEASURED
 from service.render.text import bytes_of, seconds
 from tools.hardware import Device
-from tools.trace.collectives import AlignedCollectives, align, aligned_starts_ns
-from tools.trace.folder import FolderProfile
-from tools.trace.rank_profile import RankProfile
-from tools.trace.report import describe_point
-
-DRAWING = "drawing"
-"""The key beside the parts of `asap diagnose --json`."""
-MOST_RANKS = 64
-MOST_POINTS = 200
-MOST_COLUMNS = 120
-
-Data = Mapping[str, Any]
-
-
-def drawing_of(profile: FolderProfile) -> dict[str, Any]:
-    """Strips of every rank, the longest operations of all ranks, and who came late to collectives."""
-    ranks = profile.ranks[:MOST_RANKS]
-    points = sorted(
-        (point for one in profile.ranks for point in one.roofline), key=lambda point: -point.time_ns
-    )
-    return {
-        "strips": [_strip(one) for one in ranks if one.timeline is not None],
-        "points": [describe_point(point) for point in points[:MOST_POINTS]],
-        "lateness": lateness([one for one in align(ranks) if one.is_synchronising]),
-    }
-
-
-def _strip(rank: RankProfile) -> dict[str, Any]:
-    line = rank.timeline
-    if line is None:
-        raise ValueError("a rank without a timeline has no strip")
-    return {
-        "rank": rank.rank,
-        "start_ms": line.start_ns / 1e6,
-        "end_ms": line.end_ns / 1e6,
-        "compute": line.compute,
-        "exposed_communication": line.exposed_communication,
-        "memory": line.memory,
-    }
-
-
-def lateness(aligned: Sequence[AlignedCollectives]) -> dict[str, Any] | None:
-    """How long after the first each rank came, in the order of time; None where nothing was synchronised."""
-    if not aligned:
-        return None
-    ranks = sorted({rank for one in aligned for rank in one.ranks})
-    columns, order = [], []
-    for one in aligned:
-        starts_ns = aligned_starts_ns(one)
-        late_us = (starts_ns - starts_ns.min(axis=0)) / 1000
-        block = np.full((len(ranks), late_us.shape[1]), np.nan)
-        block[[ranks.index(rank) for rank in one.ranks]] = late_us
-        columns.append(block)
-        order.append(starts_ns.min(axis=0))
-    whole = np.concatenate(columns, axis=1)[:, np.argsort(np.concatenate(order), kind="stable")]
-    return {"ranks": ranks, "late_us": [[_rounded(value) for value in row] for row in _narrowed(whole)]}
-
-
-def _narrowed(late_us: np.ndarray) -> np.ndarray:
-    """At most so many columns as can be told apart: the mean of those that share one."""
-    parts = np.array_split(late_us, min(MOST_COLUMNS, late_us.shape[1]), axis=1)
-    sums = np.stack([np.nansum(part, axis=1) for part in parts], axis=1)
-    counts = np.stack([np.sum(~np.isnan(part), axis=1) for part in parts], axis=1)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-
-
-def _rounded(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 2)
-
+from tools.trace.alignment import CollectiveSummary, Lateness
+from tools.trace.rank_profile import RankReport
+from tools.trace.report import MAX_DRAWN_RANKS, Strip
+from tools.trace.roofline import RoofReport
 
 ROW_HEIGHT = 24
-ROOM = 104
-LEAST_HEIGHT = 200
+MARGIN_HEIGHT = 104
+MIN_HEIGHT = 200
+MAX_BARS = 12
 KINDS = tuple(MEASURED.values())
 COLOURS = ("--compute", "--tp_comm_exposed", "--dp_comm_exposed", "--rule")
 STEPPED = [
@@ -94,83 +27,93 @@ STEPPED = [
     for place in (index / len(COLOURS), (index + 1) / len(COLOURS))
 ]
 LATE = [[0, "--card"], [1, "--tp_comm_exposed"]]
+ONE_CLOCK_SPANS = 2
+"""Ranks whose traces start further apart than this many traces last have clocks of their own."""
 
 
-def terms_figure(ranks: Sequence[Data]) -> Figure:
+def terms_figure(ranks: Sequence[RankReport]) -> Figure:
     """The four terms of every rank, stacked."""
-    shown = ranks[:MOST_RANKS]
-    names = [f"rank {int(one['rank'])}" for one in shown]
+    shown = ranks[:MAX_DRAWN_RANKS]
+    names = [f"rank {rank.rank}" for rank in shown]
+    bars = {name: [getattr(rank, key) / 1000 for rank in shown] for key, name in MEASURED.items()}
+    return _stacked_bars(names, bars, COLOURS, "ms")
+
+
+def _stacked_bars(rows: list[str], bars: dict[str, list[float]], colours: Sequence[str], unit: str) -> Figure:
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "name": name,
-            "y": names,
-            "x": [one[key] / 1000 for one in shown],
+            "y": rows,
+            "x": lengths,
             "marker": {"color": colour, "line": {"color": "--page", "width": 1}},
             "hovertemplate": f"%{{y}}: {name} %{{x:.4g}} ms<extra></extra>",
         }
-        for (key, name), colour in zip(MEASURED.items(), COLOURS, strict=True)
+        for (name, lengths), colour in zip(bars.items(), colours, strict=True)
     ]
-    layout = frame("ms", "", ROOM + ROW_HEIGHT * len(names), barmode="stack", bargap=0.3)
-    layout["yaxis"] = names_axis(names)
+    layout = frame(unit, "", MARGIN_HEIGHT + ROW_HEIGHT * len(rows), barmode="stack", bargap=0.3)
+    layout["yaxis"] = names_axis(rows)
     return {"data": data, "layout": layout}
 
 
-def timeline_figure(strips: Sequence[Data]) -> Figure:
-    """One strip a rank; each stretch has the colour of what filled most of it."""
-    shown = strips[:MOST_RANKS]
-    zero = min(one["start_ms"] for one in shown)
-    data = [_strip_ranks(row, one, zero) for row, one in enumerate(shown)]
-    layout = frame("ms", "", ROOM - 30 + ROW_HEIGHT * len(shown))
+def timeline_figure(strips: Sequence[Strip]) -> Figure:
+    """One strip per rank; each stretch has the colour of what filled most of it."""
+    starts_ms = [strip.start_ms for strip in strips]
+    longest_ms = max(strip.end_ms - strip.start_ms for strip in strips)
+    has_one_clock = max(starts_ms) - min(starts_ms) < ONE_CLOCK_SPANS * longest_ms
+    data = [
+        _heat_strip(row, strip, min(starts_ms) if has_one_clock else strip.start_ms)
+        for row, strip in enumerate(strips)
+    ]
+    title = "ms" if has_one_clock else "ms since each rank's first event"
+    layout = frame(title, "", MARGIN_HEIGHT - 30 + ROW_HEIGHT * len(strips))
     # Rows are numbers with labels: several heat maps on an axis of categories do not draw.
-    names = [f"rank {int(one['rank'])}" for one in shown]
     layout["yaxis"] = axis("") | {
         "autorange": "reversed",
-        "tickvals": list(range(len(shown))),
-        "ticktext": names,
+        "tickvals": list(range(len(strips))),
+        "ticktext": [f"rank {strip.rank}" for strip in strips],
         "showgrid": False,
     }
     return {"data": data, "layout": layout}
 
 
-def _strip_ranks(row: int, strip: Data, zero_ms: float) -> Figure:
+def _heat_strip(row: int, strip: Strip, zero_ms: float) -> Figure:
     shares = [
-        (*one, max(0, 1000 - sum(one)))
-        for one in zip(strip["compute"], strip["exposed_communication"], strip["memory"], strict=True)
+        (*stretch, max(0, 1000 - sum(stretch)))
+        for stretch in zip(strip.compute, strip.exposed_communication, strip.memory, strict=True)
     ]
-    width_ms = (strip["end_ms"] - strip["start_ms"]) / max(len(shares), 1)
-    first_ms = strip["start_ms"] - zero_ms + width_ms / 2
+    width_ms = (strip.end_ms - strip.start_ms) / max(len(shares), 1)
+    first_ms = strip.start_ms - zero_ms + width_ms / 2
+    texts = [
+        "<br>".join(f"{kind} {share / 10:.0f}%" for kind, share in zip(KINDS, stretch, strict=True))
+        for stretch in shares
+    ]
     return {
         "type": "heatmap",
         "x": [round(first_ms + index * width_ms, 6) for index in range(len(shares))],
         "y": [row],
-        "z": [[max(range(len(KINDS)), key=one.__getitem__) for one in shares]],
+        "z": [[max(range(len(KINDS)), key=stretch.__getitem__) for stretch in shares]],
         "zmin": -0.5,
         "zmax": len(KINDS) - 0.5,
         "zsmooth": False,
         "colorscale": STEPPED,
         "showscale": False,
         "ygap": 4,
-        "text": [
-            [
-                "<br>".join(f"{kind} {share / 10:.0f}%" for kind, share in zip(KINDS, one, strict=True))
-                for one in shares
-            ]
-        ],
-        "hovertemplate": f"rank {int(strip['rank'])}, %{{x:.4g}} ms<br>%{{text}}<extra></extra>",
+        "text": [texts],
+        "hovertemplate": f"rank {strip.rank}, %{{x:.4g}} ms<br>%{{text}}<extra></extra>",
     }
 
 
-def lateness_figure(ranks: Sequence[int], late_us: Sequence[Sequence[float | None]]) -> Figure:
-    """A row a rank, a column a stretch of collectives in order; dark where others wait for the rank."""
-    names = [f"rank {rank}" for rank in ranks]
-    longest_us = max((value for row in late_us for value in row if value is not None), default=0.0)
+def lateness_figure(lateness: Lateness) -> Figure:
+    """A row per rank, a column per stretch of collectives in order; dark if others wait for the rank."""
+    names = [f"rank {rank}" for rank in lateness.ranks]
+    longest_us = max((us for row in lateness.late_us for us in row if us is not None), default=0.0)
     unit, factor = ("ms", 1e-3) if longest_us >= 1000 else ("µs", 1.0)
     data = {
         "type": "heatmap",
         "y": names,
-        "z": [[None if value is None else value * factor for value in row] for row in late_us],
+        "z": [[None if us is None else us * factor for us in row] for row in lateness.late_us],
         "zsmooth": False,
         "colorscale": LATE,
         "ygap": 2,
@@ -182,10 +125,48 @@ def lateness_figure(ranks: Sequence[int], late_us: Sequence[Sequence[float | Non
         },
         "hovertemplate": f"%{{y}} came %{{z:.3g}} {unit} after the first<extra></extra>",
     }
-    layout = frame("collectives, in order", "", max(LEAST_HEIGHT, ROOM - 20 + ROW_HEIGHT * len(names)))
+    layout = frame("collectives, in order", "", max(MIN_HEIGHT, MARGIN_HEIGHT - 20 + ROW_HEIGHT * len(names)))
     layout["xaxis"] |= {"showticklabels": False, "showgrid": False}
     layout["yaxis"] = names_axis(names) | {"showgrid": False}
     return {"data": [data], "layout": layout}
+
+
+def waiting_figure(collectives: Sequence[CollectiveSummary]) -> Figure | None:
+    """Transfer and waiting of the longest collectives; None if waiting is not known."""
+    shown = [collective for collective in collectives if collective.waiting_us is not None][:MAX_BARS]
+    if not shown:
+        return None
+    sizes = [
+        "of unknown size" if collective.message_bytes is None else bytes_of(collective.message_bytes)
+        for collective in shown
+    ]
+    rows = [f"{label(collective.kind)} {size}" for collective, size in zip(shown, sizes, strict=True)]
+    bars = {
+        "transfer": [collective.transfer_us / 1000 for collective in shown],
+        "waiting": [(collective.waiting_us or 0.0) / 1000 for collective in shown],
+    }
+    return _stacked_bars(rows, bars, (COLOURS[0], COLOURS[1]), "ms, mean over ranks")
+
+
+def _size(message_bytes: int | None) -> str:
+    return "of unknown size" if message_bytes is None else bytes_of(message_bytes)
+
+
+def allocated_memory_figure(ranks: Sequence[RankReport]) -> Figure | None:
+    """Allocated memory over time; None if the profiler did not record it."""
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": f"rank {rank.rank}",
+            "x": [us / 1000 for us in rank.memory.timeline_us],
+            "y": rank.memory.timeline_allocated_gib,
+            "line": {"shape": "hv"},
+        }
+        for rank in ranks[:MAX_DRAWN_RANKS]
+        if rank.memory is not None
+    ]
+    return {"data": data, "layout": frame("ms", "allocated, GiB", 360)} if data else None
 
 
 TERA = 1e12
@@ -202,7 +183,7 @@ class Point:
 
 
 def roofline_figure(points: Sequence[Point], device: Device | None, precisions: Sequence[str]) -> Figure:
-    """`device` is None where traces do not say what they were made on: then there is no roof."""
+    """Without a roof if `device` is None: traces may not name it."""
     roofs = [
         _roof(device, one, points) for one in precisions if device is not None and one in device.peak_flops
     ]
@@ -213,32 +194,50 @@ def roofline_figure(points: Sequence[Point], device: Device | None, precisions: 
     return {"data": data, "layout": layout}
 
 
+def measured_roofline_figure(ops: Sequence[RoofReport], device: Device | None) -> Figure | None:
+    """None if the traces have no shapes."""
+    points = [
+        Point(
+            op.op,
+            op.intensity_flops_per_byte,
+            op.achieved_tflops * TERA,
+            op.time_us / 1e6,
+            f"{op.shape}, {op.precision}, {op.count} calls",
+        )
+        for op in ops
+    ]
+    return roofline_figure(points, device, sorted({op.precision for op in ops})) if points else None
+
+
 def _operations(points: Sequence[Point]) -> list[Figure]:
     """The operations that take longest by name, each in a colour; the rest together."""
     total_s = defaultdict[str, float](float)
-    for one in points:
-        total_s[one.name] += one.seconds
+    for point in points:
+        total_s[point.name] += point.seconds
     named = sorted(total_s, key=lambda name: -total_s[name])[: len(PALETTE)]
-    longest = max((one.seconds for one in points), default=1.0) or 1.0
-    groups = {name: [one for one in points if one.name == name] for name in named}
-    rest = [one for one in points if one.name not in groups]
-    found = [
-        _points(name, groups[name], longest, colour) for name, colour in zip(named, PALETTE, strict=False)
+    longest = max((point.seconds for point in points), default=1.0) or 1.0
+    groups = {name: [point for point in points if point.name == name] for name in named}
+    rest = [point for point in points if point.name not in groups]
+    drawn = [
+        _operation_points(name, groups[name], longest, colour)
+        for name, colour in zip(named, PALETTE, strict=False)
     ]
-    return [*found, *([_points("others", rest, longest, OTHERS)] if rest else [])]
+    return [*drawn, *([_operation_points("others", rest, longest, OTHERS)] if rest else [])]
 
 
-def _points(name: str, points: Sequence[Point], longest_s: float, colour: str) -> Figure:
+def _operation_points(name: str, points: Sequence[Point], longest_s: float, colour: str) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",
         "name": label(name),
-        "x": [one.intensity for one in points],
-        "y": [one.flops_per_s / TERA for one in points],
-        "text": [f"{label(one.name)}<br>{label(one.says)}<br>{seconds(one.seconds)}" for one in points],
+        "x": [point.intensity for point in points],
+        "y": [point.flops_per_s / TERA for point in points],
+        "text": [
+            f"{label(point.name)}<br>{label(point.says)}<br>{seconds(point.seconds)}" for point in points
+        ],
         "hovertemplate": "%{text}<br>%{y:.3g} TFLOP/s at %{x:.3g} FLOP/byte<extra></extra>",
         "marker": {
-            "size": [8 + 22 * (one.seconds / longest_s) ** 0.5 for one in points],
+            "size": [8 + 22 * (point.seconds / longest_s) ** 0.5 for point in points],
             "color": colour,
             "opacity": 0.8,
             "line": {"color": "--page", "width": 1},
@@ -249,8 +248,8 @@ def _points(name: str, points: Sequence[Point], longest_s: float, colour: str) -
 def _roof(device: Device, precision: str, points: Sequence[Point]) -> Figure:
     peak, bandwidth = device.peak_flops[precision], device.memory_bandwidth_bytes_per_s
     ridge = peak / bandwidth
-    left = min([ridge / 30, *(one.intensity / 2 for one in points)])
-    right = max([ridge * 10, *(one.intensity * 2 for one in points)])
+    left = min([ridge / 30, *(point.intensity / 2 for point in points)])
+    right = max([ridge * 10, *(point.intensity * 2 for point in points)])
     x, y = [left, ridge, right], [bandwidth * left / TERA, peak / TERA, peak / TERA]
     return line(x, y, f"{device.name}, {precision}", "solid")
 
@@ -266,19 +265,21 @@ class Transfer:
     bus_bytes_per_s: float
     says: str
     colour: str = ""
-    """Where the group has one of its own."""
+    """Empty: the next one of the palette."""
 
 
 def collectives_figure(transfers: Sequence[Transfer], links: Sequence[tuple[str, float]]) -> Figure:
-    """`links` by name, in bytes a second."""
-    groups = sorted({one.group for one in transfers})
+    """`links` by name, in bytes per second."""
+    groups = sorted({transfer.group for transfer in transfers})
     data = [
-        _points_collectives(
-            group, [one for one in transfers if one.group == group], PALETTE[number % len(PALETTE)]
+        _transfer_points(
+            group,
+            [transfer for transfer in transfers if transfer.group == group],
+            PALETTE[number % len(PALETTE)],
         )
         for number, group in enumerate(groups)
     ]
-    sizes = [one.message_bytes for one in transfers]
+    sizes = [transfer.message_bytes for transfer in transfers]
     span = [min(sizes) / 5, max(sizes) * 5] if sizes else [1.0, 1e9]
     data += [
         line(span, [rate / GIGA] * 2, f"{name}, {rate / GIGA:.3g} GB/s", dash)
@@ -286,18 +287,42 @@ def collectives_figure(transfers: Sequence[Transfer], links: Sequence[tuple[str,
     ]
     layout = frame("message size", "bus bandwidth, GB/s", 400, showlegend=True)
     layout["xaxis"] = log_axis("message size", sizes, bytes_of)
-    layout["yaxis"] = log_axis("bus bandwidth, GB/s", [y for one in data for y in one["y"]])
+    layout["yaxis"] = log_axis("bus bandwidth, GB/s", [y for transfer in data for y in transfer["y"]])
     return {"data": data, "layout": layout}
 
 
-def _points_collectives(group: str, transfers: Sequence[Transfer], colour: str) -> Figure:
+def measured_collectives_figure(collectives: Sequence[CollectiveSummary]) -> Figure | None:
+    """Achieved bus bandwidth over message size; None if no collective has a size."""
+    transfers = [
+        Transfer(
+            collective.kind,
+            collective.message_bytes,
+            collective.bus_bandwidth_gbytes_per_s * GIGA,
+            _times(collective),
+        )
+        for collective in collectives
+        if collective.message_bytes and collective.bus_bandwidth_gbytes_per_s
+    ]
+    if not transfers:
+        return None
+    links = [collective.link_gbytes_per_s for collective in collectives if collective.link_gbytes_per_s]
+    return collectives_figure(transfers, [("link", link * GIGA) for link in links[:1]])
+
+
+def _times(collective: CollectiveSummary) -> str:
+    total = f"{collective.count} × {collective.kind}, {collective.time_us / 1000:.3g} ms in total"
+    waiting_us = collective.waiting_us
+    return total if waiting_us is None else f"{total}, {waiting_us / 1000:.3g} ms of it waiting"
+
+
+def _transfer_points(group: str, transfers: Sequence[Transfer], colour: str) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",
         "name": label(group),
-        "x": [one.message_bytes for one in transfers],
-        "y": [one.bus_bytes_per_s / GIGA for one in transfers],
-        "text": [label(one.says) for one in transfers],
+        "x": [transfer.message_bytes for transfer in transfers],
+        "y": [transfer.bus_bytes_per_s / GIGA for transfer in transfers],
+        "text": [label(transfer.says) for transfer in transfers],
         "hovertemplate": "%{text}<br>%{x:.3s}B at %{y:.3g} GB/s<extra></extra>",
         "marker": {
             "color": transfers[0].colour or colour,

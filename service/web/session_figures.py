@@ -28,12 +28,12 @@ from service.render.plan_figures import (
 )
 from service.render.plotly import Figure
 from service.render.trace_figures import (
-    DRAWING,
     Point,
     Transfer,
     collectives_figure,
-    drawing_of,
     lateness_figure,
+    measured_collectives_figure,
+    measured_roofline_figure,
     roofline_figure,
     terms_figure,
     timeline_figure,
@@ -50,6 +50,7 @@ from tools.scenario import Plan, Scenario
 from tools.search.search import Ranked, Search
 from tools.search.space import decoded
 from tools.trace.rank_profile import find_device
+from tools.trace.report import DrawnReport, analyse_folder
 
 SHOWN = 1200
 FRONT = 200
@@ -123,8 +124,8 @@ def _brought(considered: Sequence[Data]) -> list[Dot]:
 AGAIN_S = 2
 
 
-def get_analysis(app: AppState, row: SessionRow) -> Data:
-    """What `asap diagnose --json` prints, with what figures need; NotFoundError where there are no traces."""
+def get_analysis(app: AppState, row: SessionRow) -> DrawnReport:
+    """The report of `asap diagnose`, with what figures need; NotFoundError if there are no traces."""
     traces = str((row.request or {}).get("traces") or "")
     id = find_reference(traces)
     if not traces:
@@ -134,7 +135,7 @@ def get_analysis(app: AppState, row: SessionRow) -> Data:
     return run_bounded_search(app, lambda _: _of_folder(traces, _written(Path(traces))))
 
 
-def _of_upload(app: AppState, tenant: str, id: str) -> Data:
+def _of_upload(app: AppState, tenant: str, id: str) -> DrawnReport:
     with app.database.read() as conn:
         trace = get_trace(conn, tenant, id)
     if trace.analysis is None:
@@ -143,7 +144,7 @@ def _of_upload(app: AppState, tenant: str, id: str) -> Data:
         app.analyses.want(trace)
         wait = {"Retry-After": str(AGAIN_S)}
         raise ApiError("unavailable", "the traces are being analysed; ask again", headers=wait)
-    return trace.analysis
+    return DrawnReport.model_validate(trace.analysis)
 
 
 def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
@@ -154,12 +155,9 @@ def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
 
 
 @lru_cache(maxsize=8)
-def _of_folder(folder: str, _files: tuple[tuple[Path, int], ...]) -> Data:
+def _of_folder(folder: str, _files: tuple[tuple[Path, int], ...]) -> DrawnReport:
     """Kept for as long as nothing in the folder is written."""
-    from tools.trace.report import analyse_folder
-
-    report = analyse_folder(Path(folder))
-    return {**report.data, DRAWING: drawing_of(report.profile)}
+    return analyse_folder(Path(folder)).drawn()
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,7 @@ class Asked:
         return self.workload.with_plan(self.chosen)
 
     @property
-    def analysis(self) -> Data:
+    def analysis(self) -> DrawnReport:
         return get_analysis(self.app, self.shown.row)
 
 
@@ -253,64 +251,37 @@ def collectives(asked: Asked) -> Figure:
 
 
 def measured_roofline(asked: Asked) -> Figure:
-    points = [
-        Point(
-            one["op"],
-            one["intensity_flops_per_byte"],
-            one["achieved_tflops"] * 1e12,
-            one["time_us"] / 1e6,
-            f"{one['shape']}, {one['precision']}, {one['count']} calls",
-        )
-        for one in _drawing(asked)["points"]
-    ]
-    if not points:
+    analysis = asked.analysis
+    named = next((rank.device for rank in analysis.ranks if rank.device), None)
+    figure = measured_roofline_figure(analysis.drawing.points, find_device(named))
+    if figure is None:
         raise NotFoundError("operation with shapes in traces of session", asked.shown.row.id)
-    names = [one["device"] for one in asked.analysis["ranks"] if one["device"]]
-    precisions = sorted({one["precision"] for one in _drawing(asked)["points"]})
-    return roofline_figure(points, find_device(names[0]) if names else None, precisions)
+    return figure
 
 
 def measured_collectives(asked: Asked) -> Figure:
-    found = [one for one in asked.analysis["collectives"] if one["bus_bandwidth_gbytes_per_s"]]
-    transfers = [
-        Transfer(
-            one["kind"],
-            one["message_bytes"],
-            one["bus_bandwidth_gbytes_per_s"] * 1e9,
-            f"{one['count']} × {one['kind']}, {one['time_us'] / 1000:.3g} ms in all",
-        )
-        for one in found
-        if one["message_bytes"]
-    ]
-    if not transfers:
+    figure = measured_collectives_figure(asked.analysis.collectives)
+    if figure is None:
         raise NotFoundError("collective with a size in traces of session", asked.shown.row.id)
-    link = next((one["link_gbytes_per_s"] for one in found if one["link_gbytes_per_s"]), None)
-    return collectives_figure(transfers, [("link", link * 1e9)] if link else [])
+    return figure
 
 
 def ranks(asked: Asked) -> Figure:
-    return terms_figure(asked.analysis["ranks"])
+    return terms_figure(asked.analysis.ranks)
 
 
 def timeline(asked: Asked) -> Figure:
-    strips = _drawing(asked)["strips"]
+    strips = asked.analysis.drawing.strips
     if not strips:
         raise NotFoundError("timeline in traces of session", asked.shown.row.id)
     return timeline_figure(strips)
 
 
 def lateness(asked: Asked) -> Figure:
-    found = _drawing(asked)["lateness"]
-    if not found:
+    measured = asked.analysis.drawing.lateness
+    if measured is None:
         raise NotFoundError("collective that two ranks share in traces of session", asked.shown.row.id)
-    return lateness_figure(found["ranks"], found["late_us"])
-
-
-def _drawing(asked: Asked) -> Data:
-    """Analyses made before there were figures have none."""
-    empty: Data = {"strips": [], "points": [], "lateness": None}
-    found: Data = asked.analysis.get(DRAWING) or empty
-    return found
+    return lateness_figure(measured)
 
 
 FIGURES: Mapping[str, Callable[[Asked], Figure]] = {

@@ -11,7 +11,7 @@ import pytest
 
 from tools.cost.predict import predict
 from tools.scenario import Scenario, parse_scenario
-from tools.trace.calibrate import PredictionCheck, check_prediction
+from tools.trace.compare import PredictionCheck, check_prediction
 from tools.trace.folder import profile_folder
 
 REPO = Path(__file__).resolve().parents[2]
@@ -33,10 +33,10 @@ def check_of(number: int, job: str) -> PredictionCheck:
 
 def errors(number: int, calibrated_on: str, job: str) -> tuple[float, float]:
     """Of the step time as shipped and as calibrated, both against the measured one."""
-    step = check_of(number, job).data["step_time"]
+    step = check_of(number, job).comparison.step_time
     (prediction,) = predict([scenario_of(job)], check_of(number, calibrated_on).calibration.apply())
     calibrated_s = prediction.step_time_s
-    return abs(step["predicted_error_ratio"]), abs(calibrated_s / step["measured_s"] - 1)
+    return abs(step.predicted_error_ratio or 0.0), abs(calibrated_s / step.measured_s - 1)
 
 
 def mean_errors_of_another_job(number: int) -> tuple[float, float]:
@@ -73,9 +73,9 @@ def test_over_all_rounds_the_mean_error_of_another_job_is_more_than_halved() -> 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_the_measured_terms_add_up_to_the_measured_step(job: str) -> None:
-    data = check_of(1, job).data
-    assert sum(row["measured_s"] for row in data["terms"]) == pytest.approx(data["step_time"]["measured_s"])
-    assert {row["term"] for row in data["terms"]} == {
+    data = check_of(1, job).comparison
+    assert sum(row.measured_s for row in data.terms) == pytest.approx(data.step_time.measured_s)
+    assert {row.term for row in data.terms} == {
         "compute",
         "memory_bound_ops",
         "dp_comm_exposed",
@@ -86,9 +86,9 @@ def test_the_measured_terms_add_up_to_the_measured_step(job: str) -> None:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_term_whose_constant_was_free_is_met(job: str) -> None:
-    data = check_of(1, job).data
-    free = {one["name"] for one in data["coefficients"] if not one["is_bounded"]}
-    rows = {row["term"]: row["calibrated_error_ratio"] for row in data["terms"]}
+    data = check_of(1, job).comparison
+    free = {one.name for one in data.coefficients if not one.is_bounded}
+    rows = {row.term: row.calibrated_error_ratio or 0.0 for row in data.terms}
     assert {"gemm_efficiency", "dp_exposed", "optimizer_traffic"} <= free
     for term in ("compute", "dp_comm_exposed", "optimizer"):
         assert abs(rows[term]) < 0.01

@@ -138,7 +138,7 @@ def _run_cases(folder: Path, seeds: range) -> Counter[str]:
             busy_ns = terms.compute_ns + terms.exposed_communication_ns + terms.memory_ns
             assert busy_ns + terms.idle_ns == terms.total_ns, f"seed {seed}"
             profile.rank = 0
-            json.dumps(build_report(FolderProfile("folder", [profile])), allow_nan=False)
+            json.dumps(build_report(FolderProfile("folder", [profile])).model_dump(), allow_nan=False)
             counts["read"] += 1
     return counts
 

@@ -24,12 +24,11 @@ from tools.nightly.night import (
     read_surroundings,
 )
 from tools.scenario import Scenario, parse_scenario
+from tools.trace.alignment import align
 from tools.trace.breakdown import add_breakdowns
-from tools.trace.collectives import align
-from tools.trace.diagnosis import steady_breakdown
 from tools.trace.folder import find_trace_files
 from tools.trace.rank_profile import RankProfile
-from tools.trace.report import TraceReport, analyse_folder
+from tools.trace.report import TraceAnalysis, analyse_folder
 from tools.trace.terms import measure_terms
 
 NO_STEPS = "marks no steps; profile with torch.profiler's schedule and step(), as 'asap profile' does"
@@ -38,15 +37,15 @@ EDGE_BYTES = 1 << 16
 PLAIN_TERMS = ("compute", "exposed_communication", "memory", "idle")
 
 
-def read_profile_night(described: Mapping[str, Any], folder: Path) -> tuple[Night, TraceReport]:
+def read_profile_night(described: Mapping[str, Any], folder: Path) -> tuple[Night, TraceAnalysis]:
     """The night, and the analysis it was made from. Raises InputError where there is nothing to measure."""
     around = read_surroundings(folder)
     scenario = parse_scenario(as_run(described, around.plan), need_plan=False)
-    report = analyse_folder(folder)
-    ranks = [rank for rank in report.profile.ranks if rank.steady_steps]
+    analysis = analyse_folder(folder)
+    ranks = [rank for rank in analysis.profile.ranks if rank.steady_steps]
     if not ranks:
-        raise InputError("traces", str(folder), _reason(report))
-    return _night(scenario, around, folder, ranks, report), report
+        raise InputError("traces", str(folder), _reason(analysis))
+    return _night(scenario, around, folder, ranks, analysis), analysis
 
 
 def profile_key(folder: Path) -> str:
@@ -67,20 +66,20 @@ def profile_time(folder: Path) -> float:
     return max(path.stat().st_mtime for path in find_trace_files(folder))
 
 
-def _reason(report: TraceReport) -> str:
-    if report.profile.ranks:
+def _reason(analysis: TraceAnalysis) -> str:
+    if analysis.profile.ranks:
         return NO_STEPS
-    file, reason = report.profile.unreadable[0]
-    return f"no trace could be read; {file}: {reason}"
+    first = analysis.profile.unreadable[0]
+    return f"no trace could be read; {first.file}: {first.reason}"
 
 
 def _night(
-    scenario: Scenario, around: Surroundings, folder: Path, ranks: list[RankProfile], report: TraceReport
+    scenario: Scenario, around: Surroundings, folder: Path, ranks: list[RankProfile], analysis: TraceAnalysis
 ) -> Night:
     terms_s = _terms(scenario, ranks)
     step_s = sum(terms_s.values())
     own_s = {rank.rank: _own_work_s(rank) for rank in ranks}
-    unread = len(report.profile.unreadable)
+    unread = len(analysis.profile.unreadable)
     return Night(
         key=profile_key(folder),
         at=profile_time(folder),
@@ -106,7 +105,7 @@ def _terms(scenario: Scenario, ranks: list[RankProfile]) -> dict[str, float]:
         measured = measure_terms(ranks, align(ranks), scenario.plan)
         return {name: value for name, value in measured.terms_s.items() if value}
     steps = sum(len(rank.steady_steps) for rank in ranks)
-    whole = add_breakdowns([steady_breakdown(rank) for rank in ranks])
+    whole = add_breakdowns([rank.steady_breakdown for rank in ranks])
     return {name: getattr(whole, f"{name}_ns") * 1e-9 / steps for name in PLAIN_TERMS}
 
 
@@ -126,7 +125,7 @@ def error_ratio(times_s: Sequence[float]) -> float | None:
 
 def _own_work_s(rank: RankProfile) -> float:
     """Computing and copying of one step: what a rank does before it can wait for others."""
-    whole = steady_breakdown(rank)
+    whole = rank.steady_breakdown
     return (whole.compute_ns + whole.memory_ns) * 1e-9 / len(rank.steady_steps)
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from tools.cost.predict import Prediction
 from tools.scenario import Plan
 from tools.scenario.spec import Result
-from tools.trace.profile import Bottleneck, ProfileDiagnosis
+from tools.trace.diagnosis import Bottleneck, ProfileDiagnosis
 
 EvidenceKind = Literal["profile", "roofline", "model", "knowledge", "trial"]
 Binding = Literal["none", "rule", "memory", "constraint", "time", "preference", "trial"]
@@ -41,6 +41,12 @@ class CompetingCause(Result):
     says: str
 
 
+class MeasuredDiagnosis(ProfileDiagnosis):
+    """What the traces of today's plan show."""
+
+    step_time_s: float | None
+
+
 class Diagnosis(Result):
     """What limits a plan, with the numbers, and whether sharding can help."""
 
@@ -50,7 +56,7 @@ class Diagnosis(Result):
     evidence: list[Evidence]
     lever: str | None = None
     """Set if no plan beats today's beyond the error of a comparison."""
-    profile: ProfileDiagnosis | None = None
+    profile: MeasuredDiagnosis | None = None
     competing: list[CompetingCause] = Field(default_factory=list)
     weighed: str | None = None
     """Why this cause counts and not a competing one."""

@@ -7,13 +7,29 @@ follow one another without gaps, so their times add up.
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from tools.scenario.spec import Result
 from tools.trace.classify import COMMUNICATION, COMPUTE, Work
 from tools.trace.record import Coverage, Integers, RankTrace, Spans, cover, find_launches, join
+
+
+class BreakdownUs(Result):
+    """Device time in microseconds; compute + exposed communication + memory + idle = total."""
+
+    compute_us: float
+    communication_us: float
+    exposed_communication_us: float
+    memory_us: float
+    idle_us: float
+    total_us: float
+    idle_host_us: float
+    idle_waiting_us: float
+    idle_unknown_us: float
+    overlap_ratio: float | None
+    """Share of communication hidden under compute; None without communication."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +56,27 @@ class Breakdown:
             return None
         return 1 - self.exposed_communication_ns / self.communication_ns
 
-    def as_microseconds(self) -> dict[str, Any]:
-        """The contract's names and units."""
-        times = {one.name.removesuffix("_ns") + "_us": getattr(self, one.name) / 1000 for one in fields(self)}
+    def as_microseconds(self) -> BreakdownUs:
+        """In the names and units of the JSON output."""
         ratio = self.overlap_ratio
-        return {**times, "overlap_ratio": None if ratio is None else round(ratio, 6)}
+        return BreakdownUs(
+            compute_us=self.compute_ns / 1000,
+            communication_us=self.communication_ns / 1000,
+            exposed_communication_us=self.exposed_communication_ns / 1000,
+            memory_us=self.memory_ns / 1000,
+            idle_us=self.idle_ns / 1000,
+            total_us=self.total_ns / 1000,
+            idle_host_us=self.idle_host_ns / 1000,
+            idle_waiting_us=self.idle_waiting_ns / 1000,
+            idle_unknown_us=self.idle_unknown_ns / 1000,
+            overlap_ratio=None if ratio is None else round(ratio, 6),
+        )
 
 
 def add_breakdowns(parts: list[Breakdown]) -> Breakdown:
     """Term by term; times of several ranks are rank-seconds."""
     return Breakdown(
-        **{one.name: sum(getattr(part, one.name) for part in parts) for one in fields(Breakdown)}
+        **{term.name: sum(getattr(part, term.name) for part in parts) for term in fields(Breakdown)}
     )
 
 
@@ -60,26 +86,28 @@ class Occupancy:
 
     compute: Coverage
     communication: Coverage
-    busy_or_talking: Coverage
+    compute_or_communication: Coverage
     busy: Coverage
     idle_host: Coverage
     idle_unknown: Coverage
 
     def breakdown(self, start_ns: int, end_ns: int) -> Breakdown:
         """The terms inside one window."""
-        inside = {one.name: int(getattr(self, one.name).between(start_ns, end_ns)[0]) for one in fields(self)}
+        compute, communication, either, busy, idle_host, idle_unknown = (
+            int(getattr(self, union.name).between(start_ns, end_ns)[0]) for union in fields(self)
+        )
         total_ns = end_ns - start_ns
-        idle_ns = total_ns - inside["busy"]
+        idle_ns = total_ns - busy
         return Breakdown(
-            compute_ns=inside["compute"],
-            communication_ns=inside["communication"],
-            exposed_communication_ns=inside["busy_or_talking"] - inside["compute"],
-            memory_ns=inside["busy"] - inside["busy_or_talking"],
+            compute_ns=compute,
+            communication_ns=communication,
+            exposed_communication_ns=either - compute,
+            memory_ns=busy - either,
             idle_ns=idle_ns,
             total_ns=total_ns,
-            idle_host_ns=inside["idle_host"],
-            idle_waiting_ns=idle_ns - inside["idle_host"] - inside["idle_unknown"],
-            idle_unknown_ns=inside["idle_unknown"],
+            idle_host_ns=idle_host,
+            idle_waiting_ns=idle_ns - idle_host - idle_unknown,
+            idle_unknown_ns=idle_unknown,
         )
 
 
@@ -106,7 +134,7 @@ def _cover_class(work: Work, work_class: int) -> Coverage:
 
 
 def _split_idle(work: Work, busy: Coverage, launches: Spans) -> tuple[Coverage, Coverage]:
-    """The parts of the gaps that the host caused, and those nobody can tell."""
+    """The parts of the gaps that the host caused, and those without a known cause."""
     gap_start_ns, gap_end_ns = busy.gaps()
     if work.basis == "host":
         return cover(gap_start_ns, gap_end_ns), cover(gap_start_ns[:0], gap_end_ns[:0])
@@ -124,7 +152,7 @@ _WHOLE = 1000
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Shares in thousandths, one entry a stretch; the rest of a stretch is idle."""
+    """Shares in thousandths, one entry per stretch; the rest of a stretch is idle."""
 
     start_ns: int
     end_ns: int
@@ -134,17 +162,14 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def draw_timeline(occupancy: Occupancy, start_ns: int, end_ns: int) -> Timeline:
-    """Cuts the span into stretches."""
+    """Splits the span into stretches of equal length."""
     edges = np.linspace(0, end_ns - start_ns, _STRETCHES + 1).astype(np.int64) + start_ns
     width = np.maximum(np.diff(edges), 1)
-    inside = [
-        one.between(edges[:-1], edges[1:]) * _WHOLE // width
-        for one in (occupancy.compute, occupancy.busy_or_talking, occupancy.busy)
-    ]
-    compute, talking, busy = inside
-    return Timeline(
-        start_ns, end_ns, compute.tolist(), (talking - compute).tolist(), (busy - talking).tolist()
+    compute, either, busy = (
+        union.between(edges[:-1], edges[1:]) * _WHOLE // width
+        for union in (occupancy.compute, occupancy.compute_or_communication, occupancy.busy)
     )
+    return Timeline(start_ns, end_ns, compute.tolist(), (either - compute).tolist(), (busy - either).tolist())
 
 
 _STEP_MARK = re.compile(r"ProfilerStep\s?#(\d{1,12})")

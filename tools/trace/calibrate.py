@@ -1,28 +1,27 @@
-"""Constants of the cost model from a trace, and the measured step beside the predicted one, term by term."""
+"""Which constants of the cost model a trace measures, and their values within the constants' bounds."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tools.cost.calibration import Calibration, ClusterCalibration, shipped_calibration
+from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import Coefficients, definitions, resolve
 from tools.cost.encode import encode, scenario_device
 from tools.cost.kernels import BACKWARD_ATTENTION_EFFICIENCY, gemm_s
 from tools.cost.memory import memory_settings
-from tools.cost.predict import Prediction, evaluate, predict
-from tools.errors import InputError
+from tools.cost.predict import evaluate
+from tools.hardware import Device
 from tools.scenario import Scenario
-from tools.trace.classify import ATTENTION_BACKWARD_OPS, ATTENTION_FORWARD_OPS
-from tools.trace.collectives import align
+from tools.scenario.spec import Result
+from tools.trace.alignment import AlignedCollectives, align, bus_factor
+from tools.trace.classify import ATTENTION_BACKWARD_OPS, ATTENTION_FORWARD_OPS, GEMM_OPS
 from tools.trace.rank_profile import RankProfile
 from tools.trace.roofline import RoofPoint
-from tools.trace.terms import HOST, PIPELINE, MeasuredTerms, large_products, measure_cluster, measure_terms
+from tools.trace.terms import HOST, MeasuredTerms
 
 
-@dataclass(frozen=True)
-class MeasuredCoefficient:
+class MeasuredCoefficient(Result):
     """One constant, within its bounds."""
 
     name: str
@@ -34,32 +33,39 @@ class MeasuredCoefficient:
 
 
 class ModelFit:
-    """Holds the constants found so far; each is in force for those that are found after it."""
+    """The constants measured so far; each applies to those that are measured after it."""
 
     def __init__(self, scenario: Scenario, calibration: Calibration) -> None:
         self.x, self.keys = encode([scenario])
-        self.found: list[MeasuredCoefficient] = []
+        self.measured: list[MeasuredCoefficient] = []
         self._settings = memory_settings(self.keys.framework, [scenario.training.precision])
         self._default = resolve(self.keys, calibration.shifts)
-        self._now = self._default
+        self._current = self._default
 
     def take(self, name: str, value: float | None, source: str) -> None:
-        """Replaces a constant; None is no measurement."""
+        """Replaces a constant; None means not measured."""
         if value is None:
             return
-        low, high = next((one.low, one.high) for one in definitions() if one.name == name)
+        low, high = next((constant.low, constant.high) for constant in definitions() if constant.name == name)
         kept = float(np.clip(value, low, high))
-        default = float(getattr(self._default, name))
-        self.found.append(MeasuredCoefficient(name, kept, default, source, not low <= value <= high))
-        self._now = self.with_value(name, kept)
+        self.measured.append(
+            MeasuredCoefficient(
+                name=name,
+                value=kept,
+                default=float(getattr(self._default, name)),
+                source=source,
+                is_bounded=not low <= value <= high,
+            )
+        )
+        self._current = self.with_value(name, kept)
 
     def value(self, name: str) -> float:
-        """Of a constant, as it is by now."""
-        return float(getattr(self._now, name))
+        """The current value of a constant."""
+        return float(getattr(self._current, name))
 
     def with_value(self, name: str, value: float) -> Coefficients:
         """The constants so far, with another value for one of them."""
-        return replace(self._now, **{name: np.asarray(value)})
+        return replace(self._current, **{name: np.asarray(value)})
 
     def term_s(self, term: str, name: str, value: float) -> float:
         """A term of the predicted step when one constant has this value."""
@@ -69,9 +75,9 @@ class ModelFit:
     def solve(
         self, name: str, seconds: Callable[[float], float], wanted_s: float, *, is_rate: bool = False
     ) -> float | None:
-        """The constant's value at which `seconds` of it is as wanted; None when it does not matter.
+        """The constant's value at which `seconds` of it is `wanted_s`; None if it has no effect.
 
-        `seconds` must be a line over the value, or over its inverse where the constant is a rate.
+        `seconds` must be linear in the value, or in its inverse if the constant is a rate.
         """
         start = self.value(name)
         here_s = seconds(start)
@@ -83,7 +89,7 @@ class ModelFit:
 
 
 _GAINS = {"fp8": "fp8_gain", "mxfp8": "mxfp8_gain"}
-_LEAST_LAUNCHES = 100
+_MIN_LAUNCHES = 100
 _SCALES = (
     ("memory_bound_ops", "elementwise_traffic"),
     ("tp_comm_exposed", "tp_exposed"),
@@ -101,14 +107,14 @@ def measure_coefficients(
     scenario: Scenario,
     calibration: Calibration | None = None,
 ) -> list[MeasuredCoefficient]:
-    """Every constant that the trace measures, in the order found."""
+    """Every constant that the trace measures, in the order measured."""
     fit = ModelFit(scenario, calibration or shipped_calibration())
-    _take_kernels(fit, [point for one in profiles for point in one.roofline], scenario)
+    _take_kernels(fit, [point for profile in profiles for point in profile.roofline], scenario)
     _take_links(fit, profiles, scenario)
     _take_launches(fit, profiles)
     if terms.num_steps:
         _take_terms(fit, terms)
-    return fit.found
+    return fit.measured
 
 
 def _take_kernels(fit: ModelFit, points: list[RoofPoint], scenario: Scenario) -> None:
@@ -119,41 +125,45 @@ def _take_kernels(fit: ModelFit, points: list[RoofPoint], scenario: Scenario) ->
     if precision in _GAINS:
         narrow = large_products(points, device, "fp8")
         fit.take(_GAINS[precision], _product_rate(fit, narrow, _GAINS[precision], True), _calls(narrow))
-    attention = [one for one in points if one.op in ATTENTION_FORWARD_OPS | ATTENTION_BACKWARD_OPS]
+    attention = [point for point in points if point.op in ATTENTION_FORWARD_OPS | ATTENTION_BACKWARD_OPS]
     if scenario.training.flash_attention:
         fit.take("attention_efficiency", _attention_rate(fit, attention), _calls(attention))
 
 
 def _calls(points: list[RoofPoint]) -> str:
-    count, time_s = sum(one.count for one in points), sum(one.time_ns for one in points) * 1e-9
-    return f"{count} calls of {len({one.shape for one in points})} shapes, {time_s:.3g} s"
+    count = sum(point.count for point in points)
+    return f"{count} calls of {len({point.shape for point in points})} shapes, {_total_s(points):.3g} s"
+
+
+def _total_s(points: list[RoofPoint]) -> float:
+    return sum(point.time_ns for point in points) * 1e-9
 
 
 def _product_rate(fit: ModelFit, points: list[RoofPoint], name: str, in_run_precision: bool) -> float | None:
     """The value at which the model's time for these very products is the measured one."""
     if not points:
         return None
-    _, m, n, k = np.array([one.dims for one in points], dtype=np.float64).T
-    count = np.array([one.count for one in points])
+    _, m, n, k = np.array([point.dims for point in points], dtype=np.float64).T
+    count = np.array([point.count for point in points])
 
     def seconds(value: float) -> float:
         return float(np.sum(count * gemm_s(fit.x, fit.with_value(name, value), m, n, k, in_run_precision)))
 
-    return fit.solve(name, seconds, sum(one.time_ns for one in points) * 1e-9, is_rate=True)
+    return fit.solve(name, seconds, _total_s(points), is_rate=True)
 
 
 def _attention_rate(fit: ModelFit, points: list[RoofPoint]) -> float | None:
-    """As `tools.cost.kernels.attention_s` reckons a fused call, for each call's own width."""
-    told = [one for one in points if len(one.dims) == 5]
-    if not told:
+    """As `tools.cost.kernels.attention_s` prices a fused call, with each call's own width."""
+    shaped = [point for point in points if len(point.dims) == 5]
+    if not shaped:
         return None
-    width = np.array([one.dims[-1] for one in told], dtype=np.float64)
-    flops = np.array([one.flops * one.count for one in told])
-    backward = np.array([one.op in ATTENTION_BACKWARD_OPS for one in told])
+    width = np.array([point.dims[-1] for point in shaped], dtype=np.float64)
+    flops = np.array([point.flops * point.count for point in shaped])
+    backward = np.array([point.op in ATTENTION_BACKWARD_OPS for point in shaped])
     half = fit.value("attention_head_dim_half")
     ideal_s = flops / float(fit.x.half_peak) * (width + half) / width
     ideal_s = np.where(backward, ideal_s / BACKWARD_ATTENTION_EFFICIENCY, ideal_s)
-    return float(ideal_s.sum() / (sum(one.time_ns for one in told) * 1e-9))
+    return float(ideal_s.sum() / _total_s(shaped))
 
 
 def _take_links(fit: ModelFit, profiles: list[RankProfile], scenario: Scenario) -> None:
@@ -169,16 +179,18 @@ def _take_links(fit: ModelFit, profiles: list[RankProfile], scenario: Scenario) 
 
 def _take_launches(fit: ModelFit, profiles: list[RankProfile]) -> None:
     intervals_ns = [
-        one.host.launch_interval_median_ns for one in profiles if one.host.launches >= _LEAST_LAUNCHES
+        profile.host.launch_interval_median_ns
+        for profile in profiles
+        if profile.host.launches >= _MIN_LAUNCHES
     ]
     if intervals_ns:
         fit.take("host_kernel_s", float(np.median(intervals_ns)) * 1e-9, "from one launch to the next")
 
 
 def _take_terms(fit: ModelFit, terms: MeasuredTerms) -> None:
-    """Constants that show only in what a step takes."""
+    """Constants that show only in the duration of a step."""
     source = f"{terms.num_steps} steady steps"
-    if "gemm_efficiency" not in {one.name for one in fit.found}:
+    if "gemm_efficiency" not in {constant.name for constant in fit.measured}:
         _take_term(fit, "compute", "gemm_efficiency", terms, source, is_rate=True)
     for term, name in _SCALES:
         _take_term(fit, term, name, _with_optimizer_apart(fit, terms), source)
@@ -186,7 +198,7 @@ def _take_terms(fit: ModelFit, terms: MeasuredTerms) -> None:
 
 
 def _with_optimizer_apart(fit: ModelFit, terms: MeasuredTerms) -> MeasuredTerms:
-    """Where the optimizer could not be told from memory-bound work: the model's time for it is taken out."""
+    """Subtracts the model's optimizer time if the trace does not separate it from memory-bound work."""
     if "optimizer" in terms.terms_s or "memory_bound_ops" not in terms.terms_s:
         return terms
     optimizer_s = fit.term_s("optimizer", "optimizer_traffic", fit.value("optimizer_traffic"))
@@ -195,7 +207,7 @@ def _with_optimizer_apart(fit: ModelFit, terms: MeasuredTerms) -> MeasuredTerms:
 
 
 def _take_host(fit: ModelFit, terms: MeasuredTerms, source: str) -> None:
-    """Waiting for late ranks and idle time apart: what the one cannot explain is not put on the other."""
+    """Waiting for late ranks and idle time separately: what one cannot explain is not put on the other."""
     idle_s = terms.terms_s[HOST] - terms.waiting_s
     without_s = fit.term_s(HOST, "scale_jitter", 0.0)
     if terms.waiting_s:
@@ -216,107 +228,78 @@ def _take_term(
         fit.take(name, value, f"{term}, {source}")
 
 
-_PARTS = {PIPELINE: ("pp_comm_exposed", "pipeline_bubble")}
-"""Predicted terms that a trace shows as one."""
+_LARGE_PRODUCT_S = 3e-6
+"""At the device's peak: a product of 780 × 780 × 780 on an A100."""
+_LARGE_MESSAGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class PredictionCheck:
-    """The comparison as plain data, and what it makes of the cost model."""
+class ClusterMeasurements:
+    """None if the trace has nothing to measure it by."""
 
-    data: dict[str, Any]
-    calibration: ClusterCalibration
+    intra_node_bytes_per_s: float | None = None
+    """Median bus bandwidth of large collectives inside the scale-up domain, without waiting."""
+    inter_node_bytes_per_s: float | None = None
+    """Of one device's share of the network, from collectives that cross domains."""
+    num_collectives: int = 0
 
 
-def check_prediction(profiles: list[RankProfile], scenario: Scenario) -> PredictionCheck:
-    """Compares a traced job with its scenario's prediction, before and after calibration by the trace."""
-    profiles = [one for one in profiles if one.breakdown.total_ns]
-    if not profiles:
-        raise InputError("DIR", "traces without work", "must show at least one step to compare with")
-    if scenario.plan is None:
-        raise ValueError("a scenario without a plan cannot be predicted")
-    measured = measure_terms(profiles, align(profiles), scenario.plan)
-    found = measure_coefficients(profiles, measured, scenario)
-    _, keys = encode([scenario])
-    cluster = ClusterCalibration(
-        framework=keys.framework[0],
-        generation=keys.generation[0],
-        device=keys.device[0],
-        coefficients={one.name: one.value for one in found},
+def measure_cluster(
+    profiles: list[RankProfile], device: Device, scale_up_devices: int | None = None
+) -> ClusterMeasurements:
+    """Over all ranks; `scale_up_devices` share fast links (None: those of a node)."""
+    inside, across = _link_samples(align(profiles), scale_up_devices or device.devices_per_node)
+    return ClusterMeasurements(
+        intra_node_bytes_per_s=_median(inside),
+        inter_node_bytes_per_s=_median(across),
+        num_collectives=len(inside) + len(across),
     )
-    (before,), (after,) = predict([scenario]), predict([scenario], cluster.apply())
-    data = {
-        "per": "step" if measured.num_steps else "trace",
-        "num_steps": measured.num_steps,
-        "step_time": _row("step_time", measured.step_time_s, _total_s(before), _total_s(after)),
-        "terms": _rows(measured, before, after),
-        "waiting_s": measured.waiting_s,
-        "coefficients": [asdict(one) for one in found],
-        "notes": _notes(profiles, scenario, measured, found),
-    }
-    return PredictionCheck(data, cluster)
 
 
-def _total_s(prediction: Prediction) -> float:
-    return prediction.step_time_s
-
-
-def _rows(measured: MeasuredTerms, before: Prediction, after: Prediction) -> list[dict[str, Any]]:
-    """Terms that either side has, in the order of the contract."""
-    parts = _parts(measured)
+def large_products(points: Iterable[RoofPoint], device: Device, precision: str) -> list[RoofPoint]:
+    """Single products in one precision, long enough and intense enough to show the arithmetic rate."""
+    peak = device.peak_flops.get(precision)
+    if not peak:
+        return []
+    ridge = peak / device.memory_bandwidth_bytes_per_s
     return [
-        _row(name, measured.terms_s.get(name, 0.0), _sum_s(before, names), _sum_s(after, names))
-        for name, names in parts.items()
-        if measured.terms_s.get(name) or _sum_s(before, names)
+        point
+        for point in points
+        if point.op in GEMM_OPS
+        and point.precision == precision
+        and point.flops >= peak * _LARGE_PRODUCT_S
+        and point.intensity >= ridge
     ]
 
 
-def _parts(measured: MeasuredTerms) -> dict[str, tuple[str, ...]]:
-    has_optimizer = "optimizer" in measured.terms_s
-    return {
-        "compute": ("compute",),
-        "memory_bound_ops": ("memory_bound_ops",) if has_optimizer else ("memory_bound_ops", "optimizer"),
-        **{f"{axis}_comm_exposed": (f"{axis}_comm_exposed",) for axis in ("tp", "cp", "ep", "dp")},
-        "other_comm_exposed": (),
-        **_PARTS,
-        **({"optimizer": ("optimizer",)} if has_optimizer else {}),
-        "host_and_other": ("host_and_other",),
-    }
+def _link_samples(aligned: list[AlignedCollectives], domain: int) -> tuple[list[float], list[float]]:
+    """Bandwidths inside a domain and across; only synchronising collectives show their transfer."""
+    inside: list[float] = []
+    across: list[float] = []
+    for group in aligned:
+        if not group.is_synchronising or not group.group_size or group.group_size < 2:
+            continue
+        share = _network_share(group.events[0][0].ranks or tuple(group.ranks), domain)
+        bus = bus_factor(group.kind, group.group_size)
+        samples, factor = (inside, bus) if share is None else (across, bus * share)
+        for event, transfer_ns in zip(group.events[0], group.transfer_ns.tolist(), strict=True):
+            if event.message_bytes and event.message_bytes >= _LARGE_MESSAGE_BYTES and transfer_ns > 0:
+                samples.append(event.message_bytes * factor / (transfer_ns * 1e-9))
+    return inside, across
 
 
-def _sum_s(prediction: Prediction, names: tuple[str, ...]) -> float:
-    terms: dict[str, float] = prediction.breakdown_s
-    return sum(terms[name] for name in names)
+def _network_share(ranks: tuple[int, ...], domain: int) -> float | None:
+    """Bytes on one network card over those on the bus; None when the group stays inside a domain.
+
+    A hierarchical ring sends (d-1)/d of the message between d domains, over the cards of all members of a
+    domain in parallel; a flat one sends (n-1)/n (as in `tools.cost.collectives`).
+    """
+    per_domain = np.unique([rank // domain for rank in ranks], return_counts=True)[1]
+    if len(per_domain) == 1:
+        return None
+    size, domains = len(ranks), len(per_domain)
+    return (domains - 1) / domains * size / (size - 1) / float(per_domain.max())
 
 
-def _row(name: str, measured_s: float, predicted_s: float, calibrated_s: float) -> dict[str, Any]:
-    return {
-        "term": name,
-        "measured_s": measured_s,
-        "predicted_s": predicted_s,
-        "predicted_error_ratio": predicted_s / measured_s - 1 if measured_s else None,
-        "calibrated_s": calibrated_s,
-        "calibrated_error_ratio": calibrated_s / measured_s - 1 if measured_s else None,
-    }
-
-
-def _notes(
-    profiles: list[RankProfile],
-    scenario: Scenario,
-    measured: MeasuredTerms,
-    found: list[MeasuredCoefficient],
-) -> list[str]:
-    notes = []
-    world_size = max(one.world_size or 0 for one in profiles)
-    if world_size and world_size != scenario.cluster.num_devices:
-        notes.append(
-            f"the traces are of a job of {world_size} ranks, the scenario has"
-            f" {scenario.cluster.num_devices} devices"
-        )
-    if not measured.num_steps:
-        notes.append("no steps are marked: the whole trace stands beside one predicted step")
-    if measured.terms_s.get("other_comm_exposed"):
-        notes.append("some collectives fit no axis of the plan: they stand in other_comm_exposed")
-    if sum(one.is_bounded for one in found) > len(found) / 2:
-        notes.append("most constants ended at a bound: is this the scenario of the traced job?")
-    return notes
+def _median(samples: list[float]) -> float | None:
+    return float(np.median(samples)) if samples else None

@@ -1,284 +1,250 @@
-"""Collectives across ranks: waiting against transfer by kind, group and size; stragglers; pipeline stages.
+"""Which collectives a rank ran: kind, group and size of each, and per group the time and its exposed part."""
 
-The same collective is matched by its order within kind and group; its shortest duration is the transfer,
-the rest is waiting, which needs no common clock. Bus bandwidth as in nccl-tests (doc/PERFORMANCE.md).
-"""
-
+import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
 
-from tools.hardware import Device
-from tools.trace.rank_collectives import CollectiveEvent
-from tools.trace.rank_profile import RankProfile
-from tools.trace.record import Integers
+from tools.trace.breakdown import Occupancy
+from tools.trace.classify import (
+    COLLECTIVE_OP,
+    COMMUNICATION,
+    CommunicationPatterns,
+    Work,
+    find_element_bytes,
+    is_shaped_annotation,
+)
+from tools.trace.record import (
+    CollectiveArguments,
+    Coverage,
+    FoundLaunches,
+    Integers,
+    OpArguments,
+    RankTrace,
+    Spans,
+    cover,
+    find_enclosing,
+    find_launches,
+    join,
+    match_names,
+)
 
-SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""No rank can leave these before all have arrived."""
+_MAX_ELEMENTS = 1 << 44
+_MAX_AXES = 16
+_MAX_BYTES = 1 << 62
+"""Larger sizes are nonsense, and a summary could not hold them."""
+Moment = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""Nanoseconds whose differences fit into int64: a summary may come from anywhere."""
 
-_LEAST_SPREAD_NS = 2_000_000
-"""Clocks of one machine room drift by less than this during a profile."""
 
-GroupKey = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class AlignedCollectives:
-    """One kind in one group: a row per rank, a column per collective."""
+class CollectiveEvent(msgspec.Struct, array_like=True, frozen=True):
+    """One collective as one rank saw it; None for what the trace does not record."""
 
     kind: str
-    group: str
-    ranks: list[int]
+    group: str | None
+    ranks: tuple[int, ...] | None
     group_size: int | None
-    events: list[list[CollectiveEvent]]
-    start_ns: Integers
-    end_ns: Integers
+    message_bytes: int | None
+    start_ns: Moment
+    end_ns: Moment
+    before_compute_ns: int
+    """Compute time since the collective before it ended."""
+    before_host_ns: int
+    """Idle time in that span that the host caused."""
+    before_loader_ns: int
+    """Data loading in that span."""
 
     @property
-    def is_synchronising(self) -> bool:
-        return len(self.ranks) > 1 and self.kind in SYNCHRONISING
-
-    @property
-    def duration_ns(self) -> Integers:
+    def duration_ns(self) -> int:
         return self.end_ns - self.start_ns
 
     @property
-    def transfer_ns(self) -> Integers:
-        """Of each collective; an upper bound when only one rank is there to see."""
-        return np.asarray(self.duration_ns.min(axis=0))
-
-    @property
-    def waiting_ns(self) -> Integers | None:
-        """By rank and collective; None where it cannot be told."""
-        return self.duration_ns - self.transfer_ns if self.is_synchronising else None
+    def group_key(self) -> str:
+        """Ranks identify a group in every trace; a name only if no two groups share it."""
+        if self.ranks is not None:
+            return f"ranks {_shorten(self.ranks)}"
+        return f"group {self.group}" if self.group is not None else "group not recorded"
 
 
-def align(profiles: list[RankProfile]) -> list[AlignedCollectives]:
-    """Every kind and group with the ranks that took part."""
-    sequences: dict[GroupKey, dict[int, list[CollectiveEvent]]] = defaultdict(dict)
-    for profile in profiles:
-        for event in profile.collectives:
-            sequences[event.kind, event.group_key].setdefault(profile.rank, []).append(event)
-    return [one for key, by_rank in sorted(sequences.items()) for one in _align_or_part(key, by_rank)]
+def _shorten(ranks: tuple[int, ...]) -> str:
+    steps = set(np.diff(ranks).tolist())
+    if len(ranks) > 2 and len(steps) == 1:
+        step = steps.pop()
+        return f"{ranks[0]}-{ranks[-1]}" + (f" step {step}" if step != 1 else "")
+    return ",".join(str(rank) for rank in ranks)
 
 
-def _align_or_part(key: GroupKey, by_rank: dict[int, list[CollectiveEvent]]) -> list[AlignedCollectives]:
-    """One alignment; or one per rank when the traces do not seem to be of one run."""
-    together = _align_one(key, by_rank)
-    if _is_one_run(together):
-        return [together]
-    return [_align_one(key, {rank: events}) for rank, events in sorted(by_rank.items())]
+def list_collectives(
+    trace: RankTrace,
+    work: Work,
+    occupancy: Occupancy,
+    loading: Coverage,
+    patterns: CommunicationPatterns,
+) -> list[CollectiveEvent]:
+    """In order of their start."""
+    positions = np.flatnonzero(work.work_class == COMMUNICATION)
+    positions = positions[np.argsort(work.spans.start_ns[positions], kind="stable")]
+    starts_ns, ends_ns = work.spans.start_ns[positions], work.spans.end_ns[positions]
+    free_ns = _free_since(starts_ns, ends_ns)
+    before = [
+        activity.between(free_ns, starts_ns).tolist()
+        for activity in (occupancy.compute, occupancy.idle_host, loading)
+    ]
+    records = _find_records(trace, work, positions)
+    rows = zip(records, starts_ns.tolist(), ends_ns.tolist(), *before, strict=True)
+    return [CollectiveEvent(*_describe(trace, recorded, patterns), *times) for recorded, *times in rows]
 
 
-def _is_one_run(one: AlignedCollectives) -> bool:
-    """Whether the ranks leave the same collectives together, up to a constant difference of clocks."""
-    if not one.is_synchronising:
-        return True
-    ends_ns = one.end_ns - np.median(one.end_ns - one.end_ns[0], axis=1).astype(np.int64)[:, None]
-    spread_ns = np.median(ends_ns.max(axis=0) - ends_ns.min(axis=0))
-    return bool(spread_ns <= max(_LEAST_SPREAD_NS, float(np.median(one.duration_ns.max(axis=0)))))
+def _free_since(starts_ns: Integers, ends_ns: Integers) -> Integers:
+    """End of the collective before each; the first one's own start, as nothing is known before it."""
+    if not len(starts_ns):
+        return starts_ns
+    reached = np.maximum.accumulate(ends_ns)
+    return np.asarray(np.minimum(np.append(starts_ns[:1], reached[:-1]), starts_ns))
 
 
-def _align_one(key: GroupKey, by_rank: dict[int, list[CollectiveEvent]]) -> AlignedCollectives:
-    ranks = sorted(by_rank)
-    rows = _same_length([by_rank[rank] for rank in ranks])
-    return AlignedCollectives(
-        kind=key[0],
-        group=key[1],
-        ranks=ranks,
-        group_size=rows[0][0].group_size,
-        events=rows,
-        start_ns=np.array([[event.start_ns for event in row] for row in rows], dtype=np.int64),
-        end_ns=np.array([[event.end_ns for event in row] for row in rows], dtype=np.int64),
+class _Recorded(NamedTuple):
+    """What the trace records of one collective."""
+
+    name: str
+    """Of the kernel, or of the host's span."""
+    title: str
+    """The name that is most likely to contain the kind."""
+    arguments: CollectiveArguments | None
+    shapes: OpArguments | None
+
+
+class _Description(NamedTuple):
+    """The first fields of `CollectiveEvent`."""
+
+    kind: str
+    group: str | None
+    ranks: tuple[int, ...] | None
+    group_size: int | None
+    message_bytes: int | None
+
+
+def _find_records(trace: RankTrace, work: Work, positions: Integers) -> list[_Recorded]:
+    names = [trace.names[number] for number in work.spans.name[positions]]
+    if work.basis == "host":
+        marked = (trace.annotation_arguments.get(origin) for origin in work.origin[positions].tolist())
+        return [_Recorded(name, name, None, shapes) for name, shapes in zip(names, marked, strict=True)]
+    launched = find_launches(work.spans.link[positions], trace.launches)
+    ops = _enclosing(trace, trace.host_ops, lambda name: name == COLLECTIVE_OP, launched)
+    marks = _enclosing(trace, trace.annotations, is_shaped_annotation, launched)
+    records = []
+    for position, op, mark, name in zip(positions.tolist(), ops, marks, names, strict=True):
+        arguments = trace.device_collectives.get(position) or trace.host_op_collectives.get(op)
+        shapes = trace.host_op_arguments.get(op) or trace.annotation_arguments.get(mark)
+        title = trace.names[trace.annotations.name[mark]] if mark >= 0 else name
+        records.append(_Recorded(name, title, arguments, shapes))
+    return records
+
+
+def _enclosing(
+    trace: RankTrace, spans: Spans, is_wanted: Callable[[str], bool], launched: FoundLaunches
+) -> list[int]:
+    """Position in `spans` of the wanted one around each launch; -1 for none."""
+    chosen = np.append(np.flatnonzero(match_names(trace.names, spans, is_wanted)), -1)
+    enclosing = find_enclosing(spans.take(chosen[:-1]), launched.lane, launched.start_ns)
+    return [int(position) for position in np.where(launched.found, chosen[enclosing], -1)]
+
+
+def _describe(trace: RankTrace, recorded: _Recorded, patterns: CommunicationPatterns) -> _Description:
+    known = recorded.arguments or CollectiveArguments()
+    kind = patterns.find_kind(known.kind or recorded.title)
+    ranks = known.ranks or trace.distributed.groups.get(known.group or "")
+    group_size = known.group_size or (len(ranks) if ranks else None) or trace.distributed.world_size
+    message_bytes = _message_bytes(kind, known, recorded.name, group_size)
+    if message_bytes is None and recorded.shapes is not None:
+        message_bytes = _shape_bytes(kind, recorded.shapes, recorded.name, group_size)
+    if message_bytes is not None and message_bytes > _MAX_BYTES:
+        message_bytes = None
+    return _Description(kind, known.group, ranks, group_size, message_bytes)
+
+
+def _message_bytes(kind: str, known: CollectiveArguments, name: str, group_size: int | None) -> int | None:
+    """The size that bandwidth is computed from: the larger side of a gather or scatter (nccl-tests)."""
+    element_bytes = find_element_bytes(known.dtype or name)
+    if element_bytes is None or (known.in_elements is None and known.out_elements is None):
+        return None
+    sent, received = known.in_elements or 0, known.out_elements or 0
+    if kind == "all_gather":
+        received = max(received, sent * (group_size or 1))
+    return max(sent, received) * element_bytes
+
+
+def _shape_bytes(kind: str, shapes: OpArguments, name: str, group_size: int | None) -> int | None:
+    element_bytes = next((size for dtype in shapes.types if (size := find_element_bytes(dtype))), None)
+    element_bytes = element_bytes or find_element_bytes(name)
+    elements = count_elements(shapes.dims[0])
+    if element_bytes is None or not elements:
+        return None
+    return elements * element_bytes * ((group_size or 1) if kind == "all_gather" else 1)
+
+
+def count_elements(dims: object) -> int | None:
+    """Of one tensor, or of all tensors of a list; None for anything else."""
+    if not isinstance(dims, list) or not dims:
+        return None
+    tensors = dims if isinstance(dims[0], list) else [dims]
+    total = sum(math.prod(shape) for shape in tensors if is_shape(shape))
+    return total if 0 < total < _MAX_ELEMENTS else None
+
+
+def is_shape(dims: object) -> bool:
+    """A list of sizes small enough to multiply."""
+    return (
+        isinstance(dims, list)
+        and len(dims) <= _MAX_AXES
+        and all(type(size) is int and 0 <= size < _MAX_ELEMENTS for size in dims)
     )
 
 
-def _same_length(rows: list[list[CollectiveEvent]]) -> list[list[CollectiveEvent]]:
-    """Traces may be cut at either end: keep the side on which the ranks' ends agree better."""
-    length = min(len(row) for row in rows)
-    if all(len(row) == length for row in rows):
-        return rows
-    first, last = [row[:length] for row in rows], [row[-length:] for row in rows]
-    return first if _disagreement(first) <= _disagreement(last) else last
+class GroupTime(msgspec.Struct, frozen=True):
+    """All collectives of one kind in one group."""
+
+    kind: str
+    group_key: str
+    group: str | None
+    """The process group's name, if the trace has one."""
+    ranks: tuple[int, ...] | None
+    time_ns: int
+    """Summed over the collectives."""
+    exposed_ns: int
+    """Without concurrent compute; times of groups may overlap each other."""
 
 
-def _disagreement(rows: list[list[CollectiveEvent]]) -> float:
-    """How much the difference between two ranks' ends varies over the collectives."""
-    ends_ns = np.array([[event.end_ns for event in row] for row in rows], dtype=np.float64)
-    return float(np.std(ends_ns - ends_ns[0], axis=1).sum())
-
-
-def bus_factor(kind: str, group_size: int) -> float:
-    """Bytes on the busiest link over the message's bytes (nccl-tests, PERFORMANCE.md)."""
-    if kind == "all_reduce":
-        return 2 * (group_size - 1) / group_size
-    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
-        return (group_size - 1) / group_size
-    return 1.0
-
-
-def summarise(aligned: list[AlignedCollectives], device: Device | None = None) -> list[dict[str, Any]]:
-    """One entry per kind, group and size; times are means over the ranks, largest first."""
-    entries = [entry for one in aligned for entry in _entries(one, device)]
-    return sorted(entries, key=lambda entry: -entry["time_us"])
-
-
-def _entries(one: AlignedCollectives, device: Device | None) -> list[dict[str, Any]]:
-    known = (event.message_bytes for event in one.events[0])
-    sizes = np.array([-1 if size is None else size for size in known])
-    link = None if device is None else _link_bytes_per_s(one, device)
-    return [_entry(one, np.flatnonzero(sizes == size), size, link) for size in np.unique(sizes).tolist()]
-
-
-def _link_bytes_per_s(one: AlignedCollectives, device: Device) -> float:
-    """The catalogue's fast link, or the network's where the group spans several domains of fast links."""
-    domain = max(device.devices_per_node, device.fast_domain_devices)
-    ranks = one.events[0][0].ranks
-    spans = len({rank // domain for rank in ranks}) > 1 if ranks else (one.group_size or 1) > domain
-    return device.inter_node_bytes_per_s if spans else device.intra_node_bytes_per_s
-
-
-def _entry(
-    one: AlignedCollectives, columns: Integers, size: int, link_bytes_per_s: float | None
-) -> dict[str, Any]:
-    transfer_ns = one.transfer_ns[columns]
-    waiting_ns = None if one.waiting_ns is None else one.waiting_ns[:, columns]
-    bandwidth = _bus_bandwidth(one, transfer_ns, size)
-    return {
-        "kind": one.kind,
-        "group": one.group,
-        "group_size": one.group_size,
-        "ranks_seen": len(one.ranks),
-        "message_bytes": None if size < 0 else size,
-        "count": len(columns),
-        "time_us": float(one.duration_ns[:, columns].sum(axis=1).mean()) / 1000,
-        "transfer_us": float(transfer_ns.sum()) / 1000,
-        "waiting_us": None if waiting_ns is None else float(waiting_ns.sum(axis=1).mean()) / 1000,
-        "bus_bandwidth_gbytes_per_s": None if bandwidth is None else bandwidth / 1e9,
-        "link_gbytes_per_s": None if link_bytes_per_s is None else link_bytes_per_s / 1e9,
-        "transfer_is_upper_bound": not one.is_synchronising,
-    }
-
-
-def _bus_bandwidth(one: AlignedCollectives, transfer_ns: Integers, size: int) -> float | None:
-    """Of the median collective, in bytes per second."""
-    median_ns = float(np.median(transfer_ns))
-    if size <= 0 or median_ns <= 0 or not one.group_size or one.group_size < 2:
-        return None
-    return size * bus_factor(one.kind, one.group_size) / (median_ns * 1e-9)
-
-
-_TIMES_CHANCE = 2.0
-_ALWAYS_OFTEN_RATIO = 0.6
-_LEAST_SHARE_OF_LATENESS = 0.05
-_CAUSES = {
-    "before_loader_ns": "data loader",
-    "before_host_ns": "host late: launches came late",
-    "before_compute_ns": "compute longer",
-}
-
-
-@dataclass
-class _Arrivals:
-    """Summed over all aligned collectives in which the rank took part."""
-
-    collectives: int = 0
-    last: int = 0
-    late_ns: int = 0
-    """Behind the second to last, where this rank was last."""
-    excess_ns: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_CAUSES, 0.0))
-    """By cause: more than the others did, before the collectives it was last at."""
-
-
-def find_stragglers(aligned: list[AlignedCollectives]) -> list[dict[str, Any]]:
-    """Worst first; empty when no rank stands out or only one was profiled."""
-    arrivals: dict[int, _Arrivals] = {}
-    group_size = 0
-    for one in aligned:
-        if one.is_synchronising:
-            _count(one, arrivals)
-            group_size = max(group_size, len(one.ranks))
-    all_late_ns = sum(one.late_ns for one in arrivals.values())
-    if not all_late_ns:
-        return []
-    entries = [_entry_stragglers(rank, one, all_late_ns) for rank, one in arrivals.items()]
-    often = min(_TIMES_CHANCE / group_size, _ALWAYS_OFTEN_RATIO)
-    chosen = [
-        entry
-        for entry in entries
-        if entry["arrives_last_ratio"] >= often and entry["share_of_lateness"] >= _LEAST_SHARE_OF_LATENESS
+def time_groups(collectives: list[CollectiveEvent], compute: Coverage) -> list[GroupTime]:
+    """One entry per kind and group, in order of appearance."""
+    by_group: dict[tuple[str, str], list[CollectiveEvent]] = defaultdict(list)
+    for event in collectives:
+        by_group[event.kind, event.group_key].append(event)
+    return [
+        GroupTime(
+            kind=kind,
+            group_key=key,
+            group=events[0].group,
+            ranks=events[0].ranks,
+            time_ns=sum(event.duration_ns for event in events),
+            exposed_ns=_exposed_ns(events, compute),
+        )
+        for (kind, key), events in by_group.items()
     ]
-    return sorted(chosen, key=lambda entry: (-entry["arrives_last_ratio"], entry["rank"]))
 
 
-def aligned_starts_ns(one: AlignedCollectives) -> Integers:
-    """Starts on one clock: each rank is shifted by the median difference of its ends."""
-    middle = np.median(one.end_ns, axis=0)
-    offset = np.median(one.end_ns - middle, axis=1).astype(np.int64)
-    return np.asarray(one.start_ns - offset[:, None])
+def time_exposed_kinds(collectives: list[CollectiveEvent], compute: Coverage) -> dict[str, int]:
+    """Nanoseconds of each kind without concurrent compute, over all groups; kinds may overlap each other."""
+    by_kind: dict[str, list[CollectiveEvent]] = defaultdict(list)
+    for event in collectives:
+        by_kind[event.kind].append(event)
+    return {kind: _exposed_ns(events, compute) for kind, events in by_kind.items()}
 
 
-def _count(one: AlignedCollectives, arrivals: dict[int, _Arrivals]) -> None:
-    starts_ns = aligned_starts_ns(one)
-    last = starts_ns.argmax(axis=0)
-    late_ns = np.sort(starts_ns, axis=0)[-1] - np.sort(starts_ns, axis=0)[-2]
-    for row, rank in enumerate(one.ranks):
-        entry = arrivals.setdefault(rank, _Arrivals())
-        mine = np.flatnonzero(last == row)
-        entry.collectives += len(last)
-        entry.last += len(mine)
-        entry.late_ns += int(late_ns[mine].sum())
-        for cause in _CAUSES:
-            entry.excess_ns[cause] += _excess_ns(one.events, row, mine, cause)
-
-
-def _excess_ns(events: Sequence[Sequence[CollectiveEvent]], row: int, columns: Integers, cause: str) -> float:
-    """How much more of one activity than the median of the others, before the collectives it was last at."""
-    others = [index for index in range(len(events)) if index != row]
-    total = 0.0
-    for column in columns.tolist():
-        usual = float(np.median([getattr(events[index][column], cause) for index in others]))
-        total += max(0.0, getattr(events[row][column], cause) - usual)
-    return total
-
-
-def _entry_stragglers(rank: int, one: _Arrivals, all_late_ns: int) -> dict[str, Any]:
-    excess = dict(one.excess_ns)
-    # Loading data shows as an idle device too: what the loader explains is not put on the launches.
-    excess["before_host_ns"] = max(0.0, excess["before_host_ns"] - excess["before_loader_ns"])
-    cause = max(excess, key=lambda name: excess[name]) if any(excess.values()) else None
-    return {
-        "rank": rank,
-        "arrives_last_ratio": round(one.last / one.collectives, 4),
-        "late_by_us": one.late_ns / max(one.last, 1) / 1000,
-        "late_total_us": one.late_ns / 1000,
-        "share_of_lateness": round(one.late_ns / all_late_ns, 4),
-        "cause": _CAUSES[cause] if cause else "not told by the trace",
-        "cause_us": {
-            name.removeprefix("before_").replace("_ns", "_us"): ns / 1000 for name, ns in excess.items()
-        },
-    }
-
-
-_POINT_TO_POINT = "send_recv"
-
-
-def analyse_pipeline(profiles: list[RankProfile]) -> dict[str, Any] | None:
-    """None when fewer than two ranks exchange point to point."""
-    stages = [one for one in profiles if one.exposed_by_kind_ns.get(_POINT_TO_POINT) is not None]
-    if len(stages) < 2:
-        return None
-    compute_ns = np.array([one.breakdown.compute_ns for one in stages], dtype=np.float64)
-    bubble_ns = np.array([one.exposed_by_kind_ns[_POINT_TO_POINT] for one in stages], dtype=np.float64)
-    total_ns = np.array([max(one.breakdown.total_ns, 1) for one in stages], dtype=np.float64)
-    mean_ns = float(compute_ns.mean())
-    return {
-        "ranks": [one.rank for one in stages],
-        "bubble_ratio": float(bubble_ns.sum() / total_ns.sum()),
-        "bubble_us": {str(one.rank): float(ns) / 1000 for one, ns in zip(stages, bubble_ns, strict=True)},
-        "imbalance_ratio": float(compute_ns.max() / mean_ns - 1) if mean_ns else 0.0,
-        "slowest_rank": stages[int(compute_ns.argmax())].rank,
-    }
+def _exposed_ns(events: list[CollectiveEvent], compute: Coverage) -> int:
+    starts_ns = np.array([event.start_ns for event in events], dtype=np.int64)
+    ends_ns = np.array([event.end_ns for event in events], dtype=np.int64)
+    return join(compute, cover(starts_ns, ends_ns)).total_ns - compute.total_ns

@@ -5,10 +5,45 @@ did, as a competing cause.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, get_args
 
+from tools.scenario.spec import Result
+from tools.trace.alignment import CollectiveSummary, Straggler
 from tools.trace.breakdown import Breakdown, add_breakdowns
 from tools.trace.rank_profile import RankProfile
+
+Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
+
+
+class ProfileEvidence(Result):
+    """A number with the place in the report that it comes from."""
+
+    kind: Literal["profile", "roofline"]
+    ref: str
+    value: float
+    says: str
+
+
+class ProfileCause(Result):
+    """A second cause whose share comes near the first one's."""
+
+    bottleneck: Bottleneck
+    severity: float
+    why: str
+
+
+class ProfileDiagnosis(Result):
+    """The main cause of lost time, with its weight, its evidence and how far to trust it."""
+
+    bottleneck: Bottleneck
+    severity: float
+    """Share of the step."""
+    confidence: float
+    summary: str
+    shares: dict[Bottleneck, float]
+    evidence: list[ProfileEvidence]
+    competing_causes: list[ProfileCause]
+    next_to_profile: list[str]
 
 
 @dataclass(frozen=True)
@@ -24,21 +59,15 @@ class Shares:
     """Part of `communication` spent on ranks that had not arrived."""
     steady: Breakdown
 
-    def ranked(self) -> list[tuple[str, float]]:
+    def ranked(self) -> dict[Bottleneck, float]:
         """Causes, largest share first."""
-        causes = ("compute", "memory", "communication", "pipeline", "host")
-        return sorted(((name, float(getattr(self, name))) for name in causes), key=lambda one: -one[1])
-
-
-def steady_breakdown(profile: RankProfile) -> Breakdown:
-    """Of the steps after warm-up, or of everything when no steps are marked."""
-    steps = profile.steady_steps
-    return add_breakdowns([step.breakdown for step in steps]) if steps else profile.breakdown
+        shares: dict[Bottleneck, float] = {name: float(getattr(self, name)) for name in get_args(Bottleneck)}
+        return dict(sorted(shares.items(), key=lambda share: -share[1]))
 
 
 def weigh(profiles: list[RankProfile], waiting_ns: float, has_pipeline: bool) -> Shares:
     """Shares over all ranks; `waiting_ns` is the sum of all ranks' waiting."""
-    steady = add_breakdowns([steady_breakdown(profile) for profile in profiles])
+    steady = add_breakdowns([profile.steady_breakdown for profile in profiles])
     whole = add_breakdowns([profile.breakdown for profile in profiles])
     total = max(steady.total_ns, 1)
     exposed = steady.exposed_communication_ns / total
@@ -67,7 +96,7 @@ def _bandwidth_bound_ratio(profiles: list[RankProfile]) -> float:
     """Share of kernel time that memory bandwidth bounds."""
     matrix = sum(profile.matrix_kernel_ns for profile in profiles)
     other = sum(profile.other_kernel_ns for profile in profiles)
-    sloped = sum(point.time_ns for one in profiles for point in one.roofline if point.bound == "memory")
+    sloped = sum(point.time_ns for rank in profiles for point in rank.roofline if point.bound == "memory")
     return min(other + sloped, matrix + other) / (matrix + other) if matrix + other else 0.0
 
 
@@ -80,47 +109,49 @@ _LATE_HOST = ("data loader", "host late")
 
 @dataclass(frozen=True)
 class Findings:
-    """What the other analyses found."""
+    """Results of the other analyses."""
 
     profiles: list[RankProfile]
     shares: Shares
-    collectives: list[dict[str, Any]]
-    stragglers: list[dict[str, Any]]
+    collectives: list[CollectiveSummary]
+    stragglers: list[Straggler]
     num_unreadable: int
 
 
-def diagnose(findings: Findings) -> dict[str, Any]:
-    """Plain data in the contract's shape, with competing causes beside."""
-    ranked = findings.shares.ranked()
-    cause, share = ranked[0]
-    rooted = dict(ranked)
-    root = _late_host_share(findings)
-    rooted["host"] += root
+def diagnose(findings: Findings) -> ProfileDiagnosis:
+    """The largest cause, with competing ones."""
+    shares = findings.shares.ranked()
+    (cause, share), (_, second) = list(shares.items())[:2]
+    with_late_hosts = {**shares, "host": shares["host"] + _late_host_share(findings)}
     competing = [
-        {"bottleneck": name, "severity": round(one, 4), "why": _why(name, findings)}
-        for name, one in sorted(rooted.items(), key=lambda item: -item[1])
-        if name != cause and one >= _CLOSE_RATIO * share
+        ProfileCause(bottleneck=name, severity=round(severity, 4), why=_why(name, findings))
+        for name, severity in sorted(with_late_hosts.items(), key=lambda rival: -rival[1])
+        if name != cause and severity >= _CLOSE_RATIO * share
     ]
-    confidence, advice = _weigh_confidence(findings, cause, share - ranked[1][1])
-    return {
-        "bottleneck": cause,
-        "severity": round(share, 4),
-        "confidence": confidence,
-        "summary": _why(cause, findings),
-        "shares": {name: round(one, 4) for name, one in ranked},
-        "evidence": _collect_evidence(findings),
-        "competing_causes": competing,
-        "next_to_profile": advice,
-    }
+    confidence, advice = _weigh_confidence(findings, cause, share - second)
+    return ProfileDiagnosis(
+        bottleneck=cause,
+        severity=round(share, 4),
+        confidence=confidence,
+        summary=_why(cause, findings),
+        shares={name: round(ratio, 4) for name, ratio in shares.items()},
+        evidence=_collect_evidence(findings),
+        competing_causes=competing,
+        next_to_profile=advice,
+    )
 
 
 def _late_host_share(findings: Findings) -> float:
     """Share of the step that all ranks wait because a straggler's host was late."""
-    late = sum(one["share_of_lateness"] for one in findings.stragglers if one["cause"].startswith(_LATE_HOST))
+    late = sum(
+        straggler.share_of_lateness
+        for straggler in findings.stragglers
+        if straggler.cause.startswith(_LATE_HOST)
+    )
     return findings.shares.waiting * min(float(late), 1.0)
 
 
-def _why(cause: str, findings: Findings) -> str:
+def _why(cause: Bottleneck, findings: Findings) -> str:
     shares = findings.shares
     if cause == "communication":
         return f"exposed communication takes {shares.communication:.0%} of the step; {_waiting(findings)}"
@@ -140,14 +171,14 @@ def _why(cause: str, findings: Findings) -> str:
 
 
 def _waiting(findings: Findings) -> str:
-    if all(one["waiting_us"] is None for one in findings.collectives):
+    if all(collective.waiting_us is None for collective in findings.collectives):
         return "waiting cannot be told from transfer without the other ranks"
-    late = ", ".join(str(rank) for rank in sorted(one["rank"] for one in findings.stragglers))
+    late = ", ".join(str(rank) for rank in sorted(straggler.rank for straggler in findings.stragglers))
     blame = f" (rank {late})" if late else ""
     return f"{findings.shares.waiting:.0%} of the step is waiting for late ranks{blame}"
 
 
-def _collect_evidence(findings: Findings) -> list[dict[str, Any]]:
+def _collect_evidence(findings: Findings) -> list[ProfileEvidence]:
     """Numbers, each with the place it comes from."""
     shares, steady = findings.shares, findings.shares.steady
     total = max(steady.total_ns, 1)
@@ -158,18 +189,18 @@ def _collect_evidence(findings: Findings) -> list[dict[str, Any]]:
         ),
         *_idle_evidence(findings, total),
     ]
-    if any(one["waiting_us"] is not None for one in findings.collectives):
+    if any(collective.waiting_us is not None for collective in findings.collectives):
         says = "waits in collectives for late ranks"
         evidence.append(_evidence("collectives[].waiting_us", shares.waiting, says))
-    for one in findings.stragglers[:4]:
-        says = f"of collectives see rank {one['rank']} arrive last ({one['cause']})"
-        evidence.append(_evidence(f"stragglers[rank={one['rank']}]", one["arrives_last_ratio"], says))
+    for straggler in findings.stragglers[:4]:
+        says = f"of collectives see rank {straggler.rank} arrive last ({straggler.cause})"
+        evidence.append(_evidence(f"stragglers[rank={straggler.rank}]", straggler.arrives_last_ratio, says))
     return evidence + _bandwidth_evidence(findings) + _roofline_evidence(findings)
 
 
-def _idle_evidence(findings: Findings, total_ns: int) -> list[dict[str, Any]]:
+def _idle_evidence(findings: Findings, total_ns: int) -> list[ProfileEvidence]:
     steady = findings.shares.steady
-    if all(one.basis == "host" for one in findings.profiles):
+    if all(profile.basis == "host" for profile in findings.profiles):
         return [_evidence("total.idle_us", steady.idle_ns / total_ns, "runs neither an op nor a collective")]
     parts = (
         ("total.idle_host_us", steady.idle_host_ns, "is idle because the launch came late"),
@@ -179,67 +210,72 @@ def _idle_evidence(findings: Findings, total_ns: int) -> list[dict[str, Any]]:
     return [_evidence(ref, ns / total_ns, says) for ref, ns, says in parts if ns]
 
 
-def _evidence(ref: str, value: float, says: str) -> dict[str, Any]:
-    return {"kind": "profile", "ref": ref, "value": round(value, 4), "says": f"{value:.1%} {says}"}
+def _evidence(ref: str, value: float, says: str) -> ProfileEvidence:
+    return ProfileEvidence(kind="profile", ref=ref, value=round(value, 4), says=f"{value:.1%} {says}")
 
 
-def _bandwidth_evidence(findings: Findings) -> list[dict[str, Any]]:
-    entry = next((one for one in findings.collectives if one["bus_bandwidth_gbytes_per_s"] is not None), None)
-    if entry is None:
-        return []
-    reached, link = entry["bus_bandwidth_gbytes_per_s"], entry["link_gbytes_per_s"]
-    beside = f" of the link's {link:.3g}" if link else ""
-    size = f"{entry['message_bytes'] / 1e6:.1f} MB"
-    says = f"{entry['kind']} of {size} reaches {reached:.1f} GB/s{beside} on the bus"
-    position = findings.collectives.index(entry)
-    ref = f"collectives[{position}].bus_bandwidth_gbytes_per_s"
-    return [{"kind": "profile", "ref": ref, "value": round(reached, 3), "says": says}]
+def _bandwidth_evidence(findings: Findings) -> list[ProfileEvidence]:
+    """Of the longest collective with a known size."""
+    for position, collective in enumerate(findings.collectives):
+        reached, size_bytes = collective.bus_bandwidth_gbytes_per_s, collective.message_bytes
+        if reached is not None and size_bytes is not None:
+            link = collective.link_gbytes_per_s
+            beside = f" of the link's {link:.3g}" if link else ""
+            size = f"{size_bytes / 1e6:.1f} MB"
+            says = f"{collective.kind} of {size} reaches {reached:.1f} GB/s{beside} on the bus"
+            ref = f"collectives[{position}].bus_bandwidth_gbytes_per_s"
+            return [ProfileEvidence(kind="profile", ref=ref, value=round(reached, 3), says=says)]
+    return []
 
 
-def _roofline_evidence(findings: Findings) -> list[dict[str, Any]]:
-    points = [point for one in findings.profiles for point in one.roofline if point.lost_ns is not None]
+def _roofline_evidence(findings: Findings) -> list[ProfileEvidence]:
+    points = [point for rank in findings.profiles for point in rank.roofline if point.lost_ns is not None]
     if not points:
         return []
     worst = max(points, key=lambda point: point.lost_ns or 0.0)
     reached = worst.achieved_flops_per_s / (worst.roof_flops_per_s or 1.0)
     says = f"{worst.op} {worst.shape} ({worst.precision}) reaches {reached:.0%} of its {worst.bound} roof"
-    return [{"kind": "roofline", "ref": "ranks[].roofline", "value": round(reached, 4), "says": says}]
+    return [ProfileEvidence(kind="roofline", ref="ranks[].roofline", value=round(reached, 4), says=says)]
 
 
-def _weigh_confidence(findings: Findings, cause: str, margin: float) -> tuple[float, list[str]]:
-    """The product of what each weakness leaves, and what would mend it."""
+def _weigh_confidence(findings: Findings, cause: Bottleneck, margin: float) -> tuple[float, list[str]]:
+    """The product of each weakness's factor, and advice that would remove the weakness."""
     confidence, advice = _START * (0.75 + 0.25 * min(margin / _CLEAR_MARGIN, 1.0)), []
-    for factor, mend in _weaknesses(findings, cause):
+    for factor, remedy in _weaknesses(findings, cause):
         confidence *= factor
-        advice.append(mend)
+        advice.append(remedy)
     return round(confidence, 3), advice
 
 
-def _weaknesses(findings: Findings, cause: str) -> list[tuple[float, str]]:
-    profiles = findings.profiles
-    world_size = max((one.world_size or 1 for one in profiles), default=1)
-    steps = min((len(one.steady_steps) for one in profiles), default=0)
-    has_shapes = any(one.roofline for one in profiles)
-    found = []
+def _weaknesses(findings: Findings, cause: Bottleneck) -> list[tuple[float, str]]:
+    """Factor and remedy of each."""
+    profiles, collectives = findings.profiles, findings.collectives
+    world_size = max((profile.world_size or 1 for profile in profiles), default=1)
+    steps = min((len(profile.steady_steps) for profile in profiles), default=0)
+    has_shapes = any(profile.roofline for profile in profiles)
+    is_torch = any(".json" in profile.file for profile in profiles)
+    weaknesses = []
     if len(profiles) < world_size:
         factor = 0.75 if len(profiles) == 1 else 0.9
-        found.append(
+        weaknesses.append(
             (factor, f"profile more ranks at the same steps: {len(profiles)} of {world_size} were given")
         )
     if findings.num_unreadable:
-        found.append((0.9, f"capture the {findings.num_unreadable} unreadable files again"))
+        weaknesses.append((0.9, f"capture the {findings.num_unreadable} unreadable files again"))
     if steps == 0:
-        found.append((0.8, "mark steps (profiler.step()), so that warm-up can be told from steady work"))
+        weaknesses.append((0.8, "mark steps (profiler.step()), so that warm-up can be told from steady work"))
     elif steps == 1:
-        found.append((0.85, "profile three or more steps: one does not show variation"))
-    is_torch = any(".json" in one.file for one in profiles)
+        weaknesses.append((0.85, "profile three or more steps: one does not show variation"))
     if not has_shapes and is_torch and cause in ("compute", "memory"):
-        found.append((0.8, "record shapes (record_shapes=True), so that kernels can be set on the roofline"))
-    unsized = findings.collectives and all(one["message_bytes"] is None for one in findings.collectives)
-    if unsized and is_torch:
-        found.append((0.95, "use PyTorch 2.3 or newer: its traces carry sizes and groups of collectives"))
-    if any(one.basis == "host" for one in profiles):
-        found.append(
+        weaknesses.append(
+            (0.8, "record shapes (record_shapes=True), so that kernels can be set on the roofline")
+        )
+    if is_torch and collectives and all(collective.message_bytes is None for collective in collectives):
+        weaknesses.append(
+            (0.95, "use PyTorch 2.3 or newer: its traces carry sizes and groups of collectives")
+        )
+    if any(profile.basis == "host" for profile in profiles):
+        weaknesses.append(
             (0.9, "profile on accelerators: without device events the host's spans stand in for them")
         )
-    return found
+    return weaknesses

@@ -15,6 +15,7 @@ import msgspec
 
 from tools.errors import InputError
 from tools.hardware import Device
+from tools.scenario.spec import Result
 from tools.trace.classify import CommunicationPatterns, load_patterns
 from tools.trace.kineto import find_rank_in_name, read_kineto
 from tools.trace.rank_profile import FORMAT, NO_WORK, RankProfile, profile_rank
@@ -107,14 +108,18 @@ _PARALLEL_FROM_BYTES = 4 << 20
 """A process takes longer to start than this much gzip takes to read."""
 
 
+class UnreadableFile(Result):
+    file: str
+    reason: str
+
+
 @dataclass
 class FolderProfile:
     """All ranks of a folder that could be read, in order of rank, and the files that could not."""
 
     folder: str
     ranks: list[RankProfile] = field(default_factory=list)
-    unreadable: list[tuple[str, str]] = field(default_factory=list)
-    """File and reason."""
+    unreadable: list[UnreadableFile] = field(default_factory=list)
 
 
 def find_trace_files(folder: Path) -> list[Path]:
@@ -150,18 +155,18 @@ def profile_folder(
     """Reads and analyses every rank of a folder; raises InputError when there is nothing to read."""
     files = find_trace_files(folder)
     result = FolderProfile(str(folder))
-    found: dict[Path, RankProfile] = {}
+    profiles: dict[Path, RankProfile] = {}
     for done, (path, outcome) in enumerate(
         _profile_all(files, patterns or load_patterns(), device, workers), 1
     ):
         if isinstance(outcome, RankProfile):
-            found[path] = outcome
+            profiles[path] = outcome
         else:
-            result.unreadable.append((path.name, outcome))
+            result.unreadable.append(UnreadableFile(file=path.name, reason=outcome))
         if progress is not None:
             progress(done, len(files))
-    result.ranks = _number_ranks([found[path] for path in files if path in found])
-    result.unreadable.sort()
+    result.ranks = _number_ranks([profiles[path] for path in files if path in profiles])
+    result.unreadable.sort(key=lambda unreadable: (unreadable.file, unreadable.reason))
     return result
 
 

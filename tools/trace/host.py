@@ -5,6 +5,7 @@ import re
 import msgspec
 import numpy as np
 
+from tools.scenario.spec import Result
 from tools.trace.breakdown import Occupancy
 from tools.trace.classify import COMPUTE, CommunicationPatterns, Work
 from tools.trace.record import Coverage, Integers, RankTrace, Spans, cover, find_launches, join, match_names
@@ -12,9 +13,27 @@ from tools.trace.record import Coverage, Integers, RankTrace, Spans, cover, find
 SMALL_KERNEL_NS = 10_000
 """About the time a launch takes: shorter kernels cannot keep ahead of the host."""
 STORM_KERNELS = 64
-"""So many small kernels in a row are a storm."""
+"""This many small kernels in a row are a storm."""
 
 _SYNCHRONISES = re.compile("synchronize", re.IGNORECASE)
+
+
+class HostReport(Result):
+    """Figures of one rank, in the units of the JSON output."""
+
+    launches: int
+    launch_mean_us: float
+    queue_delay_median_us: float
+    queue_depth_median: float
+    synchronisations: int
+    synchronisation_us: float
+    data_loading_us: float
+    data_loading_idle_us: float
+    small_kernel_ratio: float
+    small_kernel_storms: int
+    storm_kernels: int
+    storm_span_us: float
+    storm_busy_us: float
 
 
 class HostProfile(msgspec.Struct, frozen=True):
@@ -24,11 +43,11 @@ class HostProfile(msgspec.Struct, frozen=True):
     launch_time_ns: int = 0
     """Spent inside launch calls."""
     launch_interval_median_ns: int = 0
-    """From one launch to the next of the same thread: what the host needs for one kernel, all told."""
+    """From one launch to the next of the same thread: all the host's work for one kernel."""
     queue_delay_median_ns: int = 0
     """From the end of a launch to the start of its work."""
     queue_depth_median: float = 0.0
-    """Launched and not started, when a piece of work starts; 1 means that the host is only just in time."""
+    """Launched and not yet started, whenever work starts; 1 means that the host is only just in time."""
     synchronisations: int = 0
     synchronisation_ns: int = 0
     data_loading_ns: int = 0
@@ -40,6 +59,23 @@ class HostProfile(msgspec.Struct, frozen=True):
     storm_kernels: int = 0
     storm_span_ns: int = 0
     storm_busy_ns: int = 0
+
+    def report(self) -> HostReport:
+        return HostReport(
+            launches=self.launches,
+            launch_mean_us=self.launch_time_ns / max(self.launches, 1) / 1000,
+            queue_delay_median_us=self.queue_delay_median_ns / 1000,
+            queue_depth_median=self.queue_depth_median,
+            synchronisations=self.synchronisations,
+            synchronisation_us=self.synchronisation_ns / 1000,
+            data_loading_us=self.data_loading_ns / 1000,
+            data_loading_idle_us=self.data_loading_idle_ns / 1000,
+            small_kernel_ratio=self.small_kernels / max(self.kernels, 1),
+            small_kernel_storms=self.storms,
+            storm_kernels=self.storm_kernels,
+            storm_span_us=self.storm_span_ns / 1000,
+            storm_busy_us=self.storm_busy_ns / 1000,
+        )
 
 
 def profile_host(trace: RankTrace, work: Work, occupancy: Occupancy, loading: Coverage) -> HostProfile:

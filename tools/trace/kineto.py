@@ -93,7 +93,7 @@ def _small_number(value: object) -> int | None:
     )
 
 
-_SORT_OF_CATEGORY = {
+KIND_OF_CATEGORY = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
     "gpu_memset": "copy",
@@ -170,7 +170,7 @@ class _Builder:
         for event in events:
             by_category[event.cat].append(event)
         for category, chosen in by_category.items():
-            sort = _SORT_OF_CATEGORY.get(category)
+            sort = KIND_OF_CATEGORY.get(category)
             if sort is not None:
                 self._takers[sort](chosen)
 

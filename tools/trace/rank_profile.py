@@ -4,32 +4,38 @@ Plain data, so it can cross processes, be written as a trial's summary and be re
 """
 
 import re
+from typing import Literal
 
 import msgspec
 import numpy as np
+from pydantic import Field
 
 from tools.errors import InputError
 from tools.hardware import Device, get_device
+from tools.scenario.spec import Result
 from tools.trace.breakdown import (
     Breakdown,
+    BreakdownUs,
     Occupancy,
     StepProfile,
     Timeline,
+    add_breakdowns,
     draw_timeline,
     measure_steps,
     occupy,
+    variation_ratio,
 )
 from tools.trace.classify import COMPUTE, OPTIMIZER_MARK, CommunicationPatterns, Work, classify
-from tools.trace.host import HostProfile, find_loading, profile_host
-from tools.trace.rank_collectives import (
+from tools.trace.collectives import (
     CollectiveEvent,
     GroupTime,
     list_collectives,
     time_exposed_kinds,
     time_groups,
 )
+from tools.trace.host import HostProfile, HostReport, find_loading, profile_host
 from tools.trace.record import MemoryCounter, RankTrace, cover, match_names
-from tools.trace.roofline import RoofPoint, place_on_roofline
+from tools.trace.roofline import RoofPoint, RoofReport, place_on_roofline, worst_points
 
 _PATTERNS = (
     (r"A100-SXM.*80", "a100-sxm-80gb"),
@@ -69,6 +75,16 @@ def find_device(name: str | None) -> Device | None:
 _MAX_POINTS = 200
 
 
+class MemoryReport(Result):
+    """Allocated memory over time, in the units of the JSON output."""
+
+    on: Literal["accelerator", "host"]
+    peak_allocated_gib: float
+    peak_reserved_gib: float
+    timeline_us: list[float]
+    timeline_allocated_gib: list[float]
+
+
 class MemoryProfile(msgspec.Struct, frozen=True):
     """Of one rank's accelerator, or of its host when the trace has no accelerator."""
 
@@ -79,12 +95,21 @@ class MemoryProfile(msgspec.Struct, frozen=True):
     """Since the first event; each point is the highest of its stretch."""
     allocated_bytes: list[int]
 
+    def report(self) -> MemoryReport:
+        return MemoryReport(
+            on="accelerator" if self.is_accelerator else "host",
+            peak_allocated_gib=self.peak_allocated_bytes / GIB,
+            peak_reserved_gib=self.peak_reserved_bytes / GIB,
+            timeline_us=[ns / 1000 for ns in self.time_ns],
+            timeline_allocated_gib=[size / GIB for size in self.allocated_bytes],
+        )
+
 
 def profile_memory(counters: tuple[MemoryCounter, ...]) -> MemoryProfile | None:
     """None when the profiler did not record memory."""
     if not counters:
         return None
-    counter = max(counters, key=lambda one: (one.is_accelerator, int(one.allocated_bytes.max())))
+    counter = max(counters, key=lambda counter: (counter.is_accelerator, int(counter.allocated_bytes.max())))
     stretches = np.array_split(np.arange(len(counter.time_ns)), min(_MAX_POINTS, len(counter.time_ns)))
     highest = [int(stretch[counter.allocated_bytes[stretch].argmax()]) for stretch in stretches]
     return MemoryProfile(
@@ -97,7 +122,19 @@ def profile_memory(counters: tuple[MemoryCounter, ...]) -> MemoryProfile | None:
 
 
 CLASS_NAMES = ("compute", "communication", "memory")
-_TOP = 10
+_MAX_KERNELS = 10
+_MAX_REPORTED = 5
+GIB = 1 << 30
+
+
+class TopOp(Result):
+    """All events of one name, in the units of the JSON output."""
+
+    name: str
+    work_class: str = Field(alias="class")
+    count: int
+    time_us: float
+    share_of_total: float
 
 
 class KernelTotal(msgspec.Struct, frozen=True):
@@ -116,7 +153,7 @@ def list_top_kernels(trace: RankTrace, work: Work) -> list[KernelTotal]:
     count = np.bincount(work.spans.name, minlength=len(trace.names))
     work_class = np.zeros(len(trace.names), dtype=np.int64)
     work_class[work.spans.name] = work.work_class
-    longest = np.argsort(-time_ns, kind="stable")[:_TOP]
+    longest = np.argsort(-time_ns, kind="stable")[:_MAX_KERNELS]
     return [
         KernelTotal(
             trace.names[number], CLASS_NAMES[work_class[number]], int(count[number]), int(time_ns[number])
@@ -124,6 +161,38 @@ def list_top_kernels(trace: RankTrace, work: Work) -> list[KernelTotal]:
         for number in longest
         if count[number]
     ]
+
+
+class StepHeader(Result):
+    step: int
+    is_warm_up: bool
+
+
+class StepReport(BreakdownUs, StepHeader):
+    """The breakdown of one step."""
+
+
+class RankHeader(Result):
+    rank: int
+    rank_source: str
+    """`distributedInfo`, `file name` or `order`."""
+    file: str
+    device: str | None
+    basis: str
+    """`device`, or `host` if the trace has no device events."""
+    num_events: int
+
+
+class RankReport(BreakdownUs, RankHeader):
+    """One entry of `ranks` in the JSON output: the breakdown of the whole trace, and what explains it."""
+
+    steps: list[StepReport]
+    step_variation_ratio: float | None
+    top_ops: list[TopOp]
+    roofline: list[RoofReport]
+    host: HostReport
+    memory: MemoryReport | None
+    notes: list[str]
 
 
 FORMAT = "asap-rank-profile-1"
@@ -166,6 +235,49 @@ class RankProfile(msgspec.Struct, kw_only=True):
     def steady_steps(self) -> list[StepProfile]:
         """The steps after warm-up."""
         return [step for step in self.steps if not step.is_warm_up]
+
+    @property
+    def steady_breakdown(self) -> Breakdown:
+        """Of the steps after warm-up, or of the whole trace if no steps are marked."""
+        steps = self.steady_steps
+        return add_breakdowns([step.breakdown for step in steps]) if steps else self.breakdown
+
+    def report(self) -> RankReport:
+        """In the names and units of the JSON output."""
+        return RankReport(
+            rank=self.rank,
+            rank_source=self.rank_source,
+            file=self.file,
+            device=self.device_name,
+            basis=self.basis,
+            num_events=self.num_work_events,
+            **dict(self.breakdown.as_microseconds()),
+            steps=[
+                StepReport(
+                    step=step.number, is_warm_up=step.is_warm_up, **dict(step.breakdown.as_microseconds())
+                )
+                for step in self.steps
+            ],
+            step_variation_ratio=variation_ratio(self.steps),
+            top_ops=self._top_ops(),
+            roofline=[point.report() for point in worst_points(self.roofline)[:_MAX_REPORTED]],
+            host=self.host.report(),
+            memory=None if self.memory is None else self.memory.report(),
+            notes=self.notes,
+        )
+
+    def _top_ops(self) -> list[TopOp]:
+        total_ns = max(self.breakdown.total_ns, 1)
+        return [
+            TopOp(
+                name=kernel.name,
+                work_class=kernel.work_class,
+                count=kernel.count,
+                time_us=kernel.time_ns / 1000,
+                share_of_total=round(kernel.time_ns / total_ns, 4),
+            )
+            for kernel in self.top_kernels[:_MAX_REPORTED]
+        ]
 
 
 def profile_rank(

@@ -7,12 +7,13 @@ A multiply-add counts as two FLOPs; attention forward is 4 b h s_q s_k d.
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from tools.hardware import Device
+from tools.scenario.spec import Result
 from tools.trace.classify import (
     ATTENTION_BACKWARD_OPS,
     ATTENTION_FORWARD_OPS,
@@ -22,7 +23,7 @@ from tools.trace.classify import (
     find_element_bytes,
     find_precision,
 )
-from tools.trace.rank_collectives import is_shape
+from tools.trace.collectives import is_shape
 from tools.trace.record import Integers, OpArguments, RankTrace, find_enclosing, find_launches
 
 _BACKWARD_FACTOR = 2.5
@@ -130,9 +131,24 @@ def _type(arguments: OpArguments, position: int) -> str | None:
     return kind if find_precision(kind) else None
 
 
-# A summary may come from anywhere, and these are divided by.
+# A summary may come from anywhere, and these are divisors.
 PositiveInt = Annotated[int, msgspec.Meta(gt=0)]
 PositiveFloat = Annotated[float, msgspec.Meta(gt=0, lt=1e40)]
+
+
+class RoofReport(Result):
+    """One op on the roofline, in the units of the JSON output."""
+
+    op: str
+    shape: str
+    precision: str
+    count: int
+    time_us: float
+    achieved_tflops: float
+    intensity_flops_per_byte: float
+    roof_tflops: float | None
+    bound: Literal["compute", "memory"] | None
+    lost_us: float | None
 
 
 class RoofPoint(msgspec.Struct, frozen=True):
@@ -163,7 +179,7 @@ class RoofPoint(msgspec.Struct, frozen=True):
         return self.flops * self.count / (self.time_ns * 1e-9)
 
     @property
-    def bound(self) -> str | None:
+    def bound(self) -> Literal["compute", "memory"] | None:
         """`compute` under the flat part of the roof, `memory` under the slope."""
         if self.roof_flops_per_s is None or self.peak_flops_per_s is None:
             return None
@@ -175,6 +191,26 @@ class RoofPoint(msgspec.Struct, frozen=True):
         if self.roof_flops_per_s is None:
             return None
         return max(0.0, self.time_ns - self.flops * self.count / self.roof_flops_per_s * 1e9)
+
+    def report(self) -> RoofReport:
+        roof, lost_ns = self.roof_flops_per_s, self.lost_ns
+        return RoofReport(
+            op=self.op,
+            shape=self.shape,
+            precision=self.precision,
+            count=self.count,
+            time_us=self.time_ns / 1000,
+            achieved_tflops=self.achieved_flops_per_s / 1e12,
+            intensity_flops_per_byte=self.intensity,
+            roof_tflops=None if roof is None else roof / 1e12,
+            bound=self.bound,
+            lost_us=None if lost_ns is None else lost_ns / 1000,
+        )
+
+
+def worst_points(points: list[RoofPoint]) -> list[RoofPoint]:
+    """Those that lose most against the roof first; without a roof, the longest first."""
+    return sorted(points, key=lambda point: -(point.time_ns if point.lost_ns is None else point.lost_ns))
 
 
 def place_on_roofline(trace: RankTrace, work: Work, device: Device | None) -> list[RoofPoint]:

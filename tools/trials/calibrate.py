@@ -30,7 +30,7 @@ from tools.cost.predict import resolve_recompute
 from tools.cost.step import Breakdown, step_breakdown
 from tools.errors import InputError
 from tools.scenario import Plan, Scenario, columns_of
-from tools.trace.collectives import align
+from tools.trace.alignment import align
 from tools.trace.folder import profile_folder
 from tools.trace.terms import measure_terms
 from tools.trials.order import MeasuredPlan

@@ -48,7 +48,7 @@ def test_a_profile_is_a_night_whose_parts_add_up(workload: dict[str, Any], folde
     assert (night.num_devices, night.num_steps, night.source) == (2, 2, f"{folder.parent.name}/2026-11-15")
     assert night.mfu is not None
     assert 0 < night.mfu < 1
-    assert report.data["diagnosis"]["bottleneck"]
+    assert report.report.diagnosis
 
 
 def test_a_profile_of_an_unknown_plan_has_what_every_trace_tells(

@@ -54,7 +54,9 @@ def test_a_job_of_thousands_of_ranks_is_told_by_its_worst(monkeypatch: pytest.Mo
     lists = {name: [{"rank": rank} for rank in range(5000)] for name in ("stragglers", "collectives")}
     unreadable = [{"file": f"rank{rank}.json", "reason": "ends early"} for rank in range(5000)]
     data = {"diagnosis": {}, "total": {}, "ranks": [{}], **lists, "unreadable": unreadable}
-    monkeypatch.setattr(report, "analyse_folder", lambda _: SimpleNamespace(data=data))
+    monkeypatch.setattr(
+        report, "analyse_folder", lambda _: SimpleNamespace(report=SimpleNamespace(model_dump=lambda: data))
+    )
     answer = called("diagnose", folder="ddp-gloo-straggler")
     assert len(text_of(answer)) < 10_000
     assert answer.structured_content is not None

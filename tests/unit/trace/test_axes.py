@@ -3,7 +3,7 @@
 import pytest
 
 from tools.scenario import Plan
-from tools.trace.rank_collectives import GroupTime
+from tools.trace.collectives import GroupTime
 from tools.trace.terms import find_axis
 
 

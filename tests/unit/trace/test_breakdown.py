@@ -81,7 +81,7 @@ def test_idle_whose_launch_is_not_captured_is_unknown(write_trace: Callable[...,
 def test_a_trace_without_communication_has_no_overlap_ratio(
     write_trace: Callable[..., Path], kernel: Make
 ) -> None:
-    assert _measure(write_trace([kernel("a", 0, 5)])).as_microseconds()["overlap_ratio"] is None
+    assert _measure(write_trace([kernel("a", 0, 5)])).as_microseconds().overlap_ratio is None
 
 
 def test_an_empty_trace_takes_no_time(write_trace: Callable[..., Path]) -> None:

@@ -4,10 +4,10 @@ import pytest
 
 from tools.hardware import get_device
 from tools.trace.breakdown import Breakdown
-from tools.trace.rank_collectives import CollectiveEvent
+from tools.trace.calibrate import ClusterMeasurements, large_products, measure_cluster
+from tools.trace.collectives import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
 from tools.trace.roofline import RoofPoint
-from tools.trace.terms import ClusterMeasurements, large_products, measure_cluster
 
 DEVICE = get_device("a100-sxm-80gb")
 

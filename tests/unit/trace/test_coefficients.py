@@ -16,8 +16,8 @@ from tools.hardware import get_device
 from tools.scenario import Scenario, parse_scenario
 from tools.trace.breakdown import Breakdown
 from tools.trace.calibrate import MeasuredCoefficient, measure_coefficients
+from tools.trace.collectives import CollectiveEvent
 from tools.trace.host import HostProfile
-from tools.trace.rank_collectives import CollectiveEvent
 from tools.trace.rank_profile import RankProfile
 from tools.trace.roofline import RoofPoint
 from tools.trace.terms import MeasuredTerms

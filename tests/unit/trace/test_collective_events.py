@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.trace.classify import load_patterns
+from tools.trace.collectives import CollectiveEvent
 from tools.trace.kineto import read_kineto
-from tools.trace.rank_collectives import CollectiveEvent
 from tools.trace.rank_profile import profile_rank
 
 Make = Callable[..., dict[str, Any]]

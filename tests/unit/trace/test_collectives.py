@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tools.hardware import get_device
+from tools.trace.alignment import align, bus_factor, summarise
 from tools.trace.breakdown import Breakdown
-from tools.trace.collectives import align, bus_factor, summarise
-from tools.trace.rank_collectives import CollectiveEvent, count_elements
+from tools.trace.collectives import CollectiveEvent, count_elements
 from tools.trace.rank_profile import RankProfile
 
 MS = 1_000_000
@@ -29,9 +29,9 @@ def test_the_last_to_arrive_shows_the_transfer_and_the_others_wait() -> None:
     assert one.transfer_ns.tolist() == [2 * MS, 4 * MS]
     assert np.asarray(one.waiting_ns).tolist() == [[8 * MS, 1 * MS], [0, 0]]
     (entry,) = summarise([one])
-    assert entry["transfer_us"] == 6000
-    assert entry["waiting_us"] == 4500
-    assert entry["time_us"] == entry["transfer_us"] + entry["waiting_us"]
+    assert entry.transfer_us == 6000
+    assert entry.waiting_us == 4500
+    assert entry.time_us == entry.transfer_us + entry.waiting_us
 
 
 def test_clocks_that_differ_by_a_constant_do_not_matter() -> None:
@@ -50,8 +50,8 @@ def test_traces_of_different_runs_are_not_aligned() -> None:
 
 def test_one_rank_alone_cannot_tell_waiting() -> None:
     (entry,) = summarise(align([_rank(0, [_event(0, 5 * MS)])]))
-    assert entry["waiting_us"] is None
-    assert entry["transfer_is_upper_bound"]
+    assert entry.waiting_us is None
+    assert entry.transfer_is_upper_bound
 
 
 def test_a_trace_cut_at_the_front_is_aligned_at_the_end() -> None:
@@ -84,8 +84,8 @@ def test_bus_factors_are_those_of_nccl_tests(kind: str, factor: float) -> None:
 def test_bus_bandwidth_is_true_gigabytes_per_second() -> None:
     events = [CollectiveEvent("all_reduce", None, None, 2, 10**9, 0, 10 * MS, 0, 0, 0)]
     (entry,) = summarise(align([_rank(0, events)]))
-    assert entry["bus_bandwidth_gbytes_per_s"] == pytest.approx(100.0)
-    assert entry["link_gbytes_per_s"] is None
+    assert entry.bus_bandwidth_gbytes_per_s == pytest.approx(100.0)
+    assert entry.link_gbytes_per_s is None
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_a_group_is_set_beside_the_link_that_it_crosses(
     event = CollectiveEvent("all_reduce", None, ranks, group_size, 10**6, 0, MS, 0, 0, 0)
     (entry,) = summarise(align([_rank(0, [event])]), device)
     link = device.intra_node_bytes_per_s if inside else device.inter_node_bytes_per_s
-    assert entry["link_gbytes_per_s"] == link / 1e9
+    assert entry.link_gbytes_per_s == link / 1e9
 
 
 def test_no_size_gives_no_bandwidth() -> None:
     (entry,) = summarise(align([_rank(0, [_event(0, MS, size=None)])]))
-    assert entry["bus_bandwidth_gbytes_per_s"] is None
-    assert entry["message_bytes"] is None
+    assert entry.bus_bandwidth_gbytes_per_s is None
+    assert entry.message_bytes is None
 
 
 @pytest.mark.parametrize(

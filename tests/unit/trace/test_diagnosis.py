@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tools.trace.breakdown import Breakdown, StepProfile
-from tools.trace.folder import FolderProfile
-from tools.trace.rank_collectives import CollectiveEvent
+from tools.trace.collectives import CollectiveEvent
+from tools.trace.diagnosis import ProfileDiagnosis
+from tools.trace.folder import FolderProfile, UnreadableFile
 from tools.trace.rank_profile import RankProfile
 from tools.trace.report import build_report
 from tools.trace.roofline import RoofPoint
@@ -25,10 +26,10 @@ def _profile(rank: int = 0, steps: int = 3, terms: Breakdown | None = None, **mo
     return RankProfile(file="rank.json", rank=rank, basis="device", breakdown=terms, steps=each, **settings)
 
 
-def _diagnose(*profiles: RankProfile, unreadable: int = 0) -> dict[str, Any]:
-    folder = FolderProfile("folder", list(profiles), [("file", "reason")] * unreadable)
-    diagnosis = build_report(folder)["diagnosis"]
-    assert isinstance(diagnosis, dict)
+def _diagnose(*profiles: RankProfile, unreadable: int = 0) -> ProfileDiagnosis:
+    files = [UnreadableFile(file="file", reason="reason")] * unreadable
+    diagnosis = build_report(FolderProfile("folder", list(profiles), files)).diagnosis
+    assert diagnosis is not None
     return diagnosis
 
 
@@ -44,14 +45,14 @@ def _diagnose(*profiles: RankProfile, unreadable: int = 0) -> dict[str, Any]:
 def test_the_largest_term_is_the_cause(terms: Breakdown, kernels: tuple[int, int], cause: str) -> None:
     matrix, other = kernels
     diagnosis = _diagnose(_profile(terms=terms, matrix_kernel_ns=matrix, other_kernel_ns=other))
-    assert diagnosis["bottleneck"] == cause
-    assert sum(diagnosis["shares"].values()) == pytest.approx(1, abs=0.001)
+    assert diagnosis.bottleneck == cause
+    assert sum(diagnosis.shares.values()) == pytest.approx(1, abs=0.001)
 
 
 def test_exposed_communication_is_the_cause_when_it_is_largest() -> None:
     terms = _terms(compute=30, exposed_communication=70)
     diagnosis = _diagnose(_profile(terms=terms))
-    assert (diagnosis["bottleneck"], diagnosis["severity"]) == ("communication", 0.7)
+    assert (diagnosis.bottleneck, diagnosis.severity) == ("communication", 0.7)
 
 
 def test_send_and_receive_between_stages_is_the_pipelines() -> None:
@@ -61,23 +62,23 @@ def test_send_and_receive_between_stages_is_the_pipelines() -> None:
         _profile(rank, terms=terms, collectives=events, exposed_by_kind_ns={"send_recv": 60}, world_size=2)
         for rank in range(2)
     ]
-    assert _diagnose(*stages)["bottleneck"] == "pipeline"
+    assert _diagnose(*stages).bottleneck == "pipeline"
 
 
 def test_warm_up_does_not_weigh() -> None:
     cold, warm = _terms(compute=10, idle=990), _terms(compute=90, idle=10)
     profile = _profile()
     profile.steps = [StepProfile(0, 0, cold, True), StepProfile(1, 0, warm), StepProfile(2, 0, warm)]
-    assert _diagnose(profile)["shares"]["compute"] == 0.9
+    assert _diagnose(profile).shares["compute"] == 0.9
 
 
 def test_a_close_second_competes() -> None:
     diagnosis = _diagnose(_profile(terms=_terms(compute=52, idle=48)))
-    assert [one["bottleneck"] for one in diagnosis["competing_causes"]] == ["host"]
+    assert [one.bottleneck for one in diagnosis.competing_causes] == ["host"]
 
 
 def test_a_clear_first_has_no_competitor() -> None:
-    assert _diagnose(_profile(terms=_terms(compute=90, idle=10)))["competing_causes"] == []
+    assert _diagnose(_profile(terms=_terms(compute=90, idle=10))).competing_causes == []
 
 
 @pytest.mark.parametrize(
@@ -93,17 +94,17 @@ def test_thin_data_lowers_confidence_and_says_what_to_profile(
     profile: RankProfile, unreadable: int, advice: str
 ) -> None:
     thin, full = _diagnose(profile, unreadable=unreadable), _diagnose(_profile())
-    assert thin["confidence"] < full["confidence"]
-    assert any(advice in one for one in thin["next_to_profile"])
+    assert thin.confidence < full.confidence
+    assert any(advice in one for one in thin.next_to_profile)
 
 
 def test_shapes_raise_the_confidence_of_a_compute_verdict() -> None:
     point = RoofPoint("aten::mm", "1×1×1", "fp16", 1, 1000, 2e6, 1e3)
-    assert _diagnose(_profile(roofline=[point]))["confidence"] > _diagnose(_profile())["confidence"]
+    assert _diagnose(_profile(roofline=[point])).confidence > _diagnose(_profile()).confidence
 
 
 def test_every_piece_of_evidence_has_a_number_and_a_place() -> None:
-    for one in _diagnose(_profile())["evidence"]:
-        assert isinstance(one["value"], float)
-        assert one["ref"]
-        assert one["says"]
+    for one in _diagnose(_profile()).evidence:
+        assert isinstance(one.value, float)
+        assert one.ref
+        assert one.says

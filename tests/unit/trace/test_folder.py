@@ -25,8 +25,8 @@ def test_an_unreadable_rank_is_listed_and_the_others_are_analysed(
     (tmp_path / "rank2.json.gz").write_bytes(b"\x1f\x8bbroken")
     result = profile_folder(tmp_path)
     assert [rank.rank for rank in result.ranks] == [0, 1]
-    assert result.unreadable[0][0] == "rank2.json.gz"
-    assert "gzip" in result.unreadable[0][1]
+    assert result.unreadable[0].file == "rank2.json.gz"
+    assert "gzip" in result.unreadable[0].reason
 
 
 def test_the_rank_comes_from_the_metadata_before_the_name(
@@ -122,7 +122,7 @@ def test_a_summary_is_read_as_the_profile_it_was(
 
 def test_a_broken_summary_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_text('{"format": "asap-rank-profile-1", "file": 5}')
-    assert "rank summary" in profile_folder(tmp_path).unreadable[0][1]
+    assert "rank summary" in profile_folder(tmp_path).unreadable[0].reason
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_summary_with_figures_that_no_rank_has_is_unreadable(
     content = json.loads(path.read_text())
     content[part][0][field] = value
     path.write_text(json.dumps(content))
-    assert "not a rank summary" in profile_folder(path.parent).unreadable[0][1]
+    assert "not a rank summary" in profile_folder(path.parent).unreadable[0].reason
 
 
 def test_a_summary_gets_the_roof_of_the_device_that_is_named(

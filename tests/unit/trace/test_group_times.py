@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tools.trace.rank_collectives import CollectiveEvent, time_exposed_kinds, time_groups
+from tools.trace.collectives import CollectiveEvent, time_exposed_kinds, time_groups
 from tools.trace.record import cover
 
 COMPUTE = cover(np.array([0, 100]), np.array([50, 150]))

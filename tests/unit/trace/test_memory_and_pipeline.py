@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tools.trace.alignment import analyse_pipeline
 from tools.trace.breakdown import Breakdown
-from tools.trace.collectives import analyse_pipeline
 from tools.trace.rank_profile import RankProfile, profile_memory
 from tools.trace.record import MemoryCounter
 
@@ -42,9 +42,9 @@ def _stage(rank: int, compute_ns: int, exchanged_ns: int | None) -> RankProfile:
 def test_bubble_and_imbalance_are_over_all_stages() -> None:
     result = analyse_pipeline([_stage(0, 60, 10), _stage(1, 20, 50)])
     assert result is not None
-    assert result["bubble_ratio"] == pytest.approx(0.3)
-    assert result["imbalance_ratio"] == pytest.approx(0.5)
-    assert result["slowest_rank"] == 0
+    assert result.bubble_ratio == pytest.approx(0.3)
+    assert result.imbalance_ratio == pytest.approx(0.5)
+    assert result.slowest_rank == 0
 
 
 def test_without_send_and_receive_there_is_no_pipeline() -> None:

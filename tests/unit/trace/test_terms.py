@@ -3,9 +3,9 @@
 import pytest
 
 from tools.scenario import Plan
+from tools.trace.alignment import align
 from tools.trace.breakdown import Breakdown, StepProfile
-from tools.trace.collectives import align
-from tools.trace.rank_collectives import CollectiveEvent, GroupTime
+from tools.trace.collectives import CollectiveEvent, GroupTime
 from tools.trace.rank_profile import RankProfile
 from tools.trace.terms import measure_terms
 

@@ -34,6 +34,10 @@ from service.web.accuracy import Pair, accuracy_figure
 from tests.unit.service_report.scenes import SMALL, session
 from tools.hardware import get_device
 from tools.scenario import Plan
+from tools.trace.alignment import Lateness
+from tools.trace.breakdown import Breakdown
+from tools.trace.rank_profile import RankProfile
+from tools.trace.report import Strip
 
 EVIL = "<b onmouseover=alert(1)>x</b> & <a href='javascript:alert(2)'>y</a>"
 
@@ -156,11 +160,17 @@ def test_links_are_drawn_across_all_sizes() -> None:
     assert figure["data"][2]["x"][0] < 1e6 < 1e9 < figure["data"][2]["x"][1]
 
 
-RANK = {"rank": 3, "compute_us": 5e3, "exposed_communication_us": 2e3, "memory_us": 1e3, "idle_us": 2e3}
-STRIP = {
-    "rank": 3, "start_ms": 100.0, "end_ms": 102.0,
-    "compute": [900, 100], "exposed_communication": [0, 800], "memory": [0, 0],
-}  # fmt: skip
+RANK = RankProfile(
+    file="f",
+    rank=3,
+    basis="device",
+    breakdown=Breakdown(
+        compute_ns=5_000_000, exposed_communication_ns=2_000_000, memory_ns=1_000_000, idle_ns=2_000_000
+    ),
+).report()
+STRIP = Strip(
+    rank=3, start_ms=100, end_ms=102, compute=[900, 100], exposed_communication=[0, 800], memory=[0, 0]
+)
 
 
 def test_a_ranks_terms_are_in_milliseconds() -> None:
@@ -177,10 +187,10 @@ def test_a_stretch_has_the_colour_of_what_filled_most_of_it() -> None:
 
 
 def test_lateness_keeps_a_row_a_rank() -> None:
-    (heat,) = lateness_figure([0, 1], [[0.0, 5.0], [3.0, None]])["data"]
+    (heat,) = lateness_figure(Lateness(ranks=[0, 1], late_us=[[0.0, 5.0], [3.0, None]]))["data"]
     assert heat["y"] == ["rank 0", "rank 1"]
     assert heat["z"][1] == [3.0, None]
-    (heat,) = lateness_figure([0, 1], [[0.0, 0.0], [3000.0, None]])["data"]
+    (heat,) = lateness_figure(Lateness(ranks=[0, 1], late_us=[[0.0, 0.0], [3000.0, None]]))["data"]
     assert heat["z"][1] == [3.0, None]
     assert heat["colorbar"]["title"]["text"] == "ms late"
 

@@ -2,63 +2,18 @@
 
 import gzip
 import hashlib
-import json
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from service.db.models import COMPLETED
-from service.render.trace_figures import MOST_COLUMNS, drawing_of, lateness
 from tests.unit.service_api.served import SCENARIO, Served
-from tools.trace.collectives import AlignedCollectives
-from tools.trace.folder import profile_folder
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
 FIGURES = ("ranks", "timeline", "lateness", "measured-collectives")
-
-
-def aligned(starts_us: list[list[float]]) -> AlignedCollectives:
-    starts = (np.array(starts_us) * 1000).astype(np.int64)
-    ends = np.broadcast_to(starts.max(axis=0) + 5_000, starts.shape)
-    ranks = list(range(len(starts)))
-    return AlignedCollectives("all_reduce", "g", ranks, len(ranks), [], starts, ends)
-
-
-def test_lateness_is_what_a_rank_comes_after_the_first() -> None:
-    found = lateness([aligned([[0, 100, 200], [7, 100, 230]])])
-    assert found == {"ranks": [0, 1], "late_us": [[0, 0, 0], [7, 0, 30]]}
-
-
-def test_many_collectives_are_drawn_as_means_of_neighbours() -> None:
-    many = [[float(10 * i) for i in range(1000)], [10.0 * i + 4 for i in range(1000)]]
-    found = lateness([aligned(many)])
-    assert found
-    assert len(found["late_us"][0]) == MOST_COLUMNS
-    assert set(found["late_us"][1]) == {4.0}
-
-
-def test_a_rank_outside_a_group_has_no_lateness_there() -> None:
-    group = aligned([[0, 50], [3, 50]])
-    other = AlignedCollectives("all_reduce", "h", [5, 6], 2, [], group.start_ns + 10**9, group.end_ns + 10**9)
-    found = lateness([group, other])
-    assert found
-    assert found["ranks"] == [0, 1, 5, 6]
-    assert found["late_us"][0] == [0.0, 0.0, None, None]
-
-
-def test_nothing_synchronised_has_no_lateness() -> None:
-    assert lateness([]) is None
-
-
-def test_a_drawing_is_plain_data_with_a_strip_a_rank() -> None:
-    drawing = drawing_of(profile_folder(EXAMPLE))
-    assert json.loads(json.dumps(drawing)) == drawing
-    assert [strip["rank"] for strip in drawing["strips"]] == [0, 1]
-    assert drawing["lateness"]["ranks"] == [0, 1]
 
 
 def upload(served: Served, folder: dict[str, bytes]) -> str:
