@@ -1,0 +1,133 @@
+"""The array model and the plain Python reference, written apart, give the same figures for any legal plan."""
+
+import ast
+import inspect
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.cost.scenes import MODELS
+from tools.cost import reference, reference_case
+from tools.cost.calibration import Calibration, shipped_calibration
+from tools.cost.constants import Shifts
+from tools.cost.predict import predict
+from tools.cost.reference import reference_prediction
+from tools.scenario import RECOMPUTES, Plan, Scenario, parse_scenario
+from tools.search.constraints import Constraints
+from tools.search.space import PlanSpace, Table, count, decoded, where
+
+DEVICES = (
+    ("h100-sxm-80gb", "bf16"),
+    ("h100-sxm-80gb", "fp8"),
+    ("a100-sxm-80gb", "fp16"),
+    ("gb200", "mxfp8"),
+    ("b200", "nvfp4"),
+    ("tpu-v5p", "bf16"),
+    ("tpu-v6e", "int8"),
+    ("mi300x", "bf16"),
+    ("cpu", "fp32"),
+)
+FRAMEWORKS = ("megatron-core", "torchtitan", "torch-fsdp", "maxtext", "deepspeed", "other")
+TOPOLOGIES: tuple[dict[str, Any], ...] = (
+    {},
+    {"devices_per_node": 4},
+    {"topology": {"nvlink_domain_size": 16, "oversubscription": 2.0}},
+    {"topology": {"torus_dimensions": [4, 4, 1]}},
+)
+WORKLOADS = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(sorted(MODELS)),
+        "device": st.sampled_from(DEVICES),
+        "framework": st.sampled_from(FRAMEWORKS),
+        "topology": st.sampled_from(range(len(TOPOLOGIES))),
+        "seq_len": st.sampled_from((2048, 8192)),
+        "flash": st.booleans(),
+    }
+)
+
+
+@cache
+def workload(
+    model: str, device: tuple[str, str], framework: str, topology: int, seq_len: int, flash: bool
+) -> Scenario:
+    """On 16 devices; a precision that only some devices have comes with the device."""
+    return parse_scenario(
+        {
+            "model": MODELS[model],
+            "cluster": {"device": device[0], "num_devices": 16, **TOPOLOGIES[topology]},
+            "training": {
+                "seq_len": seq_len,
+                "global_batch_size": 48,
+                "precision": device[1],
+                "framework": framework,
+                "flash_attention": flash,
+            },
+        },
+        need_plan=False,
+    )
+
+
+def random_plan(scenario: Scenario, choose: np.random.Generator) -> Plan | None:
+    """A row of the search's own table of legal plans, field by field so that every value is as likely."""
+    space = PlanSpace(scenario, Constraints())
+    table = one_row(space.degrees(), choose)
+    for grow in (space.with_experts, space.with_sharding, space.with_pipeline, space.with_micro_batch):
+        if not count(table):
+            return None
+        table = one_row(grow(table), choose)
+    if not count(table):
+        return None
+    row = decoded(table | {"recompute": np.zeros(1, dtype=np.int64)}, 0)
+    return Plan.model_validate(row | {"recompute": (*RECOMPUTES, None)[choose.integers(4)]})
+
+
+def one_row(table: Table, choose: np.random.Generator) -> Table:
+    rows = count(table)
+    return where(table, choose.integers(0, rows, min(rows, 1)))
+
+
+def assert_same(scenario: Scenario, calibration: Calibration | None = None) -> None:
+    prediction = predict([scenario], calibration)[0]
+    breakdown_s, memory_gib = reference_prediction(scenario, calibration)
+    for ours, theirs in ((prediction["breakdown_s"], breakdown_s), (prediction["memory_gib"], memory_gib)):
+        assert list(ours) == list(theirs)
+        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-15)
+    assert sum(breakdown_s.values()) == pytest.approx(prediction["step_time_s"], rel=1e-9)
+    assert sum(memory_gib.values()) == pytest.approx(prediction["peak_memory_gib"], rel=1e-9)
+
+
+@settings(max_examples=150)
+@given(WORKLOADS, st.integers(0, 2**32))
+def test_any_legal_plan_costs_the_same_in_both_models(given: dict[str, Any], seed: int) -> None:
+    scenario = workload(**given)
+    plan = random_plan(scenario, np.random.default_rng(seed))
+    if plan is not None:
+        assert_same(scenario.model_copy(update={"plan": plan}))
+
+
+def test_measured_constants_move_both_models_alike() -> None:
+    scenario = workload("llama-3.1-8b", DEVICES[0], "megatron-core", 0, 2048, True)
+    shifts: Shifts = {
+        "gemm_efficiency": {"stack": {"megatron-core/hopper": -0.2}},
+        "tp_exposed": {"device": {}},
+    }
+    calibration = Calibration(shifts, shipped_calibration().intervals)
+    plan = random_plan(scenario, np.random.default_rng(1))
+    planned = scenario.model_copy(update={"plan": plan})
+    assert_same(planned, calibration)
+    assert reference_prediction(planned) != reference_prediction(planned, calibration)
+
+
+@pytest.mark.parametrize("module", [reference, reference_case])
+def test_the_reference_imports_neither_arrays_nor_formulas(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    data = {"tools.cost.calibration", "tools.cost.constants", "tools.cost.reference_case"}
+    assert {name for name in imported if name and name.startswith("tools.cost")} <= data
+    assert "numpy" not in imported
