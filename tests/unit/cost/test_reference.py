@@ -94,11 +94,12 @@ def one_row(table: Table, choose: np.random.Generator) -> Table:
 def assert_same(scenario: Scenario, calibration: Calibration | None = None) -> None:
     prediction = predict([scenario], calibration)[0]
     breakdown_s, memory_gib = reference_prediction(scenario, calibration)
-    for ours, theirs in ((prediction["breakdown_s"], breakdown_s), (prediction["memory_gib"], memory_gib)):
-        assert list(ours) == list(theirs)
-        assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-15)
-    assert sum(breakdown_s.values()) == pytest.approx(prediction["step_time_s"], rel=1e-9)
-    assert sum(memory_gib.values()) == pytest.approx(prediction["peak_memory_gib"], rel=1e-9)
+    ours = prediction.model_dump()
+    for part, theirs in (("breakdown_s", breakdown_s), ("memory_gib", memory_gib)):
+        assert list(ours[part]) == list(theirs)
+        assert ours[part] == pytest.approx(theirs, rel=1e-9, abs=1e-15)
+    assert sum(breakdown_s.values()) == pytest.approx(prediction.step_time_s, rel=1e-9)
+    assert sum(memory_gib.values()) == pytest.approx(prediction.peak_memory_gib, rel=1e-9)
 
 
 @settings(max_examples=150)
