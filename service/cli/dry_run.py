@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 HELP = """\
-Run the program that the reference trainer makes of a plan, for up to 1,024 ranks in one process
-and without any device: tensors have shapes only, messages are counted and not sent. FLOPs, bytes
-on the wire and peak memory stand beside the cost model's figures.
+Run the reference trainer's program for a plan, for up to 1,024 ranks in one process and without
+any device: tensors have shapes only, messages are counted and not sent. FLOPs, bytes on the wire
+and peak memory are shown next to the cost model's figures.
 
 The first, a middle and the last pipeline stage are run with a few layers and micro-batches; the
-rest follows on straight lines. Bytes are those of one rank (the one that sends most), as ring
+rest is extrapolated linearly. Bytes are those of one rank (the one that sends most), as ring
 algorithms send them. The plan must be one that the reference trainer runs: training.framework
 torch-fsdp2, precision fp32 or bf16.
 
-Needs PyTorch in this environment: pip install 'asap-sharding[profile]'
+Needs the testbed and PyTorch in this environment: pip install ./testbed (from a checkout)
 
 FILE is what 'asap predict' takes.
 
@@ -50,8 +50,9 @@ def run(args: Namespace) -> int:
     from tools.scenario import parse_scenario
 
     scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES))
-    if find_spec("torch") is None:
-        raise AsapError("asap dry-run needs PyTorch here: pip install 'asap-sharding[profile]'")
+    for module, part in (("testbed", "the testbed"), ("torch", "PyTorch")):
+        if find_spec(module) is None:
+            raise AsapError(f"asap dry-run needs {part} here: pip install ./testbed (from a checkout)")
     from testbed.dry_run import dry_run
 
     ran = dry_run(scenario)
@@ -66,13 +67,13 @@ def _print(ran: "DryRun") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from service.cli.io import said
+    from service.cli.io import safe_text
 
     console = Console(highlight=False)
     stages = ", ".join(map(str, ran.stages.stages_run))
     where = f" on {ran.scenario.cluster.num_devices} ranks"
     how = f", stage {stages} of {ran.plan.pp} run in {ran.took_s:.1f} s{_how(ran)}"
-    console.print(Text.assemble(said(ran.scenario.model.name or "model", "bold"), where + how))
+    console.print(Text.assemble(safe_text(ran.scenario.model.name or "model", "bold"), where + how))
     console.print(_figures(ran))
     console.print(_collectives(ran))
 
@@ -85,10 +86,10 @@ def _how(ran: "DryRun") -> str:
 
 def _figures(ran: "DryRun") -> "Table":
     table = _table("", "program", "cost model", "ratio")
-    _row(table, "FLOPs of a step, all ranks", ran.flops)
+    _row(table, "FLOPs per step, all ranks", ran.flops)
     for axis, figure in ran.wire_bytes.items():
         if figure.program or figure.cost_model:
-            _row(table, f"wire bytes a rank: {_AXES[axis]}", figure)
+            _row(table, f"wire bytes per rank: {_AXES[axis]}", figure)
     for part, figure in ran.memory_bytes.items():
         _row(table, f"memory bytes: {part.replace('_', ' ')}", figure)
     return table

@@ -28,11 +28,11 @@ MAX_INPUT_BYTES = 512 * 2**20
 MAX_SCENARIO_BYTES = 16 * 2**20
 """For commands that read one scenario: no model or plan is described at such length."""
 STANDARD_INPUT = "-"
-_LINES_LOOKED_AT = 20
+_INSPECTED_LINES = 20
 
 
 class JsonRecord(NamedTuple):
-    """One object of the input, or what is wrong with it, and the line where it starts (from 1)."""
+    """One object of the input, or the error in its place, and the line where it starts (from 1)."""
 
     line: int
     content: "JsonObject | InputError"
@@ -48,7 +48,7 @@ def read_records(
     """
     data, name = read_bytes(source, max_bytes, argument), _name(source)
     if not data.strip():
-        raise InputError(name, "no text", "must hold a JSON object, or one a line")
+        raise InputError(name, "no text", "must contain a JSON object, or one per line")
     if not _is_json_lines(data):
         yield _record(data.rstrip(), name, 1)
         return
@@ -65,7 +65,7 @@ def read_object(source: str, max_bytes: int = MAX_INPUT_BYTES, argument: str = "
         raise first.content
     second = next(records, None)
     if second is not None:
-        raise InputError(f"{_name(source)} line {second.line}", "a second object", "must hold only one")
+        raise InputError(f"{_name(source)} line {second.line}", "a second object", "must contain only one")
     return first.content
 
 
@@ -83,7 +83,7 @@ def write_json_line(value: object) -> None:
 
 
 def write_document(text: str) -> None:
-    """In UTF-8 whatever the terminal's encoding is: a page says so of itself."""
+    """In UTF-8 whatever the terminal's encoding: an HTML page declares it."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")
     sys.stdout.write(text)
@@ -103,8 +103,8 @@ def _read_at_most(source: str, limit_bytes: int, argument: str) -> bytes:
 
 
 def _is_json_lines(data: bytes) -> bool:
-    """JSONL is told from one object over several lines by lines that are objects by themselves."""
-    lines = list(islice((line for line in BytesIO(data) if line.strip()), _LINES_LOOKED_AT))
+    """JSONL has lines that are objects by themselves; one object over several lines has none."""
+    lines = list(islice((line for line in BytesIO(data) if line.strip()), _INSPECTED_LINES))
     if len(lines) == 1:
         return False
     if is_complete(lines[0]):
@@ -153,11 +153,11 @@ COMPLETED, WAITING = "completed", "waiting_approval"
 
 def add_server(actions: "_SubParsersAction[ArgumentParser]") -> None:
     for action in actions.choices.values():
-        action.add_argument("--server", metavar="URL", help="its address (ASAP_SERVER)")
+        action.add_argument("--server", metavar="URL", help="address of the server (ASAP_SERVER)")
 
 
 def connect(server: str | None) -> "Client":
-    """To the address that is given, else to that of the settings, with the key of the settings."""
+    """To this address, or that of the settings, with the key of the settings."""
     from asap_client.client import Client
     from asap_client.errors import InputError as ClientInputError
     from service.settings import load_settings
@@ -170,15 +170,17 @@ def connect(server: str | None) -> "Client":
         raise InputError("--server", error.given, error.allowed) from None
 
 
-def has_report(session: "Session") -> bool:
-    """Whether it ended with one. It may wait for a person, which is said; any other end is an error."""
+def check_ended(session: "Session") -> bool:
+    """Whether it completed. Prints the next step if it waits for a decision; raises if it ended otherwise."""
     if session.state == WAITING:
-        sys.stderr.write(f"asap: session {session.id} waits: 'asap sessions decide {session.id} approve'\n")
+        sys.stderr.write(
+            f"asap: session {session.id} waits for a decision: 'asap sessions decide {session.id} approve'\n"
+        )
     if session.state in (COMPLETED, WAITING):
         return session.state == COMPLETED
     error = session.error or {}
-    says = error.get("message") or f"session {session.id} was {session.state}"
-    raise InfeasibleError(says) if error.get("kind") == "infeasible" else AsapError(says)
+    message = error.get("message") or f"session {session.id} was {session.state}"
+    raise InfeasibleError(message) if error.get("kind") == "infeasible" else AsapError(message)
 
 
 def safe_text(value: object, style: str = "") -> "Text":

@@ -5,17 +5,17 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from service.cli.io import write_json_line
-from service.cli.serve import port_number
+from service.cli.parser import port_number
 from tools.errors import InputError
 
 HELP = """\
 Give an assistant ASAP's tools over the Model Context Protocol: predict, optimize, explain_plan, export_plan,
-diagnose, search_knowledge. They compute here; nothing is written and no command is run.
+diagnose, search_knowledge. They compute on this machine, write nothing and run no command.
 
 An assistant that starts its servers itself (Claude, Cursor, VS Code) speaks on standard input and output:
   {"mcpServers": {"asap": {"command": "asap", "args": ["mcp", "--folder", "/path/to/traces"]}}}
 
-With --port it is served as streamable HTTP, on this machine only: there is no key.
+With --port it is served as streamable HTTP, on loopback only: there is no key.
 
 Examples:
   asap mcp
@@ -24,10 +24,10 @@ Examples:
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--folder", metavar="DIR", type=Path, default=Path(), help="traces are read below it (.)"
+        "--folder", metavar="DIR", type=Path, default=Path(), help="folder that contains the traces (.)"
     )
-    parser.add_argument("--port", type=port_number, help="serve HTTP there; 0 takes a free port")
-    parser.add_argument("--json", action="store_true", help="print one JSON object when it listens")
+    parser.add_argument("--port", type=port_number, help="serve HTTP on this port; 0 takes a free one")
+    parser.add_argument("--json", action="store_true", help="print the address as one JSON object")
 
 
 def run(args: Namespace) -> int:

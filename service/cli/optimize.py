@@ -227,7 +227,7 @@ def _run_there(args: Namespace, scenario: Mapping[str, Any]) -> int:
     """Submits it and waits; the report is printed as if it had been made here."""
     if args.session:
         raise InputError("--session", args.session, "a server keeps every session; leave one of the two out")
-    from service.cli.io import connect, has_report
+    from service.cli.io import check_ended, connect
 
     with connect(args.server) as client:
         session = client.submit(dict(scenario))
@@ -235,7 +235,7 @@ def _run_there(args: Namespace, scenario: Mapping[str, Any]) -> int:
             for event in client.events(session.id):
                 print(json.dumps(event.raw), file=sys.stderr, flush=True)
         ended = client.wait(session.id)
-        if has_report(ended):
+        if check_ended(ended):
             _print(args.format, scenario, client.report(ended.id))
     return 0
 

@@ -63,7 +63,7 @@ COMMANDS = {
     ),
     "dry-run": Command(
         "service.cli.dry_run",
-        "run a plan's program without devices, beside the cost model",
+        "run a plan's program without devices, next to the cost model",
         "asap dry-run scenario.json",
     ),
     "export": Command(
@@ -103,12 +103,12 @@ COMMANDS = {
     ),
     "schedule": Command(
         "service.cli.schedule",
-        "let a server do that every night",
+        "let a server run that every night",
         'asap schedule add examples/nightly.yaml --name pretraining --cron "30 5 * * *"',
     ),
     "mcp": Command(
         "service.cli.mcp",
-        "these tools for an assistant, over the Model Context Protocol",
+        "ASAP's tools for an assistant, over the Model Context Protocol",
         "asap mcp",
     ),
 }
@@ -120,7 +120,7 @@ and finds where the time of a real run goes. It needs no GPU, no key and no serv
 """
 
 _STATUSES = """\
-FILE may be - for standard input. With --json a command prints one JSON object a line on
+FILE may be - for standard input. With --json a command prints one JSON object per line on
 standard output and nothing else there.
 
 exit status:
@@ -130,20 +130,20 @@ exit status:
   3  the input is right, but nothing feasible was found
   4  a workload got slower (nightly run, schedule run --wait)
 
-'asap COMMAND --help' tells more about a command.
+'asap COMMAND --help' says more about a command.
 """
 
 
 SERVER = "--server"
-"""The only option before a subcommand that takes a value; the subcommand gets it."""
+"""The only option before a subcommand that takes a value; it is passed on to the subcommand."""
 
 
 class UsageError(Exception):
-    """The command line itself is wrong. Not an AsapError: the message says where to read about usage."""
+    """The command line itself is wrong; the message points to the usage. Not an AsapError."""
 
 
 class OneLineParser(ArgumentParser):
-    """An ArgumentParser that raises UsageError where argparse would print several lines and leave."""
+    """Raises UsageError instead of printing several lines and exiting."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see '{self.prog} --help')")
@@ -161,7 +161,7 @@ def top_level_parser() -> OneLineParser:
     version = f"asap {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")
     parser.add_argument(
-        "--server", metavar="URL", help="let this 'asap serve' answer (optimize, sessions, schedule)"
+        "--server", metavar="URL", help="use this 'asap serve' (optimize, sessions, schedule)"
     )
     _add_debug(parser)
     return parser
@@ -182,7 +182,7 @@ def command_parser(name: str, module: CommandModule) -> OneLineParser:
 def add_action(
     actions: "_SubParsersAction[ArgumentParser]", name: str, about: str, epilog: str | None = None
 ) -> ArgumentParser:
-    """An action of a command, with the options that every action has."""
+    """Adds an action of a command, with the options that every action has."""
     action = actions.add_parser(
         name,
         help=about,
@@ -191,21 +191,28 @@ def add_action(
         allow_abbrev=False,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    action.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
-    # Known to the command already; suppressed here so that the outer one keeps its value.
+    action.add_argument("--json", action="store_true", help="print one JSON object per line and nothing else")
+    # The command has it already; suppressed here so that the outer one keeps its value.
     action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
     return action
 
 
 def positive_number(text: str) -> int:
-    """For argparse, whose message then says what is allowed."""
+    """An argparse type whose message says what is allowed."""
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text) > 0):
         raise ArgumentTypeError(f"must be a whole number of 1 or more, not {text[:20]!r}")
     return int(text)
 
 
+def port_number(text: str) -> int:
+    """For argparse, whose message then says what is allowed."""
+    if not text.isdecimal() or int(text) > 65_535:
+        raise ArgumentTypeError(f"got {text!r}; allowed: 0 to 65535")
+    return int(text)
+
+
 def split_at_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before the subcommand (flags only), and the subcommand with all that follows."""
+    """The flags before the subcommand, and the subcommand with everything after it."""
     values = {i + 1 for i, word in enumerate(argv) if word == SERVER}
     words = (i for i, word in enumerate(argv) if not word.startswith("-") and i not in values)
     start = next(words, len(argv))

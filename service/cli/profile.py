@@ -11,10 +11,11 @@ from service.cli.io import write_json_line
 from tools.errors import AsapError, InputError
 
 HELP = """\
-Run a training command under the profiler, without a change to its script.
+Run a training command under the profiler, without changing its script.
 
-A step ends when the optimizer has stepped. Every rank writes DIR/rank<N>.json.gz and a summary of a few
-kilobytes under DIR/summaries. 'asap diagnose DIR' reads both. The environment must have torch and ASAP.
+Every optimizer step ends a step. Each rank writes DIR/rank<N>.json.gz, and a summary of a few kilobytes
+under DIR/summaries if ASAP is installed in the training environment. 'asap diagnose DIR' reads both. The
+training environment needs torch and asap-client.
 
 Examples:
   asap profile --out traces -- torchrun --nproc-per-node 8 train.py --lr 1e-4
@@ -22,12 +23,11 @@ Examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Where to write, which steps, and the command."""
     parser.add_argument("--out", metavar="DIR", default="traces", help="folder for the traces (traces)")
     default = CaptureSchedule()
     for name, steps, about in (
-        ("--wait", default.wait, "plain steps before"),
-        ("--warmup", default.warmup, "steps of warm-up"),
+        ("--wait", default.wait, "unprofiled steps first"),
+        ("--warmup", default.warmup, "warm-up steps"),
         ("--active", default.active, "steps to profile"),
     ):
         parser.add_argument(name, type=int, default=steps, metavar="N", help=f"{about} ({steps})")
@@ -38,17 +38,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    """Runs the command; its failure is ours, with its exit status in the message."""
+    """Runs the command; raises AsapError with its exit status if it fails."""
     schedule = CaptureSchedule(args.wait, args.warmup, args.active)
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     folder = Path(args.out)
     command = insert_capture(words, folder, schedule, keep_traces=not args.summaries_only)
     _run(command)
-    found = _read_overheads(folder)
-    if not found:
-        least = schedule.wait + schedule.warmup + schedule.active
-        raise AsapError(f"no trace was written to {folder}: did the script step its optimizer {least} times?")
-    _report(found, folder, as_json=args.json)
+    overheads = _read_overheads(folder)
+    if not overheads:
+        raise AsapError(
+            f"no trace was written to {folder}: did the script step its optimizer {schedule.total} times?"
+        )
+    _report(overheads, folder, as_json=args.json)
     return 0
 
 
@@ -67,27 +68,29 @@ def _read_overheads(folder: Path) -> dict[str, Overhead]:
     return {path.name.removesuffix(".overhead.json"): read_overhead(path) for path in paths}
 
 
-def _report(found: dict[str, Overhead], folder: Path, *, as_json: bool) -> None:
+def _report(overheads: dict[str, Overhead], folder: Path, *, as_json: bool) -> None:
     if as_json:
         ranks = [
             {
                 "rank": int(name.removeprefix("rank")),
-                "plain_step_s": one.plain_step_s,
-                "profiled_step_s": one.profiled_step_s,
-                "overhead_ratio": one.overhead_ratio,
+                "plain_step_s": overhead.plain_step_s,
+                "profiled_step_s": overhead.profiled_step_s,
+                "overhead_ratio": overhead.overhead_ratio,
             }
-            for name, one in found.items()
+            for name, overhead in overheads.items()
         ]
         write_json_line({"folder": str(folder), "ranks": ranks})
         return
-    for name, one in found.items():
-        sys.stdout.write(f"{name}: {_describe(one)}\n")
+    for name, overhead in overheads.items():
+        sys.stdout.write(f"{name}: {_describe(overhead)}\n")
     sys.stdout.write(f"next: asap diagnose {folder}\n")
 
 
-def _describe(one: Overhead) -> str:
-    profiled = f"{(one.profiled_step_s or 0) * 1000:.1f} ms a profiled step ({one.profiled_steps})"
-    if one.overhead_ratio is None or one.plain_step_s is None:
+def _describe(overhead: Overhead) -> str:
+    profiled = (
+        f"{(overhead.profiled_step_s or 0) * 1000:.1f} ms per profiled step ({overhead.profiled_steps})"
+    )
+    if overhead.overhead_ratio is None or overhead.plain_step_s is None:
         return f"{profiled}; no plain step to compare with"
-    plain = f"{one.plain_step_s * 1000:.1f} ms a plain step ({one.plain_steps})"
-    return f"{profiled}, {plain}: overhead {one.overhead_ratio:+.1%}"
+    plain = f"{overhead.plain_step_s * 1000:.1f} ms per plain step ({overhead.plain_steps})"
+    return f"{profiled}, {plain}: overhead {overhead.overhead_ratio:+.1%}"

@@ -2,12 +2,13 @@
 
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, Namespace
 
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
 from service.cli.io import write_json_line
+from service.cli.parser import port_number
 from service.settings import PREFIX, Settings
 
 COLUMN = 34
@@ -73,10 +74,3 @@ def run(args: Namespace) -> int:
             print(f"asap: open {address}", flush=True)
 
     return 0 if serve(settings, args.host, args.port, args.role, announce) else 1
-
-
-def port_number(text: str) -> int:
-    """For argparse, whose message then says what is allowed."""
-    if not text.isdecimal() or int(text) > 65_535:
-        raise ArgumentTypeError(f"got {text!r}; allowed: 0 to 65535")
-    return int(text)

@@ -10,8 +10,8 @@ from service.cli.io import (
     FORMS,
     MAX_SCENARIO_BYTES,
     add_server,
+    check_ended,
     connect,
-    has_report,
     parse_fields,
     read_object,
     safe_text,
@@ -240,7 +240,7 @@ def _label(text: str) -> tuple[str, str]:
 
 def _finish(client: "Client", session: "Session", *, as_json: bool) -> None:
     """The report of a completed session; one that waits is shown as it is."""
-    if not has_report(session):
+    if not check_ended(session):
         _show_one(session, as_json=as_json)
     elif as_json:
         write_json_line(client.report(session.id))
