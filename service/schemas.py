@@ -5,6 +5,7 @@ Pydantic only: imports no web framework and no database.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -17,6 +18,10 @@ class Public(BaseModel):
     """Base of every response: what a shape does not name does not leave the server."""
 
     model_config = ConfigDict(extra="ignore")
+
+
+def to_datetime(at_s: float | None) -> datetime | None:
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
 
 
 MODEL = {

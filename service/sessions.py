@@ -1,238 +1,245 @@
-"""Sessions as use cases: what may be submitted, the checks before it is stored, and what is returned about
-one.
+"""Use cases of sessions: submit, cancel, retry, decide, delete, export a proposal.
+
+The API, the pages and nightly runs all call these; nothing here knows about HTTP.
 """
 
+import hashlib
 import re
-from datetime import UTC, datetime
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import sqlalchemy as sa
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import JsonValue
 
-from graph.request import parse_request
+from graph.request import parse_decision, parse_request
 from service.addresses import parse_target
-from service.api.state import AppState
 from service.auth import Caller
-from service.db.models import SessionRow
-from service.db.sessions import DEFAULT_PRIORITY, NewSession
+from service.db.access import record
+from service.db.engine import Database
+from service.db.lifecycle import decide, request_cancel, retry
+from service.db.models import WAITING, SessionRow, new_id
+from service.db.sessions import (
+    DEFAULT_PRIORITY,
+    NewSession,
+    create_session,
+    delete_session,
+    get_session,
+    lock_session,
+)
 from service.db.traces import COMPLETE, get_trace
 from service.errors import ConflictError, NotFoundError
+from service.logs import request_id
 from service.runtime import check_tune
-from service.schemas import EXAMPLE, Public, SearchCreate
+from service.settings import Settings
 from service.traces import find_reference
+from tools.cost.predict import predict
 from tools.errors import InputError
+from tools.frameworks import Export, export_plan
+from tools.recommend.report import Proposal
 from tools.scenario import parse_scenario
-from tools.scenario.spec import refuse_unknown
 
-MOST_LABELS = 32
+MAX_LABELS = 32
+MAX_LABEL_CHARACTERS = 200
 LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
-PATH = "/v1/sessions"
-State = Literal["queued", "running", "waiting_approval", "completed", "failed", "cancelled"]
+
+JsonObject = dict[str, JsonValue]
 
 
-class BudgetCreate(BaseModel):
-    """What this session may spend; never more than the installation allows."""
+class SessionQueue(Protocol):
+    """Where a session's next run is enqueued for the workers."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    session_s: float | None = Field(None, gt=0, le=86_400, description="seconds")
-    tokens: int | None = Field(None, ge=0, le=10**9, description="of the language model")
-    cost: float | None = Field(None, ge=0, le=10**6, description="money for the language model")
-    device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
-    trials: int | None = Field(None, ge=0, le=64, description="plans it may measure, the baseline among them")
+    def enqueue(self, conn: sa.Connection, row: SessionRow) -> None:
+        """In the transaction that changed the session."""
 
 
-class PolicyCreate(BaseModel):
-    """What trials may change where a policy approves them."""
+@dataclass(frozen=True)
+class Submission:
+    """A session as a caller asks for it."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    fields: list[str] = Field(max_length=50, description="fields of the plan; what follows from them may too")
-
-
-class SessionCreate(SearchCreate):
-    """The body of `asap optimize`, and how far ASAP may go with it."""
-
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={
-            "examples": [
-                {**EXAMPLE, "mode": "advise", "approval": "none", "labels": {"team": "pretraining"}},
-            ]
-        },
-    )
-
-    mode: Literal["advise", "tune"] | None = Field(
-        None, description="tune also measures plans on the cluster"
-    )
-    approval: Literal["none", "person", "policy"] | None = Field(
-        None,
-        description="person: the session waits for a decision before anything is launched or closed; "
-        "policy: trials keep to `policy` and the budget",
-    )
-    policy: PolicyCreate | None = Field(None, description="with approval policy: what trials may change")
-    template: str | None = Field(
-        None, max_length=253, description="the registered launch template of its trials; else the usual one"
-    )
-    labels: dict[str, str] = Field(default_factory=dict, description="at most 32, to find it again by")
-    priority: int = Field(DEFAULT_PRIORITY, ge=0, le=9, description="the higher ones run first")
-    webhook: str | None = Field(
-        None, max_length=2000, description="told of the end, and of the wait for an approval; signed"
-    )
-    budget: BudgetCreate | None = None
+    request: JsonObject
+    """The body of `asap optimize`, with mode and approval."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = DEFAULT_PRIORITY
+    webhook: str | None = None
+    budget: Mapping[str, float] | None = None
+    idempotency_key: str | None = None
 
 
-class Links(BaseModel):
-    self: str
-    events: str
-    report: str
-    proposals: str
-    cancel: str
-    retry: str
-    decision: str
+@dataclass(frozen=True)
+class Sessions:
+    settings: Settings
+    database: Database
+    queue: SessionQueue
+
+    def submit(self, caller: Caller, submission: Submission) -> SessionRow:
+        """Returns when the session is durably enqueued. Idempotent under the same idempotency key."""
+        new = self._parse(caller, submission)
+        with self.database.begin() as conn:
+            _check_upload(conn, caller.tenant, submission.request)
+            row, created = create_session(conn, new)
+            if created:
+                self.queue.enqueue(conn, row)
+        return row
+
+    def check(self, caller: Caller, submission: Submission) -> None:
+        """Raises what `submit` would raise, and stores nothing."""
+        self._parse(caller, submission)
+        with self.database.read() as conn:
+            _check_upload(conn, caller.tenant, submission.request)
+
+    def cancel(self, caller: Caller, id: str) -> SessionRow:
+        """At once if no worker runs it, else at its next event. Idempotent."""
+        return self._change(caller, "session.cancel", id, request_cancel)
+
+    def retry(self, caller: Caller, id: str) -> SessionRow:
+        """A failed or cancelled session runs again from the start, as a new attempt."""
+        return self._change(caller, "session.retry", id, retry)
+
+    def decide(
+        self, caller: Caller, id: str, body: Mapping[str, JsonValue], idempotency_key: str | None = None
+    ) -> SessionRow:
+        """Stores a person's decision and enqueues the run that acts on it. Idempotent by its id."""
+        if "by" in body:
+            raise InputError("by", body["by"], "not accepted: the key says who decides")
+        decision = parse_decision({**body, "by": caller.name[:200]})
+        own = decision["id"] or idempotency_key
+        # Hashed with the session's id: two tenants may choose the same id.
+        digest = hashlib.sha256(f"{id}/{own}".encode()).hexdigest()[:32]
+        decision = {**decision, "id": digest if own else new_id()}
+        return self._change(
+            caller,
+            "session.decide",
+            id,
+            lambda conn, row: decide(conn, row, decision, caller.name),
+            decision=decision,
+        )
+
+    def delete(self, caller: Caller, id: str) -> None:
+        """With its events, decisions and report; one that is still to run must be cancelled first."""
+        with self.database.begin() as conn:
+            delete_session(conn, caller.tenant, id)
+            record(conn, caller.tenant, caller.name, "session.delete", id, request_id.get())
+
+    def get(self, caller: Caller, id: str, report: bool = True) -> SessionRow:
+        with self.database.read() as conn:
+            return get_session(conn, caller.tenant, id, report)
+
+    def _parse(self, caller: Caller, submission: Submission) -> NewSession:
+        """Raises InputError for the first thing that is wrong."""
+        request = parse_request(submission.request, caller.knowledge_tenant)
+        if request.mode == "tune":
+            check_tune(self.settings, request)
+        scenario = parse_scenario(request.scenario, need_plan=False)
+        _check_labels(submission.labels)
+        if submission.webhook is not None:
+            self._check_webhook(submission.webhook)
+        if scenario.traces is not None:
+            _check_traces(caller, scenario.traces)
+        return NewSession(
+            request=submission.request,
+            tenant=caller.tenant,
+            owner=caller.name,
+            mode=request.mode,
+            approval=request.approval,
+            priority=submission.priority,
+            labels=submission.labels,
+            model=scenario.model.name or None,
+            device=scenario.cluster.device,
+            num_devices=scenario.cluster.num_devices,
+            budget=dict(submission.budget) if submission.budget is not None else None,
+            webhook=submission.webhook,
+            idempotency_key=submission.idempotency_key,
+        )
+
+    def _check_webhook(self, url: str) -> None:
+        if self.settings.webhook_secret is None:
+            allowed = "this installation sends none: ASAP_WEBHOOK_SECRET, which signs them, is not set"
+            raise InputError("webhook", url, allowed)
+        parse_target(url, self.settings.webhook_private)
+
+    def _change(
+        self,
+        caller: Caller,
+        action: str,
+        id: str,
+        change: Callable[[sa.Connection, SessionRow], SessionRow],
+        **details: JsonObject,
+    ) -> SessionRow:
+        """A change that needs another run enqueues it; one that changed nothing is not in the audit log."""
+        with self.database.begin() as conn:
+            before = lock_session(conn, id, tenant=caller.tenant)
+            after = change(conn, before)
+            if after.dispatch_no != before.dispatch_no:
+                self.queue.enqueue(conn, after)
+            if after is not before:
+                record(conn, caller.tenant, caller.name, action, id, request_id.get(), **details)
+        return after
 
 
-class ErrorPublic(BaseModel):
-    """Why a session failed."""
-
-    model_config = ConfigDict(extra="allow")
-
-    kind: str
-    message: str
-    field: str | None = None
-
-
-class SessionPublic(Public):
-    """One optimization: submitted, run by a worker, ended."""
-
-    id: str
-    state: State
-    mode: str
-    approval: str
-    priority: int
-    labels: dict[str, str]
-    owner: str = Field(description="the name of the key or token that submitted it")
-    attempt: int = Field(description="1, and one more for each retry")
-    cancel_requested: bool
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    updated_at: datetime
-    model: str | None
-    device: str | None
-    num_devices: int | None
-    bottleneck: str | None = Field(description="of today's plan, when known")
-    verdict: str | None = Field(description="the outcome in one sentence")
-    speedup: float | None = Field(description="predicted, of the first proposal against today's plan")
-    measured_speedup: float | None = Field(description="by a trial, where there was one")
-    error: ErrorPublic | None
-    webhook: str | None
-    budget: dict[str, Any] | None
-    links: Links
+def find_proposals(row: SessionRow) -> list[Proposal]:
+    """Of the report, or those that wait for a decision; ConflictError if there are none yet."""
+    if row.report is not None:
+        return [Proposal.model_validate(proposal) for proposal in row.report["proposals"]]
+    if row.state != WAITING or row.waiting_for is None:
+        raise missing_result(row, "it has no proposals yet")
+    waiting = row.waiting_for["proposals"]
+    scenarios = [parse_scenario(_with_plan(row, proposal["plan"])) for proposal in waiting]
+    return [
+        Proposal.model_validate({**proposal, "plan": scenario.plan, "prediction": prediction})
+        for proposal, scenario, prediction in zip(waiting, scenarios, predict(scenarios), strict=True)
+    ]
 
 
-class SessionDetail(SessionPublic):
-    request: dict[str, Any] | None = Field(description="the scenario as it was submitted")
+def export_proposal(row: SessionRow, rank: int, format: str) -> Export:
+    """The proposal as a configuration file of a training framework."""
+    plan = next((proposal.plan for proposal in find_proposals(row) if proposal.rank == rank), None)
+    if plan is None:
+        raise NotFoundError("proposal", str(rank))
+    try:
+        return export_plan(parse_scenario(_with_plan(row, plan.model_dump())), format)
+    except InputError as error:
+        raise InputError(error.field.removeprefix("--"), error.given, error.allowed) from None
 
 
-class SessionPage(BaseModel):
-    items: list[SessionPublic]
-    next_cursor: str | None = Field(description="for the page after this one; null on the last")
+def missing_result(row: SessionRow, reason: str) -> ConflictError:
+    """A failed session will never have a result: its error is the answer."""
+    reason = row.error["message"] if row.error else reason
+    return ConflictError(f"session {row.id} is {row.state}; {reason}", field="state")
 
 
-def public_session(row: SessionRow) -> SessionPublic:
-    return SessionPublic.model_validate(_told(row))
+def _with_plan(row: SessionRow, plan: JsonObject) -> JsonObject:
+    """The session's model, cluster and training with this plan in place of today's."""
+    request = row.request or {}
+    return {**{name: request[name] for name in ("model", "cluster", "training")}, "plan": plan}
 
 
-def detailed_session(row: SessionRow) -> SessionDetail:
-    return SessionDetail.model_validate({**_told(row), "request": row.request})
-
-
-def _told(row: SessionRow) -> dict[str, Any]:
-    own = {name: getattr(row, name) for name in SessionPublic.model_fields if hasattr(row, name)}
-    times = {name: moment(own[name]) for name in ("created_at", "started_at", "finished_at", "updated_at")}
-    return {**own, **times, "links": links_of(row.id)}
-
-
-def links_of(id: str) -> dict[str, str]:
-    own = f"{PATH}/{id}"
-    parts = [name for name in Links.model_fields if name != "self"]
-    return {"self": own, **{name: f"{own}/{name}" for name in parts}}
-
-
-def moment(at_s: float | None) -> datetime | None:
-    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
-
-
-EXTRAS = ("labels", "priority", "webhook", "budget")
-"""What the service reads; the rest is the request that the agents read."""
-MOST_LABEL_CHARACTERS = 200
-
-
-def new_session(
-    app: AppState, caller: Caller, given: SessionCreate, idempotency_key: str | None
-) -> NewSession:
-    """Raises InputError for the first thing that is wrong."""
-    refuse_unknown(given.body(), SessionCreate.model_fields, "")
-    body = {name: value for name, value in given.body().items() if name not in EXTRAS}
-    request = parse_request(body, caller.knowledge_tenant)
-    check_tune(app.settings, request)
-    scenario = parse_scenario(request.scenario, need_plan=False)
-    _check_labels(given.labels)
-    _check_webhook(app, given.webhook)
-    _check_traces(caller, scenario.traces)
-    return NewSession(
-        request=body,
-        tenant=caller.tenant,
-        owner=caller.name,
-        mode=request.mode,
-        approval=request.approval,
-        priority=given.priority,
-        labels=given.labels,
-        model=scenario.model.name or None,
-        device=scenario.cluster.device,
-        num_devices=scenario.cluster.num_devices,
-        budget=given.budget.model_dump(exclude_none=True) if given.budget else None,
-        webhook=given.webhook,
-        idempotency_key=idempotency_key,
-    )
-
-
-def check_upload(conn: sa.Connection, tenant: str, request: dict[str, Any]) -> None:
-    """An upload must be the tenant's own, and whole."""
-    id = find_reference(str(request.get("traces") or ""))
+def _check_upload(conn: sa.Connection, tenant: str, request: JsonObject) -> None:
+    """An upload must belong to the tenant and be complete."""
+    traces = request.get("traces")
+    id = find_reference(str(traces)) if traces else None
     if id is None:
         return
     try:
         trace = get_trace(conn, tenant, id)
     except NotFoundError:
-        raise InputError("traces", request["traces"], "there is no such upload") from None
+        raise InputError("traces", traces, "there is no such upload") from None
     if trace.state != COMPLETE:
         raise ConflictError(f"the upload {id} is {trace.state}; complete it first", field="traces")
 
 
-def _check_traces(caller: Caller, traces: str | None) -> None:
-    if traces is not None and find_reference(traces) is None and not caller.may("admin"):
+def _check_traces(caller: Caller, traces: str) -> None:
+    if find_reference(traces) is None and not caller.may("admin"):
         allowed = "trace:<id> of an upload (POST /v1/traces); a folder of the server needs the scope admin"
         raise InputError("traces", traces, allowed)
 
 
-def _check_webhook(app: AppState, url: str | None) -> None:
-    if url is None:
-        return
-    if app.settings.webhook_secret is None:
-        raise InputError(
-            "webhook", url, "this installation sends none: it has no ASAP_WEBHOOK_SECRET to sign with"
-        )
-    parse_target(url, app.settings.webhook_private)
-
-
-def _check_labels(labels: dict[str, str]) -> None:
-    if len(labels) > MOST_LABELS:
-        raise InputError("labels", f"{len(labels)} of them", f"at most {MOST_LABELS}")
+def _check_labels(labels: Mapping[str, str]) -> None:
+    if len(labels) > MAX_LABELS:
+        raise InputError("labels", f"{len(labels)} labels", f"at most {MAX_LABELS}")
     for name, value in labels.items():
         if not re.fullmatch(LABEL_NAME, name):
-            allowed = "a name has at most 63 letters, digits and . _ / -, first a letter or digit"
+            allowed = "a name has at most 63 letters, digits and . _ / -, and begins with a letter or digit"
             raise InputError("labels", name, allowed)
-        if len(value) > MOST_LABEL_CHARACTERS:
-            raise InputError(f"labels.{name}", value, f"at most {MOST_LABEL_CHARACTERS} characters")
+        if len(value) > MAX_LABEL_CHARACTERS:
+            raise InputError(f"labels.{name}", value, f"at most {MAX_LABEL_CHARACTERS} characters")

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from service import __version__
-from service.api import events, knowledge, ops, schedules, sessions, tools, traces
+from service.api import events, knowledge, ops, reports, schedules, sessions, tools, traces
 from service.api.errors import add_problem_handlers
 from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.openapi import PATH, describe
@@ -16,6 +16,7 @@ from service.api.state import AppState, EventWatcher, LazyKnowledge, Metrics, Qu
 from service.auth import Authenticator
 from service.db.engine import Database
 from service.logs import Redactor, secrets_of
+from service.sessions import Sessions
 from service.settings import Settings
 from service.traces import Analyses, Retention, Uploads
 from service.web.app import add_pages
@@ -23,9 +24,8 @@ from tools.kb import KnowledgeBase
 
 ROUTERS = (
     sessions.router,
-    sessions.actions_router,
     events.router,
-    sessions.reports_router,
+    reports.router,
     traces.router,
     traces.files_router,
     knowledge.router,
@@ -52,6 +52,7 @@ def make_app_state(
         settings=settings,
         database=database,
         queue=queue,
+        sessions=Sessions(settings, database, queue),
         authenticator=Authenticator(settings, database, host),
         rates=RateLimit(settings.requests_per_minute),
         metrics=Metrics(database),

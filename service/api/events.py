@@ -16,12 +16,12 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.deps import AppDep, Id, Reader, StrictRoute, preferred
+from service.api.sessions import PATH
 from service.api.state import AppState
 from service.db.models import TERMINAL, EventRow, sessions
 from service.db.sessions import events_after
 from service.errors import NotFoundError
-from service.schemas import Public
-from service.sessions import PATH, moment
+from service.schemas import Public, to_datetime
 from tools.errors import InputError
 
 
@@ -43,7 +43,13 @@ class EventPage(BaseModel):
 
 def public_event(row: EventRow) -> EventPublic:
     return EventPublic.model_validate(
-        {"seq": row.seq, "at": moment(row.at), "node": row.node, "kind": row.kind, "content": row.content}
+        {
+            "seq": row.seq,
+            "at": to_datetime(row.at),
+            "node": row.node,
+            "kind": row.kind,
+            "content": row.content,
+        }
     )
 
 

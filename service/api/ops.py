@@ -16,7 +16,7 @@ from service.api.deps import Admin, AppDep, Cursor, Limit, StrictRoute
 from service.api.state import AppState
 from service.db.access import AuditRow, list_audit
 from service.db.lifecycle import list_living
-from service.sessions import moment
+from service.schemas import to_datetime
 
 
 class HealthPublic(BaseModel):
@@ -145,4 +145,4 @@ def list_all(
 
 
 def _public(row: AuditRow) -> AuditPublic:
-    return AuditPublic.model_validate({**vars(row), "at": moment(row.at)})
+    return AuditPublic.model_validate({**vars(row), "at": to_datetime(row.at)})

@@ -33,10 +33,10 @@ from service.db.schedules import (
     WorkloadRow,
     create_schedule,
     delete_schedule,
-    find_last_run,
     find_workload,
     forget_workload,
     get_schedule,
+    last_runs,
     list_schedules,
     list_workloads,
     pause,
@@ -49,8 +49,7 @@ from service.nightly.config import parse
 from service.nightly.dispatch import NightQueue, database_clock, run_now
 from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, placed
 from service.runtime import check_tune
-from service.schemas import EXAMPLE, Public
-from service.sessions import moment
+from service.schemas import EXAMPLE, Public, to_datetime
 from tools.errors import InputError
 
 PATH = "/v1/schedules"
@@ -143,10 +142,10 @@ def public_schedule(row: ScheduleRow, last: RunRow | None, now_s: float) -> Sche
             **{name: getattr(row, name) for name in ("id", "name", "owner", "state", "reason")},
             "cron": definition.get("cron", ""),
             "zone": definition.get("zone", ""),
-            "next_at": moment(_next(row, now_s)),
+            "next_at": to_datetime(_next(row, now_s)),
             "last_run": public_run(last) if last else None,
-            "created_at": moment(row.created_at),
-            "updated_at": moment(row.updated_at),
+            "created_at": to_datetime(row.created_at),
+            "updated_at": to_datetime(row.updated_at),
             "definition": _masked(definition),
         }
     )
@@ -154,13 +153,15 @@ def public_schedule(row: ScheduleRow, last: RunRow | None, now_s: float) -> Sche
 
 def public_run(row: RunRow) -> RunPublic:
     own = {name: getattr(row, name) for name in RunPublic.model_fields}
-    times = {name: moment(own[name]) for name in ("planned_at", "created_at", "started_at", "finished_at")}
+    times = {
+        name: to_datetime(own[name]) for name in ("planned_at", "created_at", "started_at", "finished_at")
+    }
     return RunPublic.model_validate({**own, **times})
 
 
 def public_workload(row: WorkloadRow) -> WorkloadPublic:
     own = {name: getattr(row, name) for name in WorkloadPublic.model_fields}
-    return WorkloadPublic.model_validate({**own, "updated_at": moment(row.updated_at)})
+    return WorkloadPublic.model_validate({**own, "updated_at": to_datetime(row.updated_at)})
 
 
 def _next(row: ScheduleRow, now_s: float) -> float | None:
@@ -207,8 +208,10 @@ def add(given: ScheduleCreate, app: AppDep, caller: Submitter, response: Respons
 @router.get("", summary="List schedules, newest first")
 def list_all(app: AppDep, caller: Reader, cursor: Cursor = None, limit: Limit = 100) -> SchedulePage:
     with app.database.read() as conn:
-        rows, following = list_schedules(conn, caller.tenant, cursor, limit)
-        return SchedulePage(items=[_public(conn, row) for row in rows], next_cursor=following)
+        rows, next_cursor = list_schedules(conn, caller.tenant, cursor, limit)
+        runs, now_s = last_runs(conn, [row.id for row in rows]), database_clock(conn)
+    items = [public_schedule(row, runs.get(row.id), now_s) for row in rows]
+    return SchedulePage(items=items, next_cursor=next_cursor)
 
 
 @router.get("/{id}", summary="One schedule, by id or name")
@@ -254,7 +257,7 @@ def run_once(id: Id, app: AppDep, caller: Submitter) -> RunPublic:
 
 
 def _public(conn: sa.Connection, row: ScheduleRow) -> SchedulePublic:
-    return public_schedule(row, find_last_run(conn, row.id), database_clock(conn))
+    return public_schedule(row, last_runs(conn, [row.id]).get(row.id), database_clock(conn))
 
 
 def _record(conn: sa.Connection, caller: Caller, action: str, row: ScheduleRow) -> None:

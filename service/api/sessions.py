@@ -1,17 +1,12 @@
-"""/v1/sessions: submit, list, read, delete, cancel, retry, decide; reports, proposals and exports."""
+"""/v1/sessions: submit, list, read, delete, cancel, retry, decide."""
 
-import hashlib
-from collections.abc import Callable
-from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
-import msgspec
-import sqlalchemy as sa
-from fastapi import APIRouter, Header, Path, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from graph.request import ACTIONS, MOST_COMMENT, MOST_PROPOSALS, parse_decision
+from graph.request import ACTIONS, MOST_COMMENT, MOST_PROPOSALS
 from service.api.deps import (
     AppDep,
     Approver,
@@ -22,33 +17,20 @@ from service.api.deps import (
     Reader,
     StrictRoute,
     Submitter,
-    get_request_id,
-    preferred,
 )
-from service.api.state import AppState
-from service.auth import Caller
-from service.db.access import record
-from service.db.lifecycle import decide, request_cancel, retry
-from service.db.models import WAITING, SessionRow, new_id
-from service.db.sessions import SessionFilter, create_session, delete_session, get_session, list_sessions
-from service.errors import ConflictError, NotFoundError
-from service.schemas import Public
-from service.sessions import (
-    PATH,
-    SessionCreate,
-    SessionDetail,
-    SessionPage,
-    SessionPublic,
-    State,
-    check_upload,
-    detailed_session,
-    new_session,
-    public_session,
-)
-from tools.cost.predict import predict
+from service.db.models import SessionRow
+from service.db.sessions import DEFAULT_PRIORITY, SessionFilter, list_sessions
+from service.schemas import EXAMPLE, Public, SearchCreate, to_datetime
+from service.sessions import Submission
 from tools.errors import InputError
-from tools.frameworks import EXPORT_FORMATS, export_plan
-from tools.scenario import Plan, parse_scenario
+from tools.scenario import Plan
+from tools.scenario.spec import refuse_unknown
+
+PATH = "/v1/sessions"
+State = Literal["queued", "running", "waiting_approval", "completed", "failed", "cancelled"]
+SERVICE_FIELDS = ("labels", "priority", "webhook", "budget")
+TIMES = ("created_at", "started_at", "finished_at", "updated_at")
+MAX_LABEL_FILTER_CHARACTERS = 300
 
 Action = Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ACTIONS)})]
 _FIELDS = {**Plan.model_json_schema(), "required": []}
@@ -59,48 +41,129 @@ Comment = Annotated[
 ]
 
 
-class ProposalPublic(BaseModel):
-    """A plan with its prediction, the reasons for it and the risks."""
+class BudgetCreate(BaseModel):
+    """What this session may spend; never more than the installation allows."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    session_s: float | None = Field(None, gt=0, le=86_400, description="seconds")
+    tokens: int | None = Field(None, ge=0, le=10**9, description="of the language model")
+    cost: float | None = Field(None, ge=0, le=10**6, description="money for the language model")
+    device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
+    trials: int | None = Field(None, ge=0, le=64, description="plans it may measure, the baseline among them")
+
+
+class PolicyCreate(BaseModel):
+    """What trials may change if a policy approves them."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fields: list[str] = Field(max_length=50, description="fields of the plan; what follows from them may too")
+
+
+class SessionCreate(SearchCreate):
+    """The body of `asap optimize`, and how far ASAP may go with it."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {**EXAMPLE, "mode": "advise", "approval": "none", "labels": {"team": "pretraining"}},
+            ]
+        },
+    )
+
+    mode: Literal["advise", "tune"] | None = Field(
+        None, description="tune also measures plans on the cluster"
+    )
+    approval: Literal["none", "person", "policy"] | None = Field(
+        None,
+        description="person: the session waits for a decision before anything is launched or closed; "
+        "policy: trials keep to `policy` and the budget",
+    )
+    policy: PolicyCreate | None = Field(None, description="with approval policy: what trials may change")
+    template: str | None = Field(
+        None, max_length=253, description="the registered launch template of its trials; else the usual one"
+    )
+    labels: dict[str, str] = Field(default_factory=dict, description="at most 32, to find it again by")
+    priority: int = Field(DEFAULT_PRIORITY, ge=0, le=9, description="the higher ones run first")
+    webhook: str | None = Field(
+        None,
+        max_length=2000,
+        description="notified, with a signature, when the session ends or waits for approval",
+    )
+    budget: BudgetCreate | None = None
+
+    def submission(self, idempotency_key: str | None = None) -> Submission:
+        """What the service itself reads is taken out of the request, which is for the agents."""
+        body = self.body()
+        refuse_unknown(body, SessionCreate.model_fields, "")
+        return Submission(
+            request={name: value for name, value in body.items() if name not in SERVICE_FIELDS},
+            labels=self.labels,
+            priority=self.priority,
+            webhook=self.webhook,
+            budget=self.budget.model_dump(exclude_none=True) if self.budget else None,
+            idempotency_key=idempotency_key,
+        )
+
+
+class Links(BaseModel):
+    self: str
+    events: str
+    report: str
+    proposals: str
+    cancel: str
+    retry: str
+    decision: str
+
+
+class ErrorPublic(BaseModel):
+    """Why a session failed."""
 
     model_config = ConfigDict(extra="allow")
 
-    rank: int
-    plan: dict[str, Any]
-    prediction: dict[str, Any]
-    speedup: float | None = Field(None, description="against today's plan; null for a cold start")
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    changes: list[dict[str, Any]] = []
-    rationale: str = ""
-    evidence: list[dict[str, Any]] = []
-    risks: list[str] = []
-    measured: dict[str, Any] | None = None
+    kind: str
+    message: str
+    field: str | None = None
 
 
-class ProposalList(BaseModel):
-    items: list[ProposalPublic]
+class SessionPublic(Public):
+    """One optimization: submitted, run by a worker, ended."""
+
+    id: str
+    state: State
+    mode: str
+    approval: str
+    priority: int
+    labels: dict[str, str]
+    owner: str = Field(description="the name of the key or token that submitted it")
+    attempt: int = Field(description="1, and one more for each retry")
+    cancel_requested: bool
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    updated_at: datetime
+    model: str | None
+    device: str | None
+    num_devices: int | None
+    bottleneck: str | None = Field(description="of today's plan, when known")
+    verdict: str | None = Field(description="the outcome in one sentence")
+    speedup: float | None = Field(description="predicted, of the first proposal against today's plan")
+    measured_speedup: float | None = Field(description="by a trial, if there was one")
+    error: ErrorPublic | None
+    webhook: str | None
+    budget: dict[str, Any] | None
+    links: Links
 
 
-class ReportPublic(BaseModel):
-    """What `asap optimize --json` prints."""
-
-    model_config = ConfigDict(extra="allow")
-
-    diagnosis: dict[str, Any]
-    baseline: dict[str, Any] | None
-    proposals: list[ProposalPublic]
-    rejected: list[dict[str, Any]]
-    searched: dict[str, Any]
-    reasoner: str
+class SessionDetail(SessionPublic):
+    request: dict[str, Any] | None = Field(description="the scenario as it was submitted")
 
 
-class ExportPublic(Public):
-    """A configuration file of a training framework."""
-
-    format: Literal["torchtitan", "megatron", "nemo", "deepspeed", "maxtext", "accelerate"]
-    file_name: str
-    text: str
-    notes: list[str] = Field(description="what the file alone does not decide")
+class SessionPage(BaseModel):
+    items: list[SessionPublic]
+    next_cursor: str | None = Field(description="for the page after this one; null on the last")
 
 
 class DecisionCreate(BaseModel):
@@ -117,15 +180,26 @@ class DecisionCreate(BaseModel):
     )
 
     action: Action
-    id: Comment = Field(None, description="of your own, at most 32 characters; sent again it changes nothing")
+    id: Comment = Field(
+        None, description="your own, at most 32 characters; the same id again changes nothing"
+    )
     proposal: Rank = Field(1, description="its rank")
     plan: PlanFields = Field(
         None, description="with edit and submit: the fields that differ from the proposal"
     )
     comment: Comment = None
 
-    def body(self) -> dict[str, Any]:
-        return self.model_dump(exclude_unset=True)
+
+def public_session(row: SessionRow) -> SessionPublic:
+    return SessionPublic.model_validate(_public_fields(row))
+
+
+def _public_fields(row: SessionRow) -> dict[str, object]:
+    own = {name: getattr(row, name) for name in SessionPublic.model_fields if hasattr(row, name)}
+    times = {name: to_datetime(getattr(row, name)) for name in TIMES}
+    here = f"{PATH}/{row.id}"
+    links = {name: here if name == "self" else f"{here}/{name}" for name in Links.model_fields}
+    return {**own, **times, "links": links}
 
 
 router = APIRouter(prefix=PATH, tags=["sessions"], route_class=StrictRoute)
@@ -140,15 +214,10 @@ Text = Annotated[str | None, Query(max_length=200, description="words that occur
 
 @router.post("", status_code=202, summary="Submit a session")
 def submit(
-    given: SessionCreate, app: AppDep, caller: Submitter, response: Response, key: IdempotencyKey = None
+    body: SessionCreate, app: AppDep, caller: Submitter, response: Response, key: IdempotencyKey = None
 ) -> SessionPublic:
-    """Answers when it is queued for good: from then on it survives any restart."""
-    new = new_session(app, caller, given, key)
-    with app.database.begin() as conn:
-        check_upload(conn, caller.tenant, new.request)
-        row, created = create_session(conn, new)
-        if created:
-            app.queue.enqueue(conn, row)
+    """Answers when it is durably enqueued: from then on it survives any restart."""
+    row = app.sessions.submit(caller, body.submission(key))
     response.headers["Location"] = f"{PATH}/{row.id}"
     return public_session(row)
 
@@ -165,199 +234,51 @@ def list_all(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> SessionPage:
-    """Sessions that arrive while somebody turns the pages shift nothing."""
+    """Sessions that arrive between two pages shift nothing."""
     filters = SessionFilter(state=state, device=device, model=model, labels=parse_labels(label), text=text)
     with app.database.read() as conn:
-        rows, following = list_sessions(conn, caller.tenant, filters, cursor, limit)
-    return SessionPage(items=[public_session(row) for row in rows], next_cursor=following)
+        rows, next_cursor = list_sessions(conn, caller.tenant, filters, cursor, limit)
+    return SessionPage(items=[public_session(row) for row in rows], next_cursor=next_cursor)
 
 
 @router.get("/{id}", summary="One session, with its request")
 def get_one(id: Id, app: AppDep, caller: Reader) -> SessionDetail:
-    with app.database.read() as conn:
-        return detailed_session(get_session(conn, caller.tenant, id, report=False))
+    row = app.sessions.get(caller, id, report=False)
+    return SessionDetail.model_validate({**_public_fields(row), "request": row.request})
 
 
 @router.delete("/{id}", status_code=204, summary="Delete a session that has ended")
 def delete(id: Id, app: AppDep, caller: Submitter) -> None:
     """With its events, decisions and report. One that is still to run must be cancelled first."""
-    with app.database.begin() as conn:
-        delete_session(conn, caller.tenant, id)
-        record(conn, caller.tenant, caller.name, "session.delete", id, get_request_id())
+    app.sessions.delete(caller, id)
 
 
-def parse_labels(given: list[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
-        if not name or len(one) > 300:
-            raise InputError("label", one, "allowed: name or name=value")
-        found[name] = value if equals else None
-    return found
-
-
-actions_router = APIRouter(prefix=PATH + "/{id}", tags=["sessions"], route_class=StrictRoute)
-
-
-@actions_router.post("/cancel", status_code=202, summary="Stop a session")
+@router.post("/{id}/cancel", status_code=202, summary="Stop a session")
 def cancel(id: Id, app: AppDep, caller: Submitter) -> SessionPublic:
-    """At once where nobody runs it, else at its next event. Cancelling again changes nothing."""
-    return _act(app, caller, "session.cancel", id, lambda conn: request_cancel(conn, caller.tenant, id))
+    """At once if no worker runs it, else at its next event. Idempotent."""
+    return public_session(app.sessions.cancel(caller, id))
 
 
-@actions_router.post("/retry", status_code=202, summary="Run a failed or cancelled session again")
+@router.post("/{id}/retry", status_code=202, summary="Run a failed or cancelled session again")
 def run_again(id: Id, app: AppDep, caller: Submitter) -> SessionPublic:
     """From the start, as a new attempt of the same session."""
-    return _act(app, caller, "session.retry", id, lambda conn: retry(conn, caller.tenant, id))
+    return public_session(app.sessions.retry(caller, id))
 
 
-@actions_router.post("/decision", status_code=202, summary="Decide on the proposals")
+@router.post("/{id}/decision", status_code=202, summary="Decide on the proposals")
 def make_decision(
-    id: Id, given: DecisionCreate, app: AppDep, caller: Approver, key: IdempotencyKey = None
+    id: Id, body: DecisionCreate, app: AppDep, caller: Approver, key: IdempotencyKey = None
 ) -> SessionPublic:
-    """While the session waits for an approval, or after it is completed. A plan that is edited or submitted
+    """While the session waits for approval, or after it is completed. A plan that is edited or submitted
     is scored beside the others. The same `id` (or Idempotency-Key) again changes nothing."""
-    decision = _decision(id, given, caller, key)
-    return _act(
-        app,
-        caller,
-        "session.decide",
-        id,
-        lambda conn: decide(conn, caller.tenant, id, decision, caller.name),
-        decision=decision,
-    )
+    return public_session(app.sessions.decide(caller, id, body.model_dump(exclude_unset=True), key))
 
 
-def _act(
-    app: AppState,
-    caller: Caller,
-    action: str,
-    id: str,
-    move: Callable[[sa.Connection], SessionRow],
-    **details: Any,  # noqa: ANN401 - any JSON
-) -> SessionPublic:
-    """A move that brought a new leg queues it; one that changed nothing leaves no trace."""
-    with app.database.begin() as conn:
-        before = get_session(conn, caller.tenant, id)
-        after = move(conn)
-        if after.leg != before.leg:
-            app.queue.enqueue(conn, after)
-        if (after.leg, after.state, after.cancel_requested) != (
-            before.leg,
-            before.state,
-            before.cancel_requested,
-        ):
-            record(conn, caller.tenant, caller.name, action, id, get_request_id(), **details)
-    return public_session(after)
-
-
-def _decision(session_id: str, given: DecisionCreate, caller: Caller, key: str | None) -> dict[str, Any]:
-    body = given.body()
-    if "by" in body:
-        raise InputError("by", body["by"], "not taken: the key tells who decides")
-    decision = parse_decision({**body, "by": caller.name[:200]})
-    own = decision["id"] or key
-    # The caller's own word is hashed with the session's id: two tenants may use the same one.
-    digest = hashlib.sha256(f"{session_id}/{own}".encode()).hexdigest()[:32]
-    return {**decision, "id": digest if own else new_id()}
-
-
-reports_router = APIRouter(prefix=PATH + "/{id}", tags=["reports"], route_class=StrictRoute)
-
-JSON, MARKDOWN, HTML, PLAIN = "application/json", "text/markdown", "text/html", "text/plain"
-Accept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
-ExportAccept = Annotated[str, Header(description="application/json or text/plain")]
-RankPath = Annotated[int, Path(ge=1, le=MOST_PROPOSALS)]
-Format = Annotated[
-    str,
-    Query(
-        description=f"one of {', '.join(EXPORT_FORMATS)}", json_schema_extra={"enum": list(EXPORT_FORMATS)}
-    ),
-]
-_TEXT = {"schema": {"type": "string"}}
-
-
-@reports_router.get(
-    "/report",
-    summary="The report of a completed session",
-    response_model=ReportPublic,
-    responses={200: {"content": {MARKDOWN: _TEXT, HTML: _TEXT}}},
-)
-def get_report(id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Response:
-    """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
-    form = preferred(accept, (JSON, MARKDOWN, HTML))
-    row = _row(app, caller.tenant, id)
-    if row.report is None:
-        raise _lacking(row, "it has a report when it is completed")
-    return _rendered(form, row.request or {}, row.report)
-
-
-@reports_router.get("/proposals", summary="The proposals, best first")
-def list_proposals(id: Id, app: AppDep, caller: Reader) -> ProposalList:
-    """Also while the session waits for a decision about them."""
-    return ProposalList.model_validate({"items": _proposals(_row(app, caller.tenant, id))})
-
-
-@reports_router.get(
-    "/proposals/{rank}/export",
-    summary="A proposal as the configuration of a training framework",
-    response_model=ExportPublic,
-    responses={200: {"content": {PLAIN: _TEXT}}},
-)
-def export_proposal(
-    id: Id, rank: RankPath, format: Format, app: AppDep, caller: Reader, accept: ExportAccept = JSON
-) -> Response:
-    """As JSON with notes; as the file alone with Accept: text/plain."""
-    form = preferred(accept, (JSON, PLAIN))
-    row = _row(app, caller.tenant, id)
-    plan = next((one["plan"] for one in _proposals(row) if one["rank"] == rank), None)
-    if plan is None:
-        raise NotFoundError("proposal", str(rank))
-    try:
-        found = export_plan(parse_scenario(_with_plan(row, plan)), format)
-    except InputError as error:
-        raise InputError(error.field.removeprefix("--"), error.given, error.allowed) from None
-    if form == JSON:
-        return JSONResponse(asdict(found))
-    name = f'attachment; filename="{found.file_name}"'
-    return Response(found.text, media_type=PLAIN, headers={"Content-Disposition": name})
-
-
-def _row(app: AppState, tenant: str, id: str) -> SessionRow:
-    with app.database.read() as conn:
-        return get_session(conn, tenant, id)
-
-
-def _rendered(form: str, request: dict[str, Any], report: dict[str, Any]) -> Response:
-    if form == JSON:
-        return Response(msgspec.json.encode(report), media_type=JSON)
-    if form == MARKDOWN:
-        from service.render.markdown import markdown_report
-
-        return Response(markdown_report(request, report), media_type=MARKDOWN)
-    from service.render.html import content_security_policy, html_report
-
-    policy = {"Content-Security-Policy": content_security_policy()}
-    return Response(html_report(request, report), media_type=HTML, headers=policy)
-
-
-def _lacking(row: SessionRow, why: str) -> ConflictError:
-    """A failed session will never have it: its error is the answer."""
-    reason = row.error["message"] if row.error else why
-    return ConflictError(f"session {row.id} is {row.state}; {reason}", field="state")
-
-
-def _proposals(row: SessionRow) -> list[dict[str, Any]]:
-    if row.report is not None:
-        return list(row.report["proposals"])
-    if row.state != WAITING or row.waiting_for is None:
-        raise _lacking(row, "it has no proposals yet")
-    asked = row.waiting_for["proposals"]
-    predictions = predict([parse_scenario(_with_plan(row, one["plan"])) for one in asked])
-    return [{"prediction": found.model_dump(), **one} for found, one in zip(predictions, asked, strict=True)]
-
-
-def _with_plan(row: SessionRow, plan: dict[str, Any]) -> dict[str, Any]:
-    """What is trained and where, with this plan in place of today's."""
-    request = row.request or {}
-    return {**{name: request[name] for name in ("model", "cluster", "training")}, "plan": plan}
+def parse_labels(texts: list[str]) -> dict[str, str | None]:
+    labels: dict[str, str | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or len(text) > MAX_LABEL_FILTER_CHARACTERS:
+            raise InputError("label", text, "allowed: name or name=value")
+        labels[name] = value if equals else None
+    return labels

@@ -24,8 +24,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.auth import Authenticator
 from service.db.engine import Database
-from service.db.models import STATES, TERMINAL, SessionRow, events, sessions
+from service.db.models import STATES, TERMINAL, events, sessions
 from service.db.sessions import counts_by_state
+from service.sessions import SessionQueue, Sessions
 from service.settings import Settings
 from service.traces import Analyses, Uploads
 from tools.kb import KnowledgeBase
@@ -214,21 +215,16 @@ class EventWatcher:
 
 
 SEARCHES_AT_A_TIME = 2
-"""Plan searches outside sessions that one process runs; the rest is told to come again."""
+"""Plan searches outside sessions that one process runs; others get 503 with Retry-After."""
 
 
-class Queue(Protocol):
-    """Where a session's next leg is put for the workers."""
-
-    def enqueue(self, conn: sa.Connection, row: SessionRow) -> None:
-        """In the transaction that changed the session."""
-
+class Queue(SessionQueue, Protocol):
     def unfinished(self, ids: Iterable[str]) -> set[str]:
-        """Those of the legs (`<session>.<number>`) that will still do something."""
+        """Those of the workflows (`<session>.<dispatch>`) that will still do something."""
 
 
 class LazyKnowledge:
-    """Opened by whoever first needs it: starting must not wait for it."""
+    """Opened at first use: starting the server must not wait for it."""
 
     def __init__(self, open: Callable[[], KnowledgeBase]) -> None:
         self._open, self._lock = open, Lock()
@@ -252,6 +248,7 @@ class AppState:
     settings: Settings
     database: Database
     queue: Queue
+    sessions: Sessions
     authenticator: Authenticator
     rates: RateLimit
     metrics: Metrics

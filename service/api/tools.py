@@ -7,13 +7,14 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.deps import INSTEAD, AppDep, Progress, Reader, StrictRoute, Submitter, run_bounded_search
-from service.api.sessions import PlanFields, ReportPublic
+from service.api.sessions import PlanFields
 from service.errors import NotFoundError
 from service.schemas import EXAMPLE, ScenarioCreate, SearchCreate
-from tools.cost.predict import predict
+from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.hardware import describe, device_names, get_device
 from tools.recommend.optimize import best_plans, optimize, workload_of
+from tools.recommend.report import Diagnosis, Proposal, RejectedPlan, Searched
 from tools.recommend.score import complete
 from tools.recommend.why_not import explain_plan
 from tools.scenario import Scenario, parse_scenario
@@ -38,6 +39,19 @@ class PredictionPublic(BaseModel):
     bottleneck: str
     breakdown_s: dict[str, float]
     memory_gib: dict[str, float]
+
+
+class SearchReport(BaseModel):
+    """The report of a search without a session: `asap optimize`, by search and rules alone."""
+
+    model_config = ConfigDict(extra="allow")
+
+    diagnosis: Diagnosis
+    baseline: Prediction | None
+    proposals: list[Proposal]
+    rejected: list[RejectedPlan]
+    searched: Searched
+    reasoner: str
 
 
 class RefusalPublic(BaseModel):
@@ -118,7 +132,7 @@ MOST_DEVICES = 2048
 plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictRoute)
 
 
-@plans_router.post("/search", summary="Search every legal plan now", response_model=ReportPublic)
+@plans_router.post("/search", summary="Search every legal plan now", response_model=SearchReport)
 def search_plans(given: SearchCreate, app: AppDep, caller: Submitter) -> dict[str, Any]:
     """What `asap optimize` gives, by search and rules alone."""
     scenario = _small(given)

@@ -24,8 +24,7 @@ from service.db.traces import (
     set_received,
 )
 from service.errors import ConflictError, NotFoundError
-from service.schemas import Public
-from service.sessions import moment
+from service.schemas import Public, to_datetime
 from service.traces import MOST_FILES, NoRoomError, check_name
 from tools.errors import InputError
 
@@ -103,7 +102,7 @@ def detailed_trace(row: TraceRow) -> TraceDetail:
 
 def _told(row: TraceRow) -> dict[str, Any]:
     own = {name: getattr(row, name) for name in ("id", "name", "owner", "state")}
-    times = {name: moment(getattr(row, name)) for name in ("created_at", "completed_at", "expires_at")}
+    times = {name: to_datetime(getattr(row, name)) for name in ("created_at", "completed_at", "expires_at")}
     return {**own, **times, "reference": f"trace:{row.id}"}
 
 

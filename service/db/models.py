@@ -34,9 +34,9 @@ CANCELLED = "cancelled"
 
 STATES = (QUEUED, RUNNING, WAITING, COMPLETED, FAILED, CANCELLED)
 BUSY = (QUEUED, RUNNING)
-"""A worker runs it, or will."""
+"""A worker runs it, or will run it."""
 TERMINAL = (COMPLETED, FAILED, CANCELLED)
-"""Nothing happens any more unless somebody asks for it."""
+"""Nothing happens any more without a retry or a decision."""
 
 
 metadata = sa.MetaData()
@@ -60,6 +60,11 @@ def _key(kind: Kind, *names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, kind, primary_key=True, autoincrement=False) for name in names]
 
 
+def _dispatch_no(column: str, key: str = "dispatch_no") -> sa.Column[Any]:
+    """How many workflows were enqueued for a job; the database calls them legs."""
+    return sa.Column(column, sa.Integer, key=key, nullable=False)
+
+
 def _of(parent: str, name: str, primary_key: bool = False) -> sa.Column[Any]:
     """Goes with the row of the parent that it names."""
     return sa.Column(
@@ -73,7 +78,9 @@ sessions = sa.Table(
     *_key(Id, "id"),
     *_needed(sa.Text, "tenant", "owner"),
     *_needed(Word, "state", "mode", "approval"),
-    *_needed(sa.Integer, "priority", "leg", "attempt", "fence", "claims"),
+    *_needed(sa.Integer, "priority"),
+    _dispatch_no("leg"),
+    *_needed(sa.Integer, "attempt", "fence", "claims"),
     *_optional(sa.Text, "worker"),
     *_needed(sa.Boolean, "cancel_requested"),
     *_needed(sa.Double, "created_at", "queued_at"),
@@ -127,11 +134,12 @@ decisions = sa.Table(
     metadata,
     *_key(Id, "id"),
     _of("sessions", "session_id"),
-    *_needed(sa.Integer, "attempt", "leg"),
+    *_needed(sa.Integer, "attempt"),
+    _dispatch_no("leg"),
     *_needed(sa.Double, "at"),
     *_needed(sa.Text, "by"),
     *_needed(Json, "content"),
-    sa.Index("decisions_by_session", "session_id", "leg"),
+    sa.Index("decisions_by_session", "session_id", "dispatch_no"),
 )
 
 audit = sa.Table(
@@ -201,7 +209,8 @@ erasures = sa.Table(
     "erasures",
     metadata,
     *_key(Id, "session_id"),
-    *_needed(sa.Integer, "attempts", "legs"),
+    *_needed(sa.Integer, "attempts"),
+    _dispatch_no("legs", key="dispatches"),
 )
 
 workers = sa.Table(
@@ -258,7 +267,8 @@ night_runs = sa.Table(
     *_needed(Word, "trigger", "state"),
     *_optional(Word, "outcome"),
     *_optional(sa.Text, "reason"),
-    *_needed(sa.Integer, "leg", "claims", "fence"),
+    _dispatch_no("leg"),
+    *_needed(sa.Integer, "claims", "fence"),
     *_optional(sa.Text, "worker"),
     *_needed(sa.Double, "created_at"),
     *_optional(sa.Double, "started_at", "finished_at"),
@@ -284,14 +294,14 @@ class SessionRow:
     mode: str
     approval: str
     priority: int
-    leg: int
-    """How many workflows were queued for it."""
+    dispatch_no: int
+    """How many workflows were enqueued for it."""
     attempt: int
     """The graph's thread; a retry starts a new one."""
     fence: int
-    """Rises with every claim: a write under an older one is refused."""
+    """The fencing token: rises with every claim, and a write under an older one is refused."""
     claims: int
-    """How often a worker began this attempt: one that kills its workers must end."""
+    """How often a worker began this attempt; a session that kills its workers must end."""
     worker: str | None
     cancel_requested: bool
     created_at: float
@@ -329,12 +339,6 @@ class EventRow:
 
 UNLISTED = ("request", "report")
 """Too long for a list, and therefore the last fields."""
-SESSION_COLUMNS = tuple(sessions.c[one.name] for one in fields(SessionRow))
-"""In the order of the fields: a row becomes a record without looking names up."""
+SESSION_COLUMNS = tuple(sessions.c[field.name] for field in fields(SessionRow))
+"""In the order of the fields: `SessionRow(*row)` without looking names up."""
 LISTED_COLUMNS = SESSION_COLUMNS[: -len(UNLISTED)]
-
-
-def session_of(row: sa.Row[Any]) -> SessionRow:
-    """Of a row with all columns of the table, such as a locked one."""
-    given = row._mapping
-    return SessionRow(*(given[column] for column in SESSION_COLUMNS))

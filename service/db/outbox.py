@@ -4,11 +4,10 @@ failure.
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
-from service.db.models import Data, deliveries, new_id
+from service.db.models import Data, SessionRow, deliveries, new_id
 
 
 @dataclass(frozen=True)
@@ -20,15 +19,15 @@ class Delivery:
     attempts: int
 
 
-def book_delivery(conn: sa.Connection, held: sa.Row[Any], event: str, content: Data, now_s: float) -> None:
+def enqueue_webhook(conn: sa.Connection, row: SessionRow, event: str, content: Data, now_s: float) -> None:
     id = new_id(now_s)
-    body = {"id": id, "event": event, "session": held.id, "at": now_s, "labels": held.labels, **content}
-    row = {"id": id, "session_id": held.id, "tenant": held.tenant, "url": held.webhook, "body": body}
-    conn.execute(deliveries.insert().values(**row, created_at=now_s, attempts=0, due_at=now_s))
+    body = {"id": id, "event": event, "session": row.id, "at": now_s, "labels": row.labels, **content}
+    values = {"id": id, "session_id": row.id, "tenant": row.tenant, "url": row.webhook, "body": body}
+    conn.execute(deliveries.insert().values(**values, created_at=now_s, attempts=0, due_at=now_s))
 
 
 def take_due(conn: sa.Connection, lease_s: float, limit: int = 10) -> list[Delivery]:
-    """Those that are due, put off by the lease: a sender that dies leaves them due again."""
+    """Those that are due, leased: if the sender dies they are due again."""
     now_s = time.time()
     due = sa.select(deliveries).where(deliveries.c.due_at <= now_s).order_by(deliveries.c.due_at)
     found = conn.execute(due.limit(limit).with_for_update(skip_locked=True)).all()
@@ -44,8 +43,8 @@ def close_delivery(conn: sa.Connection, id: str, answer: str) -> None:
     conn.execute(deliveries.update().where(deliveries.c.id == id).values(done))
 
 
-def put_off(conn: sa.Connection, id: str, answer: str, due_at: float | None) -> None:
-    """Not delivered: due again then, or never."""
+def reschedule(conn: sa.Connection, id: str, answer: str, due_at: float | None) -> None:
+    """Not delivered: due again at this time, or never."""
     conn.execute(deliveries.update().where(deliveries.c.id == id).values(due_at=due_at, answer=answer))
 
 

@@ -1,8 +1,8 @@
 """Nightly schedules, their runs, and the nights and state of each workload."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import sqlalchemy as sa
 
@@ -69,7 +69,7 @@ def list_workloads(conn: sa.Connection, tenant: str, limit: int = 500) -> list[W
     return [WorkloadRow(**row._mapping) for row in conn.execute(ordered)]
 
 
-def leave_workloads(conn: sa.Connection, tenant: str, names: Sequence[str]) -> None:
+def unwatch_workloads(conn: sa.Connection, tenant: str, names: Sequence[str]) -> None:
     """Nobody looks after them any more: what was said stays for a later schedule, but counts as no waste."""
     told = {"status": UNWATCHED, "reason": "its schedule was removed", "wasted_device_hours_per_day": 0.0}
     conn.execute(
@@ -88,9 +88,10 @@ def forget_workload(conn: sa.Connection, tenant: str, name: str) -> None:
 QUEUED, RUNNING, COMPLETED, FAILED, SKIPPED = "queued", "running", "completed", "failed", "skipped"
 BUSY = (QUEUED, RUNNING)
 CRON, CAUGHT_UP, MANUAL = "cron", "caught_up", "manual"
-MOST_CLAIMS = 10
-GAVE_UP = f"{MOST_CLAIMS} workers began this run and none ended it; see their logs"
-LONG = ("report", "definition")
+MAX_CLAIMS = 10
+GAVE_UP = f"{MAX_CLAIMS} workers began this run and none ended it; see their logs"
+LONG = ("definition", "report")
+"""Left out of lists, and therefore the last fields."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class RunRow:
     outcome: str | None
     """quiet, regression or broken, when completed."""
     reason: str | None
-    leg: int
+    dispatch_no: int
     claims: int
     fence: int
     worker: str | None
@@ -138,7 +139,7 @@ def add_run(
         "trigger": trigger,
         "state": SKIPPED if skipped else QUEUED,
         "reason": skipped,
-        "leg": 1,
+        "dispatch_no": 1,
         "claims": 0,
         "fence": 0,
         "created_at": now_s,
@@ -151,29 +152,37 @@ def add_run(
     return get_run(conn, tenant, id) if id else None
 
 
+RUN_COLUMNS = tuple(night_runs.c[field.name] for field in fields(RunRow))
+LISTED_RUN_COLUMNS = RUN_COLUMNS[: -len(LONG)]
+
+
 def get_run(conn: sa.Connection, tenant: str, id: str) -> RunRow:
-    query = sa.select(night_runs).where(night_runs.c.id == id, night_runs.c.tenant == tenant)
+    query = sa.select(*RUN_COLUMNS).where(night_runs.c.id == id, night_runs.c.tenant == tenant)
     row = conn.execute(query).one_or_none()
     if row is None:
         raise NotFoundError("run", id)
-    return RunRow(**row._mapping)
+    return RunRow(*row)
 
 
 def list_runs(
     conn: sa.Connection, tenant: str, schedule_id: str, cursor: str | None = None, limit: int = 50
 ) -> tuple[list[RunRow], str | None]:
     """Newest first."""
-    query = sa.select(*(column for column in night_runs.c if column.name not in LONG))
-    query = query.where(night_runs.c.tenant == tenant, night_runs.c.schedule_id == schedule_id)
-    found, following = read_page(conn, query, night_runs.c.id, cursor, limit)
-    return [RunRow(**row._mapping) for row in found], following
+    is_own = night_runs.c.tenant == tenant, night_runs.c.schedule_id == schedule_id
+    query = sa.select(*LISTED_RUN_COLUMNS).where(*is_own)
+    rows, next_cursor = read_page(conn, query, night_runs.c.id, cursor, limit)
+    return [RunRow(*row) for row in rows], next_cursor
 
 
-def find_last_run(conn: sa.Connection, schedule_id: str) -> RunRow | None:
-    columns = [column for column in night_runs.c if column.name not in LONG]
-    query = sa.select(*columns).where(night_runs.c.schedule_id == schedule_id)
-    row = conn.execute(query.order_by(night_runs.c.id.desc()).limit(1)).one_or_none()
-    return RunRow(**row._mapping) if row else None
+def last_runs(conn: sa.Connection, schedule_ids: Iterable[str]) -> dict[str, RunRow]:
+    """The newest run of each schedule that has one, in one query."""
+    newest = (
+        sa.select(sa.func.max(night_runs.c.id))
+        .where(night_runs.c.schedule_id.in_(list(schedule_ids)))
+        .group_by(night_runs.c.schedule_id)
+    )
+    query = sa.select(*LISTED_RUN_COLUMNS).where(night_runs.c.id.in_(newest))
+    return {run.schedule_id: run for run in (RunRow(*row) for row in conn.execute(query))}
 
 
 def is_busy(conn: sa.Connection, schedule_id: str) -> bool:
@@ -183,18 +192,25 @@ def is_busy(conn: sa.Connection, schedule_id: str) -> bool:
     return conn.execute(query.limit(1)).first() is not None
 
 
-def claim_run(conn: sa.Connection, id: str, leg: int, worker: str) -> RunRow | None:
-    """Nothing where this leg is over or the schedule is removed."""
-    held = conn.execute(sa.select(night_runs).where(night_runs.c.id == id).with_for_update()).one_or_none()
-    if held is None or held.state not in BUSY or held.leg != leg:
+def claim_run(conn: sa.Connection, id: str, worker: str, dispatch_no: int) -> RunRow | None:
+    """None if this dispatch is over or the schedule is removed."""
+    row = _lock_busy_run(conn, id, dispatch_no)
+    if row is None:
         return None
-    if held.claims >= MOST_CLAIMS:
-        _set(conn, id, state=FAILED, reason=GAVE_UP, fence=held.fence + 1, finished_at=time.time())
+    if row.claims >= MAX_CLAIMS:
+        _set(conn, id, state=FAILED, reason=GAVE_UP, fence=row.fence + 1, finished_at=time.time())
         return None
-    started = {} if held.started_at is not None else {"started_at": time.time()}
-    numbers = {"fence": held.fence + 1, "claims": held.claims + 1}
+    started = {} if row.started_at is not None else {"started_at": time.time()}
+    numbers = {"fence": row.fence + 1, "claims": row.claims + 1}
     _set(conn, id, state=RUNNING, worker=worker, **numbers, **started)
-    return get_run(conn, held.tenant, id)
+    return get_run(conn, row.tenant, id)
+
+
+def _lock_busy_run(conn: sa.Connection, id: str, dispatch_no: int) -> RunRow | None:
+    query = sa.select(*LISTED_RUN_COLUMNS).where(night_runs.c.id == id).with_for_update()
+    found = conn.execute(query).one_or_none()
+    row = RunRow(*found) if found else None
+    return row if row and row.state in BUSY and row.dispatch_no == dispatch_no else None
 
 
 def set_run(conn: sa.Connection, row: RunRow, **columns: object) -> None:
@@ -208,28 +224,29 @@ def set_run(conn: sa.Connection, row: RunRow, **columns: object) -> None:
     _set(conn, row.id, **columns)
 
 
-def next_leg(conn: sa.Connection, id: str, leg: int) -> RunRow | None:
-    """For a run whose workflow is lost or given back; nothing where it has gone on meanwhile."""
-    held = conn.execute(sa.select(night_runs).where(night_runs.c.id == id).with_for_update()).one_or_none()
-    if held is None or held.state not in BUSY or held.leg != leg:
+def next_dispatch(conn: sa.Connection, id: str, dispatch_no: int) -> RunRow | None:
+    """For a run whose workflow is lost or handed back; None if it has gone on meanwhile."""
+    row = _lock_busy_run(conn, id, dispatch_no)
+    if row is None:
         return None
-    _set(conn, id, state=QUEUED, leg=held.leg + 1, fence=held.fence + 1, worker=None)
-    return get_run(conn, held.tenant, id)
+    _set(conn, id, state=QUEUED, dispatch_no=row.dispatch_no + 1, fence=row.fence + 1, worker=None)
+    return get_run(conn, row.tenant, id)
 
 
-def list_quiet(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -> list[tuple[str, int]]:
-    """Busy runs nobody has written about since then: id and leg."""
-    query = sa.select(night_runs.c.id, night_runs.c.leg).where(
-        night_runs.c.state.in_(BUSY), night_runs.c.updated_at < before_s
-    )
-    return [(row.id, row.leg) for row in conn.execute(query.order_by(night_runs.c.id))]
+def list_quiet(
+    conn: sa.Connection, before_s: float | sa.ColumnElement[float], after: str = "", limit: int = 500
+) -> list[tuple[str, int]]:
+    """Busy runs nobody has written about since then: id and dispatch number."""
+    is_quiet = night_runs.c.state.in_(BUSY), night_runs.c.updated_at < before_s, night_runs.c.id > after
+    query = sa.select(night_runs.c.id, night_runs.c.dispatch_no).where(*is_quiet)
+    return [(id, number) for id, number in conn.execute(query.order_by(night_runs.c.id).limit(limit))]
 
 
 def delete_old(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -> list[tuple[str, int]]:
-    """Ended runs that were planned before then; given back with their legs."""
+    """Ended runs that were planned before then; returns id and number of dispatches of each."""
     old = sa.and_(night_runs.c.planned_at < before_s, night_runs.c.state.not_in(BUSY))
-    gone = conn.execute(night_runs.delete().where(old).returning(night_runs.c.id, night_runs.c.leg))
-    return [(row.id, row.leg) for row in gone]
+    deleted = night_runs.delete().where(old).returning(night_runs.c.id, night_runs.c.dispatch_no)
+    return [(id, number) for id, number in conn.execute(deleted)]
 
 
 def _set(conn: sa.Connection, id: str, **columns: object) -> None:
@@ -353,12 +370,12 @@ def resume(conn: sa.Connection, tenant: str, id: str, now_s: float) -> ScheduleR
 
 
 def delete_schedule(conn: sa.Connection, tenant: str, id: str) -> tuple[ScheduleRow, list[tuple[str, int]]]:
-    """With its runs, which are given back with their legs; the nights of its workloads stay."""
+    """With its runs (returned with their number of dispatches); the nights of its workloads stay."""
     row = get_schedule(conn, tenant, id, lock=True)
-    query = sa.select(night_runs.c.id, night_runs.c.leg).where(night_runs.c.schedule_id == row.id)
-    runs = [(one.id, one.leg) for one in conn.execute(query)]
+    query = sa.select(night_runs.c.id, night_runs.c.dispatch_no).where(night_runs.c.schedule_id == row.id)
+    runs = [(id, number) for id, number in conn.execute(query)]
     conn.execute(schedules.delete().where(schedules.c.id == row.id))
-    leave_workloads(conn, tenant, _workloads(row.definition))
+    unwatch_workloads(conn, tenant, _workloads(row.definition))
     return row, runs
 
 

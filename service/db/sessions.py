@@ -25,46 +25,48 @@ from service.db.models import (
     events,
     labels,
     new_id,
-    session_of,
     sessions,
 )
 from service.errors import CancelledError, ConflictError, FencedError, NotFoundError
 
 
 @dataclass(frozen=True)
-class Erasure:
+class Cleanup:
+    """A deleted session whose checkpoints and queue records are still there."""
+
     session_id: str
     attempts: int
-    legs: int
+    dispatches: int
 
 
-def book_erasure(conn: sa.Connection, held: sa.Row[Any]) -> None:
-    conn.execute(erasures.insert().values(session_id=held.id, attempts=held.attempt, legs=held.leg))
+def enqueue_cleanup(conn: sa.Connection, row: SessionRow) -> None:
+    values = {"session_id": row.id, "attempts": row.attempt, "dispatches": row.dispatch_no}
+    conn.execute(erasures.insert().values(values))
 
 
-def list_erasures(conn: sa.Connection, limit: int = 100) -> list[Erasure]:
+def list_cleanups(conn: sa.Connection, limit: int = 100) -> list[Cleanup]:
     query = sa.select(erasures).order_by(erasures.c.session_id).limit(limit)
-    return [Erasure(**row._mapping) for row in conn.execute(query)]
+    return [Cleanup(*row) for row in conn.execute(query)]
 
 
-def close_erasure(conn: sa.Connection, session_id: str) -> None:
+def finish_cleanup(conn: sa.Connection, session_id: str) -> None:
     conn.execute(erasures.delete().where(erasures.c.session_id == session_id))
 
 
 OWN_COLUMNS = ("key", "at", "node", "kind")
-MOST_EVENTS = 1000
+MAX_EVENTS = 1000
 _LOCKED = sa.select(*LISTED_COLUMNS).where(sessions.c.id == sa.bindparam("id")).with_for_update()
-"""Without the request and the report: whoever writes an event needs neither."""
+"""Without the request and the report, which writers of events do not need."""
 _NEXT = sa.func.coalesce(sa.func.max(events.c.seq), 0) + 1
 
 
 def append_event(
     conn: sa.Connection, id: str, event: Mapping[str, Any], fence: int | None = None
 ) -> int | None:
-    """The event's number, or nothing where its key is already there: telling an event twice is harmless.
+    """The event's number, or None if its key exists already: appending is idempotent.
 
-    With a fence it is the worker who writes: FencedError where another has the session by now, CancelledError
-    where a person asked it to stop.
+    With a fence the writer is a worker: FencedError if another one has taken the session over, CancelledError
+    if a person asked it to stop.
     """
     if fence is None:
         lock_session(conn, id)
@@ -74,28 +76,34 @@ def append_event(
 
 
 def check_claim(conn: sa.Connection, id: str, fence: int) -> None:
-    """Locks the session for the worker that has it, and raises where that should go on no longer."""
+    """Locks the session for the worker that holds the fence, and raises if it must stop."""
     if lock_session(conn, id, fence).cancel_requested:
         raise CancelledError(f"session {id} was asked to stop")
 
 
-def lock_session(conn: sa.Connection, id: str, fence: int | None = None) -> sa.Row[Any]:
-    """Nobody else writes about this session until the transaction ends (SQLite has one writer anyway)."""
-    held = conn.execute(_LOCKED, {"id": id}).one_or_none()
-    if held is None:
+def lock_session(
+    conn: sa.Connection, id: str, fence: int | None = None, tenant: str | None = None
+) -> SessionRow:
+    """Nobody else writes about this session until the transaction ends (SQLite has one writer anyway).
+
+    Without the request and the report. With a tenant, NotFoundError if the session is another tenant's.
+    """
+    found = conn.execute(_LOCKED, {"id": id}).one_or_none()
+    if found is None or (tenant is not None and found.tenant != tenant):
         raise FencedError(f"session {id} is deleted") if fence is not None else NotFoundError("session", id)
-    if fence is not None and held.fence != fence:
-        raise FencedError(f"session {id} was taken over by {held.worker}")
-    return held
+    row = SessionRow(*found)
+    if fence is not None and row.fence != fence:
+        raise FencedError(f"session {id} was taken over by {row.worker}")
+    return row
 
 
 def insert_event(conn: sa.Connection, id: str, event: Mapping[str, Any]) -> int | None:
-    """The caller holds the lock, so that the next number is free. One round trip: a session tells 50."""
+    """The caller holds the lock, so that the next number is free. One round trip: a session emits 50."""
     content = {name: value for name, value in event.items() if name not in OWN_COLUMNS}
     own = {"key": event["key"], "at": event.get("at", time.time()), "node": event["node"]}
     values = {"session_id": id, **own, "kind": event["kind"], "content": content}
-    given = [sa.literal(value, events.c[name].type) for name, value in values.items()]
-    numbered = sa.select(*given, _NEXT).where(events.c.session_id == id)
+    literals = [sa.literal(value, events.c[name].type) for name, value in values.items()]
+    numbered = sa.select(*literals, _NEXT).where(events.c.session_id == id)
     insert = insert_into(conn, events)
     new = insert.from_select([*values, "seq"], numbered).on_conflict_do_nothing(
         index_elements=["session_id", "key"]
@@ -107,15 +115,14 @@ def next_seq(conn: sa.Connection, id: str) -> int:
     return int(conn.execute(sa.select(_NEXT).where(events.c.session_id == id)).scalar_one())
 
 
-def events_after(conn: sa.Connection, id: str, seq: int, limit: int = MOST_EVENTS) -> list[EventRow]:
+def events_after(conn: sa.Connection, id: str, seq: int, limit: int = MAX_EVENTS) -> list[EventRow]:
     """In order. The caller has checked that the session is the tenant's."""
     columns = [events.c[name] for name in EventRow.__dataclass_fields__]
     query = sa.select(*columns).where(events.c.session_id == id, events.c.seq > seq)
-    found = conn.execute(query.order_by(events.c.seq).limit(limit))
-    return [EventRow(**row._mapping) for row in found]
+    return [EventRow(*row) for row in conn.execute(query.order_by(events.c.seq).limit(limit))]
 
 
-MOST_SEARCH_BYTES = 2000
+MAX_SEARCH_BYTES = 2000
 DEFAULT_PRIORITY = 5
 """From 0 to 9; the higher ones run first."""
 
@@ -149,7 +156,7 @@ class NewSession:
 
 @dataclass(frozen=True)
 class SessionFilter:
-    """Every part that is given must hold."""
+    """All that are set must match."""
 
     state: str | None = None
     device: str | None = None
@@ -162,23 +169,30 @@ class SessionFilter:
 def create_session(
     conn: sa.Connection, new: NewSession, now_s: float | None = None
 ) -> tuple[SessionRow, bool]:
-    """The session and whether it is new; the same idempotency key gives the same session again."""
+    """The session and whether it is new; the same idempotency key returns the same session."""
     now_s = time.time() if now_s is None else now_s
     values = _values(new, now_s)
-    insert = insert_into(conn, sessions)
-    done = conn.execute(insert.values(values).on_conflict_do_nothing().returning(sessions.c.id)).scalar()
-    if done is None:
+    insert = insert_into(conn, sessions).values(values).on_conflict_do_nothing()
+    inserted = conn.execute(insert.returning(*SESSION_COLUMNS)).one_or_none()
+    if inserted is None:
         return _earlier(conn, new.tenant, str(new.idempotency_key), values["request_digest"]), False
+    row = SessionRow(*inserted)
     if new.labels:
-        rows = [
-            {"session_id": done, "tenant": new.tenant, "name": name, "value": value}
+        pairs = [
+            {"session_id": row.id, "tenant": new.tenant, "name": name, "value": value}
             for name, value in new.labels.items()
         ]
-        conn.execute(labels.insert(), rows)
-    content = {"state": QUEUED}
-    first = {"session_id": done, "seq": 1, "key": "state/1", "at": now_s, "node": "session", "kind": "state"}
-    conn.execute(events.insert().values(**first, content=content))
-    return get_session(conn, new.tenant, done), True
+        conn.execute(labels.insert(), pairs)
+    first = {
+        "session_id": row.id,
+        "seq": 1,
+        "key": "state/1",
+        "at": now_s,
+        "node": "session",
+        "kind": "state",
+    }
+    conn.execute(events.insert().values(**first, content={"state": QUEUED}))
+    return row, True
 
 
 def _values(new: NewSession, now_s: float) -> Data:
@@ -201,7 +215,7 @@ def _values(new: NewSession, now_s: float) -> Data:
         "mode": new.mode,
         "approval": new.approval,
         "priority": new.priority,
-        "leg": 1,
+        "dispatch_no": 1,
         "attempt": 1,
         "fence": 0,
         "claims": 0,
@@ -223,26 +237,27 @@ def _values(new: NewSession, now_s: float) -> Data:
 
 
 def _search_text(words: Iterable[object]) -> str:
-    """Cut where PostgreSQL's index would refuse it."""
+    """Cut to what PostgreSQL's index accepts."""
     text = "\n".join(str(word).lower() for word in words if word)
-    return text.encode()[:MOST_SEARCH_BYTES].decode(errors="ignore")
+    return text.encode()[:MAX_SEARCH_BYTES].decode(errors="ignore")
 
 
 def _earlier(conn: sa.Connection, tenant: str, idempotency_key: str, digest: str) -> SessionRow:
-    found = conn.execute(
-        sa.select(sessions).where(sessions.c.tenant == tenant, sessions.c.idempotency_key == idempotency_key)
-    ).one()
-    if found.request_digest != digest:
+    query = sa.select(*SESSION_COLUMNS, sessions.c.request_digest)
+    is_earlier = sessions.c.tenant == tenant, sessions.c.idempotency_key == idempotency_key
+    *columns, earlier_digest = conn.execute(query.where(*is_earlier)).one()
+    row = SessionRow(*columns)
+    if earlier_digest != digest:
         raise ConflictError(
-            f"the idempotency key {idempotency_key!r} was used for session {found.id} with another body; "
+            f"the idempotency key {idempotency_key!r} was used for session {row.id} with another body; "
             "send the same body, or another key",
             field="Idempotency-Key",
         )
-    return session_of(found)
+    return row
 
 
 def get_session(conn: sa.Connection, tenant: str, id: str, report: bool = True) -> SessionRow:
-    """Without the report, which is long, where nobody looks at it."""
+    """The report is long: leave it out unless it is needed."""
     query = _ONE if report else _ONE_WITHOUT_REPORT
     found = conn.execute(query, {"id": id, "tenant": tenant}).one_or_none()
     if found is None:
@@ -274,13 +289,12 @@ def _conditions(tenant: str, filters: SessionFilter) -> list[sa.ColumnElement[bo
 
 
 def delete_session(conn: sa.Connection, tenant: str, id: str) -> None:
-    """With its events and decisions; one that is still to run must be cancelled first."""
-    get_session(conn, tenant, id, report=False)
-    held = lock_session(conn, id)
-    if held.state in BUSY:
-        raise ConflictError(f"session {id} is {held.state}; cancel it first", field="state")
+    """With its events and decisions; ConflictError if it is still to run."""
+    row = lock_session(conn, id, tenant=tenant)
+    if row.state in BUSY:
+        raise ConflictError(f"session {id} is {row.state}; cancel it first", field="state")
     conn.execute(sessions.delete().where(sessions.c.id == id))
-    book_erasure(conn, held)
+    enqueue_cleanup(conn, row)
 
 
 def counts_by_state(conn: sa.Connection, tenant: str | None = None) -> dict[str, int]:

@@ -23,7 +23,7 @@ from service.db.schedules import (
     list_active,
     list_quiet,
     lock_active,
-    next_leg,
+    next_dispatch,
     set_considered,
 )
 from service.errors import ConflictError
@@ -58,10 +58,10 @@ class NightQueue:
         options: EnqueueOptions = {
             "workflow_name": WORKFLOW,
             "queue_name": QUEUE,
-            "workflow_id": workflow_id(run.id, run.leg),
+            "workflow_id": workflow_id(run.id, run.dispatch_no),
             "queue_partition_key": f"schedule {run.schedule_id}",
         }
-        self._client.enqueue_in_transaction(conn, options, run.id, run.leg)
+        self._client.enqueue_in_transaction(conn, options, run.id, run.dispatch_no)
 
     def set_limits(self) -> None:
         self._client.register_queue(
@@ -89,12 +89,12 @@ class NightQueue:
         if not quiet:
             return []
         known = self._list(workflow_ids=[workflow_id(*one) for one in quiet], status=list(UNFINISHED))
-        lost = [(id, leg) for id, leg in quiet if workflow_id(id, leg) not in known]
-        return [id for id, leg in lost if self.queue_again(id, leg)]
+        lost = [(id, dispatch_no) for id, dispatch_no in quiet if workflow_id(id, dispatch_no) not in known]
+        return [id for id, dispatch_no in lost if self.queue_again(id, dispatch_no)]
 
-    def queue_again(self, id: str, leg: int) -> bool:
+    def queue_again(self, id: str, dispatch_no: int) -> bool:
         with self._database.begin() as conn:
-            run = next_leg(conn, id, leg)
+            run = next_dispatch(conn, id, dispatch_no)
             if run is None:
                 return False
             self.enqueue(conn, run)
@@ -102,7 +102,7 @@ class NightQueue:
 
     def forget(self, runs: Iterable[tuple[str, int]]) -> None:
         """The queue's own records of runs that are removed: id and number of legs."""
-        ids = [workflow_id(id, leg) for id, legs in runs for leg in range(1, legs + 1)]
+        ids = [workflow_id(id, dispatch_no) for id, legs in runs for dispatch_no in range(1, legs + 1)]
         if ids:
             self._client.delete_workflows(ids)
 
@@ -119,8 +119,8 @@ class NightQueue:
         return {one.workflow_id: one.executor_id or "" for one in found}
 
 
-def workflow_id(run_id: str, leg: int) -> str:
-    return f"night.{run_id}.{leg}"
+def workflow_id(run_id: str, dispatch_no: int) -> str:
+    return f"night.{run_id}.{dispatch_no}"
 
 
 GRACE_S = 900.0

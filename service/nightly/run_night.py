@@ -13,7 +13,7 @@ from dbos import DBOS
 from graph.request import parse_request
 from service.db.engine import Database, insist, is_outage
 from service.db.models import BUSY, COMPLETED, WAITING, SessionRow, sessions
-from service.db.schedules import FAILED, RunRow, claim_run, get_schedule, next_leg, set_run
+from service.db.schedules import FAILED, RunRow, claim_run, get_schedule, next_dispatch, set_run
 from service.db.sessions import NewSession, create_session, get_session
 from service.errors import FencedError, NotFoundError
 from service.nightly.config import Policy, parse
@@ -59,7 +59,7 @@ class ThroughQueue:
         return self._answer(self._wait(row))
 
     def _find(self, workload: str) -> SessionRow | None:
-        """What an earlier leg of this night began."""
+        """What an earlier dispatch_no of this night began."""
         is_own = sessions.c.tenant == self.tenant, sessions.c.idempotency_key == self._key(workload)
         with self.database.read() as conn:
             id = conn.scalar(sa.select(sessions.c.id).where(*is_own))
@@ -142,9 +142,9 @@ class NightShop:
             raise InterruptedNightError("this worker has lost its lease")
 
 
-def run_leg(shop: NightShop, run_id: str, leg: int) -> None:
+def run_dispatch(shop: NightShop, run_id: str, dispatch_no: int) -> None:
     """Returns when the run has ended, or when another has it; never raises for its failures."""
-    row = insist(shop.database, lambda conn: claim_run(conn, run_id, leg, shop.lease.worker))
+    row = insist(shop.database, lambda conn: claim_run(conn, run_id, shop.lease.worker, dispatch_no))
     if row is None:
         return
     try:
@@ -162,12 +162,12 @@ def run_leg(shop: NightShop, run_id: str, leg: int) -> None:
 
 
 def _hand_back(shop: NightShop, row: RunRow, reason: str) -> None:
-    """A new leg does what is left, unless somebody has taken the night over already."""
+    """A new dispatch_no does what is left, unless somebody has taken the night over already."""
     _log.warning("night %s handed back: %s", row.id, reason)
 
     def give(conn: sa.Connection) -> None:
         set_run(conn, row)
-        run = next_leg(conn, row.id, row.leg)
+        run = next_dispatch(conn, row.id, row.dispatch_no)
         if run is not None:
             shop.nights.enqueue(conn, run)
 
@@ -247,10 +247,10 @@ class Nights:
         )
 
     def register(self, note: Note) -> None:
-        def run_night(run_id: str, leg: int) -> None:
+        def run_night(run_id: str, dispatch_no: int) -> None:
             note(run_id, True)
             try:
-                run_leg(self._shop, run_id, leg)
+                run_dispatch(self._shop, run_id, dispatch_no)
             finally:
                 note(run_id, False)
 

@@ -60,7 +60,7 @@ def whole_number(field: str, text: str) -> int:
     return int(text)
 
 
-Act = Callable[[str, AppState, Caller], object]
+Act = Callable[[AppState, Caller, str], object]
 
 
 def add_buttons(router: APIRouter, path: str, buttons: Mapping[str, tuple[Act, str]]) -> None:
@@ -71,7 +71,7 @@ def add_buttons(router: APIRouter, path: str, buttons: Mapping[str, tuple[Act, s
 
 def _pressed(act: Act, place: str) -> Callable[..., Response]:
     def press(id: Id, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
-        act(id, app, caller)
+        act(app, caller, id)
         return RedirectResponse(place.format(id=id), 303)
 
     return press

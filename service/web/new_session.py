@@ -8,15 +8,14 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import ValidationError
 
 from service import schemas as scenario
-from service.api import sessions
 from service.api.deps import AppDep, Submitter
+from service.api.sessions import SessionCreate
 from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import new_id
 from service.db.sessions import get_session
 from service.errors import ConflictError
 from service.render.text import gib, seconds
-from service.sessions import SessionCreate, check_upload, new_session
 from service.strict_json import parse_object
 from service.web.forms import CheckedForm, Form, text_of, whole_number
 from service.web.rendering import PageRoute, page
@@ -171,22 +170,20 @@ def show(
 @router.post("/sessions/new")
 def submit(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     try:
-        given = _parsed(form)
-        found = sessions.submit(given, app, caller, Response(), form.get("key") or None)
+        row = app.sessions.submit(caller, _parsed(form).submission(form.get("key") or None))
     except (InputError, ConflictError) as error:
         return _form(request, caller, form, error, 422)
-    return RedirectResponse(f"/sessions/{found.id}", 303)
+    return RedirectResponse(f"/sessions/{row.id}", 303)
 
 
 @router.post("/web/validate")
 def validate(form: CheckedForm, app: AppDep, caller: Submitter) -> JSONResponse:
     try:
-        new = new_session(app, caller, _parsed(form), None)
-        with app.database.read() as conn:
-            check_upload(conn, caller.tenant, new.request)
+        submission = _parsed(form).submission()
+        app.sessions.check(caller, submission)
     except (InputError, ConflictError) as error:
         return JSONResponse({"ok": False, "field": error.field, "says": _says(error)})
-    return JSONResponse({"ok": True, "field": None, "says": _summary(new.request)})
+    return JSONResponse({"ok": True, "field": None, "says": _summary(submission.request)})
 
 
 def _parsed(form: Form) -> SessionCreate:

@@ -99,10 +99,10 @@ add_buttons(
     router,
     HERE,
     {
-        "pause": (schedules.pause_one, HERE),
-        "resume": (schedules.resume_one, HERE),
-        "run": (schedules.run_once, HERE),
-        "remove": (schedules.remove, "/schedules"),
+        "pause": (lambda app, caller, id: schedules.pause_one(id, app, caller), HERE),
+        "resume": (lambda app, caller, id: schedules.resume_one(id, app, caller), HERE),
+        "run": (lambda app, caller, id: schedules.run_once(id, app, caller), HERE),
+        "remove": (lambda app, caller, id: schedules.remove(id, app, caller), "/schedules"),
     },
 )
 

@@ -6,14 +6,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
-from service.api import sessions
-from service.api import sessions as reports
-from service.api import sessions as session_actions
 from service.api.deps import AppDep, Approver, Id, Reader
-from service.api.sessions import DecisionCreate
+from service.api.reports import Rank, file_response
 from service.db.models import new_id
 from service.db.sessions import events_after, get_session
 from service.errors import ConflictError, NotFoundError
+from service.render.markdown import markdown_report
+from service.sessions import export_proposal, missing_result
 from service.web.accuracy import DENSE, EXPERTS, find_validation, trust_of
 from service.web.forms import CheckedForm, Form, add_buttons, text_of, whole_number
 from service.web.rendering import PageRoute, figure_answer, page
@@ -80,9 +79,9 @@ add_buttons(
     actions_router,
     "",
     {
-        "cancel": (session_actions.cancel, HERE),
-        "retry": (session_actions.run_again, HERE),
-        "delete": (sessions.delete, "/"),
+        "cancel": (lambda app, caller, id: app.sessions.cancel(caller, id), HERE),
+        "retry": (lambda app, caller, id: app.sessions.retry(caller, id), HERE),
+        "delete": (lambda app, caller, id: app.sessions.delete(caller, id), "/"),
     },
 )
 
@@ -103,19 +102,22 @@ def decide(id: Id, form: CheckedForm, app: AppDep, caller: Approver) -> Response
     }
     if form.get("action") == "edit":
         given["plan"] = changed_fields(form, known)
-    session_actions.make_decision(id, DecisionCreate(**given), app, caller)
+    app.sessions.decide(caller, id, given)
     return RedirectResponse(f"/sessions/{id}", 303)
 
 
 @actions_router.get("/report.md")
 def markdown(id: Id, app: AppDep, caller: Reader) -> Response:
-    return reports.get_report(id, app, caller, reports.MARKDOWN)
+    row = app.sessions.get(caller, id)
+    if row.report is None:
+        raise missing_result(row, "it has a report when it is completed")
+    return Response(markdown_report(row.request or {}, row.report), media_type="text/markdown")
 
 
 @actions_router.get("/proposals/{rank}/export")
-def export(id: Id, rank: reports.Rank, format: str, app: AppDep, caller: Reader) -> Response:
+def export(id: Id, rank: Rank, format: str, app: AppDep, caller: Reader) -> Response:
     """The configuration as a file."""
-    return reports.export_proposal(id, rank, format, app, caller, reports.PLAIN)
+    return file_response(export_proposal(app.sessions.get(caller, id), rank, format))
 
 
 def changed_fields(form: Form, known: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 
 from service.api.deps import AppDep, Id, Reader
 from service.db.models import TERMINAL, Data, EventRow
-from service.db.sessions import MOST_EVENTS, events_after, get_session
+from service.db.sessions import MAX_EVENTS, events_after, get_session
 from service.errors import NotFoundError
 from service.render.text import seconds, words
 from service.web.rendering import PageRoute, page
@@ -327,7 +327,7 @@ Seq = Annotated[int, Path(ge=1, le=MOST_SEQ)]
 def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
     with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
-        events = events_after(conn, id, 0, MOST_EVENTS)
+        events = events_after(conn, id, 0, MAX_EVENTS)
     trail = trail_of(events)
     worked, strip = strip_of(trail)
     return page(
@@ -340,7 +340,7 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
         worked=worked,
         strip=strip,
         is_live=row.state not in TERMINAL,
-        is_cut=len(events) == MOST_EVENTS,
+        is_cut=len(events) == MAX_EVENTS,
     )
 
 

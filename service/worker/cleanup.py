@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from service.db.engine import Database
 from service.db.models import CANCELLED, COMPLETED, FAILED, TERMINAL, sessions
-from service.db.sessions import Erasure, close_erasure, list_erasures
+from service.db.sessions import Cleanup, finish_cleanup, list_cleanups
 from service.worker.jobs import Queue, workflow_id
 from tools.errors import AsapError
 from tools.launch.folder import Intent, JobFolder
@@ -30,7 +30,7 @@ def thread_of(session_id: str, attempt: int) -> str:
     return f"{session_id}.{attempt}"
 
 
-def tidy_up(saver: Saver, thread: str, state: str) -> None:
+def prune_checkpoints(saver: Saver, thread: str, state: str) -> None:
     """Whatever goes wrong here, the session has ended well."""
     try:
         if state == COMPLETED:
@@ -44,18 +44,20 @@ def tidy_up(saver: Saver, thread: str, state: str) -> None:
 def erase_deleted(database: Database, queue: Queue, saver: Saver) -> list[str]:
     """Again until it is done: a worker may die in between."""
     with database.read() as conn:
-        deleted = list_erasures(conn)
+        deleted = list_cleanups(conn)
     for one in deleted:
         _erase(queue, saver, one)
         with database.begin() as conn:
-            close_erasure(conn, one.session_id)
+            finish_cleanup(conn, one.session_id)
     return [one.session_id for one in deleted]
 
 
-def _erase(queue: Queue, saver: Saver, deleted: Erasure) -> None:
+def _erase(queue: Queue, saver: Saver, deleted: Cleanup) -> None:
     for attempt in range(1, deleted.attempts + 1):
         saver.delete_thread(thread_of(deleted.session_id, attempt))
-    queue.forget(workflow_id(deleted.session_id, leg) for leg in range(1, deleted.legs + 1))
+    queue.forget(
+        workflow_id(deleted.session_id, dispatch_no) for dispatch_no in range(1, deleted.dispatches + 1)
+    )
 
 
 def _keep_latest(saver: Saver, thread: str) -> None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, EnqueueOptions
 
 from service.db.engine import UPGRADE_LOCK, Database, upgrade_lock
-from service.db.lifecycle import beat, forget_dead, leave, list_living, next_leg, now_s
+from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, next_dispatch, now_s
 from service.db.models import BUSY, SessionRow, sessions
 from service.settings import Settings
 
@@ -63,7 +63,7 @@ class Lease:
     def renew(self) -> None:
         before = time.monotonic()
         with self._database.begin() as conn:
-            beat(conn, self.worker, self.host, self.pid)
+            heartbeat(conn, self.worker, self.host, self.pid)
         with self._lock:
             self._renewed_at = before
 
@@ -106,11 +106,11 @@ class Queue:
         options: EnqueueOptions = {
             "workflow_name": WORKFLOW,
             "queue_name": QUEUE,
-            "workflow_id": workflow_id(row.id, row.leg),
+            "workflow_id": workflow_id(row.id, row.dispatch_no),
             "priority": 1 + HIGHEST_PRIORITY - min(max(row.priority, 0), HIGHEST_PRIORITY),
             "queue_partition_key": f"tenant {row.tenant}",
         }
-        self._client.enqueue_in_transaction(conn, options, row.id, row.leg)
+        self._client.enqueue_in_transaction(conn, options, row.id, row.dispatch_no)
 
     def set_limits(self, worker_sessions: int, tenant_sessions: int) -> None:
         """How many run at a time in one worker, and of one tenant in all of them."""
@@ -156,8 +156,8 @@ class Queue:
         self._client.destroy()
 
 
-def workflow_id(session_id: str, leg: int) -> str:
-    return f"{session_id}.{leg}"
+def workflow_id(session_id: str, dispatch_no: int) -> str:
+    return f"{session_id}.{dispatch_no}"
 
 
 def speak_in_our_logs() -> None:
@@ -191,7 +191,7 @@ def take_over(database: Database, queue: Queue, lease_s: float) -> list[str]:
         if not conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(TAKEOVER_LOCK))):
             return []
         living = {worker.id for worker in list_living(conn, lease_s)}
-        forget_dead(conn, FORGET_AFTER_LEASES * lease_s)
+        delete_dead(conn, FORGET_AFTER_LEASES * lease_s)
         lost = [id for id, worker in queue.running().items() if worker not in living]
         if lost:
             _log.warning("taking over %d sessions of workers that are gone", len(lost))
@@ -208,9 +208,9 @@ def reconcile(database: Database, queue: Queue, quiet_s: float) -> list[str]:
     last = ""
     while page := _quiet(database, quiet_s, last):
         last = page[-1][0]
-        known = queue.unfinished(workflow_id(id, leg) for id, leg in page)
-        lost = [(id, leg) for id, leg in page if workflow_id(id, leg) not in known]
-        found += [id for id, leg in lost if _queue_again(database, queue, id, leg)]
+        known = queue.unfinished(workflow_id(id, dispatch_no) for id, dispatch_no in page)
+        lost = [(id, dispatch_no) for id, dispatch_no in page if workflow_id(id, dispatch_no) not in known]
+        found += [id for id, dispatch_no in lost if _queue_again(database, queue, id, dispatch_no)]
     if found:
         _log.warning("queued %d sessions again whose workflow was lost", len(found))
     return found
@@ -218,17 +218,17 @@ def reconcile(database: Database, queue: Queue, quiet_s: float) -> list[str]:
 
 def _quiet(database: Database, quiet_s: float, after: str) -> list[tuple[str, int]]:
     with database.read() as conn:
-        query = sa.select(sessions.c.id, sessions.c.leg).where(
+        query = sa.select(sessions.c.id, sessions.c.dispatch_no).where(
             sessions.c.state.in_(BUSY),
             sessions.c.updated_at < now_s(conn) - quiet_s,
             sessions.c.id > after,
         )
-        return [(row.id, row.leg) for row in conn.execute(query.order_by(sessions.c.id).limit(PAGE))]
+        return [(row.id, row.dispatch_no) for row in conn.execute(query.order_by(sessions.c.id).limit(PAGE))]
 
 
-def _queue_again(database: Database, queue: Queue, id: str, leg: int) -> bool:
+def _queue_again(database: Database, queue: Queue, id: str, dispatch_no: int) -> bool:
     with database.begin() as conn:
-        row = next_leg(conn, id, leg)
+        row = next_dispatch(conn, id, dispatch_no)
         if row is None:
             return False
         queue.enqueue(conn, row)

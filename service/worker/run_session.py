@@ -20,12 +20,12 @@ from graph.request import parse_request
 from graph.session import Outcome, Session
 from service.checkpoints import GuardedSaver
 from service.db.engine import Database, insist, is_outage
-from service.db.lifecycle import Claim, claim, find_decision, next_leg, set_state
-from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, Data
+from service.db.lifecycle import claim, find_decision, next_dispatch, set_state
+from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, Data, SessionRow
 from service.db.sessions import append_event, check_claim, lock_session
 from service.errors import CancelledError, FencedError, OutOfTimeError
 from service.traces import Uploads, find_reference
-from service.worker.cleanup import thread_of, tidy_up
+from service.worker.cleanup import prune_checkpoints, thread_of
 from service.worker.jobs import Lease, Queue
 from tools.errors import AsapError, InfeasibleError, InputError
 
@@ -93,7 +93,7 @@ class HandBackError(Exception):
 
 @dataclass(frozen=True)
 class Shop:
-    """What every leg of a worker works with."""
+    """What every dispatch_no of a worker works with."""
 
     database: Database
     queue: Queue
@@ -106,26 +106,26 @@ class Shop:
     observer: Observer | None = None
 
 
-def run_leg(shop: Shop, session_id: str, leg: int) -> None:
+def run_dispatch(shop: Shop, session_id: str, dispatch_no: int) -> None:
     """Returns when the session has ended or waits, or when another has it; never raises for its failures."""
-    held = insist(shop.database, lambda conn: claim(conn, session_id, shop.lease.worker, leg))
-    if held is None:
+    row = insist(shop.database, lambda conn: claim(conn, session_id, shop.lease.worker, dispatch_no))
+    if row is None:
         return
-    if shop.observer and held.row.started_at is not None and held.row.claims == 1:
-        shop.observer.observe_wait(held.row.updated_at - held.row.queued_at)
+    if shop.observer and row.started_at is not None and row.claims == 1:
+        shop.observer.observe_wait(row.updated_at - row.queued_at)
     try:
-        wanted, columns = _run(shop, held)
-        state = insist(shop.database, lambda conn: set_state(conn, session_id, wanted, held.fence, **columns))
-        tidy_up(shop.checkpointer, thread_of(session_id, held.row.attempt), state)
+        wanted, columns = _run(shop, row)
+        state = insist(shop.database, lambda conn: set_state(conn, session_id, wanted, row.fence, **columns))
+        prune_checkpoints(shop.checkpointer, thread_of(session_id, row.attempt), state)
     except FencedError as error:
         _log.warning("stopped: %s", error)
     except HandBackError as error:
-        _hand_back(shop, held, str(error))
+        _hand_back(shop, row, str(error))
 
 
-def _run(shop: Shop, held: Claim) -> End:
+def _run(shop: Shop, row: SessionRow) -> End:
     try:
-        return end_of(_session(shop, held).run(*_given(shop, held)))
+        return end_of(_session(shop, row).run(*_given(shop, row)))
     except CancelledError:
         return CANCELLED, {}
     except (FencedError, HandBackError):
@@ -133,39 +133,38 @@ def _run(shop: Shop, held: Claim) -> End:
     except Exception as error:
         if is_outage(error):
             raise HandBackError(f"the database is away: {error}") from error
-        _log.exception("session %s failed", held.row.id, extra={"session": held.row.id})
-        return failure_of(error, held.row.id)
+        _log.exception("session %s failed", row.id, extra={"session": row.id})
+        return failure_of(error, row.id)
 
 
-def _session(shop: Shop, held: Claim) -> Session:
+def _session(shop: Shop, row: SessionRow) -> Session:
     """A budget can only be smaller than the installation's."""
-    row, limits = held.row, shop.context.limits.within(held.row.budget)
+    limits = shop.context.limits.within(row.budget)
     # Trials take their own time; between them the coordinator sees to what is left.
     ends_at = math.inf if row.mode == "tune" else time.monotonic() + limits.session_s
     context = replace(
         shop.context,
         limits=limits,
-        progress=_attentive(lambda: _check(shop, held, ends_at)),
-        must_cancel=lambda: _must_cancel(shop, held),
+        progress=_attentive(lambda: _check(shop, row, ends_at)),
+        must_cancel=lambda: _must_cancel(shop, row),
     )
-    saver = GuardedSaver(shop.checkpointer, lambda: _claimed(shop, held))
+    saver = GuardedSaver(shop.checkpointer, lambda: _claimed(shop, row))
     return Session(thread_of(row.id, row.attempt), context, saver)
 
 
 @contextmanager
-def _claimed(shop: Shop, held: Claim) -> Iterator[None]:
+def _claimed(shop: Shop, row: SessionRow) -> Iterator[None]:
     """Nobody takes the session over in this block; raises FencedError where somebody has before it."""
     with shop.database.begin(flush=False) as conn:
-        lock_session(conn, held.row.id, held.fence)
+        lock_session(conn, row.id, row.fence)
         yield
 
 
-def _given(shop: Shop, held: Claim) -> tuple[Any, Callable[[Event], None], Data | None]:
-    row = held.row
+def _given(shop: Shop, row: SessionRow) -> tuple[Any, Callable[[Event], None], Data | None]:
     request = parse_request(_with_folder(shop, row.request or {}), row.tenant or None)
     with shop.database.read() as conn:
         decision = find_decision(conn, row.id, row.attempt)
-    return request, lambda event: _tell(shop, held, event), decision
+    return request, lambda event: _tell(shop, row, event), decision
 
 
 def _with_folder(shop: Shop, request: Data) -> Data:
@@ -174,22 +173,22 @@ def _with_folder(shop: Shop, request: Data) -> Data:
     return request if id is None else {**request, "traces": str(shop.uploads.folder(id))}
 
 
-def _tell(shop: Shop, held: Claim, event: Event) -> None:
+def _tell(shop: Shop, row: SessionRow, event: Event) -> None:
     """Here a session notices everything that should stop it. The keys of another attempt are other keys."""
-    named = {**event, "key": f"{held.row.attempt}/{event['key']}"}
-    _write(shop, lambda conn: append_event(conn, held.row.id, named, held.fence))
+    named = {**event, "key": f"{row.attempt}/{event['key']}"}
+    _write(shop, lambda conn: append_event(conn, row.id, named, row.fence))
     if shop.observer:
         shop.observer.observe_event(event)
 
 
-def _check(shop: Shop, held: Claim, ends_at: float) -> None:
+def _check(shop: Shop, row: SessionRow, ends_at: float) -> None:
     """Between nodes the coordinator sees to the time and reports what it has; a search has nothing yet."""
     if time.monotonic() > ends_at:
         raise OutOfTimeError(
             "the time of the session was over before its search was; allow it more (budget.session_s, "
             "ASAP_SESSION_S), or narrow the search by constraints"
         )
-    _write(shop, lambda conn: check_claim(conn, held.row.id, held.fence))
+    _write(shop, lambda conn: check_claim(conn, row.id, row.fence))
 
 
 def _write(shop: Shop, work: Callable[[sa.Connection], object]) -> None:
@@ -213,24 +212,24 @@ def _attentive(check: Callable[[], None]) -> Callable[[float], None]:
     return look
 
 
-def _must_cancel(shop: Shop, held: Claim) -> bool:
+def _must_cancel(shop: Shop, row: SessionRow) -> bool:
     """Asked while a trial runs. Whoever takes the session over finds the trial's job by its key."""
     try:
-        _write(shop, lambda conn: check_claim(conn, held.row.id, held.fence))
+        _write(shop, lambda conn: check_claim(conn, row.id, row.fence))
     except CancelledError:
         return True
     return False
 
 
-def _hand_back(shop: Shop, held: Claim, reason: str) -> None:
-    """A new leg goes on from the last checkpoint, unless somebody has taken the session over already."""
-    _log.warning("session %s handed back: %s", held.row.id, reason, extra={"session": held.row.id})
+def _hand_back(shop: Shop, row: SessionRow, reason: str) -> None:
+    """A new dispatch goes on from the last checkpoint, unless another worker has it."""
+    _log.warning("session %s handed back: %s", row.id, reason, extra={"session": row.id})
 
     def give(conn: sa.Connection) -> None:
-        lock_session(conn, held.row.id, held.fence)
-        row = next_leg(conn, held.row.id, held.row.leg)
-        if row is not None:
-            shop.queue.enqueue(conn, row)
+        lock_session(conn, row.id, row.fence)
+        again = next_dispatch(conn, row.id, row.dispatch_no)
+        if again is not None:
+            shop.queue.enqueue(conn, again)
 
     try:
         insist(shop.database, give)

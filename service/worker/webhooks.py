@@ -20,7 +20,7 @@ import msgspec
 
 from service.addresses import RefusedAddressError, Target, parse_target, resolve
 from service.db.engine import Database
-from service.db.outbox import Delivery, close_delivery, put_off, take_due
+from service.db.outbox import Delivery, close_delivery, reschedule, take_due
 from service.settings import Settings
 from tools.errors import InputError
 
@@ -75,7 +75,7 @@ class Webhooks:
         pause_s = min(self._first_pause_s * 2 ** (delivery.attempts - 1), LONGEST_PAUSE_S)
         _log.warning("webhook %s not delivered: %s", delivery.id, answer, extra={"final": final})
         with self._database.begin() as conn:
-            put_off(conn, delivery.id, answer, None if final else time.time() + pause_s)
+            reschedule(conn, delivery.id, answer, None if final else time.time() + pause_s)
 
     def _post(self, delivery: Delivery) -> str:
         body = msgspec.json.encode(delivery.body)

@@ -28,7 +28,7 @@ from service.worker.jobs import (
     reconcile,
     take_over,
 )
-from service.worker.run_session import Observer, Shop, run_leg
+from service.worker.run_session import Observer, Shop, run_dispatch
 from service.worker.webhooks import Webhooks
 from tools.trials.run import LaunchedTrials
 
@@ -106,10 +106,10 @@ class Worker:
         DBOS(config=config)
         self._open.callback(DBOS.destroy, destroy_registry=True)
 
-        def run_session(session_id: str, leg: int) -> None:
+        def run_session(session_id: str, dispatch_no: int) -> None:
             self._note(session_id, begins=True)
             try:
-                run_leg(shop, session_id, leg)
+                run_dispatch(shop, session_id, dispatch_no)
             finally:
                 self._note(session_id, begins=False)
 

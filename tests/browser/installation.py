@@ -117,7 +117,7 @@ def past_session(number: int) -> dict[str, Any]:
     id, name = new_id(at_s), f"model-{number:05d}"
     word = "needle" if number % 100 == 7 else "hay"
     times = dict.fromkeys(("created_at", "queued_at", "started_at", "finished_at", "updated_at"), at_s)
-    counts = {"priority": 5, "leg": 1, "attempt": 1, "fence": 1, "claims": 1}
+    counts = {"priority": 5, "dispatch_no": 1, "attempt": 1, "fence": 1, "claims": 1}
     told = {
         "model": name,
         "device": "h100-sxm-80gb",

@@ -21,11 +21,11 @@ from service.db.schedules import (
     list_runs,
     list_workloads,
 )
-from service.db.sessions import SessionFilter, get_session, list_sessions
+from service.db.sessions import SessionFilter, get_session, list_sessions, lock_session
 from service.nightly.config import Policy, parse
 from service.nightly.dispatch import NightQueue, run_now, tick
 from service.nightly.fleet import fleet_of
-from service.nightly.run_night import PATIENCE_S, NightShop, ThroughQueue, run_leg
+from service.nightly.run_night import PATIENCE_S, NightShop, ThroughQueue, run_dispatch
 from service.settings import Settings
 from service.traces import Uploads
 from service.worker.jobs import Lease, Queue
@@ -116,7 +116,7 @@ def test_a_session_that_waits_for_a_person_does_not_hold_the_night(tmp_path: Pat
         with database.begin() as conn:
             assert len(list_sessions(conn, "", SessionFilter())[0]) == 1
             fleet = fleet_of(conn, "")
-            request_cancel(conn, "", proposal["session_id"])
+            request_cancel(conn, lock_session(conn, proposal["session_id"], tenant=""))
             after = fleet_of(conn, "")
     assert proposal["waits"]
     assert fleet.approvals_waiting == 1
@@ -152,11 +152,11 @@ def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
         add_night(tmp_path / name, 20, 2.5, data="d2")
     with office(settings) as (database, queue):
         run = ask(database, queue, spec(tmp_path, "one", "two", reoptimize=False))
-        run_leg(shop(settings, database, queue, Stop(0)), run.id, 1)
+        run_dispatch(shop(settings, database, queue, Stop(0)), run.id, 1)
         handed_back = look(database, run.id)
-        assert (handed_back.state, handed_back.leg, handed_back.report) == ("queued", 2, None)
+        assert (handed_back.state, handed_back.dispatch_no, handed_back.report) == ("queued", 2, None)
         (tmp_path / "one").rename(tmp_path / "gone")  # what is done is not looked at again
-        run_leg(shop(settings, database, queue), run.id, 2)
+        run_dispatch(shop(settings, database, queue), run.id, 2)
         row = look(database, run.id)
     assert row.report is not None
     assert [(one["name"], one["is_alarm"]) for one in row.report["workloads"]] == [
@@ -173,12 +173,12 @@ def test_a_night_that_another_worker_took_over_is_left_to_it(tmp_path: Path) -> 
 
         def take_over() -> bool:
             with database.begin() as conn:
-                assert claim_run(conn, run.id, 1, "other")
+                assert claim_run(conn, run.id, "other", 1)
             return True
 
-        run_leg(shop(settings, database, queue, take_over), run.id, 1)
+        run_dispatch(shop(settings, database, queue, take_over), run.id, 1)
         row = look(database, run.id)
-    assert (row.state, row.leg, row.worker) == ("running", 1, "other")
+    assert (row.state, row.dispatch_no, row.worker) == ("running", 1, "other")
 
 
 def test_a_repeated_night_goes_on_with_its_session_though_a_newer_profile_is_there(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_death_between_recording_and_telling_loses_no_alarm(
     add_nights(tmp_path / "job", range(20), data="d1")
     with office(settings) as (database, queue):
         run = ask(database, queue, spec(tmp_path, reoptimize=False))
-        run_leg(shop(settings, database, queue), run.id, 1)
+        run_dispatch(shop(settings, database, queue), run.id, 1)
         add_night(tmp_path / "job", 20, 2.5, data="d2")
         with database.begin() as conn:
             run = run_now(conn, queue, "", "nightly")
@@ -212,8 +212,8 @@ def test_a_death_between_recording_and_telling_loses_no_alarm(
         with monkeypatch.context() as patch:
             patch.setattr(one_workload, "_keep", die)
             with pytest.raises(SystemExit):
-                run_leg(shop(settings, database, queue), run.id, 1)
-        run_leg(shop(settings, database, queue), run.id, 1)
+                run_dispatch(shop(settings, database, queue), run.id, 1)
+        run_dispatch(shop(settings, database, queue), run.id, 1)
         row = look(database, run.id)
     assert (row.state, row.outcome, row.claims) == ("completed", "regression", 2)
 
@@ -224,8 +224,8 @@ def test_who_was_told_before_a_death_is_not_told_again(tmp_path: Path) -> None:
     with Hook() as hook, office(settings) as (database, queue):
         given = spec(tmp_path, reoptimize=False, recipients={"webhooks": [hook.url]})
         run = ask(database, queue, given)
-        run_leg(shop(settings, database, queue), run.id, 1)
-        run_leg(shop(settings, database, queue), run.id, 1)  # a workflow that is repeated finds it ended
+        run_dispatch(shop(settings, database, queue), run.id, 1)
+        run_dispatch(shop(settings, database, queue), run.id, 1)  # a workflow that is repeated finds it ended
     assert len(hook.got) == 1
 
 
@@ -236,7 +236,7 @@ def test_a_schedule_that_is_removed_while_it_runs_ends_quietly(tmp_path: Path) -
         run = ask(database, queue, spec(tmp_path, reoptimize=False))
         with database.begin() as conn:
             delete_schedule(conn, "", "nightly")
-        run_leg(shop(settings, database, queue), run.id, 1)
+        run_dispatch(shop(settings, database, queue), run.id, 1)
 
 
 def test_the_clock_of_a_worker_books_and_runs_what_was_missed(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from graph.request import parse_request
 from service.db.lifecycle import request_cancel
+from service.db.sessions import lock_session
 from service.runtime import check_tune, jobs_folder, open_trials
 from service.settings import Settings
 from service.worker.cleanup import end_orphans
@@ -82,7 +83,7 @@ def test_a_cancelled_session_ends_its_trial(settings: Settings, desk: Desk) -> N
     worker.start()
     wait_for(lambda: starts(settings))
     with desk.database.begin() as conn:
-        request_cancel(conn, "", id)
+        request_cancel(conn, lock_session(conn, id, tenant=""))
     row = desk.wait(id)
     worker.stop()
     assert row.state == "cancelled"
@@ -102,7 +103,7 @@ def test_a_job_of_a_session_that_was_cancelled_while_nobody_ran_it_is_ended(
     jobs = jobs_folder(slow)
     assert end_orphans(desk.database, trials, jobs) == [], "its session goes on"
     with desk.database.begin() as conn:
-        request_cancel(conn, "", id)
+        request_cancel(conn, lock_session(conn, id, tenant=""))
     assert desk.row(id).state == "cancelled"
     assert end_orphans(desk.database, trials, jobs) == [f"{id}-1-0"]
     assert end_orphans(desk.database, trials, jobs) == []

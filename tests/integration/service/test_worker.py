@@ -13,6 +13,7 @@ from graph.reasoner.answers import Question, ReasonerError, Reply
 from service.db.engine import BusyFolderError
 from service.db.lifecycle import decide, request_cancel, retry
 from service.db.models import RUNNING
+from service.db.sessions import lock_session
 from service.settings import Settings
 from service.worker.worker import Worker
 from tests.integration.service.at_work import TINY, Desk, assert_whole, settings_for, working
@@ -94,9 +95,9 @@ def test_a_failed_session_succeeds_when_it_is_retried(settings: Settings, desk: 
         desk.wait(id)
     with working(settings):
         with desk.database.begin() as conn:
-            desk.queue.enqueue(conn, retry(conn, "", id))
+            desk.queue.enqueue(conn, retry(conn, lock_session(conn, id, tenant="")))
         row = desk.wait(id)
-    assert (row.state, row.attempt, row.leg) == ("completed", 2, 2)
+    assert (row.state, row.attempt, row.dispatch_no) == ("completed", 2, 2)
     assert desk.states(id) == ["queued", "running", "failed", "queued", "running", "completed"]
 
 
@@ -108,7 +109,7 @@ def test_a_running_session_is_cancelled_at_its_next_event(settings: Settings, de
         gate.reached.wait(30)
         before = len(desk.events(id))
         with desk.database.begin() as conn:
-            request_cancel(conn, "", id)
+            request_cancel(conn, lock_session(conn, id, tenant=""))
         gate.is_open.set()
         row = desk.wait(id)
     assert row.state == "cancelled"
@@ -140,7 +141,7 @@ def test_a_session_is_cancelled_in_the_middle_of_a_long_search(
         id = desk.submit()
         assert runs.wait(30)
         with desk.database.begin() as conn:
-            request_cancel(conn, "", id)
+            request_cancel(conn, lock_session(conn, id, tenant=""))
         assert desk.wait(id).state == "cancelled"
 
 
@@ -196,7 +197,7 @@ def test_a_worker_that_stops_hands_back_a_session_in_the_middle_of_a_long_search
 def test_a_cancelled_session_in_the_queue_is_never_begun(settings: Settings, desk: Desk) -> None:
     id = desk.submit()
     with desk.database.begin() as conn:
-        request_cancel(conn, "", id)
+        request_cancel(conn, lock_session(conn, id, tenant=""))
     with working(settings):
         desk.wait(desk.submit())
     assert desk.states(id) == ["queued", "cancelled"]
@@ -207,7 +208,8 @@ def test_a_session_waits_for_approval_and_goes_on_after_it(settings: Settings, d
         id = desk.submit(request={**TINY, "approval": "person"}, approval="person")
         asked = desk.wait(id)
         with desk.database.begin() as conn:
-            desk.queue.enqueue(conn, decide(conn, "", id, {"action": "approve", "proposal": 1}, by="ann"))
+            row = lock_session(conn, id, tenant="")
+            desk.queue.enqueue(conn, decide(conn, row, {"action": "approve", "proposal": 1}, by="ann"))
         row = desk.wait(id)
     assert asked.state == "waiting_approval"
     assert asked.waiting_for is not None
@@ -237,7 +239,7 @@ def test_a_worker_that_stops_hands_its_session_back_and_the_next_goes_on(
     handed_back = desk.row(id)
     with working(settings):
         row = desk.wait(id)
-    assert (handed_back.state, handed_back.leg) == ("queued", 2)
+    assert (handed_back.state, handed_back.dispatch_no) == ("queued", 2)
     assert row.state == "completed"
     assert desk.states(id) == ["queued", "running", "queued", "running", "completed"]
     assert_whole(desk.events(id))
@@ -253,7 +255,7 @@ def test_a_worker_that_lost_its_lease_stops_its_sessions(
         with monkeypatch.context() as patch:
             patch.setattr(worker._lease, "is_held", lambda: False)
             gate.is_open.set()
-            desk.wait(id, until=lambda row: row.leg >= 2)
+            desk.wait(id, until=lambda row: row.dispatch_no >= 2)
         row = desk.wait(id)
     assert row.state == "completed"
     assert_whole(desk.events(id))

@@ -8,7 +8,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from graph.context import Context
 from service.checkpoints import open_checkpoints
-from service.db.lifecycle import beat, claim, set_state
+from service.db.lifecycle import claim, heartbeat, set_state
 from service.db.sessions import NewSession, create_session
 from service.settings import Settings
 from service.worker.cleanup import thread_of
@@ -40,7 +40,7 @@ def test_only_sessions_of_dead_workers_are_put_back(desk: Desk) -> None:
     pretend(desk, lost, "PENDING", "dead")
     pretend(desk, held, "PENDING", "living")
     with desk.database.begin() as conn:
-        beat(conn, "living", "host", 1)
+        heartbeat(conn, "living", "host", 1)
     assert take_over(desk.database, desk.queue, lease_s=60) == [workflow_id(lost, 1)]
     assert take_over(desk.database, desk.queue, lease_s=60) == []
     assert desk.queue.running() == {workflow_id(held, 1): "living"}
@@ -56,7 +56,7 @@ def test_a_session_without_a_workflow_is_queued_again_and_runs(settings: Setting
     assert reconcile(desk.database, desk.queue, quiet_s=-60) == []
     with working(settings):
         rows = [desk.wait(id), desk.wait(there)]
-    assert [(row.state, row.leg) for row in rows] == [("completed", 2), ("completed", 1)]
+    assert [(row.state, row.dispatch_no) for row in rows] == [("completed", 2), ("completed", 1)]
     assert_whole(desk.events(id))
 
 
@@ -67,7 +67,7 @@ def test_a_session_whose_workflow_ended_without_it_is_queued_again(desk: Desk) -
     with desk.database.begin() as conn:
         set_state(conn, ended, "completed")
     assert reconcile(desk.database, desk.queue, quiet_s=-60) == [id]
-    assert desk.row(id).leg == 2
+    assert desk.row(id).dispatch_no == 2
     assert desk.queue.unfinished([workflow_id(id, 2)]) == {workflow_id(id, 2)}
 
 
@@ -100,7 +100,7 @@ class TakesOver:
         if (event["node"], event["kind"]) == ("analyzer", "finished"):
             self.before = self.checkpoint()
             with self.desk.database.begin() as conn:
-                assert claim(conn, self.id, "other", leg=1) is not None
+                assert claim(conn, self.id, "other", dispatch_no=1) is not None
 
     def checkpoint(self) -> CheckpointTuple | None:
         with open_checkpoints(self.settings) as saver:

@@ -3,7 +3,7 @@
 from graph.context import Context
 from service.checkpoints import open_checkpoints
 from service.db.lifecycle import decide
-from service.db.sessions import delete_session, list_erasures
+from service.db.sessions import delete_session, list_cleanups, lock_session
 from service.settings import Settings
 from service.worker.cleanup import erase_deleted, thread_of
 from service.worker.jobs import workflow_id
@@ -23,7 +23,8 @@ def test_a_completed_session_keeps_one_checkpoint_and_can_still_be_decided_upon(
         id = desk.submit()
         desk.wait(id)
         with desk.database.begin() as conn:
-            desk.queue.enqueue(conn, decide(conn, "", id, {"action": "approve", "proposal": 1}, by="ann"))
+            row = lock_session(conn, id, tenant="")
+            desk.queue.enqueue(conn, decide(conn, row, {"action": "approve", "proposal": 1}, by="ann"))
         row = desk.wait(id)
     assert row.state == "completed"
     assert row.report is not None
@@ -57,7 +58,7 @@ def test_nothing_stays_of_a_session_that_was_deleted(settings: Settings, desk: D
         desk.wait(other)
     with desk.database.begin() as conn:
         delete_session(conn, "", id)
-        assert [one.session_id for one in list_erasures(conn)] == [id]
+        assert [one.session_id for one in list_cleanups(conn)] == [id]
     with open_checkpoints(settings) as saver:
         assert erase_deleted(desk.database, desk.queue, saver) == [id]
         assert erase_deleted(desk.database, desk.queue, saver) == []

@@ -6,19 +6,19 @@ import pytest
 
 from service.db.engine import Database
 from service.db.schedules import (
-    MOST_CLAIMS,
+    MAX_CLAIMS,
     RunRow,
     ScheduleRow,
     claim_run,
     create_schedule,
     delete_schedule,
-    find_last_run,
     get_run,
     get_schedule,
     is_busy,
+    last_runs,
     list_runs,
     list_schedules,
-    next_leg,
+    next_dispatch,
     pause,
     resume,
     set_run,
@@ -117,25 +117,25 @@ def test_of_two_workers_that_claim_a_run_the_first_can_write_no_more(
     make(database)
     (run,) = tick(database, queue, NIGHT + 1)
     with database.begin() as conn:
-        first = claim_run(conn, run.id, 1, "w1")
-        second = claim_run(conn, run.id, 1, "w2")
+        first = claim_run(conn, run.id, "w1", 1)
+        second = claim_run(conn, run.id, "w2", 1)
     assert first is not None
     assert second is not None
     with database.begin() as conn, pytest.raises(FencedError):
         set_run(conn, first, state="completed")
     with database.begin() as conn:
         set_run(conn, second, state="completed")
-        assert claim_run(conn, run.id, 1, "w3") is None
+        assert claim_run(conn, run.id, "w3", 1) is None
 
 
 def test_a_run_that_kills_its_workers_ends(database: Database, queue: NightQueue) -> None:
     make(database)
     (run,) = tick(database, queue, NIGHT + 1)
-    for _ in range(MOST_CLAIMS):
+    for _ in range(MAX_CLAIMS):
         with database.begin() as conn:
-            assert claim_run(conn, run.id, 1, "w")
+            assert claim_run(conn, run.id, "w", 1)
     with database.begin() as conn:
-        assert claim_run(conn, run.id, 1, "w") is None
+        assert claim_run(conn, run.id, "w", 1) is None
         assert get_run(conn, "", run.id).state == "failed"
 
 
@@ -146,10 +146,10 @@ def test_a_lost_workflow_is_queued_again_once(database: Database, queue: NightQu
     assert queue.reconcile(quiet_s=-60) == [run.id]
     assert queue.reconcile(quiet_s=-60) == []  # its new workflow is there
     with database.read() as conn:
-        assert get_run(conn, "", run.id).leg == 2
+        assert get_run(conn, "", run.id).dispatch_no == 2
     with database.begin() as conn:
-        assert claim_run(conn, run.id, 1, "w") is None  # the old leg is over
-        assert next_leg(conn, run.id, 1) is None
+        assert claim_run(conn, run.id, "w", 1) is None  # the old dispatch_no is over
+        assert next_dispatch(conn, run.id, 1) is None
 
 
 def test_names_are_a_tenants_own(database: Database) -> None:
@@ -193,8 +193,8 @@ def test_a_removed_schedule_takes_its_runs_along(database: Database, queue: Nigh
     with database.begin() as conn:
         assert is_busy(conn, schedule.id)
         delete_schedule(conn, "", schedule.name)
-        assert find_last_run(conn, schedule.id) is None
-        assert claim_run(conn, run.id, 1, "w") is None
+        assert last_runs(conn, [schedule.id]) == {}
+        assert claim_run(conn, run.id, "w", 1) is None
         with pytest.raises(NotFoundError):
             get_run(conn, "", run.id)
 
@@ -219,7 +219,7 @@ def test_old_runs_are_forgotten_and_those_under_way_are_not(database: Database, 
     schedule = make(database)
     (first,) = tick(database, queue, NIGHT + 1)
     with database.begin() as conn:
-        claimed = claim_run(conn, first.id, 1, "w")
+        claimed = claim_run(conn, first.id, "w", 1)
         assert claimed is not None
         set_run(conn, claimed, state="completed")
     tick(database, queue, NIGHT + DAY_S + 1)

@@ -71,7 +71,7 @@ class Served:
 
 def _leg(app: AppState, id: str) -> int:
     with app.database.read() as conn:
-        return int(conn.scalar(sa.select(sessions.c.leg).where(sessions.c.id == id)) or 0)
+        return int(conn.scalar(sa.select(sessions.c.dispatch_no).where(sessions.c.id == id)) or 0)
 
 
 class Serve(Protocol):

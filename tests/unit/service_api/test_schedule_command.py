@@ -120,7 +120,7 @@ def worker_sets(served: Served, **ending: Any) -> Callable[[float], None]:  # no
     def end(_: float) -> None:
         (asked,) = served.client.get("/v1/schedules/nightly/runs").json()["items"]
         with served.app.database.begin() as conn:
-            row = claim_run(conn, asked["id"], 1, "w")
+            row = claim_run(conn, asked["id"], "w", 1)
             assert row
             set_run(conn, row, **ending)
 

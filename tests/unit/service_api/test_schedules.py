@@ -128,7 +128,7 @@ def test_addresses_with_tokens_are_not_shown(serve: Serve) -> None:
 def finish(served: Served, run_id: str, report: dict[str, Any]) -> None:
     """What a worker would do."""
     with served.app.database.begin() as conn:
-        row = claim_run(conn, run_id, 1, "test")
+        row = claim_run(conn, run_id, "test", 1)
         assert row
         set_run(conn, row, state="completed", outcome=report["outcome"], report=report, deliveries=[])
 

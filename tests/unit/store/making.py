@@ -3,7 +3,7 @@
 from typing import Any
 
 from service.db.engine import Database
-from service.db.lifecycle import Claim, claim
+from service.db.lifecycle import claim
 from service.db.models import SessionRow
 from service.db.sessions import NewSession, create_session, get_session
 
@@ -18,8 +18,8 @@ def read(database: Database, id: str, tenant: str = "") -> SessionRow:
         return get_session(conn, tenant, id)
 
 
-def take(database: Database, id: str, worker: str = "w1", leg: int = 1) -> Claim:
+def take(database: Database, id: str, worker: str = "w1", dispatch_no: int = 1) -> SessionRow:
     with database.begin() as conn:
-        held = claim(conn, id, worker, leg)
+        held = claim(conn, id, worker, dispatch_no)
     assert held is not None
     return held

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from service.db.engine import Database
 from service.db.lifecycle import request_cancel
-from service.db.sessions import append_event, events_after
+from service.db.sessions import append_event, events_after, lock_session
 from service.errors import CancelledError, FencedError, NotFoundError
 from tests.unit.store.making import make, take
 
@@ -89,7 +89,7 @@ def test_a_worker_hears_of_a_cancel_at_its_next_event(database: Database) -> Non
     id = make(database)
     held = take(database, id)
     with database.begin() as conn:
-        request_cancel(conn, "", id)
+        request_cancel(conn, lock_session(conn, id, tenant=""))
     with pytest.raises(CancelledError):
         append(database, id, "a", held.fence)
     assert seqs(database, id) == [1, 2]

@@ -7,19 +7,19 @@ import sqlalchemy as sa
 
 from service.db.engine import Database
 from service.db.lifecycle import (
-    MOST_CLAIMS,
+    MAX_CLAIMS,
     claim,
     decide,
     find_decision,
     list_decisions,
-    next_leg,
+    next_dispatch,
     request_cancel,
     retry,
     set_state,
 )
 from service.db.models import SessionRow
 from service.db.outbox import list_deliveries
-from service.db.sessions import events_after, list_sessions
+from service.db.sessions import events_after, list_sessions, lock_session
 from service.errors import ConflictError, FencedError, NotFoundError
 from tests.unit.store.making import make, read, take
 
@@ -68,27 +68,27 @@ def test_what_has_ended_or_waits_cannot_be_claimed(database: Database) -> None:
         id = make(database)
         move(database, id, state)
         with database.begin() as conn:
-            assert claim(conn, id, "w1", leg=1) is None
+            assert claim(conn, id, "w1", dispatch_no=1) is None
 
 
 def test_an_older_leg_cannot_be_claimed(database: Database) -> None:
     id = make(database)
     with database.begin() as conn:
-        row = next_leg(conn, id, leg=1)
+        row = next_dispatch(conn, id, dispatch_no=1)
         assert row is not None
-        assert row.leg == 2
-        assert next_leg(conn, id, leg=1) is None
-        assert claim(conn, id, "w1", leg=1) is None
-        assert claim(conn, id, "w1", leg=2) is not None
-        assert claim(conn, "0" * 32, "w1", leg=1) is None
+        assert row.dispatch_no == 2
+        assert next_dispatch(conn, id, dispatch_no=1) is None
+        assert claim(conn, id, "w1", dispatch_no=1) is None
+        assert claim(conn, id, "w1", dispatch_no=2) is not None
+        assert claim(conn, "0" * 32, "w1", dispatch_no=1) is None
 
 
 def test_a_session_that_kills_its_workers_ends_at_last(database: Database) -> None:
     id = make(database)
-    for _ in range(MOST_CLAIMS):
+    for _ in range(MAX_CLAIMS):
         take(database, id)
     with database.begin() as conn:
-        assert claim(conn, id, "w1", leg=1) is None
+        assert claim(conn, id, "w1", dispatch_no=1) is None
     row = read(database, id)
     assert row.state == "failed"
     assert row.error is not None
@@ -99,8 +99,8 @@ def test_a_queued_session_is_cancelled_at_once_and_a_running_one_is_asked(databa
     queued, running = make(database), make(database)
     held = take(database, running)
     with database.begin() as conn:
-        assert request_cancel(conn, "", queued).state == "cancelled"
-        asked = request_cancel(conn, "", running)
+        assert request_cancel(conn, lock_session(conn, queued, tenant="")).state == "cancelled"
+        asked = request_cancel(conn, lock_session(conn, running, tenant=""))
     assert (asked.state, asked.cancel_requested) == ("running", True)
     move(database, running, "cancelled", held.fence)
     assert read(database, running).state == "cancelled"
@@ -108,7 +108,7 @@ def test_a_queued_session_is_cancelled_at_once_and_a_running_one_is_asked(databa
 
 def cancel(database: Database, id: str) -> None:
     with database.begin() as conn:
-        request_cancel(conn, "", id)
+        request_cancel(conn, lock_session(conn, id, tenant=""))
 
 
 def test_a_session_that_was_asked_to_stop_stops_where_its_worker_gives_it_back(database: Database) -> None:
@@ -116,7 +116,7 @@ def test_a_session_that_was_asked_to_stop_stops_where_its_worker_gives_it_back(d
     take(database, id)
     cancel(database, id)
     with database.begin() as conn:
-        assert next_leg(conn, id, 1) is None
+        assert next_dispatch(conn, id, 1) is None
     assert states(database, id) == ["queued", "running", "cancelled"]
 
 
@@ -133,32 +133,29 @@ def test_nobody_is_asked_about_a_session_that_was_asked_to_stop(database: Databa
 def test_cancelling_twice_changes_nothing_and_cancelling_what_ended_is_refused(database: Database) -> None:
     id = make(database)
     with database.begin() as conn:
-        request_cancel(conn, "", id)
-        request_cancel(conn, "", id)
+        request_cancel(conn, lock_session(conn, id, tenant=""))
+        request_cancel(conn, lock_session(conn, id, tenant=""))
     assert states(database, id) == ["queued", "cancelled"]
     move(database, id, "completed")
     with database.begin() as conn, pytest.raises(ConflictError, match="already completed"):
-        request_cancel(conn, "", id)
+        request_cancel(conn, lock_session(conn, id, tenant=""))
 
 
 def test_moves_are_the_tenants_own(database: Database) -> None:
     id = make(database, tenant="a")
-    for ask in (request_cancel, retry):
-        with database.begin() as conn, pytest.raises(NotFoundError):
-            ask(conn, "b", id)
     with database.begin() as conn, pytest.raises(NotFoundError):
-        decide(conn, "b", id, {"action": "approve"}, "bob")
+        lock_session(conn, id, tenant="b")
 
 
 def test_a_retry_is_a_new_attempt_in_a_new_leg(database: Database) -> None:
     id = make(database)
     with database.begin() as conn, pytest.raises(ConflictError, match="queued"):
-        retry(conn, "", id)
+        retry(conn, lock_session(conn, id, tenant=""))
     held = take(database, id)
     move(database, id, "failed", held.fence, error={"kind": "unexpected"})
     with database.begin() as conn:
-        row = retry(conn, "", id)
-    assert (row.state, row.leg, row.attempt, row.error, row.claims) == ("queued", 2, 2, None, 0)
+        row = retry(conn, lock_session(conn, id, tenant=""))
+    assert (row.state, row.dispatch_no, row.attempt, row.error, row.claims) == ("queued", 2, 2, None, 0)
     assert row.finished_at is None
     with pytest.raises(FencedError):
         move(database, id, "completed", held.fence)
@@ -169,10 +166,10 @@ def test_a_decision_queues_the_leg_that_acts_on_it_once(database: Database) -> N
     move(database, id, "waiting_approval", waiting_for={"question": "which?"})
     given = {"id": "d1", "action": "approve", "proposal": 2}
     with database.begin() as conn:
-        row = decide(conn, "", id, given, by="ann")
-        again = decide(conn, "", id, given, by="ann")
-    assert (row.state, row.leg, row.waiting_for) == ("queued", 2, None)
-    assert again.leg == 2
+        row = decide(conn, lock_session(conn, id, tenant=""), given, by="ann")
+        again = decide(conn, lock_session(conn, id, tenant=""), given, by="ann")
+    assert (row.state, row.dispatch_no, row.waiting_for) == ("queued", 2, None)
+    assert again.dispatch_no == 2
     with database.read() as conn:
         found = find_decision(conn, id, attempt=1)
         assert find_decision(conn, id, attempt=2) is None
@@ -186,7 +183,7 @@ def test_the_latest_decision_is_the_one_to_act_on(database: Database) -> None:
     for action in ("reject", "approve"):
         move(database, id, "waiting_approval")
         with database.begin() as conn:
-            decide(conn, "", id, {"action": action}, by="ann")
+            decide(conn, lock_session(conn, id, tenant=""), {"action": action}, by="ann")
     with database.read() as conn:
         found = find_decision(conn, id, attempt=1)
     assert found is not None
@@ -197,7 +194,7 @@ def test_nobody_decides_about_a_session_that_runs(database: Database) -> None:
     id = make(database)
     take(database, id)
     with database.begin() as conn, pytest.raises(ConflictError, match="running"):
-        decide(conn, "", id, {"action": "approve"}, by="ann")
+        decide(conn, lock_session(conn, id, tenant=""), {"action": "approve"}, by="ann")
 
 
 def test_a_decisions_id_belongs_to_one_session(database: Database) -> None:
@@ -205,9 +202,9 @@ def test_a_decisions_id_belongs_to_one_session(database: Database) -> None:
         move(database, id, "waiting_approval")
     with database.begin() as conn:
         first, second = sorted(row.id for row in _all(conn))
-        decide(conn, "", first, {"id": "d", "action": "approve"}, by="ann")
+        decide(conn, lock_session(conn, first, tenant=""), {"id": "d", "action": "approve"}, by="ann")
         with pytest.raises(ConflictError, match="another decision"):
-            decide(conn, "", second, {"id": "d", "action": "approve"}, by="ann")
+            decide(conn, lock_session(conn, second, tenant=""), {"id": "d", "action": "approve"}, by="ann")
 
 
 def _all(conn: sa.Connection) -> list[SessionRow]:

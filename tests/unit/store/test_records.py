@@ -16,9 +16,9 @@ from service.db.access import (
     touch_key,
 )
 from service.db.engine import Database
-from service.db.lifecycle import beat, forget_dead, leave, list_living, set_state
+from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, set_state
 from service.db.models import is_id, new_id
-from service.db.outbox import close_delivery, list_deliveries, put_off, take_due
+from service.db.outbox import close_delivery, list_deliveries, reschedule, take_due
 from service.errors import ConflictError, NotFoundError
 from tests.unit.store.making import make
 from tools.errors import InputError
@@ -111,7 +111,7 @@ def test_a_delivery_is_taken_by_one_sender_at_a_time(database: Database) -> None
         set_state(conn, id, "failed")
         taken = take_due(conn, lease_s=60)
         assert take_due(conn, lease_s=60) == []
-        put_off(conn, taken[0].id, "503", due_at=0.0)
+        reschedule(conn, taken[0].id, "503", due_at=0.0)
         again = take_due(conn, lease_s=60)
         close_delivery(conn, again[0].id, "200 OK")
         assert take_due(conn, lease_s=0) == []
@@ -124,15 +124,15 @@ def test_a_delivery_that_is_given_up_is_never_due(database: Database) -> None:
     id = make(database, webhook="https://example.org/hook")
     with database.begin() as conn:
         set_state(conn, id, "failed")
-        put_off(conn, take_due(conn, lease_s=0)[0].id, "refused", due_at=None)
+        reschedule(conn, take_due(conn, lease_s=0)[0].id, "refused", due_at=None)
         assert take_due(conn, lease_s=0) == []
 
 
 def test_a_worker_lives_while_it_is_heard_of(database: Database) -> None:
     with database.begin() as conn:
-        beat(conn, "w1", "host", 1)
-        beat(conn, "w2", "host", 2)
-        beat(conn, "w1", "host", 1)
+        heartbeat(conn, "w1", "host", 1)
+        heartbeat(conn, "w2", "host", 2)
+        heartbeat(conn, "w1", "host", 1)
     with database.begin() as conn:
         assert [row.id for row in list_living(conn, lease_s=60)] == ["w1", "w2"]
         assert abs(list_living(conn, lease_s=60)[0].heard_at - time.time()) < 60
@@ -141,5 +141,5 @@ def test_a_worker_lives_while_it_is_heard_of(database: Database) -> None:
     time.sleep(0.01)
     with database.begin() as conn:
         assert list_living(conn, lease_s=0.005) == []
-        forget_dead(conn, silent_s=0.005)
+        delete_dead(conn, silent_s=0.005)
         assert list_living(conn, lease_s=60) == []

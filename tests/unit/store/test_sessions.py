@@ -20,6 +20,7 @@ from service.db.sessions import (
     events_after,
     get_session,
     list_sessions,
+    lock_session,
 )
 from service.errors import ConflictError, NotFoundError
 from tests.unit.store.making import make
@@ -37,7 +38,13 @@ def test_a_new_session_is_queued_and_says_so(database: Database) -> None:
     with database.read() as conn:
         row = get_session(conn, "", id)
         told = events_after(conn, id, 0)
-    assert (row.state, row.leg, row.attempt, row.labels, row.owner) == ("queued", 1, 1, {"team": "a"}, "ann")
+    assert (row.state, row.dispatch_no, row.attempt, row.labels, row.owner) == (
+        "queued",
+        1,
+        1,
+        {"team": "a"},
+        "ann",
+    )
     assert row.request == {"model": {}}
     assert [(event.seq, event.kind, event.content) for event in told] == [(1, "state", {"state": "queued"})]
 
@@ -139,7 +146,7 @@ def test_a_running_session_must_be_cancelled_before_it_is_deleted(database: Data
 
 
 def test_a_session_that_is_decided_upon_meanwhile_is_not_deleted(database: Database) -> None:
-    """Or its new leg would stay in the queue: only the legs that are known are erased."""
+    """Or its new dispatch_no would stay in the queue: only the legs that are known are erased."""
     id = make(database)
     with database.begin() as conn:
         set_state(conn, id, "waiting_approval")
@@ -150,7 +157,7 @@ def test_a_session_that_is_decided_upon_meanwhile_is_not_deleted(database: Datab
 
     with ThreadPoolExecutor(1) as threads:
         with database.begin() as conn:
-            decide(conn, "", id, {"action": "approve"}, by="ann")
+            decide(conn, lock_session(conn, id, tenant=""), {"action": "approve"}, by="ann")
             deletion = threads.submit(delete)
             time.sleep(0.3)
         with pytest.raises(ConflictError, match="queued"):

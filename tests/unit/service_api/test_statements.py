@@ -1,0 +1,56 @@
+"""How many SQL statements requests cost: lists do not grow with their rows, actions read a session once."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.unit.service_api.served import SCENARIO, Served
+
+
+@contextmanager
+def statements(served: Served) -> Iterator[list[str]]:
+    seen: list[str] = []
+
+    def note(_conn: object, _cursor: object, statement: str, *_: object) -> None:
+        if not statement.startswith("PRAGMA"):
+            seen.append(statement)
+
+    sa.event.listen(served.app.database.engine, "before_cursor_execute", note)
+    yield seen
+    sa.event.remove(served.app.database.engine, "before_cursor_execute", note)
+
+
+def add_schedule(served: Served, name: str) -> None:
+    workload = {"name": f"job-{name}", "scenario": SCENARIO, "uploads": f"{name}-*"}
+    body: dict[str, Any] = {"name": name, "cron": "30 5 * * *", "workloads": [workload]}
+    answer = served.client.post("/v1/schedules", json=body)
+    assert answer.status_code == 201, answer.text
+    assert served.client.post(f"/v1/schedules/{name}/run").status_code == 202
+
+
+def test_a_list_of_schedules_costs_the_same_however_many_there_are(served: Served) -> None:
+    counts = []
+    for name in ("a", "b", "c"):
+        add_schedule(served, name)
+        with statements(served) as seen:
+            items = served.client.get("/v1/schedules").json()["items"]
+        assert all(item["last_run"] for item in items)
+        counts.append(len(seen))
+    assert counts[0] == counts[2], counts
+
+
+@pytest.mark.parametrize("action", ["cancel", "retry", "decision"])
+def test_an_action_reads_the_session_once_and_never_its_report(served: Served, action: str) -> None:
+    id = served.submit()
+    if action != "cancel":
+        served.end(id, "failed" if action == "retry" else "completed", report={"proposals": []})
+    with statements(served) as seen:
+        body = {"action": "approve"} if action == "decision" else None
+        answer = served.client.post(f"/v1/sessions/{id}/{action}", json=body)
+    assert answer.status_code == 202, answer.text
+    reads = [text for text in seen if text.startswith("SELECT") and "FROM sessions" in text]
+    assert len(reads) == 1, reads
+    assert not any("sessions.report" in text or " report" in text for text in seen), seen
