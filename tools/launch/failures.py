@@ -13,6 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from statistics import median
 
+from pydantic import JsonValue
+
 from tools.launch.files import open_plain, tail
 from tools.launch.launcher import Launcher
 from tools.launch.status import Cause, Handle, JobStatus, State
@@ -20,7 +22,7 @@ from tools.launch.status import Cause, Handle, JobStatus, State
 PROGRESS, FAILURES = "progress.jsonl", "failures"
 _LOG_LINES, _LINE_LENGTH = 200, 2000
 _FILE_BYTES = 1_000_000
-_MOST_FILES = 64
+_MAX_FILES = 64
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Evidence:
 
 
 def read_evidence(status: JobStatus, out: Path, log: Path | Sequence[str]) -> Evidence:
-    """`out` is the folder of results; the log is a file or, where it came over the network, lines."""
+    """`out` is the folder of results; the log is a file, or lines if it came over the network."""
     lines = tail(log, _LOG_LINES) if isinstance(log, Path) else list(log)[-_LOG_LINES:]
     return Evidence(
         status,
@@ -61,7 +63,7 @@ def read_evidence(status: JobStatus, out: Path, log: Path | Sequence[str]) -> Ev
 
 
 def gather_evidence(launcher: Launcher, handle: Handle, to: Path) -> Evidence:
-    """Of any engine's job: its results are copied to `to`, its log is read as far as it is there."""
+    """From any engine: copies the results to `to` and reads the log that exists so far."""
     launcher.artefacts(handle, to)
     lines: deque[str] = deque(maxlen=_LOG_LINES)
     for chunk in launcher.logs(handle, follow=False):
@@ -70,7 +72,7 @@ def gather_evidence(launcher: Launcher, handle: Handle, to: Path) -> Evidence:
 
 
 def printable(text: str, length: int) -> str:
-    """A job's words for people to read: no colours, no cursor movements of a terminal, no second line."""
+    """Output of a job, made safe to display: one line, no colours, no terminal control sequences."""
     clean = "".join(letter if letter.isprintable() else " " for letter in text[: 2 * length]).strip()
     return clean if len(clean) <= length else clean[: length - 1] + "…"
 
@@ -86,7 +88,7 @@ def _heartbeats(path: Path) -> Iterator[Heartbeat]:
 
 def _reports(folder: Path) -> Iterator[FailureReport]:
     try:
-        paths = sorted(folder.glob("*.json"))[:_MOST_FILES]
+        paths = sorted(folder.glob("*.json"))[:_MAX_FILES]
     except OSError:
         return
     for path in paths:
@@ -97,7 +99,7 @@ def _reports(folder: Path) -> Iterator[FailureReport]:
 
 
 def _read(path: Path) -> str:
-    """Its end, where it is too long."""
+    """The end of the file if it is too long."""
     file = open_plain(path)
     if file is None:
         return ""
@@ -106,7 +108,7 @@ def _read(path: Path) -> str:
         return file.read(_FILE_BYTES).decode("utf-8", "replace")
 
 
-def _parse(text: str) -> dict[str, object]:
+def _parse(text: str) -> dict[str, JsonValue]:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -209,7 +211,7 @@ CAUSES: tuple[tuple[FailureKind, re.Pattern[str], float], ...] = (
 
 
 _REPORTED = 0.95
-_MOST_LINES, _LINE_LENGTH_CLASSIFY = 5, 300
+_MAX_LINES, _EVIDENCE_LENGTH = 5, 300
 _SIGKILL = 9
 # A shell reports death by signal n as 128 + n; 126 and 127 mean that there was nothing to run.
 _KILLED_STATUS, _USAGE, _NOT_STARTED = 128 + _SIGKILL, 2, (126, 127)
@@ -227,7 +229,7 @@ class Failure:
 
 
 def classify(evidence: Evidence) -> Failure | None:
-    """None for a job that is still under way, or that succeeded with finite losses."""
+    """None for a job that is still running or that succeeded with finite losses."""
     if not evidence.status.has_ended:
         return None
     if evidence.status.state is State.SUCCEEDED:
@@ -236,7 +238,7 @@ def classify(evidence: Evidence) -> Failure | None:
         found = rule(evidence)
         if found:
             return found
-    return _failure(FailureKind.UNKNOWN, 0.0, _end(evidence), *evidence.log[-_MOST_LINES + 1 :])
+    return _failure(FailureKind.UNKNOWN, 0.0, _end(evidence), *evidence.log[-_MAX_LINES + 1 :])
 
 
 def _engine_says(evidence: Evidence) -> Failure | None:
@@ -252,7 +254,7 @@ def _engine_says(evidence: Evidence) -> Failure | None:
 
 
 def _program_reports(evidence: Evidence) -> Failure | None:
-    """An InputError is ASAP's own word for a wrong input; other exceptions are told by their text."""
+    """An InputError is ASAP's own refusal; other exceptions are classified by their text."""
     lines = _reported(evidence)
     found = _find_cause(lines, certain=_REPORTED)
     refused = [line for line in lines if line.startswith("InputError: ")]
@@ -286,7 +288,7 @@ def _log_says(evidence: Evidence) -> Failure | None:
 
 
 def _limit_reached(evidence: Evidence) -> Failure | None:
-    """At the wall limit heartbeats tell a slow program from one that stands still."""
+    """At the wall limit, heartbeats distinguish a slow program from a hung one."""
     status, beats = evidence.status, evidence.heartbeats
     if status.cause is not Cause.WALL_LIMIT:
         return None
@@ -296,10 +298,10 @@ def _limit_reached(evidence: Evidence) -> Failure | None:
         return _failure(FailureKind.WALL_LIMIT, 0.6, _end(evidence), f"{len(beats)} steps were reported")
     silent_s = status.ended_unix_s - beats[-1].unix_time_s
     usual_s = median(beat.step_s for beat in beats)
-    said = f"step {beats[-1].step} ended {silent_s:.1f} s before the end; a step took {usual_s:.3g} s"
+    silence = f"step {beats[-1].step} ended {silent_s:.1f} s before the end; a step took {usual_s:.3g} s"
     if silent_s > max(_SILENT_S, _SILENT_STEPS * usual_s):
-        return _failure(FailureKind.HANG, 0.85, _end(evidence), said)
-    return _failure(FailureKind.WALL_LIMIT, 0.9, _end(evidence), said)
+        return _failure(FailureKind.HANG, 0.85, _end(evidence), silence)
+    return _failure(FailureKind.WALL_LIMIT, 0.9, _end(evidence), silence)
 
 
 def _peer_lost(evidence: Evidence) -> Failure | None:
@@ -339,7 +341,7 @@ def _find_cause(lines: Sequence[str], certain: float | None) -> Failure | None:
 
 
 def _matches(lines: Sequence[str], pattern: re.Pattern[str]) -> list[str]:
-    return [line for line in lines if pattern.search(line)][:_MOST_LINES]
+    return [line for line in lines if pattern.search(line)][:_MAX_LINES]
 
 
 def _reported(evidence: Evidence) -> list[str]:
@@ -355,6 +357,4 @@ def _end(evidence: Evidence) -> str:
 
 
 def _failure(kind: FailureKind, confidence: float, *lines: str) -> Failure:
-    return Failure(
-        kind, confidence, tuple(printable(line, _LINE_LENGTH_CLASSIFY) for line in lines[:_MOST_LINES])
-    )
+    return Failure(kind, confidence, tuple(printable(line, _EVIDENCE_LENGTH) for line in lines[:_MAX_LINES]))

@@ -10,34 +10,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tools.errors import InputError
 from tools.launch.files import CANCELLED, FINAL, INPUTS, INTENT, LOG, OUT, write_whole
 from tools.launch.job import SCENARIO_FILE, Job, check_job, check_key, get_template
-from tools.launch.status import JobStatus
+from tools.launch.status import Intent, JobStatus
 from tools.launch.template import Template, fill
 
 _LOCK = "submit.lock"
-
-
-@dataclass(frozen=True)
-class Intent:
-    """What shall run, with nothing left to fill in but what only the engine knows."""
-
-    key: str
-    launcher: str
-    template: str
-    digest: str
-    """Of the job as the caller gave it: the same key with another digest is a mistake."""
-    mark: str
-    """Value of ASAP_JOB in every process of the job."""
-    command: list[str]
-    environment: dict[str, str]
-    workdir: str
-    nnodes: int
-    nproc: int
-    wall_s: int
 
 
 @dataclass(frozen=True)
@@ -74,11 +54,11 @@ class JobFolder:
             (self.inputs / name).chmod(0o644)
 
     def find_intent(self) -> Intent | None:
-        content = self.read(INTENT)
-        return Intent(**content) if content else None
+        text = self.read(INTENT)
+        return Intent.from_json(text) if text else None
 
     def record_intent(self, intent: Intent) -> Intent:
-        """The intent of whoever came first."""
+        """The intent that was recorded first."""
         self.write(INTENT, asdict(intent), only_first=True)
         found = self.find_intent()
         assert found is not None
@@ -92,22 +72,21 @@ class JobFolder:
         return (self.path / CANCELLED).exists()
 
     def find_final(self) -> JobStatus | None:
-        content = self.read(FINAL)
-        return JobStatus.from_json(content) if content else None
+        text = self.read(FINAL)
+        return JobStatus.from_json(text) if text else None
 
     def keep_final(self, status: JobStatus) -> JobStatus:
         """The first end counts: a job ends once."""
         if not status.has_ended:
             return status
-        self.write(FINAL, status.to_json(), only_first=True)
+        self.write(FINAL, asdict(status), only_first=True)
         return self.find_final() or status
 
-    def read(self, name: str) -> dict[str, Any] | None:
+    def read(self, name: str) -> str | None:
         try:
-            content: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+            return (self.path / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        return content
 
     def write(self, name: str, content: object, *, only_first: bool = False) -> None:
         write_whole(self.path / name, json.dumps(content, indent=1) + "\n", only_first=only_first)

@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+from pydantic import JsonValue
 
 from tools.errors import InputError
 from tools.launch.template import Template, check_request
@@ -41,7 +42,7 @@ class Job:
     """One run of a template; two jobs with equal fields are the same job."""
 
     template: str
-    scenario: Mapping[str, Any]
+    scenario: Mapping[str, JsonValue]
     nnodes: int = 1
     nproc: int = 1
     steps: int = 10
@@ -66,7 +67,7 @@ def check_key(key: object) -> None:
 
 
 def get_template(templates: Mapping[str, Template], job: Job, launcher: str) -> Template:
-    """The job's template; raises InputError where it is not registered for this launcher."""
+    """The job's template; raises InputError if it is not registered for this launcher."""
     known = {name: template for name, template in templates.items() if template.launcher == launcher}
     if job.template not in known:
         allowed = did_you_mean(job.template, known) if known else f"no template for {launcher} is registered"
@@ -76,8 +77,8 @@ def get_template(templates: Mapping[str, Template], job: Job, launcher: str) -> 
 
 def check_job(job: Job, template: Template) -> None:
     """Raises InputError for what is out of range or over the template's limits."""
-    for name, (least, most) in _BOUNDS.items():
-        _check_number(name, getattr(job, name), least, most)
+    for name, (low, high) in _BOUNDS.items():
+        _check_number(name, getattr(job, name), low, high)
     limits = template.limits
     if job.wall_s is not None:
         _check_number("wall_s", job.wall_s, 1, limits.wall_s)
@@ -89,9 +90,9 @@ def check_job(job: Job, template: Template) -> None:
     _check_files(job)
 
 
-def _check_number(name: str, value: object, least: int, most: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InputError(name, value, f"must be a whole number from {least} to {most:,}")
+def _check_number(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise InputError(name, value, f"must be a whole number from {low} to {high:,}")
 
 
 def _check_files(job: Job) -> None:

@@ -27,12 +27,12 @@ from tools.launch.trainjob import (
     NODE,
     PLURAL,
     VERSION,
+    Object,
     make_trainjob,
     object_name,
     read_trainjob,
 )
 
-Object = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 _TIMEOUT_S = (10.0, 60.0)
@@ -41,7 +41,7 @@ _CHUNK_BYTES = 65_536
 
 
 def open_cluster(kubeconfig: Path | None, context: str | None = None) -> client.ApiClient:
-    """Of a kubeconfig, or of the cluster that the service itself runs in."""
+    """The cluster of a kubeconfig, or the one that the service itself runs in."""
     settings, load = client.Configuration(), cast("Any", config)
     try:
         if kubeconfig is None:
@@ -53,13 +53,15 @@ def open_cluster(kubeconfig: Path | None, context: str | None = None) -> client.
     return client.ApiClient(settings)
 
 
-def _told(function: Callable[P, T]) -> Callable[P, T]:
+def _with_launch_errors(function: Callable[P, T]) -> Callable[P, T]:
     @wraps(function)
     def call(*words: P.args, **options: P.kwargs) -> T:
         try:
             return function(*words, **options)
         except client.ApiException as error:
-            raise LaunchError(f"Kubernetes answers {error.status} {error.reason}: {_said(error)}") from None
+            raise LaunchError(
+                f"Kubernetes answers {error.status} {error.reason}: {_message(error)}"
+            ) from None
         except urllib3.exceptions.HTTPError as error:
             raise LaunchError(f"Kubernetes cannot be reached: {error}") from None
 
@@ -74,9 +76,9 @@ class KubernetesApi:
         self._objects: Any = client.CustomObjectsApi(api_client)
         self._core: Any = client.CoreV1Api(api_client)
 
-    @_told
+    @_with_launch_errors
     def create(self, namespace: str, manifest: Object) -> Object | None:
-        """None where an object of this name is there already."""
+        """None if an object of this name exists already."""
         try:
             created: Object = self._objects.create_namespaced_custom_object(
                 GROUP,
@@ -94,7 +96,7 @@ class KubernetesApi:
             raise
         return created
 
-    @_told
+    @_with_launch_errors
     def find(self, namespace: str, name: str) -> Object | None:
         try:
             found: Object = self._objects.get_namespaced_custom_object(
@@ -106,7 +108,7 @@ class KubernetesApi:
             raise
         return found
 
-    @_told
+    @_with_launch_errors
     def delete(self, namespace: str, name: str) -> None:
         """In the foreground: the object is there until its pods are gone."""
         try:
@@ -123,7 +125,7 @@ class KubernetesApi:
             if error.status != _NOT_FOUND:
                 raise
 
-    @_told
+    @_with_launch_errors
     def pods(self, namespace: str, name: str) -> list[Object]:
         """Of the trainer only; a runtime may have other replicated jobs, for data and model."""
         selector = f"jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/replicatedjob-name={NODE}"
@@ -149,7 +151,7 @@ class KubernetesApi:
             ):
                 yield
         except (client.ApiException, urllib3.exceptions.HTTPError):
-            return  # whoever waits asks for the status next, and hears of a real fault there
+            return  # the caller polls the status next, where a real fault raises
         finally:
             stream.stop()
 
@@ -173,7 +175,7 @@ class KubernetesApi:
             return
 
 
-def _said(error: client.ApiException) -> str:
+def _message(error: client.ApiException) -> str:
     try:
         text = str(json.loads(error.body or "")["message"])
     except (ValueError, KeyError, TypeError):
@@ -188,10 +190,10 @@ def chunks_from(content: Iterable[bytes], offset: int) -> Iterator[LogChunk]:
         fresh = piece[max(0, offset - position) :]
         position += len(piece)
         waiting += fresh
-        told = whole_lines(waiting, is_last=False)
-        if told:
-            waiting = waiting[len(told) :]
-            yield _chunk(told, position - len(waiting))
+        lines = whole_lines(waiting, is_last=False)
+        if lines:
+            waiting = waiting[len(lines) :]
+            yield _chunk(lines, position - len(waiting))
     if waiting:
         yield _chunk(waiting, position)
 
@@ -330,5 +332,5 @@ def _names(handle: Handle) -> tuple[str, str]:
 def _gone(folder: JobFolder) -> JobStatus:
     if folder.is_cancelled:
         return JobStatus(State.CANCELLED, Cause.CANCELLED, detail="deleted", source="TrainJob")
-    detail = "the TrainJob is gone, and not by ASAP's hand"
+    detail = "the TrainJob is gone; ASAP did not delete it"
     return JobStatus(State.LOST, Cause.LOST, detail=detail, source="TrainJob")

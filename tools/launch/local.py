@@ -5,6 +5,7 @@ second submit of the key finds the lock or the record and exits.
 """
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class LocalLauncher:
-    """`root` holds one folder a job; `environment` is what templates may let their jobs inherit."""
+    """`root` holds one folder per job; `environment` is what templates may let their jobs inherit."""
 
     name = NAME
 
@@ -139,8 +140,8 @@ class LocalLauncher:
 
 
 def _find_supervisor(folder: JobFolder) -> ProcessIdentity | None:
-    content = folder.read(PROCESS)
-    return ProcessIdentity(**content) if content else None
+    text = folder.read(PROCESS)
+    return ProcessIdentity(**json.loads(text)) if text else None
 
 
 def _unstarted(folder: JobFolder) -> JobStatus:

@@ -6,6 +6,7 @@ Before sbatch the controller is asked for a job of this key's name, under a lock
 still holds; the script's fence is the last resort. Status: scontrol, then sacct, then the script's mark.
 """
 
+import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -13,13 +14,14 @@ from pathlib import Path
 
 from tools.errors import InputError
 from tools.launch.files import LogChunk, copy_results, follow_file, write_whole
-from tools.launch.folder import Intent, JobFolder, Place, prepare
+from tools.launch.folder import JobFolder, Place, prepare
 from tools.launch.job import Job
 from tools.launch.processes import MARK
 from tools.launch.slurm_commands import SACCT_FIELDS, SlurmCommands, read_sacct, read_scontrol
 from tools.launch.status import (
     Cause,
     Handle,
+    Intent,
     JobStatus,
     LaunchError,
     State,
@@ -115,7 +117,7 @@ def _settings(settings: SlurmSettings, nproc: int) -> dict[str, str]:
 
 
 NAME = "slurm"
-_RECORD, _SCRIPT_SLURM = "slurm.json", "job.sh"
+_RECORD, _SCRIPT_FILE = "slurm.json", "job.sh"
 
 
 class SlurmLauncher:
@@ -144,7 +146,7 @@ class SlurmLauncher:
                 return Handle(NAME, key, "never submitted")
             if job_id is None:
                 job_id = self._sbatch(folder, intent, prepared.template.slurm or SlurmSettings(), lock)
-            folder.write(_RECORD, {"job_id": job_id})
+            folder.write(_RECORD, job_id)
         return Handle(NAME, key, job_id)
 
     def find(self, key: str) -> Handle | None:
@@ -164,12 +166,17 @@ class SlurmLauncher:
         return folder.keep_final(self._ask(job_id) or _read_script_status(folder))
 
     def wait(self, handle: Handle, timeout_s: float) -> JobStatus:
-        pause = lambda left_s: time.sleep(min(self._poll_s, left_s))  # noqa: E731
+        def pause(left_s: float) -> None:
+            time.sleep(min(self._poll_s, left_s))
+
         return wait_for_end(lambda: self.status(handle), pause, timeout_s)
 
     def logs(self, handle: Handle, offset: int = 0, *, follow: bool = True) -> Iterator[LogChunk]:
         log = self._folder(handle).log
-        is_over = lambda: has_ended(lambda: self.status(handle))  # noqa: E731
+
+        def is_over() -> bool:
+            return has_ended(lambda: self.status(handle))
+
         return follow_file(log, offset, is_over, follow=follow, poll_s=self._poll_s)
 
     def artefacts(self, handle: Handle, to: Path) -> list[Path]:
@@ -209,7 +216,7 @@ class SlurmLauncher:
         return None
 
     def _sbatch(self, folder: JobFolder, intent: Intent, settings: SlurmSettings, lock: int) -> str:
-        script = folder.path / _SCRIPT_SLURM
+        script = folder.path / _SCRIPT_FILE
         write_whole(script, make_script(folder, intent))
         words = ["sbatch", *sbatch_options(folder, intent, settings), str(script)]
         answer = self._commands.run(words, pass_fds=[lock])
@@ -228,10 +235,10 @@ class SlurmLauncher:
 
 
 def _known_id(folder: JobFolder) -> str | None:
-    """Whoever holds the claim is the job, whatever was recorded."""
+    """The job that holds the claim counts, whatever was recorded."""
     recorded = folder.read(_RECORD)
     claimed = _number(_read_text(folder.path / CLAIM) or "")
-    return claimed or (recorded["job_id"] if recorded else None)
+    return claimed or (json.loads(recorded) if recorded else None)
 
 
 def _unsubmitted(folder: JobFolder) -> JobStatus:

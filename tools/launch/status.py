@@ -1,20 +1,19 @@
-"""The state of a job in one vocabulary for all engines, the handle to find it again, and waiting for its
-end.
+"""The state of a job in one vocabulary for all engines, its recorded intent and handle, waiting for its end.
 
-Light imports only: the supervisor starts with it.
+Standard library only: the supervisor starts with it.
 """
 
+import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from tools.errors import AsapError
 
 
 class LaunchError(AsapError):
-    """The engine refused, cannot be reached, or has lost the job; the message repeats its words."""
+    """The engine refused, is unreachable or has lost the job; the message quotes it."""
 
 
 class State(StrEnum):
@@ -24,7 +23,7 @@ class State(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     LOST = "lost"
-    """Nobody knows how it ended: the engine has forgotten it, or its supervisor was killed."""
+    """How it ended is unknown: the engine has forgotten it, or its supervisor was killed."""
 
 
 class Cause(StrEnum):
@@ -45,7 +44,7 @@ ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST})
 
 @dataclass(frozen=True)
 class Handle:
-    """What a caller keeps of a job; all fields are texts, so that any store can hold it."""
+    """What a caller keeps of a job; all fields are strings, so that any store can hold it."""
 
     launcher: str
     key: str
@@ -55,7 +54,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """`exit_status` and `signal` are the engine's figures; None where it has none, never a guess."""
+    """`exit_status` and `signal` are as the engine reports them; None if it reports none, never a guess."""
 
     state: State
     cause: Cause | None = None
@@ -63,7 +62,7 @@ class JobStatus:
     signal: int | None = None
     detail: str = ""
     source: str = ""
-    """Who said so: supervisor, scontrol, sacct, job script, TrainJob, ..."""
+    """Who reported it: supervisor, scontrol, sacct, job script, TrainJob, ..."""
     nodes: tuple[str, ...] = ()
     started_unix_s: float | None = None
     ended_unix_s: float | None = None
@@ -74,38 +73,57 @@ class JobStatus:
     def has_ended(self) -> bool:
         return self.state in ENDED
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    @classmethod
+    def from_json(cls, text: str) -> "JobStatus":
+        content = json.loads(text)
+        cause = content["cause"]
+        content |= {
+            "state": State(content["state"]),
+            "cause": Cause(cause) if cause else None,
+            "nodes": tuple(content["nodes"]),
+        }
+        return cls(**content)
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What will run: complete but for what only the engine knows."""
+
+    key: str
+    launcher: str
+    template: str
+    digest: str
+    """Digest of the job as submitted: the same key with another digest is an error."""
+    mark: str
+    """Value of ASAP_JOB in every process of the job."""
+    command: list[str]
+    environment: dict[str, str]
+    workdir: str
+    nnodes: int
+    nproc: int
+    wall_s: int
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "JobStatus":
-        """What `to_json` gave, after a journey through JSON."""
-        cause = content.get("cause")
-        given = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
-        return cls(
-            **given
-            | {
-                "state": State(content["state"]),
-                "cause": Cause(cause) if cause else None,
-                "nodes": tuple(content.get("nodes", ())),
-            }
-        )
+    def from_json(cls, text: str) -> "Intent":
+        return cls(**json.loads(text))
 
 
 def exit_state(exit_status: int | None, signal: int | None) -> State:
-    """Of a program that ended by itself."""
+    """State of a program that exited by itself."""
     return State.SUCCEEDED if exit_status == 0 and not signal else State.FAILED
 
 
-def wait_for_end(ask: Callable[[], JobStatus], pause: Callable[[float], None], timeout_s: float) -> JobStatus:
-    """Asks at least once. A controller may restart meanwhile: its error counts only when the time is over.
+def wait_for_end(
+    poll: Callable[[], JobStatus], pause: Callable[[float], None], timeout_s: float
+) -> JobStatus:
+    """Polls at least once. A controller may restart meanwhile: its error is raised only after the timeout.
 
-    `pause` is told how many seconds are left.
+    `pause` receives the seconds left.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:
-            status = ask()
+            status = poll()
         except LaunchError:
             if time.monotonic() >= deadline_s:
                 raise
@@ -115,9 +133,9 @@ def wait_for_end(ask: Callable[[], JobStatus], pause: Callable[[float], None], t
         pause(max(0.0, deadline_s - time.monotonic()))
 
 
-def has_ended(ask: Callable[[], JobStatus]) -> bool:
-    """False where the engine is out of reach: it is asked again."""
+def has_ended(poll: Callable[[], JobStatus]) -> bool:
+    """False if the engine is unreachable: the caller polls again."""
     try:
-        return ask().has_ended
+        return poll().has_ended
     except LaunchError:
         return False

@@ -3,7 +3,7 @@
 python -m tools.launch.supervisor FOLDER
 
 It outlives whoever started it. A lock on the folder lets one supervisor run; files of an earlier one keep
-the next from running the job again. SIGTERM ends the job. Light imports only.
+the next from running the job again. SIGTERM ends the job. Standard library only.
 """
 
 import fcntl
@@ -17,11 +17,10 @@ import traceback
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from tools.launch.files import CANCELLED, FINAL, INTENT, LOG, write_whole
 from tools.launch.processes import MARK, identify, kill_marked
-from tools.launch.status import Cause, JobStatus, State, exit_state
+from tools.launch.status import Cause, Intent, JobStatus, State, exit_state
 
 LOCK, PROCESS = "supervisor.lock", "process.json"
 _POLL_S = 0.1
@@ -40,7 +39,7 @@ def main(words: list[str]) -> int:
     os.close(read_end)
     try:
         _supervise(folder, grace_s, ready=write_end)
-    except BaseException:  # noqa: BLE001 - nobody is above this process to tell of it
+    except BaseException:  # noqa: BLE001 - nothing above this process could report it
         traceback.print_exc()
     finally:
         os._exit(0)
@@ -54,8 +53,8 @@ def _supervise(folder: Path, grace_s: float, ready: int) -> None:
     assert own is not None
     _write(folder / PROCESS, asdict(own))
     os.close(ready)
-    status = _run(folder, json.loads((folder / INTENT).read_text(encoding="utf-8")), grace_s, end)
-    _write(folder / FINAL, status.to_json())
+    status = _run(folder, Intent.from_json((folder / INTENT).read_text(encoding="utf-8")), grace_s, end)
+    _write(folder / FINAL, asdict(status))
 
 
 def _claim(folder: Path) -> bool:
@@ -73,30 +72,34 @@ class _EndRequest:
     """Set by SIGTERM; nothing else may interrupt a supervisor on its way."""
 
     def __init__(self) -> None:
-        self.came = False
-        signal.signal(signal.SIGTERM, self._note)
+        self.requested = False
+        signal.signal(signal.SIGTERM, self._on_signal)
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
 
-    def _note(self, number: int, frame: object) -> None:
-        self.came = True
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.requested = True
 
 
-def _run(folder: Path, intent: dict[str, Any], grace_s: float, end: _EndRequest) -> JobStatus:
+def _run(folder: Path, intent: Intent, grace_s: float, end: _EndRequest) -> JobStatus:
     started_s, oom_kills = time.time(), read_oom_kills()
     try:
         child = _start(folder, intent)
     except (OSError, ValueError) as error:
-        detail = f"cannot start {intent['command'][0]!r}: {error}"
+        detail = f"cannot start {intent.command[0]!r}: {error}"
         return JobStatus(State.FAILED, Cause.START_FAILURE, detail=detail, source="supervisor")
-    cause = _watch(child, intent["wall_s"], end)
+    cause = _watch(child, intent.wall_s, end)
     if cause is not Cause.EXIT:
-        _ask_to_end(child, grace_s)
-    survivors = kill_marked(intent["mark"])
+        _terminate(child, grace_s)
+    survivors = kill_marked(intent.mark)
     with suppress(subprocess.TimeoutExpired):
         child.wait(timeout=10)
+    exit_status, signal_number = _exit_of(child.returncode)
     return JobStatus(
-        **_outcome(child.returncode, cause),
+        _ENDED_BY.get(cause) or exit_state(exit_status, signal_number),
+        cause,
+        exit_status,
+        signal_number,
         detail=f"processes {survivors} could not be killed" if survivors else "",
         source="supervisor",
         nodes=(os.uname().nodename,),
@@ -106,12 +109,12 @@ def _run(folder: Path, intent: dict[str, Any], grace_s: float, end: _EndRequest)
     )
 
 
-def _start(folder: Path, intent: dict[str, Any]) -> subprocess.Popen[bytes]:
+def _start(folder: Path, intent: Intent) -> subprocess.Popen[bytes]:
     with (folder / LOG).open("ab") as log:
         return subprocess.Popen(
-            intent["command"],
-            cwd=intent["workdir"],
-            env={**intent["environment"], MARK: intent["mark"]},
+            intent.command,
+            cwd=intent.workdir,
+            env={**intent.environment, MARK: intent.mark},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -130,7 +133,7 @@ def _default_signals() -> None:
 def _watch(child: subprocess.Popen[bytes], wall_s: float, end: _EndRequest) -> Cause:
     deadline_s = time.monotonic() + wall_s
     while child.poll() is None:
-        if end.came:
+        if end.requested:
             return Cause.CANCELLED
         if time.monotonic() >= deadline_s:
             return Cause.WALL_LIMIT
@@ -139,7 +142,7 @@ def _watch(child: subprocess.Popen[bytes], wall_s: float, end: _EndRequest) -> C
     return Cause.EXIT
 
 
-def _ask_to_end(child: subprocess.Popen[bytes], grace_s: float) -> None:
+def _terminate(child: subprocess.Popen[bytes], grace_s: float) -> None:
     """torchrun passes SIGTERM on to its workers; whoever is left is killed by its mark afterwards."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
@@ -149,14 +152,14 @@ def _ask_to_end(child: subprocess.Popen[bytes], grace_s: float) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _outcome(returncode: int | None, cause: Cause) -> dict[str, Any]:
-    """Popen tells death by a signal as its negative number."""
-    ended = returncode is not None
-    number = -returncode if returncode is not None and returncode < 0 else None
-    exit_status = returncode if ended and number is None else None
-    states = {Cause.CANCELLED: State.CANCELLED, Cause.WALL_LIMIT: State.FAILED}
-    state = states.get(cause) or exit_state(exit_status, number)
-    return {"state": state, "cause": cause, "exit_status": exit_status, "signal": number}
+_ENDED_BY = {Cause.CANCELLED: State.CANCELLED, Cause.WALL_LIMIT: State.FAILED}
+
+
+def _exit_of(returncode: int | None) -> tuple[int | None, int | None]:
+    """(exit status, signal): Popen reports death by a signal as its negative number."""
+    if returncode is None:
+        return None, None
+    return (None, -returncode) if returncode < 0 else (returncode, None)
 
 
 def read_oom_kills() -> int:

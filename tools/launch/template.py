@@ -114,6 +114,7 @@ def check_request(given: Mapping[str, object], allowed: Iterable[str], field: st
     check_values(given, field)
 
 
+TomlTable = dict[str, Any]
 LauncherName = Literal["local", "slurm", "kubernetes"]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Word = Annotated[str, Field(max_length=253)]
@@ -178,7 +179,7 @@ class Template(Record):
     kubernetes: KubernetesSettings | None = None
 
 
-_NAME_TEMPLATE_FILE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_TEMPLATE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:,&|*\[\]()-]*")
 _LISTS = ("command", "environment_allowed", "environment_inherited")
 _TABLES: dict[str, type[Record]] = {
@@ -197,7 +198,7 @@ def read_templates(path: Path) -> dict[str, Template]:
     return parse_templates(content)
 
 
-def parse_templates(content: dict[str, Any]) -> dict[str, Template]:
+def parse_templates(content: TomlTable) -> dict[str, Template]:
     refuse_unknown(content, {"template"}, "")
     tables = content.get("template", [])
     if not isinstance(tables, list):
@@ -228,7 +229,7 @@ def _parse(table: object, place: str) -> Template:
 
 
 def _check(template: Template, place: str) -> None:
-    if not _NAME_TEMPLATE_FILE.fullmatch(template.name):
+    if not _TEMPLATE_NAME.fullmatch(template.name):
         raise InputError(
             f"{place}.name", template.name, "must be lower-case letters, digits, '.', '_' or '-'"
         )

@@ -4,13 +4,12 @@ Conditions: trainjob_types.go of kubeflow/trainer. Does not import the Kubernete
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from tools.launch.folder import Intent
 from tools.launch.processes import MARK
-from tools.launch.status import Cause, JobStatus, State
+from tools.launch.status import Cause, Intent, JobStatus, State
 from tools.launch.template import KubernetesSettings
 
 GROUP, VERSION, PLURAL = "trainer.kubeflow.org", "v1alpha1", "trainjobs"
@@ -19,6 +18,8 @@ NODE = "node"
 """What every training runtime calls its replicated job and its container."""
 _VOLUME = "asap-jobs"
 _MANAGER = "asap/launcher"
+Object = dict[str, Any]
+"""A Kubernetes object as the API takes and returns it."""
 
 
 def object_name(key: str) -> str:
@@ -26,7 +27,7 @@ def object_name(key: str) -> str:
     return f"asap-{key}"
 
 
-def make_trainjob(intent: Intent, settings: KubernetesSettings, image: str) -> dict[str, Any]:
+def make_trainjob(intent: Intent, settings: KubernetesSettings, image: str) -> Object:
     """The manifest, as the API takes it."""
     manifest = {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -47,9 +48,9 @@ def make_trainjob(intent: Intent, settings: KubernetesSettings, image: str) -> d
     return _checked(manifest)
 
 
-def _trainer(intent: Intent, settings: KubernetesSettings, image: str) -> dict[str, Any]:
+def _trainer(intent: Intent, settings: KubernetesSettings, image: str) -> Object:
     environment = {**intent.environment, MARK: intent.mark}
-    trainer: dict[str, Any] = {
+    trainer: Object = {
         "image": image,
         "command": list(map(_literal, intent.command)),
         "env": [{"name": name, "value": _literal(value)} for name, value in environment.items()],
@@ -71,7 +72,7 @@ def _literal(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _pod(settings: KubernetesSettings) -> dict[str, Any]:
+def _pod(settings: KubernetesSettings) -> Object:
     claim = {"claimName": settings.claim}
     mount = {"name": _VOLUME, "mountPath": settings.mount_path}
     return {
@@ -80,7 +81,7 @@ def _pod(settings: KubernetesSettings) -> dict[str, Any]:
     }
 
 
-def _patch(pod: dict[str, Any]) -> dict[str, Any]:
+def _patch(pod: Object) -> Object:
     job = {"name": NODE, "template": {"spec": {"template": {"spec": pod}}}}
     return {
         "manager": _MANAGER,
@@ -88,16 +89,15 @@ def _patch(pod: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _checked(manifest: dict[str, Any]) -> dict[str, Any]:
+def _checked(manifest: Object) -> Object:
     """Through the models and back: they drop what they do not know, and nothing may be dropped."""
     from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
-    checked: dict[str, Any] = TrainerV1alpha1TrainJob.from_dict(manifest).to_dict()
+    checked: Object = TrainerV1alpha1TrainJob.from_dict(manifest).to_dict()
     assert checked == manifest, "the TrainJob models do not know a field of the manifest"
     return checked
 
 
-Object = dict[str, Any]
 _NO_START = {"StartError", "ContainerCannotRun", "InvalidImageName", "ErrImageNeverPull"}
 _PREEMPTED = {"PreemptionByScheduler", "PreemptionByKubeScheduler", "Preempting"}
 _NODE_GONE = {"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Evicted", "UnexpectedAdmissionError"}
@@ -120,31 +120,33 @@ def read_trainjob(trainjob: Object, pods: Sequence[Object]) -> JobStatus:
     status = trainjob.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or [] if item["status"] == "True"}
     nodes = tuple(sorted({node for pod in pods if (node := pod.get("spec", {}).get("nodeName"))}))
-    times: dict[str, Any] = {"nodes": nodes, "started_unix_s": _started(pods), "source": "TrainJob"}
+    common = JobStatus(State.QUEUED, source="TrainJob", nodes=nodes, started_unix_s=_started(pods))
     if "Complete" in conditions:
         codes = {ended.exit_code for ended in _ended(pods)}
         ended_s = _time(conditions["Complete"].get("lastTransitionTime"))
         exit_status = 0 if codes == {0} else None
-        return JobStatus(State.SUCCEEDED, Cause.EXIT, exit_status, ended_unix_s=ended_s, **times)
+        return replace(
+            common, state=State.SUCCEEDED, cause=Cause.EXIT, exit_status=exit_status, ended_unix_s=ended_s
+        )
     if "Failed" in conditions:
-        return _failed(conditions["Failed"], pods, times)
+        return _failed(conditions["Failed"], pods, common)
     state = State.RUNNING if any(_phase(pod) == "Running" for pod in pods) else State.QUEUED
     detail = "suspended" if "Suspended" in conditions else "; ".join(sorted(set(_waiting(pods))))
-    return JobStatus(state, detail=detail[:_TEXT_LENGTH], **times)
+    return replace(common, state=state, detail=detail[:_TEXT_LENGTH])
 
 
-def _failed(condition: Object, pods: Sequence[Object], times: dict[str, Any]) -> JobStatus:
+def _failed(condition: Object, pods: Sequence[Object], common: JobStatus) -> JobStatus:
     wrong = sorted((item for item in _ended(pods) if item.exit_code), key=lambda item: item.finished_at)
     first = wrong[0] if wrong else None
     reason = str(condition.get("reason", ""))
-    return JobStatus(
-        State.FAILED,
-        _cause(reason, first, pods),
+    return replace(
+        common,
+        state=State.FAILED,
+        cause=_cause(reason, first, pods),
         exit_status=first.exit_code if first and first.signal is None else None,
         signal=first.signal if first else None,
         detail=f"{reason}: {condition.get('message', '')}"[:_TEXT_LENGTH],
         ended_unix_s=_time(condition.get("lastTransitionTime")),
-        **times,
     )
 
 

@@ -43,7 +43,7 @@ time.sleep(600)
 def supervisor_of(root: Path, key: str) -> ProcessIdentity:
     content = JobFolder.of(root, key).read("process.json")
     assert content is not None
-    return ProcessIdentity(**content)
+    return ProcessIdentity(**json.loads(content))
 
 
 def is_up(folder: Path) -> bool:

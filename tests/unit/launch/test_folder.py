@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tools.errors import InputError
 from tools.launch.files import copy_results, open_plain, write_whole
-from tools.launch.folder import Intent, JobFolder, Place, prepare
+from tools.launch.folder import JobFolder, Place, prepare
 from tools.launch.job import ConfigFile, Job
-from tools.launch.status import Cause, JobStatus, State
+from tools.launch.status import Cause, Intent, JobStatus, State
 from tools.launch.template import parse_templates
 
 INTENT = Intent("k1", "local", "t", "d", "m", ["run"], {}, "/", 1, 1, 60)
@@ -66,7 +66,7 @@ statuses = st.builds(
 
 @given(statuses)
 def test_a_status_survives_the_journey_through_json(status: JobStatus) -> None:
-    assert JobStatus.from_json(json.loads(json.dumps(status.to_json()))) == status
+    assert JobStatus.from_json(json.dumps(asdict(status))) == status
 
 
 def test_writing_leaves_nothing_half_done_beside_the_file(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.launch.folder import Intent, JobFolder
+from tools.launch.folder import JobFolder
 from tools.launch.slurm import FENCED, make_script, sbatch_options
+from tools.launch.status import Intent
 from tools.launch.template import SlurmSettings
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['CHOSEN'], os.getcwd()]))"

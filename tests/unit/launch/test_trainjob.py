@@ -10,7 +10,7 @@ pytest.importorskip("kubernetes_validate", reason="needs the development package
 
 import kubernetes_validate
 
-from tools.launch.folder import Intent
+from tools.launch.status import Intent
 from tools.launch.template import KubernetesSettings, read_templates
 from tools.launch.trainjob import make_trainjob, object_name
 
