@@ -2,5 +2,5 @@
 
 Reading order: `launcher` (the interface), `template` (what an administrator allows), `job` (what a request
 may ask for), `folder` (the recorded intent), then `local` with `supervisor`, `slurm`, `kubernetes`;
-`failures` classifies why a job failed. Nothing is imported here: the supervisor of a local job must start fast.
+`failures` classifies why a job failed. Nothing is imported here: a job's supervisor must start fast.
 """
