@@ -16,7 +16,8 @@ from service.db.models import CANCELLED, COMPLETED, FAILED, TERMINAL, sessions
 from service.db.sessions import Cleanup, finish_cleanup, list_cleanups
 from service.worker.jobs import Queue, workflow_id
 from tools.errors import AsapError
-from tools.launch.folder import Intent, JobFolder
+from tools.launch.folder import JobFolder
+from tools.launch.status import Intent
 from tools.trials.run import LaunchedTrials
 
 Saver = BaseCheckpointSaver[Any]

@@ -6,9 +6,9 @@ from typing import cast
 
 from service.db.engine import open_database
 from service.worker.cleanup import end_orphans
-from tools.launch.folder import Intent, JobFolder
+from tools.launch.folder import JobFolder
 from tools.launch.launcher import Launcher
-from tools.launch.status import Handle, JobStatus, LaunchError, State
+from tools.launch.status import Handle, Intent, JobStatus, LaunchError, State
 from tools.trials.run import LaunchedTrials
 
 
