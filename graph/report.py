@@ -18,6 +18,8 @@ from tools.recommend.report import (
     ScoredPlan,
     Searched,
     Sensitivity,
+    Source,
+    Verification,
 )
 from tools.scenario import Plan
 from tools.scenario.spec import Result
@@ -32,11 +34,6 @@ class BaselinePlan(Result):
 
     plan: Plan
     name: str
-
-
-class Source(Result):
-    title: str
-    where: str
 
 
 class Advice(Result):
@@ -100,18 +97,6 @@ class Incident(Result):
 class RouteStep(Result):
     step: str
     reason: str
-
-
-class Fault(Result):
-    place: str
-    says: str
-
-
-class Verification(Result):
-    checked: int
-    faults: list[Fault]
-    holds: bool
-    numbers_struck: list[str] = Field(default_factory=list)
 
 
 class Usage(Result):

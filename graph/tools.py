@@ -17,17 +17,20 @@ from tools.recommend.notes import apply_notes
 from tools.recommend.optimize import analyse, propose, workload_of
 from tools.recommend.proposal import proposal, recheck
 from tools.recommend.prose_check import checked, figures_in
+from tools.recommend.report import Diagnosis, Playbook, Proposal, ScoredPlan
 from tools.recommend.score import complete, join, score
 from tools.recommend.situation import situation
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario
+from tools.trace.profile import Profile
 from tools.trials.gate import compare
 from tools.trials.order import MeasuredPlan
 from tools.trials.steering import default_plan, is_settled, steered, with_recompute
 from tools.trials.stopping import Budget, Judgement, judge, surprise_of
 
 PREDICTED = ("step_time_s", "step_time_low_s", "step_time_high_s", "peak_memory_gib")
+FROM_ELSEWHERE = {"origin", "reason", "by_person"}
 FAILED_ALIKE = 2
 """So many failures, and nothing measured, are the installation's fault and not the plans'."""
 
@@ -93,7 +96,7 @@ def measured_proposals(context: Context, scenario: Data, trials: Sequence[Data])
 
 def _proposal(workload: Workload, rank: int, trial: Data) -> Data:
     plan = Plan.model_validate(trial["plan"])
-    made: Data = dict(proposal(workload, rank, plan, workload.predict([plan])[0], workload.today()))
+    made: Data = proposal(workload, rank, plan, workload.predict([plan])[0], workload.today()).model_dump()
     made["measured"] = {
         **{name: trial[name] for name in ("step_time_s", "interval_s", "noise")},
         **{name: trial[name] for name in ("speedup", "speedup_low", "speedup_high")},
@@ -116,19 +119,20 @@ Tool = Callable[..., Any]
 def analyse_plan(context: Context, scenario: Data, plan: Data, profile: Data | None = None) -> Data:
     """What a plan is predicted to take, what limits it, and the facts that playbooks ask for."""
     workload, known = workload_in(context, scenario), Plan.model_validate(plan)
-    prediction, diagnosis = analyse(workload, known, profile)
-    facts = situation(workload, known, prediction, profile)
+    read = Profile.model_validate(profile) if profile else None
+    prediction, diagnosis = analyse(workload, known, read)
+    facts = situation(workload, known, prediction, read)
     return {
         "prediction": prediction.model_dump(),
-        "diagnosis": diagnosis,
-        "competing": competing(diagnosis),
+        "diagnosis": diagnosis.model_dump(),
+        "competing": [one.model_dump() for one in competing(diagnosis)],
         "facts": facts,
     }
 
 
 def read_traces(context: Context, folder: str) -> Data:
     """The measured diagnosis of a folder of profiler traces."""
-    return read_profile(folder)
+    return read_profile(folder).model_dump()
 
 
 def search_plans(context: Context, scenario: Data, trials: Sequence[Data] = ()) -> Data:
@@ -137,11 +141,11 @@ def search_plans(context: Context, scenario: Data, trials: Sequence[Data] = ()) 
     What trials have settled is left out; where that is everything, it stands under `settled`."""
     workload = workload_in(context, scenario)
     try:
-        return propose(steered(workload, trials), context.progress)
+        return propose(steered(workload, trials), context.progress).model_dump()
     except InfeasibleError:
         if not trials:
             raise
-        everything = propose(workload, context.progress)
+        everything = propose(workload, context.progress).model_dump()
         return {**everything, "proposals": [], "settled": everything["proposals"]}
 
 
@@ -164,12 +168,14 @@ def score_plan(
         why = "a trial has measured it, or one that would run alike has failed"
         settled = {"accepted": False, "binding": "trial", "why": why}
         return {"plan": plan.model_dump(), "summary": short(plan), **settled}
-    return score(workload, plan, best)
+    return score(workload, plan, Proposal.model_validate(best)).model_dump(exclude=FROM_ELSEWHERE)
 
 
 def join_plans(context: Context, proposals: Sequence[Data], scored: Sequence[Data]) -> list[Data]:
     """The proposals with what beats one of them clearly; at most three."""
-    return join(proposals, scored)
+    known = [Proposal.model_validate(one) for one in proposals]
+    judged = [ScoredPlan.model_validate(one) for one in scored]
+    return [one.model_dump() for one in join(known, judged)]
 
 
 def resolve_moves(context: Context, scenario: Data, plan: Data, playbooks: Sequence[Data]) -> list[Data]:
@@ -186,7 +192,9 @@ def supporting_playbooks(
 ) -> list[dict[str, str]]:
     """Evidence for a proposal: the playbooks whose moves it makes."""
     known = parse_scenario(scenario, need_plan=False)
-    return moves.supporting(playbooks, Plan.model_validate(before), after, known)
+    books = [Playbook.model_validate(one) for one in playbooks]
+    found = moves.supporting(books, Plan.model_validate(before), Plan.model_validate(after), known)
+    return [one.model_dump() for one in found]
 
 
 def explain_plan(context: Context, scenario: Data, start: Data, fields: Data, best: Data) -> Data:
@@ -228,7 +236,9 @@ def verify_numbers(
     context: Context, scenario: Data, proposals: Sequence[Data], baseline: Data | None
 ) -> Data:
     """Every number of the proposals, computed a second time."""
-    return recheck(workload_in(context, scenario), proposals, baseline)
+    known = [Proposal.model_validate(one) for one in proposals]
+    today = Prediction.model_validate(baseline) if baseline else None
+    return recheck(workload_in(context, scenario), known, today).model_dump()
 
 
 def judge_lever(
@@ -237,7 +247,9 @@ def judge_lever(
     """Says so in the diagnosis where no plan beats today's beyond the error of a comparison."""
     if subject != "today":
         return diagnosis
-    return with_lever(diagnosis, proposals, Prediction.model_validate(prediction))
+    known = [Proposal.model_validate(one) for one in proposals]
+    limits, predicted = Diagnosis.model_validate(diagnosis), Prediction.model_validate(prediction)
+    return with_lever(limits, known, predicted).model_dump()
 
 
 def check_prose(context: Context, texts: Mapping[str, str], figures: object, names: Sequence[str]) -> Data:

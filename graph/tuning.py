@@ -4,7 +4,7 @@ from typing import Any
 
 from graph.context import Limits
 from graph.state import Data, State
-from tools.recommend.words import alike
+from tools.recommend.words import format_same_decimals
 from tools.trials.stopping import Budget
 
 SEEN = "after_trials"
@@ -113,7 +113,7 @@ def outcome_in_words(trial: Data) -> str:
         return f"not compared: {trial['refusals'][0]['says']}"
     if trial["status"] != "measured":
         return f"it {FAILURES.get(trial['failure']['kind'], FAILURES['unknown'])}"
-    middle, low, high = alike(trial["step_time_s"], *trial["interval_s"])
+    middle, low, high = format_same_decimals(trial["step_time_s"], *trial["interval_s"])
     pace = f"{middle} s a step ({low} to {high} s)"
     predicted = f"{trial['predicted']['step_time_s']:.3g} s were predicted before"
     gain = trial["speedup"]

@@ -111,7 +111,7 @@ class Tools:
 
         workload = workload_of(parse_scenario(scenario.body(), need_plan=False))
         winner = best_plans(workload)[0][0]
-        answer = explain_plan(workload, complete(workload, winner, plan), winner)
+        answer = explain_plan(workload, complete(workload, winner, plan), winner).model_dump()
         return {"winner": winner.model_dump(), **answer}
 
     def export_plan(self, scenario: Scenario, format: Format) -> Data:

@@ -16,7 +16,7 @@ from graph.reasoner.answers import (
     Suggestions,
     Weighing,
 )
-from tools.recommend.words import alike, span
+from tools.recommend.words import format_same_decimals, span
 
 Payload = Mapping[str, Any]
 
@@ -38,7 +38,7 @@ def measured_verdict(payload: Payload) -> str:
     if measured["speedup"] is None or baseline is None:
         return f"Measured: {best['summary']} takes {_pace(measured)}; {name} could not be measured. {stopped}"
     gain = f"{measured['speedup']:.2f}x ({measured['speedup_low']:.2f} to {measured['speedup_high']:.2f})"
-    before = f"{name} takes {alike(baseline['step_time_s'])[0]} s"
+    before = f"{name} takes {format_same_decimals(baseline['step_time_s'])[0]} s"
     return f"Measured: {best['summary']} takes {_pace(measured)}, {before}: {gain} as fast. {stopped}"
 
 
@@ -64,7 +64,7 @@ def _is_alone(payload: Payload) -> bool:
 
 
 def _pace(measured: Payload) -> str:
-    return f"{alike(measured['step_time_s'])[0]} s a step"
+    return f"{format_same_decimals(measured['step_time_s'])[0]} s a step"
 
 
 def _counted(plans: int) -> str:
@@ -110,8 +110,8 @@ def _today(baseline: Payload, diagnosis: Payload) -> str:
     """What the step takes in the profile, where there is one; else what it is predicted to take."""
     took_s, predicted_s = (diagnosis.get("profile") or {}).get("step_time_s"), baseline["step_time_s"]
     if not took_s:
-        return f"Today's step is predicted to take {alike(predicted_s)[0]} s."
-    took, predicted = alike(took_s, predicted_s)
+        return f"Today's step is predicted to take {format_same_decimals(predicted_s)[0]} s."
+    took, predicted = format_same_decimals(took_s, predicted_s)
     holds = baseline["step_time_low_s"] <= took_s <= baseline["step_time_high_s"]
     doubt = "" if holds else ": predicted gains are less certain than they say"
     return f"Today's step takes {took} s in the profile, and {predicted} s by prediction{doubt}."
@@ -119,7 +119,7 @@ def _today(baseline: Payload, diagnosis: Payload) -> str:
 
 def _speed(prediction: Payload) -> str:
     return (
-        f"{alike(prediction['step_time_s'])[0]} s a step, MFU {prediction['mfu']:.1%}, "
+        f"{format_same_decimals(prediction['step_time_s'])[0]} s a step, MFU {prediction['mfu']:.1%}, "
         f"{prediction['peak_memory_gib']:.1f} GiB a device"
     )
 
@@ -137,7 +137,7 @@ def _first_step(payload: Payload) -> str:
     prediction = best["prediction"]
     low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
     run = "Run proposal 1 on the same nodes, data and software as today, leave the first steps out"
-    tell = f"the median step should lie between {' and '.join(alike(low, high))} s"
+    tell = f"the median step should lie between {' and '.join(format_same_decimals(low, high))} s"
     if payload["baseline"] is None:
         start = "Run proposal 1 for a few dozen steps and leave the first ones out"
         return f"{start}: {tell}. Outside of it, send the traces."

@@ -136,7 +136,7 @@ plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictR
 def search_plans(given: SearchCreate, app: AppDep, caller: Submitter) -> dict[str, Any]:
     """What `asap optimize` gives, by search and rules alone."""
     scenario = _small(given)
-    return run_bounded_search(app, lambda progress: optimize(scenario, progress))
+    return run_bounded_search(app, lambda progress: optimize(scenario, progress).model_dump(mode="json"))
 
 
 @plans_router.post("/explain", summary="Say what speaks against a plan", response_model=ExplanationPublic)
@@ -153,7 +153,7 @@ def _explained(scenario: Scenario, asked: dict[str, Any], progress: Progress) ->
     winner = best_plans(workload, progress)[0][0]
     return {
         "winner": winner.model_dump(),
-        **explain_plan(workload, complete(workload, winner, asked), winner),
+        **explain_plan(workload, complete(workload, winner, asked), winner).model_dump(),
     }
 
 

@@ -34,8 +34,8 @@ def run(args: Namespace) -> int:
     winner = best_plans(workload)[0][0]
     answer = explain_plan(workload, complete(workload, winner, asked), winner)
     if args.json:
-        write_json_line({"winner": winner.model_dump(), **answer})
+        write_json_line({"winner": winner.model_dump(), **answer.model_dump()})
     else:
-        print(f"best plan: {short(winner)}\nasked:     {answer['summary']}")
-        print(f"{answer['binding']}: {answer['why']}")
+        print(f"best plan: {short(winner)}\nasked:     {answer.summary}")
+        print(f"{answer.binding}: {answer.why}")
     return 0

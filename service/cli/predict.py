@@ -14,7 +14,7 @@ from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.hardware import get_device
-from tools.recommend.words import alike, span
+from tools.recommend.words import format_same_decimals, span
 from tools.scenario import Scenario, parse_scenario
 
 BAR_WIDTH = 30
@@ -98,7 +98,7 @@ def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> T
 
 
 def _row(scenario: Scenario, p: Prediction) -> list[str]:
-    interval = "-".join(alike(p.step_time_low_s, p.step_time_high_s))
+    interval = "-".join(format_same_decimals(p.step_time_low_s, p.step_time_high_s))
     return [
         "" if p.id is None else str(p.id),
         scenario.model.name,

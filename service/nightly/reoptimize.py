@@ -81,7 +81,7 @@ def find_best(described: Data, previous: Mapping[str, Any] | None) -> Data:
     return {
         "asked": asked,
         "plan": plan.model_dump(mode="json"),
-        "speedup": speedup(workload, workload.predict([plan])[0], today)["speedup"],
+        "speedup": speedup(workload, workload.predict([plan])[0], today).speedup,
         "today_s": today[1].step_time_s if today else None,
         "infeasible": None,
     }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from tools.recommend.words import alike
+from tools.recommend.words import format_same_decimals
 
 MOST_CHARACTERS = 4000
 _SPACES = re.compile(r"\s+")
@@ -57,7 +57,7 @@ def seconds(value: float, like: float | None = None) -> str:
 def seconds_alike(*values: float) -> tuple[list[str], str]:
     """Those of one range in one unit, with the same decimals."""
     unit, factor = _unit(max(values))
-    return alike(*(value * factor for value in values)), unit
+    return format_same_decimals(*(value * factor for value in values)), unit
 
 
 def seconds_span(start: float, end: float) -> str:

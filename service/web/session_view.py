@@ -64,14 +64,17 @@ def draft_of(row: SessionRow) -> Data:
     asked = question["proposals"][:MOST_PROPOSALS]
     plans, today = [Plan.model_validate(one["plan"]) for one in asked], workload.today()
     told = [
-        {**proposal(workload, one["rank"], plan, prediction, today), "measured": one.get("measured")}
+        {
+            **proposal(workload, one["rank"], plan, prediction, today).model_dump(),
+            "measured": one.get("measured"),
+        }
         for one, plan, prediction in zip(asked, plans, workload.predict(plans), strict=True)
     ]
     prediction, diagnosis = analyse(workload, workload.scenario.plan or plans[0])
     return {
         **NOTHING_YET,
-        "verdict": _asks(prediction.step_time_s, diagnosis, told[0], row.mode),
-        "diagnosis": {**diagnosis, "weighed": ""},
+        "verdict": _asks(prediction.step_time_s, diagnosis.bottleneck, told[0], row.mode),
+        "diagnosis": {**diagnosis.model_dump(), "weighed": ""},
         "baseline": prediction.model_dump() if today else None,
         "proposals": told,
         "trials": question.get("trials", []),
@@ -79,10 +82,10 @@ def draft_of(row: SessionRow) -> Data:
     }
 
 
-def _asks(today_s: float, diagnosis: Data, first: Data, mode: str) -> str:
+def _asks(today_s: float, bottleneck: str, first: Data, mode: str) -> str:
     """What is slow and what is proposed, before anybody has decided."""
     asks = f"Every number was computed twice. {ASKS[mode]}"
-    limit = f"limited by {diagnosis['bottleneck']}"
+    limit = f"limited by {bottleneck}"
     if first["speedup"] is None:
         step_s = float(first["prediction"]["step_time_s"])
         return f"Proposal 1 is predicted to take {seconds(step_s)} a step, {limit}. {asks}"

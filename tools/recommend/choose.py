@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import kb_seed
 from tools.cost.inputs import Array
-from tools.recommend.workload import find_unwritable
+from tools.recommend.workload import why_inexpressible
 from tools.scenario import RECOMPUTES, Plan, Scenario, get_framework
 from tools.search.search import Ranked
 from tools.search.space import Table, decoded
@@ -26,7 +26,7 @@ TIGHT_MEMORY = 0.9
 
 
 def features(scenario: Scenario, ranked: Ranked, capacity_bytes: float) -> dict[str, Array]:
-    """One column a feature, one row a plan."""
+    """One column per feature, one row per plan."""
     p, framework = ranked.plans, scenario.training.framework
     data_ranks = p["dp"] * p["cp"]
     filled = ranked.memory_bytes / capacity_bytes
@@ -71,7 +71,7 @@ def reluctance(columns: Mapping[str, Array], weights: Mapping[str, float]) -> Ar
     return sum((weights[name] * column for name, column in columns.items()), np.zeros(()))
 
 
-MOST = 3
+MAX_PROPOSALS = 3
 PREFERENCE_WINDOW = 0.05
 """How far (log of step time) a plan may be behind the fastest and still be preferred to it."""
 FAMILY = ("tp", "pp", "cp", "ep", "etp")
@@ -85,7 +85,7 @@ def choose(
     if not len(ranked.step_time_s):
         return []
     order = preferred_order(scenario, ranked, capacity_bytes, weights)
-    rows = different(ranked.plans, order, lambda row: _is_writable(scenario, ranked.plans, row))
+    rows = different(ranked.plans, order, lambda row: _is_expressible(scenario, ranked.plans, row))
     return [_plan(ranked.plans, row) for row in rows or different(ranked.plans, order)]
 
 
@@ -93,8 +93,8 @@ def _plan(plans: Table, row: int) -> Plan:
     return Plan.model_validate(decoded(plans, row))
 
 
-def _is_writable(scenario: Scenario, plans: Table, row: int) -> bool:
-    return find_unwritable(scenario, _plan(plans, row)) is None
+def _is_expressible(scenario: Scenario, plans: Table, row: int) -> bool:
+    return why_inexpressible(scenario, _plan(plans, row)) is None
 
 
 def preferred_order(
@@ -114,7 +114,7 @@ def different(
     for row in order:
         if all(_differs(plans, int(row), other) for other in chosen) and accepts(int(row)):
             chosen.append(int(row))
-        if len(chosen) == MOST:
+        if len(chosen) == MAX_PROPOSALS:
             break
     return chosen
 

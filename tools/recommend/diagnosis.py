@@ -3,49 +3,46 @@
 Options that change numerics are named here and never proposed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
 
-from tools.cost.predict import BOTTLENECKS, Prediction, predict
+from tools.cost.predict import BOTTLENECKS, Bottleneck, Prediction, predict
 from tools.errors import InputError
-from tools.recommend.words import alike, largest
+from tools.recommend.proposal import model_evidence
+from tools.recommend.report import CompetingCause, Diagnosis, Evidence, NumericsOption, Proposal
+from tools.recommend.words import format_same_decimals
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, TrainingSpec
+from tools.trace.profile import Profile
 from tools.trace.report import analyse_folder
 
 LOWER = ("fp8", "mxfp8", "nvfp4")
 
 
-def beyond_contract(workload: Workload, winner: Plan, best: Prediction) -> list[dict[str, object]]:
-    """Tokens a second of the winning plan under lower precision or twice the batch, over today's contract."""
+def numerics_changing_options(workload: Workload, winner: Plan, best: Prediction) -> list[NumericsOption]:
+    """Tokens per second of the winning plan at lower precision or twice the batch, over today's."""
     training, peaks = workload.scenario.training, workload.device.peak_flops
-    options: list[tuple[str, dict[str, object]]] = [
-        (f"precision {name}", {"precision": name})
+    options = [
+        _option(workload, winner, best, f"precision {name}", training.model_copy(update={"precision": name}))
         for name in LOWER
         if peaks.get(name, 0.0) > peaks[training.precision]
     ]
-    options.append(("twice the global batch", {"global_batch_size": training.global_batch_size * 2}))
-    return [_lever(workload, winner, best, name, update) for name, update in options]
+    twice = training.model_copy(update={"global_batch_size": training.global_batch_size * 2})
+    return [*options, _option(workload, winner, best, "twice the global batch", twice)]
 
 
-def _lever(
-    workload: Workload, winner: Plan, best: Prediction, name: str, update: dict[str, object]
-) -> dict[str, object]:
-    training: TrainingSpec = workload.scenario.training.model_copy(update=update)
+def _option(
+    workload: Workload, winner: Plan, best: Prediction, name: str, training: TrainingSpec
+) -> NumericsOption:
     scenario = workload.with_plan(winner).model_copy(update={"training": training})
     prediction = predict([scenario], workload.calibration)[0]
     grown = training.global_batch_size / workload.scenario.training.global_batch_size
     ratio = best.step_time_s * grown / prediction.step_time_s
-    return {
-        "lever": name,
-        "throughput_ratio": ratio,
-        "fits": prediction.fits,
-        "says": f"{name} would give {ratio:.2f}x the tokens a second, but changes the training itself",
-    }
+    says = f"{name} would give {ratio:.2f}x the tokens per second, but changes the training itself"
+    return NumericsOption(lever=name, throughput_ratio=ratio, fits=prediction.fits, says=says)
 
 
-def read_profile(folder: str) -> dict[str, Any]:
+def read_profile(folder: str) -> Profile:
     """Analyses the traces; a folder without a readable one is the caller's mistake."""
     try:
         analysed = analyse_folder(Path(folder))
@@ -55,13 +52,13 @@ def read_profile(folder: str) -> dict[str, Any]:
     if profile is None:
         first = analysed.report.unreadable[0]
         raise InputError("traces", first.file, f"no trace of the folder can be read; {first.reason}")
-    return profile.model_dump()
+    return profile
 
 
 STEP = "step_time_s"
 COMPETING_SHARE = 0.5
 DOES_NOT_FIT = "the plan needs more memory than a device has"
-OTHER_LEVERS = {
+OTHER_LEVERS: dict[Bottleneck, str] = {
     "compute": "kernels and precision: the step is mostly arithmetic, and its rate is what is left to raise",
     "memory": "fused kernels and a larger micro-batch: memory-bound operations take the time",
     "communication": "the network: faster links, or communication that overlaps better",
@@ -70,81 +67,65 @@ OTHER_LEVERS = {
 }
 
 
-def diagnose(workload: Workload, prediction: Prediction) -> dict[str, object]:
+def diagnose(workload: Workload, prediction: Prediction) -> Diagnosis:
     parts, whole = prediction.breakdown_s, prediction.step_time_s
-    kind = prediction.bottleneck
     shares = {name: sum(parts[term] for term in terms) / whole for name, terms in BOTTLENECKS.items()}
+    return Diagnosis(
+        bottleneck=prediction.bottleneck,
+        share=shares[prediction.bottleneck],
+        shares=shares,
+        evidence=model_evidence(workload, prediction),
+    )
+
+
+def with_profile(diagnosis: Diagnosis, profile: Profile, prediction: Prediction) -> Diagnosis:
+    """Adds what the traces show to what the model predicts; the measured bottleneck counts."""
+    measured = profile.diagnosis.model_copy(update={STEP: profile.step_time_s})
     evidence = [
-        {"kind": "model", "ref": "breakdown_s", "says": largest(prediction)},
-        {
-            "kind": "model",
-            "ref": "memory_gib",
-            "says": f"peak memory {prediction.peak_memory_gib:.1f} of {workload.capacity_gib:.1f} GiB",
-        },
+        *_step_evidence(profile.step_time_s, prediction.step_time_s),
+        *(Evidence(kind="profile", ref=one.ref, says=one.says) for one in measured.evidence),
+        *diagnosis.evidence,
     ]
-    return {"bottleneck": kind, "share": shares[kind], "shares": shares, "evidence": evidence, "lever": None}
+    update = {"bottleneck": measured.bottleneck, "evidence": evidence, "profile": measured}
+    return diagnosis.model_copy(update=update)
 
 
-def with_profile(
-    diagnosis: dict[str, object], profile: Mapping[str, Any], prediction: Prediction
-) -> dict[str, object]:
-    """Sets what the traces show beside what the model says; the measured bottleneck counts."""
-    measured = {**profile["diagnosis"], STEP: profile.get(STEP)}
-    profiled = [
-        {"kind": "profile", "ref": str(one["ref"]), "says": str(one["says"])} for one in measured["evidence"]
-    ]
-    evidence = [
-        *_step_evidence(profile.get(STEP), prediction.step_time_s),
-        *profiled,
-        *cast("list[dict[str, str]]", diagnosis["evidence"]),
-    ]
-    return {**diagnosis, "bottleneck": measured["bottleneck"], "evidence": evidence, "profile": measured}
-
-
-def _step_evidence(took_s: float | None, predicted_s: float) -> list[dict[str, str]]:
-    """None where the traces mark no steps."""
+def _step_evidence(took_s: float | None, predicted_s: float) -> list[Evidence]:
+    """Empty if the traces mark no steps."""
     if not took_s:
         return []
-    took, predicted = alike(took_s, predicted_s)
+    took, predicted = format_same_decimals(took_s, predicted_s)
     off = f"{abs(predicted_s / took_s - 1):.0%} {'more' if predicted_s > took_s else 'less'}"
-    return [
-        {
-            "kind": "profile",
-            "ref": STEP,
-            "says": f"a step takes {took} s, {predicted} s were predicted: {off}",
-        }
-    ]
+    says = f"a step takes {took} s, {predicted} s were predicted: {off}"
+    return [Evidence(kind="profile", ref=STEP, says=says)]
 
 
-def competing(diagnosis: Mapping[str, Any]) -> list[dict[str, str]]:
+def competing(diagnosis: Diagnosis) -> list[CompetingCause]:
     """Bottlenecks that deserve a look, the one that counts by default first.
 
     A measured one outranks any computed one. Of the computed ones those count whose share of the step is at
     least half the largest: what is smaller cannot be the main thing to change.
     """
-    shares: Mapping[str, float] = diagnosis["shares"]
+    shares = diagnosis.shares
     enough = COMPETING_SHARE * max(shares.values())
     order = sorted((kind for kind in shares if shares[kind] >= enough), key=lambda kind: -shares[kind])
-    found = [
-        {"bottleneck": kind, "source": "model", "says": f"{shares[kind]:.0%} of the predicted step"}
+    causes = [
+        CompetingCause(bottleneck=kind, source="model", says=f"{shares[kind]:.0%} of the predicted step")
         for kind in order
     ]
-    measured = diagnosis.get("profile")
+    measured = diagnosis.profile
     if measured:
-        says = f"severity {measured['severity']:.0%}, confidence {measured['confidence']:.0%}"
-        found.insert(0, {"bottleneck": measured["bottleneck"], "source": "profile", "says": says})
-    elif diagnosis["bottleneck"] != order[0]:
-        found.insert(0, {"bottleneck": diagnosis["bottleneck"], "source": "model", "says": DOES_NOT_FIT})
-    return found
+        says = f"severity {measured.severity:.0%}, confidence {measured.confidence:.0%}"
+        return [CompetingCause(bottleneck=measured.bottleneck, source="profile", says=says), *causes]
+    if diagnosis.bottleneck != order[0]:
+        return [CompetingCause(bottleneck=diagnosis.bottleneck, source="model", says=DOES_NOT_FIT), *causes]
+    return causes
 
 
-def with_lever(
-    diagnosis: dict[str, object], proposals: Sequence[dict[str, object]], prediction: Prediction
-) -> dict[str, object]:
-    """Says so where nothing beats today's plan beyond the error of a comparison."""
-    gains = [float(str(p["speedup_low"])) for p in proposals if p["speedup_low"] is not None]
+def with_lever(diagnosis: Diagnosis, proposals: Sequence[Proposal], prediction: Prediction) -> Diagnosis:
+    """Names another lever if nothing beats today's plan beyond the error of a comparison."""
+    gains = [one.speedup_low for one in proposals if one.speedup_low is not None]
     if not prediction.fits or not gains or max(gains) > 1.0:
         return diagnosis
-    where = OTHER_LEVERS[str(diagnosis["bottleneck"])]
     verdict = "Sharding is not your lever: no plan beats today's beyond the error of a comparison."
-    return {**diagnosis, "lever": f"{verdict} Look at {where}."}
+    return diagnosis.model_copy(update={"lever": f"{verdict} Look at {OTHER_LEVERS[diagnosis.bottleneck]}."})

@@ -3,12 +3,13 @@ every number of a recommendation a second time, from the plans alone.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from itertools import zip_longest
 
 from tools.cost.predict import Prediction
+from tools.recommend.report import Evidence, Fault, Proposal, Speedup, Verification
 from tools.recommend.words import changes, difference, largest, short, span
-from tools.recommend.workload import Workload
+from tools.recommend.workload import PredictedPlan, Workload
 from tools.scenario import Plan, columns_of
 
 TIGHT_GIB_SHARE = 0.05
@@ -16,42 +17,37 @@ SLOW_LINK = 0.5
 
 
 def proposal(
-    workload: Workload, rank: int, plan: Plan, prediction: Prediction, today: tuple[Plan, Prediction] | None
-) -> dict[str, object]:
-    return {
-        "rank": rank,
-        "plan": plan.model_dump(),
-        "prediction": prediction.model_dump(),
-        **speedup(workload, prediction, today),
-        "changes": changes(today[0], plan) if today else [],
-        "rationale": _rationale(workload, plan, prediction, today),
-        "evidence": _evidence(workload, plan, prediction, today),
-        "risks": _risks(workload, plan, prediction),
-        "measured": None,
-    }
+    workload: Workload, rank: int, plan: Plan, prediction: Prediction, today: PredictedPlan | None
+) -> Proposal:
+    gain = speedup(workload, prediction, today)
+    return Proposal(
+        rank=rank,
+        plan=plan,
+        prediction=prediction,
+        speedup=gain.speedup,
+        speedup_low=gain.speedup_low,
+        speedup_high=gain.speedup_high,
+        changes=changes(today.plan, plan) if today else [],
+        rationale=_rationale(workload, plan, prediction, today),
+        evidence=_evidence(workload, prediction, today),
+        risks=_risks(workload, plan, prediction),
+    )
 
 
-def speedup(
-    workload: Workload, prediction: Prediction, today: tuple[Plan, Prediction] | None
-) -> dict[str, float | None]:
+def speedup(workload: Workload, prediction: Prediction, today: PredictedPlan | None) -> Speedup:
     """Against today's plan; what is wrong for both cancels, so the interval is that of a comparison."""
     if today is None:
-        return {"speedup": None, "speedup_low": None, "speedup_high": None}
-    ratio = today[1].step_time_s / prediction.step_time_s
-    error = 0.0 if today[1].step_time_s == prediction.step_time_s else workload.pair_error
-    return {
-        "speedup": ratio,
-        "speedup_low": ratio * math.exp(-error),
-        "speedup_high": ratio * math.exp(error),
-    }
+        return Speedup()
+    before_s, after_s = today.prediction.step_time_s, prediction.step_time_s
+    ratio = before_s / after_s
+    error = 0.0 if before_s == after_s else workload.pair_error
+    return Speedup(speedup=ratio, speedup_low=ratio * math.exp(-error), speedup_high=ratio * math.exp(error))
 
 
-def _rationale(
-    workload: Workload, plan: Plan, prediction: Prediction, today: tuple[Plan, Prediction] | None
-) -> str:
+def _rationale(workload: Workload, plan: Plan, prediction: Prediction, today: PredictedPlan | None) -> str:
     if today is None:
         return f"{short(plan)}: {prediction.step_time_s:.3g} s a step, of which {largest(prediction)}."
-    before = today[1]
+    before = today.prediction
     ratio = before.step_time_s / prediction.step_time_s
     if not before.fits:
         needed = f"{before.peak_memory_gib:.1f} GiB of {workload.capacity_gib:.1f}"
@@ -69,17 +65,20 @@ def _capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _evidence(
-    workload: Workload, plan: Plan, prediction: Prediction, today: tuple[Plan, Prediction] | None
-) -> list[dict[str, str]]:
-    memory = f"{prediction.peak_memory_gib:.1f} of {workload.capacity_gib:.1f} GiB"
-    found = [
-        {"kind": "model", "ref": "breakdown_s", "says": largest(prediction)},
-        {"kind": "model", "ref": "memory_gib", "says": f"peak memory {memory}"},
-    ]
+def _evidence(workload: Workload, prediction: Prediction, today: PredictedPlan | None) -> list[Evidence]:
+    evidence = model_evidence(workload, prediction)
     if today is not None:
-        found.append({"kind": "model", "ref": "baseline", "says": f"today: {largest(today[1])}"})
-    return found
+        evidence.append(Evidence(kind="model", ref="baseline", says=f"today: {largest(today.prediction)}"))
+    return evidence
+
+
+def model_evidence(workload: Workload, prediction: Prediction) -> list[Evidence]:
+    """The largest terms of the step and the peak memory."""
+    memory = f"peak memory {prediction.peak_memory_gib:.1f} of {workload.capacity_gib:.1f} GiB"
+    return [
+        Evidence(kind="model", ref="breakdown_s", says=largest(prediction)),
+        Evidence(kind="model", ref="memory_gib", says=memory),
+    ]
 
 
 def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
@@ -92,8 +91,8 @@ def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
         risks.append(f"with half the network bandwidth between nodes the step is {slower - 1:.0%} longer")
     if plan.tp > workload.scenario.cluster.devices_per_node:
         risks.append("tensor parallelism crosses nodes")
-    low, high = prediction.step_time_low_s, prediction.step_time_high_s
-    risks.append(f"the prediction's 80% interval is {span(low, high)} s")
+    interval = span(prediction.step_time_low_s, prediction.step_time_high_s)
+    risks.append(f"the prediction's 80% interval is {interval} s")
     return risks
 
 
@@ -103,66 +102,68 @@ def _on_slow_links(workload: Workload, plan: Plan, prediction: Prediction) -> fl
 
 
 TOLERANCE = 1e-9
-Fault = dict[str, str]
+Leaf = tuple[str, object, object]
+"""A place, what is stated there and what was computed for it."""
 
 
-def recheck(
-    workload: Workload, proposals: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """`checked` numbers and the `faults` among them; each fault names the place."""
+def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Prediction | None) -> Verification:
+    """Every number of the proposals and of the baseline, computed from the plans alone and compared."""
     today = workload.today()
-    pairs: list[tuple[str, object, object]] = []
+    leaves: list[Leaf] = []
     faults: list[Fault] = []
     if baseline is not None and today is not None:
-        pairs += _pairs("baseline", baseline, today[1].model_dump())
+        leaves += _leaves("baseline", baseline.model_dump(), today.prediction.model_dump())
     for one in proposals:
-        place, plan = f"proposals[{one['rank'] - 1}]", Plan.model_validate(one["plan"])
-        faults += [{"place": place, "says": says} for says in _broken(workload, plan)]
-        if not any(fault["place"] == place for fault in faults):
-            pairs += _pairs(place, one, _again(workload, plan, today))
+        place = f"proposals[{one.rank - 1}]"
+        refusal = _refusal(workload, one.plan)
+        if refusal:
+            faults.append(Fault(place=place, says=refusal))
+        else:
+            leaves += _leaves(place, one.model_dump(include=COMPUTED), _computed(workload, one.plan, today))
     faults += [
-        {"place": place, "says": f"stated {stated}, computed {computed}"}
-        for place, stated, computed in pairs
+        Fault(place=place, says=f"stated {stated}, computed {computed}")
+        for place, stated, computed in leaves
         if not _equal(stated, computed)
     ]
-    return {"checked": len(pairs), "faults": faults, "holds": not faults}
+    return Verification(checked=len(leaves), faults=faults, holds=not faults)
 
 
-def _broken(workload: Workload, plan: Plan) -> Iterator[str]:
+COMPUTED = {"prediction", "speedup", "speedup_low", "speedup_high", "changes"}
+"""Fields of a proposal that follow from its plan."""
+
+
+def _refusal(workload: Workload, plan: Plan) -> str | None:
     """What forbids the plan: the framework's rules, the memory."""
     refusal = workload.refusal(plan)
     if refusal:
-        yield f"the framework refuses it: {refusal}"
-    elif workload.predict([plan])[0].peak_memory_gib > workload.limit_gib * (1 + TOLERANCE):
-        yield f"it needs more than the {workload.limit_gib:.1f} GiB that are usable"
+        return f"the framework refuses it: {refusal}"
+    if workload.predict([plan])[0].peak_memory_gib > workload.limit_gib * (1 + TOLERANCE):
+        return f"it needs more than the {workload.limit_gib:.1f} GiB that are usable"
+    return None
 
 
-def _again(workload: Workload, plan: Plan, today: tuple[Plan, Prediction] | None) -> dict[str, Any]:
+def _computed(workload: Workload, plan: Plan, today: PredictedPlan | None) -> dict[str, object]:
     prediction = workload.predict([plan])[0]
-    told = changes(today[0], plan) if today else []
-    return {"prediction": prediction.model_dump(), **speedup(workload, prediction, today), "changes": told}
+    made = changes(today.plan, plan) if today else []
+    return {
+        "prediction": prediction.model_dump(),
+        **speedup(workload, prediction, today).model_dump(),
+        "changes": [one.model_dump() for one in made],
+    }
 
 
-def _pairs(place: str, stated: Any, computed: Any) -> list[tuple[str, object, object]]:  # noqa: ANN401 - JSON
-    """Every leaf that was computed, beside what was stated in its place; and what a list states beyond."""
-    if isinstance(computed, Mapping):
-        parts = computed.items()
-        return [pair for name, part in parts for pair in _pairs(f"{place}.{name}", _part(stated, name), part)]
-    if isinstance(computed, list):
-        lengths = [len(one) for one in (stated, computed) if isinstance(one, list)]
-        return [
-            pair
-            for index in range(max(lengths))
-            for pair in _pairs(f"{place}[{index}]", _part(stated, index), _part(computed, index))
-        ]
-    return [(place, stated, computed)]
-
-
-def _part(value: Any, name: Any) -> Any:  # noqa: ANN401 - JSON
-    try:
-        return value[name]
-    except (KeyError, IndexError, TypeError):
-        return None
+def _leaves(place: str, stated: object, computed: object) -> list[Leaf]:
+    """Every leaf that was computed, beside what is stated in its place; and what a list states beyond."""
+    if isinstance(computed, dict):
+        stated = stated if isinstance(stated, dict) else {}
+        parts = [(f"{place}.{name}", stated.get(name), part) for name, part in computed.items()]
+    elif isinstance(computed, list):
+        listed = stated if isinstance(stated, list) else []
+        pairs = zip_longest(listed, computed)
+        parts = [(f"{place}[{index}]", *pair) for index, pair in enumerate(pairs)]
+    else:
+        return [(place, stated, computed)]
+    return [leaf for part in parts for leaf in _leaves(*part)]
 
 
 def _equal(stated: object, computed: object) -> bool:

@@ -5,7 +5,7 @@ They are made once, where they are computed, and passed on as they are; JSON exi
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tools.cost.predict import Prediction
 from tools.scenario import Plan
@@ -150,6 +150,8 @@ class ParetoPoint(Result):
 
 
 class Searched(Result):
+    """How many plans were decided, how many of them timed one by one, and how long that took."""
+
     plans: int
     timed: int
     seconds: float
@@ -164,3 +166,56 @@ class SearchResult(Result):
     sensitivity: list[Sensitivity]
     beyond_contract: list[NumericsOption]
     pareto: list[ParetoPoint]
+
+
+class Recommendation(SearchResult):
+    """What `optimize` returns: the search's result with what limits today's plan.
+
+    `proposals` are at most three, best first, each with `plan`, `prediction`, `speedup` and `rationale`;
+    `rejected` are notable others with what speaks against them, `pareto` the fastest plan for each memory.
+    `baseline` predicts today's plan, if the scenario has one, and `diagnosis` tells what limits it.
+    `sensitivity` and `beyond_contract` tell what would change the answer, `searched` how many plans were
+    decided; `id` is the scenario's, `reasoner` who reasoned.
+    """
+
+    id: str | int | float | None
+    diagnosis: Diagnosis
+    baseline: Prediction | None
+    reasoner: str
+
+
+class Fault(Result):
+    """A number that does not hold, and where it is stated."""
+
+    place: str
+    says: str
+
+
+class Verification(Result):
+    """How many numbers were computed a second time, and which of them differ."""
+
+    checked: int
+    faults: list[Fault]
+    holds: bool
+    numbers_struck: list[str] = Field(default_factory=list)
+
+
+class Source(Result):
+    title: str
+    where: str
+
+
+class Playbook(Result):
+    """What experts do in a situation; `moves` are changes of plan fields, some relative to a plan."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    title: str
+    symptoms: str = ""
+    do: str
+    why: str
+    effect: str
+    risks: list[str]
+    sources: list[Source]
+    moves: list[PlanFields] = Field(default_factory=list)

@@ -1,23 +1,20 @@
 """Scores a plan from outside (an agent, a playbook, an engineer) by the same rules as the search's own.
 
-It is refused with the framework's reason, told which fields it lacks, or scored.
+It is refused with the framework's reason, or its missing fields are filled in and it is scored.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from tools.cost.predict import Prediction
 from tools.errors import InputError
-from tools.recommend.choose import MOST, PREFERENCE_WINDOW
+from tools.recommend.choose import MAX_PROPOSALS, PREFERENCE_WINDOW
 from tools.recommend.proposal import proposal
+from tools.recommend.report import Proposal, ScoredPlan
 from tools.recommend.why_not import explain, find_changed
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan
 from tools.scenario.spec import build, refuse_unknown
-
-Scored = dict[str, Any]
 
 
 def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> Plan:
@@ -32,31 +29,45 @@ def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> P
     return plan
 
 
-def score(workload: Workload, plan: Plan, best: Mapping[str, Any]) -> Scored:
+def score(workload: Workload, plan: Plan, best: Proposal) -> ScoredPlan:
     """Accepted with a proposal of its own, or refused with the reason; `best` is the first proposal."""
-    said = {"plan": plan.model_dump(), "summary": short(plan), "accepted": False, "proposal": None}
     objection = workload.objection(plan)
     if objection is not None:
-        return {**said, "binding": "rule", "why": objection}
+        return ScoredPlan(plan=plan, summary=short(plan), accepted=False, binding="rule", why=objection)
     prediction = workload.predict([plan])[0]
-    winner = Plan.model_validate(best["plan"])
-    verdict = explain(workload, plan, winner, Prediction.model_validate(best["prediction"]), prediction)
-    accepted = verdict["binding"] not in ("memory", "constraint")
-    own = proposal(workload, MOST, plan, prediction, workload.today()) if accepted else None
-    return {**said, **verdict, "accepted": accepted, "proposal": own}
+    verdict = explain(workload, plan, best.plan, best.prediction, prediction)
+    accepted = verdict.binding not in ("memory", "constraint")
+    own = proposal(workload, MAX_PROPOSALS, plan, prediction, workload.today()) if accepted else None
+    return ScoredPlan(
+        plan=plan,
+        summary=verdict.summary,
+        accepted=accepted,
+        binding=verdict.binding,
+        why=verdict.why,
+        step_time_s=verdict.step_time_s,
+        step_time_ratio=verdict.step_time_ratio,
+        peak_memory_gib=verdict.peak_memory_gib,
+        proposal=own,
+    )
 
 
-def join(proposals: Sequence[Scored], scored: Sequence[Scored]) -> list[Scored]:
+def join(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Proposal]:
     """The proposals with every accepted suggestion before the first one that it beats; at most three."""
     joined = list(proposals)
     for one in scored:
-        if one["accepted"] and all(one["plan"] != other["plan"] for other in joined):
-            place = next((i for i, other in enumerate(joined) if _beats(one["proposal"], other)), MOST)
-            joined.insert(place, one["proposal"])
-    return [{**one, "rank": rank} for rank, one in enumerate(joined[:MOST], start=1)]
+        own = one.proposal
+        if own is None or any(own.plan == other.plan for other in joined):
+            continue
+        place = next((i for i, other in enumerate(joined) if _beats(own, other)), MAX_PROPOSALS)
+        joined.insert(place, own)
+    return ranked(joined[:MAX_PROPOSALS])
 
 
-def _beats(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def ranked(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """The proposals with their ranks in this order."""
+    return [one.model_copy(update={"rank": rank}) for rank, one in enumerate(proposals, start=1)]
+
+
+def _beats(one: Proposal, other: Proposal) -> bool:
     """By more than the difference within which experts' preference ordered the proposals."""
-    mine, theirs = one["prediction"]["step_time_s"], other["prediction"]["step_time_s"]
-    return bool(mine * math.exp(PREFERENCE_WINDOW) < theirs)
+    return one.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s

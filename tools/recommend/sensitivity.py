@@ -11,6 +11,7 @@ import numpy as np
 
 from tools.cost.inputs import Array
 from tools.cost.memory import GIB
+from tools.recommend.report import ParetoPoint, Sensitivity
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Facts, Plan, Scenario, legal_mask
@@ -21,14 +22,14 @@ from tools.search.space import Mask, Table, decoded, joined, permitted_mask, to_
 DEGREES = ("dp", "pp", "tp", "cp")
 
 
-def other_sizes(workload: Workload, kept: Ranked) -> list[dict[str, object]]:
+def other_sizes(workload: Workload, kept: Ranked) -> list[Sensitivity]:
     """Half and twice the devices at the same batch."""
     devices = workload.scenario.cluster.num_devices
     factors = [(1, 2)] * (devices % 2 == 0) + [(2, 1)] * (2 * devices <= MAX_DEVICES)
     return [_on_devices(workload, kept, up, down) for up, down in factors]
 
 
-def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> dict[str, object]:
+def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> Sensitivity:
     devices = workload.scenario.cluster.num_devices * up // down
     cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
     scenario = workload.scenario.model_copy(update={"cluster": cluster})
@@ -37,15 +38,11 @@ def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> dict[st
     plans = where(carried, permitted_mask(workload.constraints, carried) & _legal(scenario, carried))
     found = _fastest(replace(workload, scenario=scenario), plans)
     if found is None:
-        return {
-            "if": name,
-            "best": None,
-            "stays": False,
-            "says": "none of the best plans, carried over, fits",
-        }
+        says = "none of the best plans, carried over, fits"
+        return Sensitivity(if_=name, best=None, stays=False, says=says)
     plan, step_time_s = found
     says = f"the fastest is {short(plan)}"
-    return {"if": name, "best": plan.model_dump(), "step_time_s": step_time_s, "stays": False, "says": says}
+    return Sensitivity(if_=name, best=plan, step_time_s=step_time_s, stays=False, says=says)
 
 
 def _carried(plans: Table, up: int, down: int) -> Iterator[Table]:
@@ -77,49 +74,49 @@ def _fastest(workload: Workload, plans: Table) -> tuple[Plan, float] | None:
 FRONT_POINTS = 20
 
 
-def sensitivity(workload: Workload, found: Found) -> list[dict[str, object]]:
+def sensitivity(workload: Workload, found: Found) -> list[Sensitivity]:
     """The best of the plans kept by the search and of its front, under other link speeds and memory."""
-    cases = {
+    factors_of = {
         "half the bandwidth between nodes": {"slow_bandwidth": 0.5},
         "twice the bandwidth between nodes": {"slow_bandwidth": 2.0},
         "half the bandwidth inside the node": {"fast_bandwidth": 0.5},
     }
     ranked = together([found.best, found.front])
     limit, plans = workload.limit_gib * GIB, to_columns(ranked.plans)
-    told = [
+    cases = [
         _case(name, ranked, workload.costs(plans, **factors).step_time_s, limit)
-        for name, factors in cases.items()
+        for name, factors in factors_of.items()
     ]
-    told.append(_case("a tenth less memory", ranked, ranked.step_time_s, 0.9 * limit))
-    return told + other_sizes(workload, ranked)
+    cases.append(_case("a tenth less memory", ranked, ranked.step_time_s, 0.9 * limit))
+    return cases + other_sizes(workload, ranked)
 
 
-def _case(name: str, ranked: Ranked, times: Array, limit_bytes: float) -> dict[str, object]:
+def _case(name: str, ranked: Ranked, times: Array, limit_bytes: float) -> Sensitivity:
     allowed = ranked.memory_bytes <= limit_bytes
     if not np.any(allowed):
-        return {"if": name, "best": None, "stays": False, "says": "none of the best plans fits"}
+        return Sensitivity(if_=name, best=None, stays=False, says="none of the best plans fits")
     row = int(np.argmin(np.where(allowed, times, np.inf)))
     plan = Plan.model_validate(decoded(ranked.plans, row))
     same = row == int(np.argmin(ranked.step_time_s))
-    return {
-        "if": name,
-        "best": plan.model_dump(),
-        "step_time_s": float(times[row]),
-        "stays": same,
-        "says": "the fastest plan stays" if same else f"the fastest becomes {short(plan)}",
-    }
+    return Sensitivity(
+        if_=name,
+        best=plan,
+        step_time_s=float(times[row]),
+        stays=same,
+        says="the fastest plan stays" if same else f"the fastest becomes {short(plan)}",
+    )
 
 
-def pareto(found: Found) -> list[dict[str, object]]:
+def pareto(found: Found) -> list[ParetoPoint]:
     """Step time against memory: at most twenty points of the front, fastest first."""
     front = found.front
     count = len(front.step_time_s)
     rows = np.unique(np.linspace(0, count - 1, min(count, FRONT_POINTS)).round().astype(int))
     return [
-        {
-            "step_time_s": float(front.step_time_s[row]),
-            "peak_memory_gib": float(front.memory_bytes[row]) / GIB,
-            "plan": decoded(front.plans, int(row)),
-        }
+        ParetoPoint(
+            step_time_s=float(front.step_time_s[row]),
+            peak_memory_gib=float(front.memory_bytes[row]) / GIB,
+            plan=Plan.model_validate(decoded(front.plans, int(row))),
+        )
         for row in rows
     ]

@@ -5,20 +5,23 @@ Shares are of the predicted step; facts about a profile exist only if traces wer
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tools.cost.encode import encode
 from tools.cost.predict import Prediction
 from tools.cost.sizes import total_parameters
+from tools.recommend.report import Evidence, PlanFields, PlanValue, Playbook
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
+from tools.trace.profile import Profile
 
-Facts = dict[str, object]
+FactValue = str | int | float | bool | None
+Facts = dict[str, FactValue]
+"""By the names of `tools.kb.conditions`."""
 LOW_PRECISION = ("fp8", "mxfp8")
 
 
 def situation(
-    workload: Workload, plan: Plan, prediction: Prediction, profile: Mapping[str, Any] | None = None
+    workload: Workload, plan: Plan, prediction: Prediction, profile: Profile | None = None
 ) -> Facts:
     x, _ = encode([workload.with_plan(plan)])
     return {
@@ -75,68 +78,89 @@ def _plan(workload: Workload, plan: Plan, domain: float) -> Facts:
 
 def _prediction(workload: Workload, prediction: Prediction) -> Facts:
     whole = prediction.step_time_s
-    memory = prediction.memory_gib
     return {
         "fits": prediction.fits,
         "bottleneck": prediction.bottleneck,
         "mfu": prediction.mfu,
         "memory_fraction": prediction.peak_memory_gib / workload.capacity_gib,
-        "activation_fraction": memory["activations"] / workload.capacity_gib,
+        "activation_fraction": prediction.memory_gib["activations"] / workload.capacity_gib,
         **{f"share.{term}": part / whole for term, part in prediction.breakdown_s.items()},
     }
 
 
-def _profile(profile: Mapping[str, Any]) -> Facts:
-    total, stragglers = profile["total"], profile["stragglers"]
-    whole = total["total_us"] or 1.0
+def _profile(profile: Profile) -> Facts:
+    total, stragglers = profile.total, profile.stragglers
+    whole = total.total_us or 1.0
     return {
         "profiled": True,
-        "profile.bottleneck": profile["diagnosis"]["bottleneck"],
-        "profile.exposed_communication_ratio": total["exposed_communication_us"] / whole,
-        "profile.idle_ratio": total["idle_us"] / whole,
-        "profile.memory_ratio": total["memory_us"] / whole,
-        "profile.overlap_ratio": total["overlap_ratio"],
+        "profile.bottleneck": profile.diagnosis.bottleneck,
+        "profile.exposed_communication_ratio": total.exposed_communication_us / whole,
+        "profile.idle_ratio": total.idle_us / whole,
+        "profile.memory_ratio": total.memory_us / whole,
+        "profile.overlap_ratio": total.overlap_ratio,
         "profile.straggler": bool(stragglers),
-        "profile.straggler_cause": stragglers[0]["cause"] if stragglers else "none",
+        "profile.straggler_cause": stragglers[0].cause if stragglers else "none",
     }
 
 
-Move = Mapping[str, Any]
+ALL_DATA_RANKS = "all_data_ranks"
+MODEL_PARALLEL = ("tp", "pp", "cp")
 
 
-def resolve_moves(moves: Sequence[Move], plan: Plan, scenario: Scenario) -> list[dict[str, object]]:
+def resolve_moves(moves: Sequence[PlanFields], plan: Plan, scenario: Scenario) -> list[PlanFields]:
     """Values such as "x2" or "devices_per_node" become figures of this plan; odd halves are left out."""
-    resolved = [
-        {name: _value(value, getattr(plan, name), plan, scenario) for name, value in move.items()}
-        for move in moves
-    ]
-    return [fields for fields in resolved if None not in fields.values()]
+    resolved = (_resolve(move, plan, scenario) for move in moves)
+    return [fields for fields in resolved if fields is not None]
 
 
-def _value(value: object, now: object, plan: Plan, scenario: Scenario) -> object:
-    words = {
+def _resolve(move: PlanFields, plan: Plan, scenario: Scenario) -> PlanFields | None:
+    devices = {
         "devices_per_node": scenario.cluster.devices_per_node,
         "num_devices": scenario.cluster.num_devices,
-        "all_data_ranks": plan.dp * plan.cp,
     }
+    fields: PlanFields = {}
+    for name, value in move.items():
+        if value == ALL_DATA_RANKS:
+            continue
+        fields[name] = _figure(value, getattr(plan, name), devices)
+        if fields[name] is None:
+            return None
+    # How many data ranks there are depends on the degrees that the move changes, so they come first.
+    ranks = _data_ranks(fields, plan, scenario)
+    if ALL_DATA_RANKS in move.values() and ranks is None:
+        return None
+    return {name: ranks if value == ALL_DATA_RANKS else fields[name] for name, value in move.items()}
+
+
+def _data_ranks(fields: PlanFields, plan: Plan, scenario: Scenario) -> int | None:
+    """dp * cp of the changed plan; None if its other degrees do not divide the devices."""
+    tp, pp, cp = (int(fields.get(name) or getattr(plan, name)) for name in MODEL_PARALLEL)
+    if "dp" in fields:
+        return int(fields["dp"] or 1) * cp
+    ranks, left = divmod(scenario.cluster.num_devices, tp * pp * cp)
+    return None if left else ranks * cp
+
+
+def _figure(value: PlanValue, now: PlanValue, devices: Mapping[str, int]) -> PlanValue:
     if not isinstance(value, str):
         return value
-    if value in words:
-        return words[value]
+    if value in devices:
+        return devices[value]
     if isinstance(now, int) and value.startswith(("x", "/")) and value[1:].isdigit():
         factor = int(value[1:])
         return now * factor if value[0] == "x" else now // factor if now % factor == 0 else None
     return value
 
 
-def agrees(fields: Mapping[str, object], before: Plan, after: Mapping[str, object]) -> bool:
+def agrees(fields: PlanFields, before: Plan, after: Plan) -> bool:
     """Whether a proposal goes where the move points: each field of the move changes in its direction."""
     return bool(fields) and all(
-        _same_direction(getattr(before, name), wanted, after[name]) for name, wanted in fields.items()
+        _same_direction(getattr(before, name), wanted, getattr(after, name))
+        for name, wanted in fields.items()
     )
 
 
-def _same_direction(before: object, wanted: object, after: object) -> bool:
+def _same_direction(before: PlanValue, wanted: PlanValue, after: PlanValue) -> bool:
     if after == wanted:
         return before != wanted
     numbers = [v for v in (before, wanted, after) if isinstance(v, int | float) and not isinstance(v, bool)]
@@ -147,13 +171,11 @@ def _same_direction(before: object, wanted: object, after: object) -> bool:
 
 
 def supporting(
-    playbooks: Sequence[Mapping[str, Any]], before: Plan, after: Mapping[str, object], scenario: Scenario
-) -> list[dict[str, str]]:
+    playbooks: Sequence[Playbook], before: Plan, after: Plan, scenario: Scenario
+) -> list[Evidence]:
     """Evidence for a proposal: the playbooks whose moves it makes."""
     return [
-        {"kind": "knowledge", "ref": book["id"], "says": f"{book['title']}: {book['effect']}"}
+        Evidence(kind="knowledge", ref=book.id, says=f"{book.title}: {book.effect}")
         for book in playbooks
-        if any(
-            agrees(fields, before, after) for fields in resolve_moves(book.get("moves", []), before, scenario)
-        )
+        if any(agrees(fields, before, after) for fields in resolve_moves(book.moves, before, scenario))
     ]

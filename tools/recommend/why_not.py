@@ -7,61 +7,60 @@ import numpy as np
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError
+from tools.recommend.report import Binding, PlanFields, RejectedPlan
 from tools.recommend.words import changes, difference, short
-from tools.recommend.workload import Workload, narrowed
+from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import RECOMPUTES, Plan
 from tools.search.constraints import Constraints, parse_constraints
 from tools.search.search import Found, Progress, Search, count_changes
 from tools.search.space import decoded, table_of
 
-MOST = 6
+MAX_REJECTED = 6
 _SCALED = ("tp", "pp", "cp", "ep", "micro_batch_size", "vpp")
 """Fields of a plan whose half and double are neighbours."""
 
 
-def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[dict[str, object]]:
+def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[RejectedPlan]:
     """The winner's neighbours, those that would be faster first: an engineer's first questions."""
     legal = [plan for plan in _neighbours(workload, winner) if workload.objection(plan) is None]
     judged = [
         explain(workload, plan, winner, best, p)
         for plan, p in zip(legal, workload.predict(legal), strict=True)
     ]
-    judged.sort(key=lambda one: float(str(one["step_time_ratio"])))
-    return judged[:MOST]
+    judged.sort(key=lambda one: one.step_time_ratio or 0.0)
+    return judged[:MAX_REJECTED]
 
 
 def explain(
     workload: Workload, plan: Plan, winner: Plan, best: Prediction, prediction: Prediction
-) -> dict[str, object]:
+) -> RejectedPlan:
     """The binding constraint of a legal plan, with its margin."""
     ratio = prediction.step_time_s / best.step_time_s
     lacking = prediction.peak_memory_gib - workload.limit_gib
-    step = (
-        ", ".join(f"{c['field']} {c['from']} to {c['to']}" for c in changes(winner, plan)) or "the same plan"
-    )
+    step = ", ".join(f"{c.field} {c.from_} to {c.to}" for c in changes(winner, plan)) or "the same plan"
     pace = f"save {1 - ratio:.1%}" if ratio < 1 else f"cost {ratio - 1:.1%} more"
     forbidden = _forbidden(workload, plan)
+    binding: Binding
     if plan == winner:
         why, binding = "this is the plan that ASAP proposes first", "none"
     elif forbidden:
         why, binding = f"{step} would {pace} but {forbidden}", "constraint"
     elif lacking > 0:
         needs = f"needs {prediction.peak_memory_gib:.1f} GiB of {workload.limit_gib:.1f} usable"
-        why = f"{step} would {pace} but {needs}"
-        binding = "memory"
+        why, binding = f"{step} would {pace} but {needs}", "memory"
     elif ratio > 1:
         why, binding = f"{step} would {pace}: {difference(best, prediction)}", "time"
     else:
         why, binding = f"{step} would {pace}, inside the error of a comparison", "preference"
-    return {
-        "plan": plan.model_dump(),
-        "summary": short(plan),
-        "binding": binding,
-        "why": why,
-        "step_time_s": prediction.step_time_s,
-        "step_time_ratio": ratio,
-        "peak_memory_gib": prediction.peak_memory_gib,
-    }
+    return RejectedPlan(
+        plan=plan,
+        summary=short(plan),
+        binding=binding,
+        why=why,
+        step_time_s=prediction.step_time_s,
+        step_time_ratio=ratio,
+        peak_memory_gib=prediction.peak_memory_gib,
+    )
 
 
 def _forbidden(workload: Workload, plan: Plan) -> str | None:
@@ -82,18 +81,18 @@ def _forbidden(workload: Workload, plan: Plan) -> str | None:
     return f"it changes {made} fields and constraints.max_changes is {most}" if made > most else None
 
 
-def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> dict[str, object]:
-    """Any plan that the user asks about; an illegal one is told the framework's reason."""
+def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> RejectedPlan:
+    """Any plan that the user asks about; for an illegal one, the framework's reason."""
     reason = workload.objection(plan)
     if reason is not None:
-        return {"plan": plan.model_dump(), "summary": short(plan), "binding": "rule", "why": reason}
+        return RejectedPlan(plan=plan, summary=short(plan), binding="rule", why=reason)
     best, prediction = workload.predict([winner, plan])
     return explain(workload, plan, winner, best, prediction)
 
 
 def _neighbours(workload: Workload, plan: Plan) -> list[Plan]:
     """Plans one step away, data parallelism taking up the difference."""
-    updates: list[dict[str, object]] = [
+    updates: list[PlanFields] = [
         {name: getattr(plan, name) * up // down}
         for name in _SCALED
         for up, down in ((1, 2), (2, 1))
@@ -103,12 +102,12 @@ def _neighbours(workload: Workload, plan: Plan) -> list[Plan]:
     stages = [stage for stage in (1, 3) if stage != plan.zero_stage and ranks > 1]
     updates += [{"zero_stage": stage, "dp_shard": ranks} for stage in stages]
     updates += [{"recompute": name} for name in RECOMPUTES if name != plan.recompute]
-    found = (find_changed(workload, plan, update) for update in updates)
-    return list(dict.fromkeys(one for one in found if one is not None))
+    neighbours = (find_changed(workload, plan, update) for update in updates)
+    return list(dict.fromkeys(one for one in neighbours if one is not None))
 
 
-def find_changed(workload: Workload, plan: Plan, update: dict[str, object]) -> Plan | None:
-    """The plan with some fields replaced, where that divides the devices; what depends on them follows."""
+def find_changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan | None:
+    """The plan with some fields replaced, if that divides the devices; what depends on them follows."""
     values = {**plan.model_dump(), **update}
     devices = workload.scenario.cluster.num_devices
     other = values["tp"] * values["pp"] * values["cp"]
@@ -154,7 +153,7 @@ def infeasible(workload: Workload, progress: Progress | None = None) -> Infeasib
     plan = Plan.model_validate(decoded(found.front.plans, row))
     start = (
         f"no legal plan fits: the smallest ({short(plan)}) needs {least:.1f} GiB "
-        f"of {workload.limit_gib:.1f} usable a device"
+        f"of {workload.limit_gib:.1f} usable per device"
     )
     return InfeasibleError("; ".join([start, *_remedies(workload, progress)]))
 
@@ -180,7 +179,7 @@ def _remedies(workload: Workload, progress: Progress | None) -> list[str]:
     if constrained:
         fraction = workload.constraints.max_memory_fraction
         bare = Constraints(max_memory_fraction=fraction)
-        freed = replace(workload, constraints=narrowed(workload.scenario, bare))
+        freed = replace(workload, constraints=limit_to_expressible(workload.scenario, bare))
         if len(_search(freed, fraction, progress).best.step_time_s):
             return [f"without the constraints on {', '.join(constrained)} plans fit"]
     return [
@@ -199,8 +198,8 @@ def _more_devices(workload: Workload, progress: Progress | None) -> str:
         training = s.training.model_copy(update={"global_batch_size": batch})
         grown = replace(workload, scenario=s.model_copy(update={"cluster": cluster, "training": training}))
         if len(_search(grown, workload.constraints.max_memory_fraction, progress).best.step_time_s):
-            return f"{devices} devices (with the batch grown alike) would do"
-    return f"not even {devices} devices would do"
+            return f"{devices} devices (with the batch grown alike) would suffice"
+    return f"not even {devices} devices would suffice"
 
 
 def _search(workload: Workload, fraction: float, progress: Progress | None) -> Found:

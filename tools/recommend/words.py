@@ -4,12 +4,13 @@ import math
 from collections.abc import Mapping
 
 from tools.cost.predict import Prediction
+from tools.recommend.report import Change
 from tools.scenario import Plan
 
 DIGITS = 3
 
 
-def alike(*values: float) -> list[str]:
+def format_same_decimals(*values: float) -> list[str]:
     """Three digits of the largest, and as many decimals of the others: 0.0469 beside 2 is 0.05."""
     largest = max(map(abs, values))
     decimals = max(DIGITS - 1 - math.floor(math.log10(largest)), 0) if largest else 0
@@ -17,7 +18,7 @@ def alike(*values: float) -> list[str]:
 
 
 def span(start: float, end: float) -> str:
-    return " to ".join(alike(start, end))
+    return " to ".join(format_same_decimals(start, end))
 
 
 TERMS = {
@@ -35,9 +36,9 @@ TERMS = {
 SHOWN_SHARE = 0.005
 
 
-def changes(before: Plan, after: Plan) -> list[dict[str, object]]:
+def changes(before: Plan, after: Plan) -> list[Change]:
     return [
-        {"field": name, "from": getattr(before, name), "to": getattr(after, name)}
+        Change(field=name, from_=getattr(before, name), to=getattr(after, name))
         for name in Plan.model_fields
         if getattr(before, name) != getattr(after, name)
     ]
@@ -56,10 +57,10 @@ def short(plan: Plan) -> str:
 def difference(before: Prediction, after: Prediction) -> str:
     """Which terms shrink and which grow, largest first; those below half a percent are left out."""
     old, new = before.breakdown_s, after.breakdown_s
-    moved = sorted(TERMS, key=lambda term: -abs(new[term] - old[term]))
-    told = [term for term in moved if abs(new[term] - old[term]) > SHOWN_SHARE * before.step_time_s][:4]
-    shrinking = [_moved(term, old, new) for term in told if new[term] < old[term]]
-    growing = [_moved(term, old, new) for term in told if new[term] > old[term]]
+    by_size = sorted(TERMS, key=lambda term: -abs(new[term] - old[term]))
+    moved = [term for term in by_size if abs(new[term] - old[term]) > SHOWN_SHARE * before.step_time_s][:4]
+    shrinking = [_from_to(term, old, new) for term in moved if new[term] < old[term]]
+    growing = [_from_to(term, old, new) for term in moved if new[term] > old[term]]
     parts = (
         [f"{' and '.join(shrinking)} shrink" if len(shrinking) > 1 else f"{shrinking[0]} shrinks"]
         if shrinking
@@ -71,7 +72,7 @@ def difference(before: Prediction, after: Prediction) -> str:
     return "; ".join(parts) or "no term moves by more than half a percent of the step"
 
 
-def _moved(term: str, old: Mapping[str, float], new: Mapping[str, float]) -> str:
+def _from_to(term: str, old: Mapping[str, float], new: Mapping[str, float]) -> str:
     return f"{TERMS[term]} ({span(old[term], new[term])} s)"
 
 

@@ -5,6 +5,7 @@ Also which plans the framework's own configuration can express: others are not p
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import resolve
@@ -26,33 +27,38 @@ OWN_FORMATS = {
 """Frameworks that read a configuration which decides the whole plan; plain FSDP is a program's own code."""
 
 
-def narrowed(scenario: Scenario, constraints: Constraints) -> Constraints:
-    """The user's constraints and, for fields they leave open, the values that the configuration can say."""
+def limit_to_expressible(scenario: Scenario, constraints: Constraints) -> Constraints:
+    """The user's constraints, open fields limited to what the configuration can express."""
     if not _is_written(scenario):
         return constraints
     values = get_framework(scenario.training.framework).writable
     return replace(constraints, allowed={**values, **constraints.allowed})
 
 
-def find_unwritable(scenario: Scenario, plan: Plan) -> str | None:
-    """Why the framework's own configuration cannot say the plan, where that matters."""
-    return _unwritable(scenario, plan) if _is_written(scenario) else None
+def why_inexpressible(scenario: Scenario, plan: Plan) -> str | None:
+    """Why the framework's own configuration cannot express the plan, if that matters."""
+    return _why_not_written(scenario, plan) if _is_written(scenario) else None
 
 
 def _is_written(scenario: Scenario) -> bool:
-    return scenario.plan is None or _unwritable(scenario, scenario.plan) is None
+    return scenario.plan is None or _why_not_written(scenario, scenario.plan) is None
 
 
-def _unwritable(scenario: Scenario, plan: Plan) -> str | None:
+def _why_not_written(scenario: Scenario, plan: Plan) -> str | None:
     name = OWN_FORMATS.get(scenario.training.framework)
     if name is None:
         return None
     try:
         export_plan(scenario.model_copy(update={"plan": plan}), name)
     except InputError as error:
-        # A precision that the configuration lacks is no fault of the plan: all plans share it.
+        # All plans share the precision: if the configuration lacks it, that is no fault of the plan.
         return str(error) if error.field.startswith("plan.") else None
     return None
+
+
+class PredictedPlan(NamedTuple):
+    plan: Plan
+    prediction: Prediction
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,10 @@ class Workload:
     def predict(self, plans: Sequence[Plan]) -> list[Prediction]:
         return predict([self.with_plan(plan) for plan in plans], self.calibration)
 
-    def today(self) -> tuple[Plan, Prediction] | None:
-        """The plan that runs today, where the scenario has one, with its prediction."""
+    def today(self) -> PredictedPlan | None:
+        """The plan that runs today, if the scenario has one, with its prediction."""
         plan = self.scenario.plan
-        return (plan, self.predict([plan])[0]) if plan else None
+        return PredictedPlan(plan, self.predict([plan])[0]) if plan else None
 
     def refusal(self, plan: Plan) -> str | None:
         """Why the framework would refuse the plan, if it would."""
@@ -107,8 +113,8 @@ class Workload:
         return None
 
     def objection(self, plan: Plan) -> str | None:
-        """Why the plan is not proposed whatever its time: it is refused, or no configuration can say it."""
-        return self.refusal(plan) or find_unwritable(self.scenario, plan)
+        """Why the plan is not proposed whatever its time: it is refused, or cannot be configured."""
+        return self.refusal(plan) or why_inexpressible(self.scenario, plan)
 
     def costs(self, plans: PlanColumns, **factors: float) -> Costs:
         """Many plans at once; `factors` multiply figures of the device, by their names in `Inputs`."""

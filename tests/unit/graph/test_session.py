@@ -66,12 +66,12 @@ def test_every_step_of_the_coordinator_has_its_reason() -> None:
 
 @pytest.mark.parametrize("raw", [small(), small(plan=None)], ids=["today", "cold"])
 def test_the_rules_propose_what_the_search_alone_proposes(raw: dict[str, Any]) -> None:
-    alone: Any = optimize(parse_scenario(raw, need_plan=False))
+    alone = optimize(parse_scenario(raw, need_plan=False))
     told = report_of(raw)
-    assert [one["plan"] for one in told["proposals"]] == [one["plan"] for one in alone["proposals"]]
+    assert [one["plan"] for one in told["proposals"]] == [one.plan.model_dump() for one in alone.proposals]
     assert told.keys() >= CONTRACT_KEYS
     assert told["reasoner"] == "expert-rules"
-    assert told["diagnosis"]["bottleneck"] == alone["diagnosis"]["bottleneck"]
+    assert told["diagnosis"]["bottleneck"] == alone.diagnosis.bottleneck
 
 
 def test_every_number_is_verified_and_none_is_struck_from_the_rules_text() -> None:

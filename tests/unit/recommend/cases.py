@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.recommend.optimize import optimize
+from tools.recommend.report import Recommendation
 from tools.scenario import parse_scenario
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "llama-3.1-70b-64xh100.json"
@@ -50,10 +51,15 @@ def in_framework(raw: Raw, framework: str) -> Raw:
     return {name: part for name, part in changed.items() if part is not None}
 
 
-def report(raw: Raw) -> Any:  # noqa: ANN401 - a report is read like JSON
-    return _report(json.dumps(raw))
+def report(raw: Raw) -> Any:  # noqa: ANN401 - JSON
+    """As the command and the API print it."""
+    return recommendation(raw).model_dump(mode="json")
+
+
+def recommendation(raw: Raw) -> Recommendation:
+    return _recommendation(json.dumps(raw))
 
 
 @cache
-def _report(text: str) -> dict[str, object]:
+def _recommendation(text: str) -> Recommendation:
     return optimize(parse_scenario(json.loads(text), need_plan=False))

@@ -2,7 +2,6 @@
 
 import copy
 import re
-from typing import Any
 
 import pytest
 
@@ -31,9 +30,9 @@ def test_405b_on_8_devices_is_told_how_much_it_lacks_and_how_many_devices_would_
     needs, usable = (float(x) for x in re.findall(r"needs ([\d.]+) GiB of ([\d.]+) usable", says)[0])
     assert needs > 405e9 * 16 / 8 / 2**30 > usable
     assert usable == pytest.approx(0.92 * 79.1, abs=0.1)
-    devices = int(re.findall(r"(\d+) devices \(with the batch grown alike\) would do", says)[0])
-    enough: Any = optimize(parse_scenario(on_devices(LLAMA_405B, devices), need_plan=False))
-    assert enough["proposals"][0]["prediction"]["fits"]
+    devices = int(re.findall(r"(\d+) devices \(with the batch grown alike\) would suffice", says)[0])
+    enough = optimize(parse_scenario(on_devices(LLAMA_405B, devices), need_plan=False))
+    assert enough.proposals[0].prediction.fits
     assert "no legal plan fits" in refusal(on_devices(LLAMA_405B, devices // 2))
     assert "optimizer state" in says
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.recommend.cases import llama
+from tools.recommend.report import Evidence, PlanFields, Playbook
 from tools.recommend.situation import agrees, resolve_moves, supporting
 from tools.scenario import Plan, parse_scenario
 
@@ -20,6 +21,9 @@ TODAY: Plan = SCENARIO.plan
         ({"micro_batch_size": "x2"}, {"micro_batch_size": 2}),
         ({"tp": "devices_per_node"}, {"tp": 8}),
         ({"dp_shard": "all_data_ranks"}, {"dp_shard": TODAY.dp * TODAY.cp}),
+        ({"dp_shard": "all_data_ranks", "tp": "/2"}, {"dp_shard": 2 * TODAY.dp, "tp": TODAY.tp // 2}),
+        ({"cp": "x2", "dp_shard": "all_data_ranks"}, {"cp": 2, "dp_shard": TODAY.dp}),
+        ({"dp": 8, "dp_shard": "all_data_ranks"}, {"dp": 8, "dp_shard": 8}),
         ({"recompute": "selective", "zero_stage": 1}, {"recompute": "selective", "zero_stage": 1}),
     ],
 )
@@ -27,12 +31,19 @@ def test_a_move_becomes_figures_of_the_plan(move: dict[str, Any], fields: dict[s
     assert resolve_moves([move], TODAY, SCENARIO) == [fields]
 
 
+def test_sharding_over_all_data_ranks_of_a_plan_with_one_is_over_those_of_the_changed_plan() -> None:
+    """Defect 5: "dp 8, ZeRO 3 over 1"."""
+    alone = TODAY.model_copy(update={"tp": 8, "pp": 8, "dp": 1, "dp_shard": 1, "zero_stage": 0})
+    move: PlanFields = {"tp": "/8", "zero_stage": 3, "dp_shard": "all_data_ranks"}
+    assert resolve_moves([move], alone, SCENARIO) == [{"tp": 1, "zero_stage": 3, "dp_shard": 8}]
+
+
 def test_what_cannot_be_halved_is_left_out() -> None:
     assert resolve_moves([{"micro_batch_size": "/2"}], TODAY, SCENARIO) == []
 
 
 def test_a_proposal_agrees_with_a_move_in_its_direction_only() -> None:
-    after = {**TODAY.model_dump(), "tp": TODAY.tp // 4, "recompute": "none"}
+    after = TODAY.model_copy(update={"tp": TODAY.tp // 4, "recompute": "none"})
     assert agrees({"tp": TODAY.tp // 2}, TODAY, after)
     assert not agrees({"tp": TODAY.tp * 2}, TODAY, after)
     assert agrees({"recompute": "none"}, TODAY, after)
@@ -42,7 +53,9 @@ def test_a_proposal_agrees_with_a_move_in_its_direction_only() -> None:
 
 
 def test_a_supporting_playbook_is_evidence_with_its_effect() -> None:
-    book = {"id": "less-tp", "title": "Less tp", "effect": "10% here", "moves": [{"tp": "/2"}]}
-    after = {**TODAY.model_dump(), "tp": TODAY.tp // 2}
-    told = supporting([book, {**book, "id": "none", "moves": []}], TODAY, after, SCENARIO)
-    assert told == [{"kind": "knowledge", "ref": "less-tp", "says": "Less tp: 10% here"}]
+    texts = {"do": "halve it", "why": "less to send", "effect": "10% here"}
+    book = Playbook(id="less-tp", title="Less tp", **texts, risks=[], sources=[], moves=[{"tp": "/2"}])
+    other = book.model_copy(update={"id": "none", "moves": []})
+    after = TODAY.model_copy(update={"tp": TODAY.tp // 2})
+    evidence = supporting([book, other], TODAY, after, SCENARIO)
+    assert evidence == [Evidence(kind="knowledge", ref="less-tp", says="Less tp: 10% here")]

@@ -3,15 +3,17 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, report
+from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, recommendation, report
 from tools.cost.predict import predict
 from tools.recommend.choose import FAMILY
-from tools.recommend.words import TERMS, alike, span
+from tools.recommend.words import TERMS, format_same_decimals, span
 from tools.scenario import Facts, Plan, columns_of, legal_mask, parse_scenario
 
+TRACES = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
 PROPOSAL = {
     "rank", "plan", "prediction", "speedup", "speedup_low", "speedup_high", "changes", "rationale",
     "evidence", "risks", "measured",
@@ -113,7 +115,7 @@ def test_the_rationale_quotes_terms_of_the_two_breakdowns(raw: Raw) -> None:
             r"([a-zA-Z][a-z -]*?) \(([\d.e-]+) to ([\d.e-]+) s\)", one["rationale"]
         ):
             term = next(by_words[w] for w in by_words if words.lower().removeprefix("and ").endswith(w))
-            assert [old, new] == alike(before[term], after[term])
+            assert [old, new] == format_same_decimals(before[term], after[term])
             told += 1
     assert told >= len(found["proposals"])
 
@@ -291,3 +293,11 @@ def test_levers_beyond_the_contract_are_told_and_never_proposed() -> None:
     assert levers["precision fp8"]["throughput_ratio"] > 1.2
     assert levers["twice the global batch"]["throughput_ratio"] == pytest.approx(1.0, abs=0.05)
     assert all(one["prediction"]["mfu"] < 0.6 for one in found["proposals"])
+
+
+def test_a_scenario_with_traces_is_diagnosed_by_what_they_show() -> None:
+    found = recommendation(llama(traces=str(TRACES)))
+    profile = found.diagnosis.profile
+    assert profile is not None
+    assert found.diagnosis.bottleneck == profile.bottleneck
+    assert found.diagnosis.evidence[0].kind == "profile"

@@ -6,13 +6,13 @@ from tests.unit.recommend.cases import MIXTRAL, Raw, llama
 from tools.kb.conditions import FACTS
 from tools.recommend.diagnosis import read_profile
 from tools.recommend.optimize import workload_of
-from tools.recommend.situation import situation
+from tools.recommend.situation import Facts, situation
 from tools.scenario import parse_scenario
 
 TRACES = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
 
 
-def facts(raw: Raw, profiled: bool = False) -> dict[str, object]:
+def facts(raw: Raw, profiled: bool = False) -> Facts:
     workload = workload_of(parse_scenario(raw))
     assert workload.scenario.plan is not None
     prediction = workload.predict([workload.scenario.plan])[0]

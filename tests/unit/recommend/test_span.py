@@ -1,6 +1,6 @@
 import pytest
 
-from tools.recommend.words import alike, span
+from tools.recommend.words import format_same_decimals, span
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ def test_both_ends_of_a_range_have_the_same_decimals(start: float, end: float, s
 
 
 def test_a_figure_and_the_ends_of_its_interval_are_written_alike() -> None:
-    assert alike(9.812, 8.9, 10.94) == ["9.8", "8.9", "10.9"]
+    assert format_same_decimals(9.812, 8.9, 10.94) == ["9.8", "8.9", "10.9"]

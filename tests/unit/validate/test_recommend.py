@@ -25,9 +25,9 @@ def test_an_expert_who_takes_our_proposal_agrees_with_it(capsys: pytest.CaptureF
     experts: list[Measurement] = []
     for raw in (llama(), MIXTRAL):
         s = parse_scenario(raw | {"constraints": {"max_memory_fraction": 1.0}})
-        found: list[dict[str, object]] = optimize(s)["proposals"]
+        found = optimize(s).proposals
         experts.append(
-            measured(with_plan(s, found[1]["plan"]), 1.0, raw["training"]["framework"] + str(len(experts)))
+            measured(with_plan(s, found[1].plan), 1.0, raw["training"]["framework"] + str(len(experts)))
         )
     print_agreement([offer(expert) for expert in experts])
     out = capsys.readouterr().out
