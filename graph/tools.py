@@ -23,7 +23,7 @@ from tools.recommend.situation import situation
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario
-from tools.trace.profile import Profile
+from tools.trace.report import Profile
 from tools.trials.gate import compare
 from tools.trials.order import MeasuredPlan
 from tools.trials.steering import default_plan, is_settled, steered, with_recompute

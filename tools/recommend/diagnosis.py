@@ -13,8 +13,7 @@ from tools.recommend.report import CompetingCause, Diagnosis, Evidence, Numerics
 from tools.recommend.words import format_same_decimals
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, TrainingSpec
-from tools.trace.profile import Profile
-from tools.trace.report import analyse_folder
+from tools.trace.report import Profile, analyse_folder
 
 LOWER = ("fp8", "mxfp8", "nvfp4")
 

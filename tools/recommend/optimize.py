@@ -28,7 +28,7 @@ from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import parse_constraints
 from tools.search.search import Found, Search
-from tools.trace.profile import Profile
+from tools.trace.report import Profile
 
 Progress = Callable[[float], None]
 REASONER = "expert-rules"

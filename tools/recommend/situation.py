@@ -12,7 +12,7 @@ from tools.cost.sizes import total_parameters
 from tools.recommend.report import Evidence, PlanFields, PlanValue, Playbook
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
-from tools.trace.profile import Profile
+from tools.trace.report import Profile
 
 FactValue = str | int | float | bool | None
 Facts = dict[str, FactValue]
