@@ -1,7 +1,6 @@
-"""The terms of the breakdown on traces small enough to add up by hand."""
+"""Where a rank's time goes, on traces small enough to add up by hand; steps and warm-up."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.trace.breakdown import Breakdown, add_breakdowns, measure
+from tests.unit.trace.builders import host_event, kernel, launch, write
+from tools.trace.breakdown import (
+    Breakdown,
+    StepProfile,
+    add_breakdowns,
+    measure,
+    measure_steps,
+    occupy,
+    variation_ratio,
+)
 from tools.trace.classify import classify, load_patterns
 from tools.trace.kineto import read_kineto
 
-Make = Callable[..., dict[str, Any]]
 NCCL = "ncclDevKernel_AllReduce_Sum_f32"
 
 
@@ -22,70 +29,64 @@ def _measure(path: Path) -> Breakdown:
     return measure(classify(trace, load_patterns()), trace.launches)
 
 
-def test_overlap_is_zero_when_streams_are_serial(write_trace: Callable[..., Path], kernel: Make) -> None:
-    result = _measure(write_trace([kernel("gemm", 0, 10), kernel(NCCL, 10, 30, stream=9)]))
+def test_overlap_is_zero_when_streams_are_serial(tmp_path: Path) -> None:
+    result = _measure(write(tmp_path, [kernel("gemm", 0, 10), kernel(NCCL, 10, 30, stream=9)]))
     assert result.overlap_ratio == 0
     assert result.exposed_communication_ns == 30_000
 
 
-def test_hidden_communication_is_not_exposed(write_trace: Callable[..., Path], kernel: Make) -> None:
-    result = _measure(write_trace([kernel("gemm", 0, 40), kernel(NCCL, 10, 60, stream=9)]))
+def test_hidden_communication_is_not_exposed(tmp_path: Path) -> None:
+    result = _measure(write(tmp_path, [kernel("gemm", 0, 40), kernel(NCCL, 10, 60, stream=9)]))
     assert result.communication_ns == 60_000
     assert result.exposed_communication_ns == 30_000
     assert result.overlap_ratio == 0.5
 
 
-def test_copies_count_only_where_nothing_else_runs(write_trace: Callable[..., Path], kernel: Make) -> None:
+def test_copies_count_only_where_nothing_else_runs(tmp_path: Path) -> None:
     copy = kernel("Memcpy HtoD", 5, 15, stream=3) | {"cat": "gpu_memcpy"}
-    result = _measure(write_trace([kernel("gemm", 0, 10), copy]))
+    result = _measure(write(tmp_path, [kernel("gemm", 0, 10), copy]))
     assert result.memory_ns == 10_000
 
 
-def test_two_kernels_at_once_are_not_counted_twice(write_trace: Callable[..., Path], kernel: Make) -> None:
-    assert _measure(write_trace([kernel("a", 0, 10), kernel("b", 5, 10, stream=8)])).compute_ns == 15_000
+def test_two_kernels_at_once_are_not_counted_twice(tmp_path: Path) -> None:
+    assert _measure(write(tmp_path, [kernel("a", 0, 10), kernel("b", 5, 10, stream=8)])).compute_ns == 15_000
 
 
-def test_idle_before_a_late_launch_is_the_hosts(
-    write_trace: Callable[..., Path], kernel: Make, host_event: Make
-) -> None:
+def test_idle_before_a_late_launch_is_the_hosts(tmp_path: Path) -> None:
     events = [
-        host_event("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1),
+        launch(0, 1, 1),
         kernel("a", 2, 8, correlation=1),
-        host_event("cuda_runtime", "cudaLaunchKernel", 25, 5, correlation=2),
+        launch(25, 5, 2),
         kernel("b", 33, 7, correlation=2),
     ]
-    result = _measure(write_trace(events))
+    result = _measure(write(tmp_path, events))
     assert result.idle_ns == 23_000
     assert result.idle_host_ns == 20_000
     assert result.idle_waiting_ns == 3_000
 
 
-def test_idle_with_work_launched_early_is_waiting(
-    write_trace: Callable[..., Path], kernel: Make, host_event: Make
-) -> None:
+def test_idle_with_work_launched_early_is_waiting(tmp_path: Path) -> None:
     events = [
-        host_event("cuda_runtime", "cudaLaunchKernel", 0, 1, correlation=1),
-        host_event("cuda_runtime", "cudaLaunchKernel", 1, 1, correlation=2),
+        launch(0, 1, 1),
+        launch(1, 1, 2),
         kernel("a", 2, 8, correlation=1),
         kernel("b", 30, 5, correlation=2),
     ]
-    result = _measure(write_trace(events))
+    result = _measure(write(tmp_path, events))
     assert (result.idle_host_ns, result.idle_waiting_ns) == (0, 20_000)
 
 
-def test_idle_whose_launch_is_not_captured_is_unknown(write_trace: Callable[..., Path], kernel: Make) -> None:
-    result = _measure(write_trace([kernel("a", 0, 5), kernel("b", 9, 1, correlation=77)]))
+def test_idle_whose_launch_is_not_captured_is_unknown(tmp_path: Path) -> None:
+    result = _measure(write(tmp_path, [kernel("a", 0, 5), kernel("b", 9, 1, correlation=77)]))
     assert result.idle_unknown_ns == 4_000
 
 
-def test_a_trace_without_communication_has_no_overlap_ratio(
-    write_trace: Callable[..., Path], kernel: Make
-) -> None:
-    assert _measure(write_trace([kernel("a", 0, 5)])).as_microseconds().overlap_ratio is None
+def test_a_trace_without_communication_has_no_overlap_ratio(tmp_path: Path) -> None:
+    assert _measure(write(tmp_path, [kernel("a", 0, 5)])).as_microseconds().overlap_ratio is None
 
 
-def test_an_empty_trace_takes_no_time(write_trace: Callable[..., Path]) -> None:
-    assert _measure(write_trace([])) == Breakdown()
+def test_an_empty_trace_takes_no_time(tmp_path: Path) -> None:
+    assert _measure(write(tmp_path, [])) == Breakdown()
 
 
 def test_breakdowns_add_term_by_term() -> None:
@@ -119,3 +120,49 @@ def test_the_terms_always_add_up_to_the_total(
     assert parts == one.total_ns
     assert one.idle_ns == one.idle_host_ns + one.idle_waiting_ns + one.idle_unknown_ns
     assert one.exposed_communication_ns <= one.communication_ns
+
+
+def _steps(path: Path) -> list[StepProfile]:
+    trace = read_kineto(path)
+    work = classify(trace, load_patterns())
+    return measure_steps(trace, work, occupy(work, trace.launches))
+
+
+def _marked_run(lengths: list[int]) -> list[dict[str, Any]]:
+    """Each step launches one kernel at its mark; the device runs 50 microseconds behind."""
+    events, time = [], 0
+    for number, length in enumerate(lengths):
+        events += [
+            host_event("user_annotation", f"ProfilerStep#{number + 10}", time, length),
+            launch(time + 1, 2, number),
+            kernel("gemm", time + 50, length - 5, correlation=number),
+        ]
+        time += length
+    return events
+
+
+def test_steps_follow_the_device_not_the_host(tmp_path: Path) -> None:
+    steps = _steps(write(tmp_path, _marked_run([100, 100, 100])))
+    assert [step.number for step in steps] == [10, 11, 12]
+    assert [step.start_ns for step in steps] == [50_000, 150_000, 250_000]
+    assert [step.breakdown.compute_ns for step in steps] == [95_000, 95_000, 95_000]
+    assert [step.breakdown.total_ns for step in steps] == [100_000, 100_000, 95_000]
+
+
+def test_leading_long_steps_are_warm_up(tmp_path: Path) -> None:
+    steps = _steps(write(tmp_path, _marked_run([900, 400, 100, 100, 100, 100])))
+    assert [step.is_warm_up for step in steps] == [True, True, False, False, False, False]
+
+
+def test_a_late_long_step_is_variation_not_warm_up(tmp_path: Path) -> None:
+    steps = _steps(write(tmp_path, _marked_run([100, 100, 500, 100])))
+    assert not any(step.is_warm_up for step in steps)
+    assert (variation_ratio(steps) or 0) > 0.5
+
+
+def test_a_trace_without_marks_has_no_steps(tmp_path: Path) -> None:
+    assert _steps(write(tmp_path, [kernel("gemm", 0, 5)])) == []
+
+
+def test_one_step_has_no_variation() -> None:
+    assert variation_ratio([StepProfile(0, 0, Breakdown(total_ns=5))]) is None

@@ -1,11 +1,10 @@
 """Communication is recognised by name, process group, stream and the user's patterns."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.unit.trace.builders import host_event, kernel, write
 from tools.errors import InputError
 from tools.trace.classify import (
     COMMUNICATION,
@@ -18,8 +17,6 @@ from tools.trace.classify import (
     with_user_kernels,
 )
 from tools.trace.kineto import read_kineto
-
-Make = Callable[..., dict[str, Any]]
 
 
 def _classify(path: Path, patterns: CommunicationPatterns | None = None) -> Work:
@@ -38,49 +35,45 @@ def _classify(path: Path, patterns: CommunicationPatterns | None = None) -> Work
         "%all-gather-start.3",
     ],
 )
-def test_libraries_of_collectives_are_known_by_name(
-    write_trace: Callable[..., Path], kernel: Make, name: str
-) -> None:
-    assert _classify(write_trace([kernel(name, 0, 1)])).work_class.tolist() == [COMMUNICATION]
+def test_libraries_of_collectives_are_known_by_name(tmp_path: Path, name: str) -> None:
+    assert _classify(write(tmp_path, [kernel(name, 0, 1)])).work_class.tolist() == [COMMUNICATION]
 
 
 @pytest.mark.parametrize(
     "name", ["void at::native::reduce_kernel<512>", "ampere_gemm", "fusion.12", "sendmail"]
 )
-def test_other_kernels_compute(write_trace: Callable[..., Path], kernel: Make, name: str) -> None:
-    assert _classify(write_trace([kernel(name, 0, 1)])).work_class.tolist() == [COMPUTE]
+def test_other_kernels_compute(tmp_path: Path, name: str) -> None:
+    assert _classify(write(tmp_path, [kernel(name, 0, 1)])).work_class.tolist() == [COMPUTE]
 
 
-def test_a_process_group_makes_a_kernel_communicate(write_trace: Callable[..., Path], kernel: Make) -> None:
-    mine = kernel("my_kernel", 0, 1, **{"Process Group Name": "tp", "Collective name": "allreduce"})
-    assert _classify(write_trace([mine])).work_class.tolist() == [COMMUNICATION]
+def test_a_process_group_makes_a_kernel_communicate(tmp_path: Path) -> None:
+    mine = kernel("my_kernel", 0, 1, args={"Process Group Name": "tp", "Collective name": "allreduce"})
+    assert _classify(write(tmp_path, [mine])).work_class.tolist() == [COMMUNICATION]
 
 
-def test_a_copy_with_a_process_group_stays_a_copy(write_trace: Callable[..., Path], kernel: Make) -> None:
+def test_a_copy_with_a_process_group_stays_a_copy(tmp_path: Path) -> None:
     group = {"Process Group Name": "tp", "Collective name": "allgather"}
-    copy = kernel("Memcpy PtoP", 0, 5, stream=3, **group) | {"cat": "gpu_memcpy"}
-    assert _classify(write_trace([copy, kernel("gemm", 9, 3)])).work_class.tolist() == [MEMORY, COMPUTE]
+    copy = kernel("Memcpy PtoP", 0, 5, stream=3, args=group) | {"cat": "gpu_memcpy"}
+    assert _classify(write(tmp_path, [copy, kernel("gemm", 9, 3)])).work_class.tolist() == [MEMORY, COMPUTE]
 
 
-def test_an_unknown_kernel_on_a_stream_of_collectives_communicates(
-    write_trace: Callable[..., Path], kernel: Make
-) -> None:
+def test_an_unknown_kernel_on_a_stream_of_collectives_communicates(tmp_path: Path) -> None:
     known = [kernel("ncclDevKernel_AllGather", i * 10, 5, stream=20) for i in range(20)]
     events = [*known, kernel("my_push", 300, 5, stream=20), kernel("my_push", 400, 5, stream=7)]
-    assert _classify(write_trace(events)).work_class.tolist() == [COMMUNICATION] * 21 + [COMPUTE]
+    assert _classify(write(tmp_path, events)).work_class.tolist() == [COMMUNICATION] * 21 + [COMPUTE]
 
 
-def test_a_compute_kernel_on_a_stream_of_collectives_still_computes(
-    write_trace: Callable[..., Path], kernel: Make
-) -> None:
+def test_a_compute_kernel_on_a_stream_of_collectives_still_computes(tmp_path: Path) -> None:
     known = [kernel("ncclDevKernel_AllGather", i * 10, 5, stream=20) for i in range(20)]
     events = [*known, kernel("void at::native::vectorized_elementwise_kernel", 300, 5, stream=20)]
-    assert _classify(write_trace(events)).work_class.tolist()[-1] == COMPUTE
+    assert _classify(write(tmp_path, events)).work_class.tolist()[-1] == COMPUTE
 
 
-def test_the_users_own_pattern_counts(write_trace: Callable[..., Path], kernel: Make) -> None:
+def test_the_users_own_pattern_counts(tmp_path: Path) -> None:
     patterns = with_user_kernels(load_patterns(), ["^my_push"])
-    assert _classify(write_trace([kernel("my_push", 0, 1)]), patterns).work_class.tolist() == [COMMUNICATION]
+    assert _classify(write(tmp_path, [kernel("my_push", 0, 1)]), patterns).work_class.tolist() == [
+        COMMUNICATION
+    ]
 
 
 def test_a_pattern_that_is_no_regular_expression_is_the_users_error() -> None:
@@ -88,18 +81,14 @@ def test_a_pattern_that_is_no_regular_expression_is_the_users_error() -> None:
         with_user_kernels(load_patterns(), ["("])
 
 
-def test_gloo_spans_communicate_where_there_is_no_device(
-    write_trace: Callable[..., Path], host_event: Make
-) -> None:
+def test_gloo_spans_communicate_where_there_is_no_device(tmp_path: Path) -> None:
     events = [host_event("cpu_op", "aten::mm", 0, 5), host_event("user_annotation", "gloo:all_reduce", 5, 9)]
-    work = _classify(write_trace(events))
+    work = _classify(write(tmp_path, events))
     assert work.basis == "host"
     assert work.work_class.tolist() == [COMPUTE, COMMUNICATION]
 
 
-def test_an_op_around_a_wait_does_not_compute_and_the_ops_in_it_do(
-    write_trace: Callable[..., Path], host_event: Make
-) -> None:
+def test_an_op_around_a_wait_does_not_compute_and_the_ops_in_it_do(tmp_path: Path) -> None:
     """FSDP2 waits for its reduce-scatter inside an autograd node."""
     events = [
         host_event("cpu_op", "RegisterPostBackwardFunctionBackward", 0, 100),
@@ -108,7 +97,7 @@ def test_an_op_around_a_wait_does_not_compute_and_the_ops_in_it_do(
         host_event("cpu_op", "aten::mm", 200, 5),
         host_event("user_annotation", "gloo:all_reduce", 10, 80, thread=2),
     ]
-    work = _classify(write_trace(events))
+    work = _classify(write(tmp_path, events))
     spans = work.of_class(COMPUTE)
     assert spans.duration_ns.tolist() == [5_000, 5_000]
 

@@ -1,120 +1,96 @@
-"""Waiting told from transfer, bus bandwidth, and alignment over ranks."""
+"""Kind, group and size of one rank's collectives, and the time per group."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tools.hardware import get_device
-from tools.trace.alignment import align, bus_factor, summarise
-from tools.trace.breakdown import Breakdown
-from tools.trace.collectives import CollectiveEvent, count_elements
-from tools.trace.rank_profile import RankProfile
-
-MS = 1_000_000
+from tests.unit.trace.builders import collective, host_event, kernel, launch, profile_of
+from tools.trace.collectives import count_elements, time_exposed_kinds, time_groups
+from tools.trace.record import cover
 
 
-def _event(
-    start: int, end: int, size: int | None = 1000, ranks: tuple[int, ...] | None = None
-) -> CollectiveEvent:
-    return CollectiveEvent("all_reduce", None, ranks, 2, size, start, end, 0, 0, 0)
+def test_a_kernels_own_arguments_come_first(tmp_path: Path) -> None:
+    args = {
+        "Collective name": "_allgather_base",
+        "In msg nelems": 100,
+        "Out msg nelems": 800,
+        "Group size": 8,
+        "dtype": "BFloat16",
+        "Process Group Name": "3",
+        "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+    }
+    (one,) = profile_of(tmp_path, [kernel("ncclDevKernel_AllGather_RING_LL", 0, 10, args=args)]).collectives
+    assert (one.kind, one.group, one.group_size, one.message_bytes) == ("all_gather", "3", 8, 1600)
+    assert one.ranks == tuple(range(8))
 
 
-def _rank(rank: int, events: list[CollectiveEvent]) -> RankProfile:
-    return RankProfile(file="f", rank=rank, basis="device", breakdown=Breakdown(), collectives=events)
+def test_a_size_that_no_memory_holds_is_not_told(tmp_path: Path) -> None:
+    args = {"Collective name": "allgather", "In msg nelems": 2**60, "Group size": 2**60, "dtype": "Float"}
+    (one,) = profile_of(tmp_path, [kernel("ncclDevKernel_AllGather_RING_LL", 0, 10, args=args)]).collectives
+    assert one.message_bytes is None
 
 
-def test_the_last_to_arrive_shows_the_transfer_and_the_others_wait() -> None:
-    early = _rank(0, [_event(0, 10 * MS), _event(20 * MS, 25 * MS)])
-    late = _rank(1, [_event(8 * MS, 10 * MS), _event(21 * MS, 25 * MS)])
-    (one,) = align([early, late])
-    assert one.transfer_ns.tolist() == [2 * MS, 4 * MS]
-    assert np.asarray(one.waiting_ns).tolist() == [[8 * MS, 1 * MS], [0, 0]]
-    (entry,) = summarise([one])
-    assert entry.transfer_us == 6000
-    assert entry.waiting_us == 4500
-    assert entry.time_us == entry.transfer_us + entry.waiting_us
+def test_the_launching_op_gives_shapes_where_the_kernel_has_none(tmp_path: Path) -> None:
+    shapes = {"Input Dims": [[[4, 2048, 4096]], []], "Input type": ["TensorList", "Scalar"]}
+    events = [
+        host_event("cpu_op", "record_param_comms", 0, 20, args=shapes),
+        host_event("user_annotation", "nccl:all_reduce", 2, 15),
+        launch(5, 3, 1),
+        kernel("ncclDevKernel_AllReduce_Sum_f16_RING_LL", 30, 10, stream=9, correlation=1),
+    ]
+    (one,) = profile_of(tmp_path, events, distributedInfo={"rank": 0, "world_size": 8}).collectives
+    assert (one.kind, one.message_bytes, one.group_size) == ("all_reduce", 4 * 2048 * 4096 * 2, 8)
 
 
-def test_clocks_that_differ_by_a_constant_do_not_matter() -> None:
-    shift = 7_000 * MS
-    early = _rank(0, [_event(0, 10 * MS), _event(20 * MS, 25 * MS)])
-    late = _rank(1, [_event(8 * MS + shift, 10 * MS + shift), _event(21 * MS + shift, 25 * MS + shift)])
-    (one,) = align([early, late])
-    assert one.transfer_ns.tolist() == [2 * MS, 4 * MS]
+def test_the_annotation_names_the_kind_that_a_kernel_hides(tmp_path: Path) -> None:
+    events = [
+        host_event("user_annotation", "nccl:all_to_all", 2, 15),
+        launch(5, 3, 1),
+        kernel("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", 30, 10, stream=9, correlation=1),
+    ]
+    (one,) = profile_of(tmp_path, events).collectives
+    assert one.kind == "all_to_all"
 
 
-def test_traces_of_different_runs_are_not_aligned() -> None:
-    one = _rank(0, [_event(i * 100 * MS, i * 100 * MS + MS) for i in range(6)])
-    other = _rank(1, [_event(i * 170 * MS, i * 170 * MS + MS) for i in range(6)])
-    assert all(group.waiting_ns is None for group in align([one, other]))
+def test_gloo_spans_carry_their_dims(tmp_path: Path) -> None:
+    span = host_event(
+        "user_annotation", "gloo:all_reduce", 10, 5, args={"Input Dims": [[1000]], "Input type": ["float"]}
+    )
+    (one,) = profile_of(tmp_path, [host_event("cpu_op", "aten::mm", 0, 5), span]).collectives
+    assert (one.kind, one.message_bytes) == ("all_reduce", 4000)
 
 
-def test_one_rank_alone_cannot_tell_waiting() -> None:
-    (entry,) = summarise(align([_rank(0, [_event(0, 5 * MS)])]))
-    assert entry.waiting_us is None
-    assert entry.transfer_is_upper_bound
+def test_what_the_rank_did_before_a_collective_is_kept(tmp_path: Path) -> None:
+    events = [
+        kernel("ncclDevKernel_AllReduce", 0, 10, stream=9),
+        kernel("gemm", 12, 20),
+        host_event("user_annotation", "enumerate(DataLoader)#next", 33, 4),
+        launch(40, 5, 1),
+        kernel("ncclDevKernel_AllReduce", 45, 10, stream=9, correlation=1),
+    ]
+    _, second = profile_of(tmp_path, events).collectives
+    assert second.before_compute_ns == 20_000
+    assert second.before_host_ns == 13_000
+    assert second.before_loader_ns == 4_000
 
 
-def test_a_trace_cut_at_the_front_is_aligned_at_the_end() -> None:
-    gaps = [0, 7, 19, 23, 41]
-    full = _rank(0, [_event(gap * MS, gap * MS + 2 * MS) for gap in gaps])
-    cut = _rank(1, [_event(gap * MS + MS, gap * MS + 2 * MS) for gap in gaps[2:]])
-    (one,) = align([full, cut])
-    assert one.transfer_ns.tolist() == [MS] * 3
+COMPUTE = cover(np.array([0, 100]), np.array([50, 150]))
 
 
-def test_groups_with_different_ranks_stay_apart() -> None:
-    events = [_event(0, MS, ranks=(0, 1)), _event(5 * MS, 6 * MS, ranks=(0, 2))]
-    assert sorted(one.group for one in align([_rank(0, events)])) == ["ranks 0,1", "ranks 0,2"]
+def test_each_group_has_its_own_time_and_exposure() -> None:
+    events = [collective(40, 60, (0, 1)), collective(60, 110, (0, 2)), collective(110, 120, (0, 1))]
+    found = {one.ranks: (one.time_ns, one.exposed_ns) for one in time_groups(events, COMPUTE)}
+    assert found == {(0, 1): (30, 10), (0, 2): (50, 40)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "factor"),
-    [
-        ("all_reduce", 1.75),
-        ("all_gather", 0.875),
-        ("reduce_scatter", 0.875),
-        ("all_to_all", 0.875),
-        ("broadcast", 1),
-    ],
-)
-def test_bus_factors_are_those_of_nccl_tests(kind: str, factor: float) -> None:
-    assert bus_factor(kind, 8) == factor
+def test_a_kind_counts_time_shared_by_two_groups_once() -> None:
+    events = [collective(50, 80, (0, 1), kind="send_recv"), collective(60, 90, (0, 2), kind="send_recv")]
+    assert time_exposed_kinds(events, COMPUTE) == {"send_recv": 40}
 
 
-def test_bus_bandwidth_is_true_gigabytes_per_second() -> None:
-    events = [CollectiveEvent("all_reduce", None, None, 2, 10**9, 0, 10 * MS, 0, 0, 0)]
-    (entry,) = summarise(align([_rank(0, events)]))
-    assert entry.bus_bandwidth_gbytes_per_s == pytest.approx(100.0)
-    assert entry.link_gbytes_per_s is None
-
-
-@pytest.mark.parametrize(
-    ("ranks", "group_size", "inside"),
-    [
-        ((0, 1), 2, True),
-        ((8, 9, 10), 3, True),
-        ((0, 8), 2, False),
-        ((7, 8), 2, False),
-        (None, 8, True),
-        (None, 16, False),
-        (None, None, True),
-    ],
-)
-def test_a_group_is_set_beside_the_link_that_it_crosses(
-    ranks: tuple[int, ...] | None, group_size: int | None, inside: bool
-) -> None:
-    """However many ranks the whole job has."""
-    device = get_device("a100-sxm-80gb")
-    event = CollectiveEvent("all_reduce", None, ranks, group_size, 10**6, 0, MS, 0, 0, 0)
-    (entry,) = summarise(align([_rank(0, [event])]), device)
-    link = device.intra_node_bytes_per_s if inside else device.inter_node_bytes_per_s
-    assert entry.link_gbytes_per_s == link / 1e9
-
-
-def test_no_size_gives_no_bandwidth() -> None:
-    (entry,) = summarise(align([_rank(0, [_event(0, MS, size=None)])]))
-    assert entry.bus_bandwidth_gbytes_per_s is None
-    assert entry.message_bytes is None
+def test_no_collectives_are_no_groups() -> None:
+    assert time_groups([], COMPUTE) == []
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 """One cause with its weight, and a confidence that falls when data is thin."""
 
-from typing import Any
-
 import pytest
 
+from tests.unit.trace.builders import MS, collective, rank_profile
 from tools.trace.breakdown import Breakdown, StepProfile
-from tools.trace.collectives import CollectiveEvent
 from tools.trace.diagnosis import ProfileDiagnosis
 from tools.trace.folder import FolderProfile, UnreadableFile
 from tools.trace.rank_profile import RankProfile
 from tools.trace.report import build_report
 from tools.trace.roofline import RoofPoint
-
-MS = 1_000_000
 
 
 def _terms(**times: int) -> Breakdown:
@@ -20,10 +16,8 @@ def _terms(**times: int) -> Breakdown:
 
 
 def _profile(rank: int = 0, steps: int = 3, terms: Breakdown | None = None, **more: object) -> RankProfile:
-    terms = terms or _terms(compute=100 * MS)
-    each = [StepProfile(number, 0, terms) for number in range(steps)]
-    settings: dict[str, Any] = {"matrix_kernel_ns": 100, "other_kernel_ns": 0, "world_size": 1, **more}
-    return RankProfile(file="rank.json", rank=rank, basis="device", breakdown=terms, steps=each, **settings)
+    settings = {"matrix_kernel_ns": 100, "world_size": 1, **more}
+    return rank_profile(rank, terms or _terms(compute=100 * MS), steps=steps, **settings)
 
 
 def _diagnose(*profiles: RankProfile, unreadable: int = 0) -> ProfileDiagnosis:
@@ -57,7 +51,7 @@ def test_exposed_communication_is_the_cause_when_it_is_largest() -> None:
 
 def test_send_and_receive_between_stages_is_the_pipelines() -> None:
     terms = Breakdown(compute_ns=40, communication_ns=60, exposed_communication_ns=60, total_ns=100)
-    events = [CollectiveEvent("send_recv", None, None, 2, 10, 0, 60, 0, 0, 0)]
+    events = [collective(0, 60, kind="send_recv")]
     stages = [
         _profile(rank, terms=terms, collectives=events, exposed_by_kind_ns={"send_recv": 60}, world_size=2)
         for rank in range(2)

@@ -1,12 +1,11 @@
 """Folders: which files, which rank each is, what is unreadable, and summaries."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.unit.trace.builders import host_event, kernel, launch, shapes, write
 from tools.errors import InputError
 from tools.hardware import get_device
 from tools.trace import folder as folder_module
@@ -14,14 +13,10 @@ from tools.trace.classify import load_patterns
 from tools.trace.folder import find_trace_files, profile_file, profile_folder, write_summary
 from tools.trace.kineto import find_rank_in_name
 
-Make = Callable[..., dict[str, Any]]
 
-
-def test_an_unreadable_rank_is_listed_and_the_others_are_analysed(
-    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
-) -> None:
-    write_trace([kernel("gemm", 0, 5)], "rank0.json")
-    write_trace([kernel("gemm", 0, 7)], "rank1.json.gz")
+def test_an_unreadable_rank_is_listed_and_the_others_are_analysed(tmp_path: Path) -> None:
+    write(tmp_path, [kernel("gemm", 0, 5)], "rank0.json")
+    write(tmp_path, [kernel("gemm", 0, 7)], "rank1.json.gz")
     (tmp_path / "rank2.json.gz").write_bytes(b"\x1f\x8bbroken")
     result = profile_folder(tmp_path)
     assert [rank.rank for rank in result.ranks] == [0, 1]
@@ -29,19 +24,15 @@ def test_an_unreadable_rank_is_listed_and_the_others_are_analysed(
     assert "gzip" in result.unreadable[0].reason
 
 
-def test_the_rank_comes_from_the_metadata_before_the_name(
-    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
-) -> None:
-    write_trace([kernel("gemm", 0, 5)], "rank0.json", distributedInfo={"rank": 5})
+def test_the_rank_comes_from_the_metadata_before_the_name(tmp_path: Path) -> None:
+    write(tmp_path, [kernel("gemm", 0, 5)], "rank0.json", distributedInfo={"rank": 5})
     (rank,) = profile_folder(tmp_path).ranks
     assert (rank.rank, rank.rank_source) == (5, "distributedInfo")
 
 
-def test_files_without_a_rank_are_numbered_by_order(
-    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
-) -> None:
+def test_files_without_a_rank_are_numbered_by_order(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
-        write_trace([kernel("gemm", 0, 5)], name)
+        write(tmp_path, [kernel("gemm", 0, 5)], name)
     ranks = profile_folder(tmp_path).ranks
     assert [(rank.file, rank.rank, rank.rank_source) for rank in ranks] == [
         ("a.json", 0, "order"),
@@ -49,11 +40,9 @@ def test_files_without_a_rank_are_numbered_by_order(
     ]
 
 
-def test_two_files_of_one_rank_do_not_hide_each_other(
-    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
-) -> None:
+def test_two_files_of_one_rank_do_not_hide_each_other(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
-        write_trace([kernel("gemm", 0, 5)], name, distributedInfo={"rank": 0})
+        write(tmp_path, [kernel("gemm", 0, 5)], name, distributedInfo={"rank": 0})
     ranks = profile_folder(tmp_path).ranks
     assert [rank.rank for rank in ranks] == [0, 1]
     assert "another file is rank 0" in ranks[1].notes[0]
@@ -74,14 +63,12 @@ def test_ranks_in_file_names(name: str, rank: int | None) -> None:
     assert find_rank_in_name(name) == rank
 
 
-def test_sub_folders_are_searched_only_when_the_folder_has_no_trace(
-    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path
-) -> None:
+def test_sub_folders_are_searched_only_when_the_folder_has_no_trace(tmp_path: Path) -> None:
     inner = tmp_path / "plugins"
     inner.mkdir()
     (inner / "rank0.json").write_text("{}")
     assert [path.parent.name for path in find_trace_files(tmp_path)] == ["plugins"]
-    write_trace([], "rank9.json")
+    write(tmp_path, [], "rank9.json")
     assert [path.name for path in find_trace_files(tmp_path)] == ["rank9.json"]
 
 
@@ -91,11 +78,9 @@ def test_a_folder_without_traces_is_the_users_error(tmp_path: Path, name: str) -
         find_trace_files(tmp_path / name)
 
 
-def test_processes_give_the_same_profiles_as_one(
-    write_trace: Callable[..., Path], kernel: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_give_the_same_profiles_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(3):
-        write_trace([kernel("gemm", 0, 5 + rank)], f"rank{rank}.json")
+        write(tmp_path, [kernel("gemm", 0, 5 + rank)], f"rank{rank}.json")
     alone = profile_folder(tmp_path)
     monkeypatch.setattr(folder_module, "_PARALLEL_FROM_BYTES", 0)
     seen: list[tuple[int, int]] = []
@@ -104,15 +89,13 @@ def test_processes_give_the_same_profiles_as_one(
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_summary_is_read_as_the_profile_it_was(
-    write_trace: Callable[..., Path], kernel: Make, host_event: Make, tmp_path: Path
-) -> None:
+def test_a_summary_is_read_as_the_profile_it_was(tmp_path: Path) -> None:
     events = [
         host_event("user_annotation", "ProfilerStep#1", 0, 50),
         kernel("gemm", 0, 5),
         kernel("ncclDevKernel_AllReduce_Sum_f32", 9, 5, stream=9),
     ]
-    profile = profile_file(write_trace(events), load_patterns())
+    profile = profile_file(write(tmp_path, events), load_patterns())
     path = tmp_path / "rank0.summary.json"
     write_summary(profile, path)
     again = profile_file(path, load_patterns())
@@ -137,24 +120,18 @@ def test_a_broken_summary_is_unreadable(tmp_path: Path) -> None:
     ],
 )
 def test_a_summary_with_figures_that_no_rank_has_is_unreadable(
-    write_trace: Callable[..., Path],
-    kernel: Make,
-    host_event: Make,
-    tmp_path: Path,
-    part: str,
-    field: str | int,
-    value: float,
+    tmp_path: Path, part: str, field: str | int, value: float
 ) -> None:
-    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    dims = shapes([64, 64], [64, 64])
     events = [
-        host_event("cpu_op", "aten::mm", 0, 50, **shapes),
-        host_event("cuda_runtime", "cudaLaunchKernel", 5, 3, correlation=1),
+        host_event("cpu_op", "aten::mm", 0, 50, args=dims),
+        launch(5, 3, 1),
         kernel("gemm", 60, 5, correlation=1),
         kernel("ncclDevKernel_AllReduce_Sum_f32", 70, 5, stream=9),
     ]
     path = tmp_path / "summaries" / "rank0.summary.json"
     path.parent.mkdir()
-    write_summary(profile_file(write_trace(events), load_patterns(), get_device("h100")), path)
+    write_summary(profile_file(write(tmp_path, events), load_patterns(), get_device("h100")), path)
     assert profile_folder(path.parent).unreadable == []
     content = json.loads(path.read_text())
     content[part][0][field] = value
@@ -162,13 +139,11 @@ def test_a_summary_with_figures_that_no_rank_has_is_unreadable(
     assert "not a rank summary" in profile_folder(path.parent).unreadable[0].reason
 
 
-def test_a_summary_gets_the_roof_of_the_device_that_is_named(
-    write_trace: Callable[..., Path], host_event: Make, tmp_path: Path
-) -> None:
-    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
-    events = [host_event("cpu_op", "aten::mm", 0, 50, **shapes)]
+def test_a_summary_gets_the_roof_of_the_device_that_is_named(tmp_path: Path) -> None:
+    dims = shapes([64, 64], [64, 64])
+    events = [host_event("cpu_op", "aten::mm", 0, 50, args=dims)]
     path = tmp_path / "rank0.summary.json"
-    write_summary(profile_file(write_trace(events), load_patterns()), path)
+    write_summary(profile_file(write(tmp_path, events), load_patterns()), path)
     assert profile_file(path, load_patterns()).roofline[0].peak_flops_per_s is None
     device = get_device("cpu")
     (point,) = profile_file(path, load_patterns(), device).roofline

@@ -1,29 +1,17 @@
-"""A measured step in the prediction's terms."""
+"""A measured step in the cost model's terms, and the parallel axis of each collective."""
+
+from typing import Any
 
 import pytest
 
-from tools.scenario import Plan
+from tests.unit.trace.builders import collective, plan, rank_profile
 from tools.trace.alignment import align
-from tools.trace.breakdown import Breakdown, StepProfile
-from tools.trace.collectives import CollectiveEvent, GroupTime
+from tools.trace.breakdown import Breakdown
+from tools.trace.collectives import GroupTime
 from tools.trace.rank_profile import RankProfile
-from tools.trace.terms import measure_terms
+from tools.trace.terms import find_axis, measure_terms
 
-PLAN = Plan(
-    tp=2,
-    pp=1,
-    vpp=1,
-    cp=1,
-    ep=1,
-    etp=1,
-    dp=2,
-    dp_shard=2,
-    zero_stage=1,
-    micro_batch_size=1,
-    sequence_parallel=False,
-    recompute=None,
-    schedule="1f1b",
-)
+PLAN = plan(tp=2, dp=2, dp_shard=2)
 STEP = Breakdown(
     compute_ns=600,
     communication_ns=400,
@@ -38,25 +26,9 @@ GROUPS = [
 ]
 
 
-def _profile(
-    rank: int = 0,
-    steps: int = 2,
-    optimizer_ns: int | None = 120,
-    groups: list[GroupTime] | None = None,
-    collectives: list[CollectiveEvent] | None = None,
-) -> RankProfile:
-    return RankProfile(
-        file="f",
-        rank=rank,
-        basis="device",
-        breakdown=STEP,
-        steps=[StepProfile(number, number * 1000, STEP) for number in range(steps)],
-        matrix_kernel_ns=800,
-        other_kernel_ns=400,
-        optimizer_kernel_ns=optimizer_ns,
-        group_times=GROUPS if groups is None else groups,
-        collectives=collectives or [],
-    )
+def _profile(rank: int = 0, steps: int = 2, **more: Any) -> RankProfile:  # noqa: ANN401 - any field
+    kernels = {"matrix_kernel_ns": 800, "other_kernel_ns": 400, "optimizer_kernel_ns": 120}
+    return rank_profile(rank, STEP, steps=steps, **{"group_times": GROUPS, **kernels, **more})
 
 
 def test_the_terms_are_those_of_one_step_and_add_up_to_it() -> None:
@@ -76,7 +48,7 @@ def test_the_terms_are_those_of_one_step_and_add_up_to_it() -> None:
 
 
 def test_without_marks_the_optimizer_is_memory_bound_work() -> None:
-    terms_s = measure_terms([_profile(optimizer_ns=None)], [], PLAN).terms_s
+    terms_s = measure_terms([_profile(optimizer_kernel_ns=None)], [], PLAN).terms_s
     assert "optimizer" not in terms_s
     assert terms_s["memory_bound_ops"] == pytest.approx(250e-9)
 
@@ -88,21 +60,71 @@ def test_without_steps_the_whole_trace_counts() -> None:
 
 
 def test_collectives_that_are_not_listed_fit_no_axis() -> None:
-    terms_s = measure_terms([_profile(groups=[])], [], PLAN).terms_s
+    terms_s = measure_terms([_profile(group_times=[])], [], PLAN).terms_s
     assert terms_s["other_comm_exposed"] == pytest.approx(200e-9)
 
 
 def test_waiting_for_a_late_rank_is_no_communication() -> None:
-    def event(start_ns: int) -> CollectiveEvent:
-        return CollectiveEvent("all_reduce", "tp", (0, 1), 2, 8, start_ns, 400, 0, 0, 0)
-
     groups = [GroupTime("all_reduce", "ranks 0,1", "tp", (0, 1), 400, 200)]
     early, late = (
-        _profile(0, 1, groups=groups, collectives=[event(0)]),
-        _profile(1, 1, groups=groups, collectives=[event(300)]),
+        _profile(rank, 1, group_times=groups, collectives=[collective(start_ns, 400, (0, 1))])
+        for rank, start_ns in ((0, 0), (1, 300))
     )
     measured = measure_terms([early, late], align([early, late]), PLAN)
     # rank 0 is in the collective four times as long as its transfer takes; rank 1 waits for nobody
     assert measured.waiting_s == pytest.approx(200e-9 * 0.75 / 2)
     assert measured.terms_s["host_and_other"] == pytest.approx(150e-9 + measured.waiting_s)
     assert measured.step_time_s == pytest.approx(1000e-9)
+
+
+def _group(kind: str = "all_reduce", ranks: tuple[int, ...] | None = None) -> GroupTime:
+    return GroupTime(kind, "key", None, ranks, 1, 1)
+
+
+def test_the_only_axis_needs_no_hint() -> None:
+    assert find_axis(_group(), "", plan(dp=2)) == "dp"
+    assert find_axis(_group(), "default_pg", plan(tp=8)) == "tp"
+
+
+@pytest.mark.parametrize(
+    ("description", "axis"),
+    [
+        ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
+        ("DATA_PARALLEL_GROUP_WITH_CP", "dp"),
+        ("CONTEXT_PARALLEL_GROUP", "cp"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
+        ("EXPERT_DATA_PARALLEL_GROUP", "dp"),
+        ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
+        ("mesh_tp", "tp"),
+        ("mesh_dp_shard_cp", "dp"),
+        ("mesh_fsdp", "dp"),
+        ("pp", "pp"),
+    ],
+)
+def test_a_description_of_the_group_decides(description: str, axis: str) -> None:
+    assert find_axis(_group(), description, plan(tp=2, pp=2, cp=2, dp=4, ep=2)) == axis
+
+
+def test_send_and_receive_serve_the_pipeline_or_the_ring() -> None:
+    assert find_axis(_group("send_recv"), "", plan(pp=2, dp=4)) == "pp"
+    assert find_axis(_group("send_recv"), "", plan(cp=2, dp=4)) == "cp"
+
+
+def test_all_to_all_serves_the_experts() -> None:
+    assert find_axis(_group("all_to_all"), "", plan(dp=8, ep=8)) == "ep"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "axis"),
+    [((0, 1), "tp"), ((4, 5), "tp"), ((0, 2, 4, 6), "dp"), ((1, 9), "pp"), ((0, 3), "other")],
+)
+def test_ranks_are_ordered_tensor_data_pipeline(ranks: tuple[int, ...], axis: str) -> None:
+    assert find_axis(_group(ranks=ranks), "", plan(tp=2, dp=4, pp=2)) == axis
+
+
+def test_a_group_that_fits_two_axes_is_not_guessed() -> None:
+    assert find_axis(_group(ranks=(0, 1)), "", plan(tp=2, ep=2, dp=4)) == "other"
+
+
+def test_nothing_told_is_other() -> None:
+    assert find_axis(_group(), "", plan(tp=2, dp=4)) == "other"

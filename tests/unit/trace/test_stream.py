@@ -1,5 +1,6 @@
-"""The event array in batches: any writer's layout, any place of the cut, and what is refused."""
+"""Trace JSON as batches of events: any layout and cut, gzip and its limits, and what is refused."""
 
+import gzip
 import json
 import time
 from pathlib import Path
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from tools.trace import stream as batches
 from tools.trace.record import UnreadableTraceError
-from tools.trace.stream import EventStream, ReadLimits, open_json
+from tools.trace.stream import (
+    EventStream,
+    ReadLimits,
+    find_array_end,
+    find_last_element_end,
+    open_json,
+    scan_depth,
+)
 
 
 def _read(path: Path) -> tuple[list[str], EventStream]:
@@ -129,3 +137,93 @@ def test_many_such_keys_take_no_time(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTraceError, match="no traceEvents"):
         _read(_write(tmp_path, text))
     assert time.process_time() - before_s < 10
+
+
+def _read_bytes(path: Path, limits: ReadLimits | None = None, size: int = 1 << 20) -> bytes:
+    buffer, parts = bytearray(size), []
+    with open_json(path, limits or ReadLimits()) as source:
+        while count := source.fill(memoryview(buffer)):
+            parts.append(bytes(buffer[:count]))
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_content_not_name_says_what_is_gzip(tmp_path: Path, name: str, packed: bool) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"[1]" * 1000) if packed else b"[1]" * 1000)
+    assert _read_bytes(path, size=64) == b"[1]" * 1000
+
+
+def test_several_gzip_members_are_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b"ab") + gzip.compress(b"cd"))
+    assert _read_bytes(path) == b"abcd"
+
+
+def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(bytes(range(256)) * 100)[:-20])
+    with pytest.raises(UnreadableTraceError, match="truncated"):
+        _read_bytes(path)
+
+
+def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
+    content = bytearray(gzip.compress(bytes(range(256)) * 100))
+    content[-6] ^= 0xFF
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableTraceError, match="damaged"):
+        _read_bytes(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableTraceError, match="cannot be opened"):
+        _read_bytes(tmp_path / "absent.json")
+
+
+def test_a_ratio_no_trace_has_is_a_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b" " * 5_000_000))
+    with pytest.raises(UnreadableTraceError, match="bomb"):
+        _read_bytes(path, ReadLimits(expansion_free_bytes=1 << 20))
+
+
+def test_more_json_than_allowed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(b" " * 3000)
+    with pytest.raises(UnreadableTraceError, match="GiB of JSON"):
+        _read_bytes(path, ReadLimits(max_json_bytes=1000), size=100)
+
+
+_VALUES = st.recursive(
+    st.one_of(st.integers(), st.text(alphabet='ab"\\{}[],'), st.none()),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text('k"\\}', max_size=3), inner)
+    ),
+    max_leaves=12,
+)
+_OBJECTS = st.lists(
+    st.dictionaries(st.text('k"\\}', max_size=3), _VALUES, max_size=3), min_size=1, max_size=4
+)
+
+
+def test_brackets_in_strings_do_not_count() -> None:
+    assert scan_depth(rb'{"a": "}]\"}"}').tolist()[-1] == 0
+
+
+@given(_OBJECTS)
+def test_the_array_ends_at_its_own_bracket(objects: list[object]) -> None:
+    elements = json.dumps(objects)[1:]
+    end = find_array_end((elements + ', "after": [1, 2]}').encode())
+    assert end == len(elements.encode()) - 1
+
+
+@given(_OBJECTS)
+def test_the_last_complete_object_is_found_before_an_open_one(objects: list[object]) -> None:
+    complete = json.dumps(objects)[1:-1].encode()
+    assert find_last_element_end(complete + b', {"open": [1, {"x": 2}') == len(complete)
+
+
+def test_an_array_that_does_not_end_has_no_end() -> None:
+    assert find_array_end(b'{"a": 1}, {"b": "]"') is None
