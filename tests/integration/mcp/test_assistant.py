@@ -91,9 +91,9 @@ def test_a_wrong_scenario_is_explained_to_the_assistant(tmp_path: Path) -> None:
     assert all(answer.is_error for answer in answers)
     texts = [answer.content[0].text for answer in answers]
     assert "tp" in texts[0]
-    assert "must lie below" in texts[1]
-    assert "advised only" in texts[2]
-    assert "must lie below" in texts[3]
+    assert "must be below" in texts[1]
+    assert "not available to an assistant" in texts[2]
+    assert "must be below" in texts[3]
     assert "folder" in texts[4]
 
 
