@@ -60,14 +60,15 @@ def get_report(id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Re
         raise missing_result(row, "it has a report when it is completed")
     if form == JSON:
         return Response(msgspec.json.encode(row.report), media_type=JSON)
+    report = Report.model_validate(row.report)
     if form == MARKDOWN:
         from service.render.markdown import markdown_report
 
-        return Response(markdown_report(row.request or {}, row.report), media_type=MARKDOWN)
+        return Response(markdown_report(row.request or {}, report), media_type=MARKDOWN)
     from service.render.html import content_security_policy, html_report
 
     policy = {"Content-Security-Policy": content_security_policy()}
-    return Response(html_report(row.request or {}, row.report), media_type=HTML, headers=policy)
+    return Response(html_report(row.request or {}, report), media_type=HTML, headers=policy)
 
 
 @router.get("/proposals", summary="The proposals, best first")

@@ -281,18 +281,21 @@ def _print(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> No
     if form == "json":
         write_json_line(report)
     elif form == "table":
+        from graph.report import Report
         from service.cli.optimize_tables import print_report
 
-        print_report(scenario, report)
+        print_report(scenario, Report.model_validate(report))
     else:
         write_document(_document(form, scenario, report))
 
 
 def _document(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> str:
+    from graph.report import Report
+
     if form == "markdown":
         from service.render.markdown import markdown_report
 
-        return markdown_report(scenario, report)
+        return markdown_report(scenario, Report.model_validate(report))
     from service.render.html import html_report
 
-    return html_report(scenario, report)
+    return html_report(scenario, Report.model_validate(report))

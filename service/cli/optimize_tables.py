@@ -1,18 +1,19 @@
 """The report of `asap optimize` in the terminal."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from graph.report import Advice, CaseReference, Notes, Report
 from service.cli.io import said
-from service.render.terms import EVIDENCE, STEP
+from service.render.terms import EVIDENCE
 from service.render.text import plain, seconds, sentence
-from service.render.view import NOTHING, Planned, View, view_of
+from service.render.view import NOTHING, Planned, RawJson, View, view_of
+from tools.cost.predict import Prediction
+from tools.recommend.report import RejectedPlan
 
-Data = Mapping[str, Any]
 Row = tuple[str, RenderableType]
 NAMES_WIDTH = 10
 TAG_WIDTH = 10
@@ -46,8 +47,8 @@ LEGEND = {
 }
 
 
-def print_report(scenario: Data, report: Data) -> None:
-    console, view = Console(highlight=False), view_of(scenario, report)
+def print_report(request: RawJson, report: Report) -> None:
+    console, view = Console(highlight=False), view_of(request, report)
     console.print(said(view.title, "bold"))
     console.print(Text(view.contract, style="dim"))
     for rows in (
@@ -55,11 +56,11 @@ def print_report(scenario: Data, report: Data) -> None:
         _trials(view),
         _plans(view),
         _next(report),
-        _advice(report["advice"]),
+        _advice(report.advice),
         _cases(view),
-        _rejected(report["rejected"]),
-        _notes(report["notes"]),
-        [("incident", said(f"{one['node']}, {one['kind']}: {one['says']}")) for one in report["incidents"]],
+        _rejected(report.rejected),
+        _notes(report.notes),
+        [("incident", said(f"{one.node}, {one.kind}: {one.says}")) for one in report.incidents],
         _footer(report),
     ):
         _print_rows(console, list(rows))
@@ -81,12 +82,13 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
 
 
 def _head(view: View) -> Iterator[Row]:
-    diagnosis = view.report["diagnosis"]
-    yield "verdict", said(view.report["verdict"], style="bold")
+    diagnosis = view.report.diagnosis
+    yield "verdict", said(view.report.verdict, style="bold")
     yield "", ""
-    yield "diagnosis", said(f"Limited by {diagnosis['bottleneck']}. {sentence(diagnosis['weighed'])}")
-    for one in view.evidence:
-        yield "diagnosis", _tagged(EVIDENCE[one["kind"]], one["says"])
+    weighed = f" {sentence(diagnosis.weighed)}" if diagnosis.weighed else ""
+    yield "diagnosis", said(f"Limited by {diagnosis.bottleneck}.{weighed}")
+    for one in diagnosis.evidence:
+        yield "diagnosis", _tagged(EVIDENCE[one.kind], one.says)
 
 
 def _trials(view: View) -> Iterator[Row]:
@@ -99,91 +101,89 @@ def _trials(view: View) -> Iterator[Row]:
         )
         for line in row.evidence:
             yield "trials", said(f"evidence: {line}", style="dim")
-    stopping = view.report.get("stopping")
+    stopping = view.report.stopping
     if stopping:
-        yield "trials", said(f"ended because {stopping['says']}")
+        yield "trials", said(f"ended because {stopping.says}")
 
 
 def _plans(view: View) -> Iterator[Row]:
-    slowest = max(one.prediction["step_time_s"] for one in view.plans)
+    slowest = max(one.prediction.step_time_s for one in view.plans)
     for one in view.plans:
         yield one.name, Text(one.summary, style="bold")
         yield one.name, _bar(one.prediction, slowest)
         yield one.name, Text(_figures(one))
         if one.proposal:
-            yield one.name, said(one.proposal["rationale"])
+            yield one.name, said(one.proposal.rationale)
         for risk in one.risks:
             yield one.name, said(f"risk: {risk}", style="dim")
         yield "", ""
     yield "", _legend(view)
 
 
-def _next(report: Data) -> Iterator[Row]:
-    yield "try first", said(report["first_step"], style="bold")
+def _next(report: Report) -> Iterator[Row]:
+    yield "try first", said(report.first_step, style="bold")
     yield "", ""
-    yield "what if", said(report["would_change"])
-    for one in report["beyond_contract"]:
-        if one["throughput_ratio"] >= WORTH_SAYING:
-            yield "what if", said(one["says"], style="dim")
+    yield "what if", said(report.would_change)
+    for one in report.beyond_contract:
+        if one.throughput_ratio >= WORTH_SAYING:
+            yield "what if", said(one.says, style="dim")
 
 
-def _advice(books: Sequence[Data]) -> Iterator[Row]:
+def _advice(books: Sequence[Advice]) -> Iterator[Row]:
     """A playbook's title says what to do; how and why is a command away."""
     for book in books:
-        yield "advice", Text.assemble(plain(book["title"]), _aside(book["id"], book))
+        yield "advice", Text.assemble(plain(book.title), _aside(book.id, book))
 
 
 def _cases(view: View) -> Iterator[Row]:
     for case in view.warnings:
-        told = ("refuted by measurement: ", "bold red"), plain(case["title"]), ". ", plain(case["lesson"])
-        yield "warning", Text.assemble(*told, _aside(case["id"], case))
+        told = ("refuted by measurement: ", "bold red"), plain(case.title), ". ", plain(case.lesson)
+        yield "warning", Text.assemble(*told, _aside(case.id, case))
     for case in view.precedents[:MOST_CASES]:
-        yield "past cases", Text.assemble(plain(case["title"]), _aside(case["status"], case))
+        yield "past cases", Text.assemble(plain(case.title), _aside(case.status, case))
 
 
-def _aside(what: str, entry: Data) -> tuple[str, str]:
-    return f" ({plain(what)}; {plain(entry['sources'][0]['title'])})", "dim"
+def _aside(what: str, entry: Advice | CaseReference) -> tuple[str, str]:
+    return f" ({plain(what)}; {plain(entry.sources[0].title)})", "dim"
 
 
-def _rejected(rejected: Sequence[Data]) -> Iterator[Row]:
+def _rejected(rejected: Sequence[RejectedPlan]) -> Iterator[Row]:
     for one in rejected[:MOST_REJECTED]:
-        yield "why not", _tagged(one["binding"], one["why"])
+        yield "why not", _tagged(one.binding, one.why)
 
 
-def _notes(notes: Data | None) -> Iterator[Row]:
+def _notes(notes: Notes | None) -> Iterator[Row]:
     if notes is None:
         return
-    for one in notes["accepted"]:
-        yield "notes", said(f'{one["field"]} = {one["value"]}, from "{one["quote"]}"')
-    for one in notes["refused"]:
-        yield "notes", said(f"not taken up: {one['field']} = {one['value']}: {one['reason']}", style="dim")
-    if notes["says"]:
-        yield "notes", said(notes["says"])
+    for one in notes.accepted:
+        yield "notes", said(f'{one.field} = {one.value}, from "{one.quote}"')
+    for one in notes.refused:
+        yield "notes", said(f"not applied: {one.field} = {one.value}: {one.reason}", style="dim")
+    if notes.says:
+        yield "notes", said(notes.says)
 
 
-def _footer(report: Data) -> Iterator[Row]:
-    searched, usage = report["searched"], report["usage"]
-    made = (
-        f"{searched['plans']:,} legal plans decided in {searched['seconds']:.1f} s, by {report['reasoner']}"
-    )
-    spent = f", {usage['tokens']:,.0f} tokens, {usage['cost']:.2f} spent" if usage["tokens"] else ""
-    spent += f", {usage['fell_back']} answers by the expert rules instead" if usage["fell_back"] else ""
-    kept = f"; kept as case {report['case']}" if report["case"] else ""
+def _footer(report: Report) -> Iterator[Row]:
+    searched, usage = report.searched, report.usage
+    made = f"{searched.plans:,} legal plans searched in {searched.seconds:.1f} s, by {report.reasoner}"
+    spent = f", {usage.tokens:,.0f} tokens, {usage.cost:.2f} spent" if usage.tokens else ""
+    spent += f", {usage.fell_back:.0f} answers by the expert rules instead" if usage.fell_back else ""
+    kept = f"; saved as case {report.case}" if report.case else ""
     yield "", said(f"{made}{spent}{kept}. More with --format markdown, html or json.", style="dim")
 
 
 def _figures(one: Planned) -> str:
     p = one.prediction
-    fit = "" if p["fits"] else ", DOES NOT FIT"
+    fit = "" if p.fits else ", DOES NOT FIT"
     gain = f", {one.gain} today's speed" if one.gain else ""
-    pace = f"{seconds(p['step_time_s'])} ({one.interval}){gain}"
-    return f"{pace}, MFU {p['mfu']:.1%}, {p['peak_memory_gib']:.1f} GiB{fit}"
+    pace = f"{seconds(p.step_time_s)} ({one.interval}){gain}"
+    return f"{pace}, MFU {p.mfu:.1%}, {p.peak_memory_gib:.1f} GiB{fit}"
 
 
-def _bar(prediction: Data, slowest: float) -> Text:
+def _bar(prediction: Prediction, slowest: float) -> Text:
     bar, drawn = Text(), 0.0
     for term, colour in COLOURS.items():
-        end = drawn + prediction["breakdown_s"][term] / slowest * BAR_WIDTH
+        end = drawn + prediction.breakdown_s[term] / slowest * BAR_WIDTH
         bar.append("█" * (round(end) - round(drawn)), style=colour)
         drawn = end
     return bar
@@ -191,7 +191,7 @@ def _bar(prediction: Data, slowest: float) -> Text:
 
 def _legend(view: View) -> Text:
     legend = Text()
-    for term in view.shown(STEP, "breakdown_s"):
+    for term in view.step_terms:
         legend.append("█ ", style=COLOURS[term])
         legend.append(f"{LEGEND.get(term, term)}  ", style="dim")
     return legend

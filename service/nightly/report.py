@@ -17,7 +17,7 @@ from markupsafe import Markup
 from service.render import terms as words
 from service.render.html import make_environment as make_environment_html
 from service.render.html import stylesheet as base_stylesheet
-from service.render.markdown import make_environment, tidied
+from service.render.markdown import collapse_blank_lines, make_environment
 from service.render.trends import HEIGHT, LEFT, RIGHT, TOP, WIDTH, plots_of, spark_points
 from tools.errors import InputError
 
@@ -34,7 +34,7 @@ def markdown_workload(report: Data, said: Data) -> str:
 
 
 def _page(template: str, **content: object) -> str:
-    return tidied(_environment().get_template(template).render(words=words, **content))
+    return collapse_blank_lines(_environment().get_template(template).render(words=words, **content))
 
 
 @cache

@@ -1,19 +1,18 @@
-"""Bar charts of the HTML report as SVG without script; every x is a percentage."""
+"""Bar charts as SVG without script, for the HTML report and the pages; every x is a percentage."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from service.render.terms import MEMORY, STEP
+from graph.report import Trial
+from service.render.terms import MEMORY, STEP, visible_terms
 from service.render.text import gib, percent, seconds, times
 from service.render.view import NOTHING, Planned, TrialRow, View
+from tools.cost.predict import Prediction
 
 LABEL_PERCENT = 7.0
 """A segment this wide has room for its share."""
 MARGIN = 1.02
-"""What the longest bar leaves free at its right, so that the end of a whisker is seen."""
-
-STEP_INTERVAL = ("step_time_low_s", "step_time_s", "step_time_high_s")
+"""Room at the right of the longest bar, so that the end of a whisker is seen."""
 
 
 @dataclass(frozen=True)
@@ -38,152 +37,164 @@ class Whisker:
 
 
 @dataclass(frozen=True)
-class Bar:
-    name: str
-    detail: str
-    value: str
-    aside: str
-    segments: Sequence[Segment] = ()
-    whisker: Whisker | None = None
-    alarm: bool = False
-
-    @property
-    def says(self) -> str:
-        """The bar in words, for those who do not see it."""
-        parts = ", ".join(f"{one.name} {one.amount} ({one.share})" for one in self.segments)
-        aside = f"80% interval {self.aside}" if self.whisker and " to " in self.aside else self.aside
-        return f"{self.name}: {self.value}, {aside}" + (f"; {parts}" if parts else "")
-
-
-@dataclass(frozen=True)
-class Line:
-    """A vertical mark through all bars of a figure."""
+class Mark:
+    """A vertical line across a bar."""
 
     key: str
     x: float
 
 
 @dataclass(frozen=True)
-class Figure:
+class Bar:
+    name: str
+    value: str
+    aside: str
+    segments: Sequence[Segment] = ()
+    whisker: Whisker | None = None
+    marks: Sequence[Mark] = ()
+    alarm: bool = False
+
+    @property
+    def says(self) -> str:
+        """The bar in words, for screen readers."""
+        parts = ", ".join(f"{part.name} {part.amount} ({part.share})" for part in self.segments)
+        aside = f"80% interval {self.aside}" if self.whisker and " to " in self.aside else self.aside
+        return f"{self.name}: {self.value}, {aside}" + (f"; {parts}" if parts else "")
+
+
+@dataclass(frozen=True)
+class BarChart:
     id: str
     title: str
     caption: str
     bars: Sequence[Bar]
     legend: Mapping[str, str]
-    lines: Sequence[Line] = ()
 
 
-def figures_of(view: View) -> list[Figure]:
-    compared = [one for one in view.proposals if one.gain]
-    gains = [_gain_figure(compared)] if compared else []
-    return [*_trial_figure(view), _step_figure(view), _memory_figure(view), *gains]
+def report_charts(view: View) -> list[BarChart]:
+    """Every chart of a report, in its order: trials, step time, memory, speed over today's."""
+    charts = [trial_chart(view), *plan_charts(view.plans), _gain_chart(view.proposals)]
+    return [chart for chart in charts if chart]
 
 
-def _trial_figure(view: View) -> list[Figure]:
-    """A bar for each measurement, with what was predicted before it as the line under it."""
-    pairs = zip(view.trials, view.report["trials"], strict=True)
-    shown = [(row, one) for row, one in pairs if one["status"] == "measured"]
-    if not shown:
-        return []
-    longest = MARGIN * max(max(one["step_time_s"], one["predicted"]["step_time_high_s"]) for _, one in shown)
-    bars = [_trial_bar(row, one, longest) for row, one in shown]
-    caption = "The bar is the median step that was measured, the line under it what was predicted before."
-    return [Figure("trials", "Measured on the cluster", caption, bars, {})]
+def plan_charts(plans: Sequence[Planned]) -> list[BarChart]:
+    return [step_chart(plans), memory_chart(plans)]
 
 
-def _trial_bar(row: TrialRow, trial: Mapping[str, Any], longest: float) -> Bar:
-    width = 100 * trial["step_time_s"] / longest
+def trial_chart(view: View) -> BarChart | None:
+    """A bar per measurement, with what was predicted before it as the line under it."""
+    measured = [
+        (row, trial, trial.step_time_s)
+        for row, trial in zip(view.trials, view.report.trials, strict=True)
+        if trial.status == "measured" and trial.step_time_s
+    ]
+    if not measured:
+        return None
+    longest = MARGIN * max(max(step_s, trial.predicted.step_time_high_s) for _, trial, step_s in measured)
+    bars = [_trial_bar(row, trial, step_s, longest) for row, trial, step_s in measured]
+    caption = "The bar is the measured median step, the line under it what was predicted before."
+    return BarChart("trials", "Measured on the cluster", caption, bars, {})
+
+
+def _trial_bar(row: TrialRow, trial: Trial, step_s: float, longest: float) -> Bar:
+    share = "" if row.gain == NOTHING else row.gain
+    before = trial.predicted
+    ends = before.step_time_low_s, before.step_time_s, before.step_time_high_s
     return Bar(
         row.name,
-        row.plan,
-        seconds(trial["step_time_s"]),
-        f"predicted {seconds(trial['predicted']['step_time_s'])} ({row.off})",
-        [Segment("measured", "compute", 0.0, width, seconds(trial["step_time_s"]), _share(row))],
-        Whisker(*(100 * trial["predicted"][name] / longest for name in STEP_INTERVAL)),
+        seconds(step_s),
+        f"predicted {seconds(before.step_time_s)} ({row.off})",
+        [Segment("measured", "compute", 0.0, 100 * step_s / longest, seconds(step_s), share)],
+        Whisker(*(100 * end / longest for end in ends)),
     )
 
 
-def _step_figure(view: View) -> Figure:
-    longest = MARGIN * max(one.prediction["step_time_high_s"] for one in view.plans)
+def step_chart(plans: Sequence[Planned]) -> BarChart:
+    longest = MARGIN * max(plan.prediction.step_time_high_s for plan in plans)
     bars = [
         Bar(
-            one.name,
-            one.summary,
-            seconds(one.prediction["step_time_s"]),
-            one.interval,
-            _segments(one.prediction["breakdown_s"], STEP, longest, seconds),
-            Whisker(*(100 * one.prediction[name] / longest for name in STEP_INTERVAL)),
+            plan.name,
+            seconds(plan.prediction.step_time_s),
+            plan.interval,
+            _segments(plan.prediction.breakdown_s, STEP, longest, seconds),
+            _step_whisker(plan.prediction, longest),
         )
-        for one in view.plans
+        for plan in plans
     ]
+    legend = visible_terms(STEP, [plan.prediction.breakdown_s for plan in plans])
     caption = "Predicted seconds of one step, by what fills them. The line under a bar is its 80% interval."
-    return Figure("step", "Where a step's time goes", caption, bars, view.shown(STEP, "breakdown_s"))
+    return BarChart("step", "Where a step's time goes", caption, bars, legend)
 
 
-def _share(row: TrialRow) -> str:
-    return "" if row.gain == NOTHING else row.gain
+def _step_whisker(prediction: Prediction, longest: float) -> Whisker:
+    ends = prediction.step_time_low_s, prediction.step_time_s, prediction.step_time_high_s
+    return Whisker(*(100 * end / longest for end in ends))
 
 
-def _memory_figure(view: View) -> Figure:
-    widest = MARGIN * max([view.capacity_gib, *(one.prediction["peak_memory_gib"] for one in view.plans)])
-    bars = [_memory_bar(one, view, widest) for one in view.plans]
+def memory_chart(plans: Sequence[Planned]) -> BarChart:
+    """Each plan beside the memory of its own device: two sessions may differ in it."""
+    widest = MARGIN * max(max(plan.capacity_gib, plan.prediction.peak_memory_gib) for plan in plans)
+    limits = {(plan.limit_gib, plan.capacity_gib) for plan in plans}
+    limit, capacity = next(iter(limits))
+    same = len(limits) == 1
     caption = (
-        f"Predicted peak memory of the fullest device. Dashed: the {gib(view.limit_gib)} a plan may fill; "
-        f"solid: the {gib(view.capacity_gib)} a device has."
+        "Predicted peak memory of the fullest device. Dashed: "
+        f"the {f'{gib(limit)} ' if same else 'memory '}a plan may fill; "
+        f"solid: the {f'{gib(capacity)} ' if same else 'memory '}a device has."
     )
-    lines = [
-        Line("dashed", 100 * view.limit_gib / widest),
-        Line("solid", 100 * view.capacity_gib / widest),
-    ]
-    return Figure("memory", "Memory a device", caption, bars, view.shown(MEMORY, "memory_gib"), lines)
+    legend = visible_terms(MEMORY, [plan.prediction.memory_gib for plan in plans])
+    bars = [_memory_bar(plan, widest) for plan in plans]
+    return BarChart("memory", "Memory per device", caption, bars, legend)
 
 
-def _memory_bar(one: Planned, view: View, widest: float) -> Bar:
-    peak, fits = one.prediction["peak_memory_gib"], one.prediction["fits"]
+def _memory_bar(plan: Planned, widest: float) -> Bar:
+    peak, fits = plan.prediction.peak_memory_gib, plan.prediction.fits
+    marks = Mark("dashed", 100 * plan.limit_gib / widest), Mark("solid", 100 * plan.capacity_gib / widest)
     return Bar(
-        one.name,
-        one.summary,
+        plan.name,
         gib(peak),
-        f"{percent(peak / view.capacity_gib)} of the device" if fits else "does not fit",
-        _segments(one.prediction["memory_gib"], MEMORY, widest, gib),
+        f"{percent(peak / plan.capacity_gib)} of the device" if fits else "does not fit",
+        _segments(plan.prediction.memory_gib, MEMORY, widest, gib),
+        marks=marks,
         alarm=not fits,
     )
 
 
-def _gain_figure(proposals: Sequence[Planned]) -> Figure:
-    rows = [one.proposal for one in proposals if one.proposal]
-    lowest = min([1.0, *(row["speedup_low"] for row in rows)]) / MARGIN
-    highest = max([1.0, *(row["speedup_high"] for row in rows)]) * MARGIN
+def _gain_chart(proposals: Sequence[Planned]) -> BarChart | None:
+    gains = [
+        (plan.name, (one.speedup_low, one.speedup, one.speedup_high))
+        for plan in proposals
+        if (one := plan.proposal) and one.speedup and one.speedup_low and one.speedup_high
+    ]
+    if not gains:
+        return None
+    lowest = min([1.0, *(low for _, (low, _, _) in gains)]) / MARGIN
+    highest = max([1.0, *(high for _, (_, _, high) in gains)]) * MARGIN
+    today = Mark("solid", _between(lowest, 1.0, highest))
     bars = [
         Bar(
-            one.name,
-            one.summary,
-            times(row["speedup"]),
-            f"{times(row['speedup_low'])} to {times(row['speedup_high'])}",
-            whisker=Whisker(
-                *(_between(lowest, row[name], highest) for name in ("speedup_low", "speedup", "speedup_high"))
-            ),
+            name,
+            times(middle),
+            f"{times(low)} to {times(high)}",
+            whisker=Whisker(*(_between(lowest, value, highest) for value in (low, middle, high))),
+            marks=[today],
         )
-        for one, row in zip(proposals, rows, strict=True)
+        for name, (low, middle, high) in gains
     ]
-    caption = (
-        "Speed over today's. The dot is the prediction, the line its 80% interval, the rule today's speed."
-    )
-    return Figure(
-        "gain", "How much faster", caption, bars, {}, [Line("solid", _between(lowest, 1.0, highest))]
-    )
+    caption = "The dot is the predicted speedup, the line its 80% interval, the rule today's speed."
+    return BarChart("gain", "How much faster", caption, bars, {})
 
 
 def _segments(
-    parts: Mapping[str, float], names: Mapping[str, str], whole: float, told: Callable[[float], str]
+    parts: Mapping[str, float], names: Mapping[str, str], whole: float, amount: Callable[[float], str]
 ) -> list[Segment]:
-    found, x, total = [], 0.0, sum(parts.values()) or 1.0
+    segments, x, total = [], 0.0, sum(parts.values()) or 1.0
     for key, name in names.items():
         width = 100 * parts[key] / whole
         if width > 0:
-            found.append(Segment(name, key, x, width, told(parts[key]), f"{parts[key] / total:.0%}"))
+            segments.append(Segment(name, key, x, width, amount(parts[key]), f"{parts[key] / total:.0%}"))
         x += width
-    return found
+    return segments
 
 
 def _between(low: float, value: float, high: float) -> float:

@@ -8,24 +8,25 @@ from importlib.resources import files
 from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from graph.report import Report
 from service.render import terms, text
-from service.render.bars import figures_of
-from service.render.view import COLUMNS, Data, view_of
+from service.render.bars import report_charts
+from service.render.view import COLUMNS, RawJson, view_of
 
 TEMPLATE = "report.html.jinja"
-FILTERS = ("address", "beside_address", "gib", "percent", "seconds", "sentence", "times")
+FILTERS = ("address", "beside_address", "count", "gib", "percent", "seconds", "sentence", "times")
 
 
-def html_report(scenario: Data, report: Data) -> str:
-    """The whole page; every word of it that came from elsewhere is escaped."""
-    view = view_of(scenario, report)
+def html_report(request: RawJson, report: Report) -> str:
+    """The whole page; all text from elsewhere is escaped."""
+    view = view_of(request, report)
     return (
         _environment()
         .get_template(TEMPLATE)
         .render(
             view=view,
             report=report,
-            figures=figures_of(view),
+            figures=report_charts(view),
             terms=terms,
             trial_columns=COLUMNS,
             style=Markup(stylesheet()),
@@ -40,7 +41,7 @@ def stylesheet() -> str:
 
 
 def content_security_policy() -> str:
-    """What the page needs, which is nothing but its own stylesheet; servers send it as a header too."""
+    """Allows the page's own stylesheet and nothing else; servers send it as a header too."""
     digest = base64.b64encode(hashlib.sha256(stylesheet().encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
@@ -51,7 +52,7 @@ def _environment() -> Environment:
 
 
 def make_environment(loader: BaseLoader) -> Environment:
-    """Templates in which all that is printed is one safe line, unless a filter of ours says otherwise."""
+    """Templates whose values print as one escaped line, unless one of our filters returns Markup."""
     environment = Environment(
         loader=loader,
         autoescape=True,

@@ -6,8 +6,9 @@ from functools import cache
 from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from graph.report import Report, Source
 from service.render import terms, text
-from service.render.view import COLUMNS, Data, view_of
+from service.render.view import COLUMNS, RawJson, view_of
 
 TEMPLATE = "report.md.jinja"
 # What means something anywhere in a line; an underscore inside a word does not.
@@ -15,18 +16,18 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>|&~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _AT_START = re.compile(r"^(#|[-+=](?=[\s=-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
-def markdown_report(scenario: Data, report: Data) -> str:
-    """The whole document; what came from elsewhere cannot become a heading, a link, a table or HTML."""
-    view = view_of(scenario, report)
+def markdown_report(request: RawJson, report: Report) -> str:
+    """The whole document; text from elsewhere cannot become a heading, a link, a table or HTML."""
+    view = view_of(request, report)
     page = (
         _environment()
         .get_template(TEMPLATE)
         .render(view=view, report=report, terms=terms, trial_columns=COLUMNS)
     )
-    return tidied(page)
+    return collapse_blank_lines(page)
 
 
-def tidied(page: str) -> str:
+def collapse_blank_lines(page: str) -> str:
     """Without the empty lines that templates leave."""
     return re.sub(r"\n{3,}", "\n\n", page).strip() + "\n"
 
@@ -51,10 +52,10 @@ def _environment() -> Environment:
 
 
 def make_environment(loader: BaseLoader) -> Environment:
-    """For templates whose every value shows as it is."""
+    """Templates whose values print literally."""
     environment = Environment(
         loader=loader,
-        # Markup is left alone and all else escaped, here for Markdown, by `finalize`.
+        # `finalize` escapes for Markdown and returns Markup, so that Jinja does not escape for HTML.
         autoescape=True,
         finalize=_escaped,
         undefined=StrictUndefined,
@@ -62,7 +63,7 @@ def make_environment(loader: BaseLoader) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        name: getattr(text, name) for name in ("gib", "percent", "seconds", "sentence", "times")
+        name: getattr(text, name) for name in ("count", "gib", "percent", "seconds", "sentence", "times")
     }
     environment.filters |= {"source": _source, "cell": _cell}
     return environment
@@ -77,9 +78,9 @@ def _cell(value: object) -> Markup:
     return Markup(escape_markdown(str(value).replace("`", "'")))
 
 
-def _source(source: Data) -> Markup:
-    """A title with where to find it; a link only where there is an address."""
-    title, address = escape_markdown(source["title"]), text.address(source["where"])
-    rest = escape_markdown(text.beside_address(source["where"]))
+def _source(source: Source) -> Markup:
+    """A title with where to find it; a link only if there is an address."""
+    title, address = escape_markdown(source.title), text.address(source.where)
+    rest = escape_markdown(text.beside_address(source.where))
     link = f"[{title}](<{address}>)" if address else title
     return Markup(f"{link}, {rest}" if rest else link)

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.render.plotly import Figure, axis, frame, label, names_axis, upright
-from service.render.terms import MEMORY, SHOWN_SHARE, STEP
+from service.render.plotly import Figure, PlotlyJson, axis, frame, label, names_axis, upright
+from service.render.terms import MEMORY, STEP, visible_terms
 from service.render.text import gib, seconds
 from service.render.view import Planned
 from tools.scenario import Plan
 
-MOST_NODES = 128
-MOST_WRITTEN = 32
+MAX_NODES = 128
+MAX_LABELLED = 32
 ROW_HEIGHT = 22
 AXES = {
     "tp": "tensor-parallel",
@@ -27,17 +27,17 @@ _SCALE = [
 
 
 def axes_of(plan: Plan) -> dict[str, str]:
-    """The degrees above one, which are worth a picture; tensor parallelism where there is none."""
+    """The degrees above one, which are worth a picture; tensor parallelism if there is none."""
     degrees = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "dp": plan.dp, "ep": plan.ep}
     degrees["dp_shard"] = plan.dp_shard if plan.zero_stage and plan.dp_shard < plan.dp * plan.cp else 1
     return {key: name for key, name in AXES.items() if degrees[key] > 1} or {"tp": AXES["tp"]}
 
 
 def mesh_figure(plan: Plan, num_devices: int, devices_per_node: int, by: str) -> Figure:
-    """A cell a device, a row a node; devices of one colour talk to each other."""
+    """A cell per device, a row per node; devices of one colour communicate with each other."""
     group_of = GROUPS[by]
     columns = min(devices_per_node, num_devices)
-    nodes = min(-(-num_devices // columns), MOST_NODES)
+    nodes = min(-(-num_devices // columns), MAX_NODES)
     ranks = [
         [node * columns + place for place in range(columns) if node * columns + place < num_devices]
         for node in range(nodes)
@@ -48,7 +48,7 @@ def mesh_figure(plan: Plan, num_devices: int, devices_per_node: int, by: str) ->
         "type": "heatmap",
         "z": [[colours[group] for group in row] for row in groups],
         "text": [[str(rank) for rank in row] for row in ranks],
-        "hovertext": [[_says(plan, rank) for rank in row] for row in ranks],
+        "hovertext": [[_describe_rank(plan, rank) for rank in row] for row in ranks],
         "customdata": groups,
         "zmin": 0,
         "zmax": 1,
@@ -57,7 +57,7 @@ def mesh_figure(plan: Plan, num_devices: int, devices_per_node: int, by: str) ->
         "showscale": False,
         "xgap": 2,
         "ygap": 2,
-        "texttemplate": "%{text}" if nodes <= MOST_WRITTEN and columns <= MOST_WRITTEN else "",
+        "texttemplate": "%{text}" if nodes <= MAX_LABELLED and columns <= MAX_LABELLED else "",
         "hovertemplate": "%{hovertext}<br>" + AXES[by] + " group %{customdata}<extra>node %{y}</extra>",
     }
     layout = frame("device of the node", "node", 90 + ROW_HEIGHT * nodes)
@@ -104,7 +104,7 @@ GROUPS: Mapping[str, Callable[[Plan, int], int]] = {
 }
 
 
-def _says(plan: Plan, rank: int) -> str:
+def _describe_rank(plan: Plan, rank: int) -> str:
     tensor, context, data, stage = coordinates(plan, rank)
     return f"rank {rank}: tp {tensor}, cp {context}, dp {data}, pp {stage}"
 
@@ -123,18 +123,19 @@ ROOM = 64
 
 
 def step_time_figure(plans: Sequence[Planned]) -> Figure:
-    names = [label(one.name) for one in plans]
-    parts = [one.prediction["breakdown_s"] for one in plans]
+    names = [label(plan.name) for plan in plans]
+    parts = [plan.prediction.breakdown_s for plan in plans]
     layout = _layout("seconds of one step", names)
     return {"data": [*_stack(names, parts, STEP, seconds), _intervals(names, plans)], "layout": layout}
 
 
-def memory_figure(plans: Sequence[Planned], limit_gib: float, capacity_gib: float) -> Figure:
-    names = [label(one.name) for one in plans]
-    parts = [one.prediction["memory_gib"] for one in plans]
+def memory_figure(plans: Sequence[Planned]) -> Figure:
+    """The plans of one session, so of one device."""
+    names = [label(plan.name) for plan in plans]
+    parts = [plan.prediction.memory_gib for plan in plans]
     layout = _layout("GiB on the fullest device", names)
-    layout["shapes"] = [upright(limit_gib, "dash"), upright(capacity_gib, "solid")]
-    highest = max([capacity_gib, *(one.prediction["peak_memory_gib"] for one in plans)])
+    layout["shapes"] = [upright(plans[0].limit_gib, "dash"), upright(plans[0].capacity_gib, "solid")]
+    highest = max(max(plan.capacity_gib, plan.prediction.peak_memory_gib) for plan in plans)
     layout["xaxis"] |= {"range": [0, highest * 1.03]}
     return {"data": _stack(names, parts, MEMORY, gib), "layout": layout}
 
@@ -143,35 +144,31 @@ def _stack(
     names: list[str],
     parts: Sequence[Mapping[str, float]],
     terms: Mapping[str, str],
-    told: Callable[[float], str],
-) -> list[Figure]:
-    totals = [sum(one.values()) or 1.0 for one in parts]
-    seen = [
-        key
-        for key in terms
-        if any(one[key] / whole >= SHOWN_SHARE for one, whole in zip(parts, totals, strict=True))
-    ]
+    amount: Callable[[float], str],
+) -> list[PlotlyJson]:
+    totals = [sum(bar.values()) or 1.0 for bar in parts]
     return [
         {
             "type": "bar",
             "orientation": "h",
-            "name": terms[key],
+            "name": name,
             "y": names,
-            "x": [one[key] for one in parts],
+            "x": [bar[key] for bar in parts],
             "text": [
-                f"{told(one[key])}, {one[key] / whole:.0%}" for one, whole in zip(parts, totals, strict=True)
+                f"{amount(bar[key])}, {bar[key] / total:.0%}"
+                for bar, total in zip(parts, totals, strict=True)
             ],
             "textposition": "none",
-            "hovertemplate": "%{y}, " + terms[key] + ": %{text}<extra></extra>",
+            "hovertemplate": "%{y}, " + name + ": %{text}<extra></extra>",
             "marker": {"color": f"--{key}", "line": {"color": "--page", "width": 1}},
         }
-        for key in seen
+        for key, name in visible_terms(terms, parts).items()
     ]
 
 
-def _intervals(names: list[str], plans: Sequence[Planned]) -> Figure:
+def _intervals(names: list[str], plans: Sequence[Planned]) -> PlotlyJson:
     """The 80% interval at the end of each bar."""
-    middle = [one.prediction["step_time_s"] for one in plans]
+    middle = [plan.prediction.step_time_s for plan in plans]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -182,27 +179,25 @@ def _intervals(names: list[str], plans: Sequence[Planned]) -> Figure:
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [one.prediction["step_time_high_s"] - one.prediction["step_time_s"] for one in plans],
-            "arrayminus": [
-                one.prediction["step_time_s"] - one.prediction["step_time_low_s"] for one in plans
-            ],
+            "array": [plan.prediction.step_time_high_s - plan.prediction.step_time_s for plan in plans],
+            "arrayminus": [plan.prediction.step_time_s - plan.prediction.step_time_low_s for plan in plans],
             "color": "--ink",
             "thickness": 1.2,
             "width": 4,
         },
-        "text": [f"{seconds(one.prediction['step_time_s'])}, 80% interval {one.interval}" for one in plans],
+        "text": [f"{seconds(plan.prediction.step_time_s)}, 80% interval {plan.interval}" for plan in plans],
         "hovertemplate": "%{y}: %{text}<extra></extra>",
     }
 
 
-def _layout(title: str, names: list[str]) -> Figure:
+def _layout(title: str, names: list[str]) -> PlotlyJson:
     layout = frame(title, "", ROOM + BAR_HEIGHT * len(names), barmode="stack", bargap=0.35, showlegend=False)
     layout["xaxis"] = axis(title) | {"rangemode": "tozero"}
     layout["yaxis"] = names_axis(names)
     return layout
 
 
-MOST_SHARE = 0.98
+SHOWN_QUANTILE = 0.98
 FAR = 2.0
 
 
@@ -215,14 +210,14 @@ class Dot:
 
 @dataclass(frozen=True)
 class Space:
-    """All that the picture shows; every list may be empty."""
+    """What the scatter plot of the search shows; every list may be empty."""
 
     plans: Sequence[Dot]
     front: Sequence[Dot]
     """Fastest first."""
     proposals: Sequence[Dot] = ()
     today: Sequence[Dot] = ()
-    brought: Sequence[Dot] = ()
+    considered: Sequence[Dot] = ()
     """Plans of a playbook, a language model or an engineer."""
     limit_gib: float = 0.0
 
@@ -231,7 +226,7 @@ def space_figure(space: Space) -> Figure:
     data = [
         _dots("plans", space.plans, {"color": "--soft", "size": 4, "opacity": 0.5}),
         _front(space.front),
-        _dots("brought by others", space.brought, {"color": "--dp_comm_exposed", "size": 9, "symbol": "x"}),
+        _dots("also considered", space.considered, {"color": "--dp_comm_exposed", "size": 9, "symbol": "x"}),
         _dots("today", space.today, {"color": "--ink", "size": 12, "symbol": "diamond"}),
         _proposals(space.proposals),
     ]
@@ -239,20 +234,20 @@ def space_figure(space: Space) -> Figure:
     layout["shapes"] = [upright(space.limit_gib, "dash")] if space.limit_gib else []
     layout["xaxis"] |= {"range": _memory_shown(space)}
     layout["yaxis"] |= {"range": _seconds_shown(space)}
-    return {"data": [one for one in data if one["x"]], "layout": layout}
+    return {"data": [trace for trace in data if trace["x"]], "layout": layout}
 
 
 def _seconds_shown(space: Space) -> list[float]:
-    """From the fastest plan up to what somebody runs or brought: the few slowest are of no interest."""
+    """From the fastest plan up to the slowest one somebody runs or submitted; slower ones are cut off."""
     times = sorted(dot.step_time_s for dot in (*space.plans, *space.proposals))
-    known = [dot.step_time_s for dot in (*space.today, *space.brought, *space.proposals)]
-    most = times[int(MOST_SHARE * (len(times) - 1))] if times else 1.0
-    return _with_room(min([*times, *known], default=0.0), max([most, *known]))
+    known = [dot.step_time_s for dot in (*space.today, *space.considered, *space.proposals)]
+    slowest = times[int(SHOWN_QUANTILE * (len(times) - 1))] if times else 1.0
+    return _with_room(min([*times, *known], default=0.0), max([slowest, *known]))
 
 
 def _memory_shown(space: Space) -> list[float]:
-    """With the limit, unless that is so far off that it would flatten the plans."""
-    dots = (*space.plans, *space.front, *space.proposals, *space.today, *space.brought)
+    """Includes the limit, unless it is so far off that the plans would be squeezed together."""
+    dots = (*space.plans, *space.front, *space.proposals, *space.today, *space.considered)
     low, high = (
         min((dot.memory_gib for dot in dots), default=0.0),
         max((dot.memory_gib for dot in dots), default=1.0),
@@ -265,7 +260,7 @@ def _with_room(low: float, high: float) -> list[float]:
     return [max(0.0, low - room), high + room]
 
 
-def _dots(name: str, dots: Sequence[Dot], marker: Figure) -> Figure:
+def _dots(name: str, dots: Sequence[Dot], marker: PlotlyJson) -> PlotlyJson:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -278,13 +273,13 @@ def _dots(name: str, dots: Sequence[Dot], marker: Figure) -> Figure:
     }
 
 
-def _front(front: Sequence[Dot]) -> Figure:
-    """Steps: between two of its plans one has the memory of the smaller and the time of the slower."""
+def _front(front: Sequence[Dot]) -> PlotlyJson:
+    """Drawn as steps: between two of its plans no plan is better than both."""
     dots = _dots("front", front, {"color": "--accent", "size": 5})
     return dots | {"mode": "lines+markers", "line": {"color": "--accent", "width": 1.5, "shape": "vh"}}
 
 
-def _proposals(proposals: Sequence[Dot]) -> Figure:
+def _proposals(proposals: Sequence[Dot]) -> PlotlyJson:
     """The first drawn last, over the others."""
     dots = _dots(
         "proposals",
@@ -292,11 +287,11 @@ def _proposals(proposals: Sequence[Dot]) -> Figure:
         {"color": "--accent", "size": 20, "line": {"color": "--page", "width": 1}},
     )
     ranks = [str(rank) for rank in range(len(proposals), 0, -1)]
-    said = dots.pop("text")
+    summaries = dots.pop("text")
     return dots | {
         "mode": "markers+text",
         "text": ranks,
         "textfont": {"color": "--on-accent", "size": 12},
-        "customdata": said,
+        "customdata": summaries,
         "hovertemplate": "%{customdata}<br>%{y:.4g} s, %{x:.1f} GiB<extra>proposal %{text}</extra>",
     }

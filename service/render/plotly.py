@@ -2,12 +2,20 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from service.render.text import plain
 
-Figure = dict[str, Any]
-MOST_CHARACTERS = 160
+PlotlyJson = dict[str, Any]
+"""A trace, an axis or a layout, as Plotly's own schema describes it."""
+
+
+class Figure(TypedDict):
+    data: list[PlotlyJson]
+    layout: PlotlyJson
+
+
+MAX_CHARACTERS = 160
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 PALETTE = (
     "--compute", "--tp_comm_exposed", "--dp_comm_exposed", "--optimizer", "--ep_comm_exposed",
@@ -15,7 +23,7 @@ PALETTE = (
 )  # fmt: skip
 """For things that have no colour of their own."""
 OTHERS = "--edge"
-LEAST_DECADES = 1.2
+MIN_DECADES = 1.2
 """So that a logarithmic axis has marks, however near its values are."""
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 
@@ -23,10 +31,10 @@ FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"
 def label(value: object) -> str:
     """Text from elsewhere as Plotly shows it letter by letter: it reads `<b>` and `<a href>` otherwise."""
     text = plain(value)
-    return (text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…").translate(_ENTITIES)
+    return (text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…").translate(_ENTITIES)
 
 
-def frame(x: str, y: str, height: int, **more: object) -> Figure:
+def frame(x: str, y: str, height: int, **more: object) -> PlotlyJson:
     """A layout; `more` joins it."""
     return {
         "xaxis": axis(x),
@@ -56,7 +64,7 @@ def frame(x: str, y: str, height: int, **more: object) -> Figure:
     }
 
 
-def axis(title: str) -> Figure:
+def axis(title: str) -> PlotlyJson:
     return {
         "title": {"text": title, "standoff": 8},
         "gridcolor": "--rule",
@@ -66,7 +74,7 @@ def axis(title: str) -> Figure:
     }
 
 
-def names_axis(names: list[str]) -> Figure:
+def names_axis(names: list[str]) -> PlotlyJson:
     """Rows from top to bottom, each with its name."""
     return axis("") | {
         "type": "category",
@@ -80,17 +88,17 @@ def number(value: float) -> str:
     return f"{value:,.10g}"
 
 
-def log_axis(title: str, values: Sequence[float], told: Callable[[float], str] = number) -> Figure:
+def log_axis(title: str, values: Sequence[float], text: Callable[[float], str] = number) -> PlotlyJson:
     """Over these values, with every mark written out: Plotly's own marks leave the zeros to the reader."""
     above = [value for value in values if value > 0] or [1.0]
     low, high = math.log10(min(above)), math.log10(max(above))
-    room = max(0.06 * (high - low), (LEAST_DECADES - (high - low)) / 2)
+    room = max(0.06 * (high - low), (MIN_DECADES - (high - low)) / 2)
     at = marks(low - room, high + room)
     return axis(title) | {
         "type": "log",
         "range": [low - room, high + room],
         "tickvals": at,
-        "ticktext": [told(value) for value in at],
+        "ticktext": [text(value) for value in at],
     }
 
 
@@ -102,7 +110,7 @@ def marks(low: float, high: float) -> list[float]:
     return [value for value in every if low <= math.log10(value) <= high]
 
 
-def line(x: list[float], y: list[float], name: str, dash: str = "dash", colour: str = "--soft") -> Figure:
+def line(x: list[float], y: list[float], name: str, dash: str = "dash", colour: str = "--soft") -> PlotlyJson:
     return {
         "type": "scatter",
         "mode": "lines",
@@ -114,7 +122,7 @@ def line(x: list[float], y: list[float], name: str, dash: str = "dash", colour: 
     }
 
 
-def upright(at: float, dash: str) -> Figure:
+def upright(at: float, dash: str) -> PlotlyJson:
     """A vertical line through the whole figure."""
     return {
         "type": "line",

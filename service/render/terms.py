@@ -46,6 +46,16 @@ SHOWN_SHARE = 0.001
 """A part below a thousandth of every bar is not named: it could not be seen."""
 
 
+def visible_terms(names: Mapping[str, str], parts: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """Those of the names whose part is large enough in some bar to be seen."""
+    totals = [sum(bar.values()) or 1.0 for bar in parts]
+    return {
+        key: name
+        for key, name in names.items()
+        if any(bar[key] / total >= SHOWN_SHARE for bar, total in zip(parts, totals, strict=True))
+    }
+
+
 Data = Mapping[str, Any]
 STATUS = {
     "regressed": "got slower",

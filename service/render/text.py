@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from tools.recommend.words import format_same_decimals
 
-MOST_CHARACTERS = 4000
+MAX_CHARACTERS = 4000
 _SPACES = re.compile(r"\s+")
 _CODE = re.compile(r"`([^`]+)`")
 _URL = re.compile(r"https?://[^\s<>\"'`,]+")
@@ -21,7 +21,7 @@ def plain(value: object) -> str:
     """One printable line: terminal codes, marks that turn text around and lone surrogates are spelled out."""
     text = _SPACES.sub(" ", str(value)).strip()
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return shown if len(shown) <= MOST_CHARACTERS else shown[: MOST_CHARACTERS - 1] + "…"
+    return shown if len(shown) <= MAX_CHARACTERS else shown[: MAX_CHARACTERS - 1] + "…"
 
 
 def pieces(value: object) -> Iterator[tuple[bool, str]]:
@@ -50,8 +50,8 @@ def seconds(value: float, like: float | None = None) -> str:
     """Three digits, in the unit in which they (or those of `like`, in a table) are easy to read."""
     unit, factor = _unit(value if like is None else like)
     # From 999.5 on three digits would be rounded to 1.00e+03.
-    told = f"{value * factor:#.3g}".rstrip(".") if value * factor < 999.5 else f"{value * factor:,.0f}"
-    return f"{told} {unit}" if value else "0"
+    digits = f"{value * factor:#.3g}".rstrip(".") if value * factor < 999.5 else f"{value * factor:,.0f}"
+    return f"{digits} {unit}" if value else "0"
 
 
 def seconds_alike(*values: float) -> tuple[list[str], str]:
@@ -98,7 +98,7 @@ _BYTES = ("B", "kB", "MB", "GB", "TB")
 STATES = {
     "queued": "queued",
     "running": "running",
-    "waiting_approval": "waits for you",
+    "waiting_approval": "waiting for approval",
     "completed": "done",
     "failed": "failed",
     "cancelled": "cancelled",
@@ -118,11 +118,11 @@ def age(at_s: float, now_s: float | None = None) -> str:
 
 def ago(at_s: float, now_s: float | None = None) -> str:
     """An age in a sentence."""
-    told = age(at_s, now_s)
-    return f"{told} ago" if told[-1].isalpha() and told != "just now" else told
+    passed = age(at_s, now_s)
+    return f"{passed} ago" if passed[-1].isalpha() and passed != "just now" else passed
 
 
-def told(value: object) -> str:
+def format_value(value: object) -> str:
     """A field of a plan or of a case."""
     if value is None:
         return ""
@@ -152,6 +152,6 @@ def bytes_of(value: float) -> str:
     return f"{size:.3g} {_BYTES[unit]}"
 
 
-def words(name: str) -> str:
+def humanize(name: str) -> str:
     """A name of the code as words: `waiting_approval`, `dp_shard`."""
     return STATES.get(name) or name.replace("_", " ")

@@ -6,7 +6,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from service.render.plotly import OTHERS, PALETTE, Figure, axis, frame, label, line, log_axis, names_axis
+from service.render.plotly import (
+    OTHERS,
+    PALETTE,
+    Figure,
+    PlotlyJson,
+    axis,
+    frame,
+    label,
+    line,
+    log_axis,
+    names_axis,
+)
 from service.render.terms import MEASURED
 from service.render.text import bytes_of, seconds
 from tools.hardware import Device
@@ -78,7 +89,7 @@ def timeline_figure(strips: Sequence[Strip]) -> Figure:
     return {"data": data, "layout": layout}
 
 
-def _heat_strip(row: int, strip: Strip, zero_ms: float) -> Figure:
+def _heat_strip(row: int, strip: Strip, zero_ms: float) -> PlotlyJson:
     shares = [
         (*stretch, max(0, 1000 - sum(stretch)))
         for stretch in zip(strip.compute, strip.exposed_communication, strip.memory, strict=True)
@@ -209,7 +220,7 @@ def measured_roofline_figure(ops: Sequence[RoofReport], device: Device | None) -
     return roofline_figure(points, device, sorted({op.precision for op in ops})) if points else None
 
 
-def _operations(points: Sequence[Point]) -> list[Figure]:
+def _operations(points: Sequence[Point]) -> list[PlotlyJson]:
     """The operations that take longest by name, each in a colour; the rest together."""
     total_s = defaultdict[str, float](float)
     for point in points:
@@ -225,7 +236,7 @@ def _operations(points: Sequence[Point]) -> list[Figure]:
     return [*drawn, *([_operation_points("others", rest, longest, OTHERS)] if rest else [])]
 
 
-def _operation_points(name: str, points: Sequence[Point], longest_s: float, colour: str) -> Figure:
+def _operation_points(name: str, points: Sequence[Point], longest_s: float, colour: str) -> PlotlyJson:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -245,7 +256,7 @@ def _operation_points(name: str, points: Sequence[Point], longest_s: float, colo
     }
 
 
-def _roof(device: Device, precision: str, points: Sequence[Point]) -> Figure:
+def _roof(device: Device, precision: str, points: Sequence[Point]) -> PlotlyJson:
     peak, bandwidth = device.peak_flops[precision], device.memory_bandwidth_bytes_per_s
     ridge = peak / bandwidth
     left = min([ridge / 30, *(point.intensity / 2 for point in points)])
@@ -315,7 +326,7 @@ def _times(collective: CollectiveSummary) -> str:
     return total if waiting_us is None else f"{total}, {waiting_us / 1000:.3g} ms of it waiting"
 
 
-def _transfer_points(group: str, transfers: Sequence[Transfer], colour: str) -> Figure:
+def _transfer_points(group: str, transfers: Sequence[Transfer], colour: str) -> PlotlyJson:
     return {
         "type": "scatter",
         "mode": "markers",

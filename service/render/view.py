@@ -1,36 +1,63 @@
-"""A report next to the scenario it answers: plans, evidence and trial rows as every format shows them.
-Layout is in the templates and tables.
+"""A report beside the scenario it answers: plans, evidence and trial rows as every format shows them.
+
+Made once per request; layout is in the templates and tables.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
-from graph.request import parse_request
-from service.render.terms import SHOWN_SHARE
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from graph.report import CaseReference, Report, Trial, Usage, Verification
+from graph.request import MOST_PROPOSALS, parse_request
+from service.db.models import WAITING, SessionRow
+from service.errors import ConflictError
+from service.render.terms import MEMORY, STEP, visible_terms
 from service.render.text import seconds, seconds_alike, seconds_span, times
 from tools.cost.calibration import Calibration
+from tools.cost.predict import Prediction
 from tools.recommend.notes import apply_notes
-from tools.recommend.optimize import workload_of
+from tools.recommend.optimize import analyse, workload_of
+from tools.recommend.proposal import proposal
+from tools.recommend.report import (
+    Diagnosis,
+    Evidence,
+    MeasuredPlan,
+    PlanFields,
+    Proposal,
+    ScoredPlan,
+    Searched,
+    Sensitivity,
+)
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario, parse_scenario
 
-Data = Mapping[str, Any]
+RawJson = Mapping[str, JsonValue]
+"""A request or a question as it was stored."""
 NOTHING = "–"
+TODAY = "today"
+"""The baseline's name in addresses, whether it runs today or is the framework's default."""
 OUTCOMES = {
     "out_of_memory": "out of memory",
-    "hang": "hung, ended at its limit",
+    "hang": "hung, stopped at its time limit",
     "communication_timeout": "a collective timed out",
     "node_down": "a node went down",
     "numerics": "loss not finite",
-    "bad_configuration": "refused by the program",
-    "wall_limit": "not done within its limit",
-    "not_started": "not started in time",
-    "no_budget": "not begun, no budget left",
+    "bad_configuration": "rejected by the program",
+    "wall_limit": "not finished within its time limit",
+    "not_started": "did not start in time",
+    "no_budget": "not started, no budget left",
     "cancelled": "cancelled",
     "unknown": "failed",
 }
+QUESTIONS = {
+    "advise": "Decide which one to take; the report follows.",
+    "tune": "Approve the one to measure next, or reject one to end the trials.",
+}
+COLUMNS = ("trial", "plan", "predicted before", "measured", "prediction off by", "speed", "outcome")
+REPEATED_RISK = "the prediction's 80% interval"
 
 
 @dataclass(frozen=True)
@@ -44,248 +71,356 @@ class TrialRow:
     gain: str
     outcome: str
     evidence: Sequence[str]
-    """Why it failed or was not compared; a job's own words among them."""
+    """Why it failed or was not compared; may quote the job's own output."""
 
     @property
     def cells(self) -> tuple[str, ...]:
         return (self.name, self.plan, self.predicted, self.measured, self.off, self.gain, self.outcome)
 
 
-COLUMNS = ("trial", "plan", "predicted before", "measured", "prediction off by", "speed", "outcome")
+def trial_rows(trials: Sequence[Trial]) -> list[TrialRow]:
+    return [_trial_row(number, trial) for number, trial in enumerate(trials)]
 
 
-def trial_rows(trials: Sequence[Data]) -> list[TrialRow]:
-    return [_row(number, one) for number, one in enumerate(trials)]
-
-
-def _row(number: int, trial: Data) -> TrialRow:
-    step_s, predicted_s = trial.get("step_time_s"), trial["predicted"]["step_time_s"]
+def _trial_row(number: int, trial: Trial) -> TrialRow:
+    step_s, predicted = trial.step_time_s, trial.predicted
+    before = interval(predicted.step_time_s, (predicted.step_time_low_s, predicted.step_time_high_s))
     return TrialRow(
-        name="baseline" if trial["role"] == "baseline" else f"trial {number}",
-        plan=trial["summary"],
-        predicted=interval(predicted_s, _low_high(trial["predicted"])),
-        measured=interval(step_s, trial["interval_s"]) if step_s else NOTHING,
-        off=f"{predicted_s / step_s - 1:+.0%}" if step_s else NOTHING,
-        gain=_gain(trial),
+        name="baseline" if trial.role == "baseline" else f"trial {number}",
+        plan=trial.summary,
+        predicted=before,
+        measured=interval(step_s, trial.interval_s or (step_s, step_s)) if step_s else NOTHING,
+        off=f"{predicted.step_time_s / step_s - 1:+.0%}" if step_s else NOTHING,
+        gain=NOTHING if trial.role == "baseline" else gain_text(trial) or NOTHING,
         outcome=_outcome(trial),
         evidence=_evidence(trial),
     )
 
 
-def interval(middle_s: float, ends_s: Sequence[float]) -> str:
+def interval(middle_s: float, ends_s: tuple[float, float]) -> str:
     (middle, low, high), unit = seconds_alike(middle_s, *ends_s)
     return f"{middle} {unit} ({low} to {high})"
 
 
-def _low_high(prediction: Data) -> tuple[float, float]:
-    return prediction["step_time_low_s"], prediction["step_time_high_s"]
+def gain_text(faster: Trial | Proposal) -> str | None:
+    """How many times as fast, with the interval."""
+    if faster.speedup is None or faster.speedup_low is None or faster.speedup_high is None:
+        return None
+    return f"{times(faster.speedup)} ({faster.speedup_low:.2f} to {faster.speedup_high:.2f})"
 
 
-def _gain(trial: Data) -> str:
-    if trial["role"] == "baseline" or trial["speedup"] is None:
-        return NOTHING
-    return f"{times(trial['speedup'])} ({trial['speedup_low']:.2f} to {trial['speedup_high']:.2f})"
-
-
-def _outcome(trial: Data) -> str:
-    if trial["status"] == "refused":
+def _outcome(trial: Trial) -> str:
+    if trial.status == "refused":
         return "not comparable"
-    if trial["status"] != "measured":
-        return OUTCOMES.get(trial["failure"]["kind"], OUTCOMES["unknown"])
-    runs = len(trial["runs"])
-    return f"measured, {trial['steps']} steps" + (f" in {runs} runs" if runs > 1 else "")
+    if trial.status != "measured":
+        return OUTCOMES.get(trial.failure.kind if trial.failure else "", OUTCOMES["unknown"])
+    runs = len(trial.runs)
+    return f"measured, {trial.steps} steps" + (f" in {runs} runs" if runs > 1 else "")
 
 
-def _evidence(trial: Data) -> list[str]:
-    if trial["status"] == "refused":
-        return [one["says"] for one in trial["refusals"]]
-    return list(trial["failure"]["evidence"]) if trial["failure"] else []
-
-
-REPEATED_RISK = "the prediction's 80% interval"
+def _evidence(trial: Trial) -> list[str]:
+    if trial.status == "refused":
+        return [refusal.says for refusal in trial.refusals]
+    return list(trial.failure.evidence) if trial.failure else []
 
 
 @dataclass(frozen=True)
 class Planned:
-    """Today's plan or a proposal, as it is compared with the others."""
+    """A plan with its prediction, as it is compared with others."""
 
     name: str
-    summary: str
-    prediction: Data
-    proposal: Data | None = None
-    """None for today's plan."""
-    trial: Data | None = None
-    """The trial of today's plan."""
+    plan: Plan
+    prediction: Prediction
+    limit_gib: float
+    """Memory that a plan may fill, of its own device."""
+    capacity_gib: float
+    proposal: Proposal | None = None
+    """None for the baseline."""
+    trial: Trial | None = None
+    """The trial of the baseline."""
+
+    @property
+    def summary(self) -> str:
+        return short(self.plan)
+
+    @property
+    def key(self) -> str:
+        """How addresses name it: `today`, or the rank of a proposal."""
+        return str(self.proposal.rank) if self.proposal else TODAY
 
     @property
     def gain(self) -> str | None:
         """How much faster than today, with its interval."""
-        if self.proposal is None or self.proposal["speedup"] is None:
-            return None
-        low, high = self.proposal["speedup_low"], self.proposal["speedup_high"]
-        return f"{times(self.proposal['speedup'])} ({low:.2f} to {high:.2f})"
+        return gain_text(self.proposal) if self.proposal else None
 
     @property
-    def measured(self) -> Data | None:
-        """What a trial measured of it, where one did."""
-        found: Data | None = self.proposal.get("measured") if self.proposal else self.trial
-        return found
+    def measured(self) -> MeasuredPlan | Trial | None:
+        return self.proposal.measured if self.proposal else self.trial
 
     @property
     def interval(self) -> str:
-        return seconds_span(self.prediction["step_time_low_s"], self.prediction["step_time_high_s"])
+        return seconds_span(self.prediction.step_time_low_s, self.prediction.step_time_high_s)
 
     @property
     def risks(self) -> list[str]:
-        """Without the interval, which stands beside the step time."""
-        told = self.proposal["risks"] if self.proposal else []
-        return [risk for risk in told if not risk.startswith(REPEATED_RISK)]
+        """Without the interval, which is shown beside the step time."""
+        risks = self.proposal.risks if self.proposal else []
+        return [risk for risk in risks if not risk.startswith(REPEATED_RISK)]
 
     @property
-    def evidence(self) -> list[Data]:
-        """Without what the diagnosis or the rationale has said."""
-        found = self.proposal["evidence"] if self.proposal else []
-        said = self.proposal["rationale"].lower() if self.proposal else ""
-        return [one for one in found if one["ref"] != "baseline" and one["says"].lower() not in said]
+    def evidence(self) -> list[Evidence]:
+        """Without what the diagnosis or the rationale already says."""
+        if self.proposal is None:
+            return []
+        rationale = self.proposal.rationale.lower()
+        return [
+            evidence
+            for evidence in self.proposal.evidence
+            if evidence.ref != "baseline" and evidence.says.lower() not in rationale
+        ]
 
 
 @dataclass(frozen=True)
 class View:
-    title: str
-    contract: str
-    """What is trained and how, in one line: two plans are comparable only where it is equal."""
-    plans: Sequence[Planned]
-    limit_gib: float
-    """Memory a plan may fill."""
-    capacity_gib: float
-    report: Data
+    """A report, the workload it is about, and its plans side by side."""
+
+    workload: Workload
+    report: Report
+    is_draft: bool = False
+    """Proposals that wait for a person; the report is written after the decision."""
 
     @property
-    def proposals(self) -> Sequence[Planned]:
-        return [one for one in self.plans if one.proposal]
+    def title(self) -> str:
+        return title_of(self.workload.scenario)
 
     @property
-    def evidence(self) -> Sequence[Data]:
-        found: Sequence[Data] = self.report["diagnosis"]["evidence"]
-        return found
+    def contract(self) -> str:
+        """What is trained and how, in one line: two plans are comparable only if it is equal."""
+        training = self.workload.scenario.training
+        parts = [
+            training.framework,
+            training.precision,
+            f"global batch {training.global_batch_size:,}",
+            f"sequence length {training.seq_len:,}",
+            *(f"{name} {value}" for name, value in training.options().items()),
+        ]
+        return ", ".join(parts)
+
+    @property
+    def limit_gib(self) -> float:
+        return self.workload.limit_gib
+
+    @property
+    def capacity_gib(self) -> float:
+        return self.workload.capacity_gib
+
+    @property
+    def baseline_plan(self) -> Plan | None:
+        """What gains are counted from."""
+        stated = self.report.baseline_plan
+        return stated.plan if stated else self.workload.scenario.plan
+
+    @property
+    def baseline_name(self) -> str:
+        return "default" if self.workload.scenario.plan is None else TODAY
+
+    @cached_property
+    def plans(self) -> list[Planned]:
+        """The baseline, if there is one, then the proposals."""
+        limits = self.limit_gib, self.capacity_gib
+        proposals = [
+            Planned(f"proposal {one.rank}", one.plan, one.prediction, *limits, proposal=one)
+            for one in self.report.proposals
+        ]
+        if self.baseline_plan is None or self.report.baseline is None:
+            return proposals
+        measured = [t for t in self.report.trials if t.role == "baseline" and t.status == "measured"]
+        trial = measured[0] if measured else None
+        baseline = Planned(self.baseline_name, self.baseline_plan, self.report.baseline, *limits, trial=trial)
+        return [baseline, *proposals]
+
+    @property
+    def proposals(self) -> list[Planned]:
+        return [plan for plan in self.plans if plan.proposal]
+
+    def find_plan(self, key: str) -> Plan | None:
+        """`today`, or the rank of a proposal."""
+        if key == TODAY:
+            return self.baseline_plan
+        return next((one.plan for one in self.report.proposals if str(one.rank) == key), None)
+
+    @property
+    def step_terms(self) -> dict[str, str]:
+        return visible_terms(STEP, [plan.prediction.breakdown_s for plan in self.plans])
+
+    @property
+    def memory_terms(self) -> dict[str, str]:
+        return visible_terms(MEMORY, [plan.prediction.memory_gib for plan in self.plans])
 
     @property
     def other_clusters(self) -> list[tuple[str, str]]:
         """What the cluster might be instead, and which plan would then be the fastest."""
-        return [(one["if"], _answer(one, self.report["proposals"])) for one in self.report["sensitivity"]]
+        return [(case.if_, self._fastest(case)) for case in self.report.sensitivity]
+
+    def _fastest(self, case: Sensitivity) -> str:
+        if case.best is None or case.step_time_s is None:
+            return case.says
+        rank = self._rank_of(case.best)
+        plan = f"proposal {rank}" if rank else short(case.best)
+        return f"{plan} ({seconds(case.step_time_s)})"
 
     @property
     def rejected(self) -> list[tuple[str, str, str]]:
-        return [(one["summary"], one["binding"], one["why"]) for one in self.report["rejected"]]
+        return [(plan.summary, plan.binding, plan.why) for plan in self.report.rejected]
 
     @property
-    def brought(self) -> list[tuple[str, str, str]]:
-        """Plans that a playbook, a model or an engineer brought: from whom, which, and what became of it."""
-        ranks = [(one["plan"], one["rank"]) for one in self.report["proposals"]]
-        return [(one["origin"], one["summary"], _fate(one, ranks)) for one in self.report["considered"]]
+    def considered(self) -> list[tuple[str, str, str]]:
+        """Plans from a playbook, a model or an engineer: by whom, which, and the result."""
+        return [(plan.origin, plan.summary, self._result(plan)) for plan in self.report.considered]
+
+    def _result(self, scored: ScoredPlan) -> str:
+        rank = self._rank_of(scored.plan)
+        if rank:
+            return f"proposal {rank}"
+        if scored.binding == "time" and scored.step_time_ratio is not None:
+            return f"step {scored.step_time_ratio - 1:.1%} longer than proposal 1"
+        return scored.why
+
+    def _rank_of(self, plan: Plan | PlanFields) -> int | None:
+        fields = plan.model_dump() if isinstance(plan, Plan) else plan
+        return next((one.rank for one in self.report.proposals if one.plan.model_dump() == fields), None)
 
     @property
-    def warnings(self) -> list[Data]:
+    def warnings(self) -> list[CaseReference]:
         """Past cases that a measurement refuted."""
-        return [one for one in self.report["cases"] if one["warning"]]
+        return [case for case in self.report.cases if case.warning]
 
     @property
-    def precedents(self) -> list[Data]:
-        return [one for one in self.report["cases"] if not one["warning"]]
+    def precedents(self) -> list[CaseReference]:
+        return [case for case in self.report.cases if not case.warning]
 
     @property
     def trials(self) -> list[TrialRow]:
-        return trial_rows(self.report["trials"])
+        return trial_rows(self.report.trials)
 
     @property
     def has_measured(self) -> bool:
-        return any(one.measured for one in self.plans)
-
-    def shown(self, names: Mapping[str, str], part: str) -> dict[str, str]:
-        """Those of the names that are large enough in some plan to be seen."""
-        kept = {}
-        for key, name in names.items():
-            shares = (
-                one.prediction[part][key] / (sum(one.prediction[part].values()) or 1) for one in self.plans
-            )
-            if max(shares) >= SHOWN_SHARE:
-                kept[key] = name
-        return kept
+        return any(plan.measured for plan in self.plans)
 
 
-def view_of(scenario: Data, report: Data) -> View:
-    workload = read_workload(scenario, report)
-    s = workload.scenario
-    return View(
-        title=_title(s),
-        contract=_contract(s),
-        plans=_plans(report, s.plan),
-        limit_gib=workload.limit_gib,
-        capacity_gib=workload.capacity_gib,
-        report=report,
-    )
-
-
-def _title(s: Scenario) -> str:
+def title_of(s: Scenario) -> str:
     place = f" in {s.cluster.name}" if s.cluster.name else ""
     return f"{s.model.name or 'Model'} on {s.cluster.num_devices:,} x {s.cluster.device}{place}"
 
 
-def _contract(s: Scenario) -> str:
-    parts = [
-        s.training.framework,
-        s.training.precision,
-        f"global batch {s.training.global_batch_size:,}",
-        f"sequence length {s.training.seq_len:,}",
-        *(f"{name} {value}" for name, value in s.training.options().items()),
-    ]
-    return ", ".join(parts)
+def view_of(request: RawJson, report: Report) -> View:
+    """The scenario as the session used it: with the accepted notes, and the calibration it ended with."""
+    described = parse_request(request).scenario
+    if report.notes and report.notes.accepted:
+        accepted = [statement.model_dump(exclude={"reason"}) for statement in report.notes.accepted]
+        described = apply_notes(described["notes"], accepted, described)["scenario"]
+    scenario = parse_scenario(described, need_plan=False)
+    return View(workload_of(scenario, _calibration(report.calibration)), report)
 
 
-def read_workload(scenario: Data, report: Data) -> Workload:
-    """The scenario as the session took it: with what was accepted of the engineer's notes,
-    and the cost model as it was in the end."""
-    described = parse_request(scenario).scenario
-    if report["notes"] and report["notes"]["accepted"]:
-        described = apply_notes(described["notes"], report["notes"]["accepted"], described)["scenario"]
-    return workload_of(parse_scenario(described, need_plan=False), learned_of(report))
+def find_view(row: SessionRow) -> View | None:
+    """The report of a session, or its proposals while it waits for a decision about them."""
+    if row.report:
+        return view_of(row.request or {}, Report.model_validate(row.report))
+    if row.state == WAITING and row.waiting_for:
+        return draft_of(row.request or {}, row.waiting_for, row.mode)
+    return None
 
 
-def learned_of(report: Data) -> Calibration | None:
-    """The cost model as the session's trials have made it; None where it had none."""
-    data = report.get("calibration")
+def get_view(row: SessionRow, lacking: str) -> View:
+    """`lacking` says what a session without plans cannot do yet."""
+    view = find_view(row)
+    if view is None:
+        raise ConflictError(f"session {row.id} is {row.state}; {lacking}", field="state")
+    return view
+
+
+class WaitingProposal(BaseModel):
+    """What a session asks about, without what its tools compute again."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    rank: int
+    plan: Plan
+    measured: MeasuredPlan | None = None
+
+
+class Question(BaseModel):
+    """What a session waits for, as it was stored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    proposals: list[WaitingProposal]
+    trials: list[Trial] = []
+    calibration: dict[str, JsonValue] | None = None
+
+
+def _calibration(data: RawJson | None) -> Calibration | None:
+    """The cost model as the session's trials have made it; None if there were none."""
     return Calibration.from_data(data) if data else None
 
 
-def _plans(report: Data, stated: Plan | None) -> list[Planned]:
+def draft_of(request: RawJson, waiting_for: RawJson, mode: str) -> View:
+    """The proposals a session waits with, computed by the same tools that write the report."""
+    described = parse_request(request).scenario
+    scenario = parse_scenario({**described, "traces": None}, need_plan=False)
+    question = Question.model_validate(waiting_for)
+    workload = workload_of(scenario, _calibration(question.calibration))
+    waiting = question.proposals[:MOST_PROPOSALS]
+    plans, today = [one.plan for one in waiting], workload.today()
     proposals = [
-        Planned(f"proposal {one['rank']}", short(Plan.model_validate(one["plan"])), one["prediction"], one)
-        for one in report["proposals"]
+        proposal(workload, one.rank, one.plan, prediction, today).model_copy(
+            update={"measured": one.measured}
+        )
+        for one, prediction in zip(waiting, workload.predict(plans), strict=True)
     ]
-    known = report.get("baseline_plan")
-    today = Plan.model_validate(known["plan"]) if known else stated
-    if today is None or report["baseline"] is None:
-        return proposals
-    name = "default" if stated is None else "today"
-    measured = [
-        one for one in report["trials"] if one.get("role") == "baseline" and one["status"] == "measured"
-    ]
-    trial = measured[0] if measured else None
-    return [Planned(name, short(today), report["baseline"], trial=trial), *proposals]
+    prediction, diagnosis = analyse(workload, scenario.plan or plans[0])
+    report = Report(
+        id=None,
+        verdict=_draft_verdict(prediction, diagnosis, proposals[0], mode),
+        first_step="",
+        would_change="",
+        diagnosis=diagnosis,
+        baseline=prediction if today else None,
+        baseline_plan=None,
+        proposals=proposals,
+        rejected=[],
+        searched=Searched(plans=0, timed=0, seconds=0.0),
+        sensitivity=[],
+        beyond_contract=[],
+        pareto=[],
+        considered=[],
+        advice=[],
+        cases=[],
+        notes=None,
+        profile=None,
+        decisions=[],
+        trials=question.trials,
+        stopping=None,
+        calibration=question.calibration,
+        verification=Verification(checked=0, faults=[], holds=True),
+        incidents=[],
+        route=[],
+        usage=Usage(tokens=0.0, cost=0.0, answered=0.0, fell_back=0.0),
+        case=None,
+        reasoner="",
+    )
+    return View(workload, report, is_draft=True)
 
 
-def _answer(case: Data, proposals: Sequence[Data]) -> str:
-    if case["best"] is None:
-        return str(case["says"])
-    same = next((one["rank"] for one in proposals if one["plan"] == case["best"]), None)
-    plan = f"proposal {same}" if same else short(Plan.model_validate(case["best"]))
-    return f"{plan} ({seconds(case['step_time_s'])})"
-
-
-def _fate(brought: Data, ranks: Sequence[tuple[Data, int]]) -> str:
-    rank = next((rank for plan, rank in ranks if plan == brought["plan"]), None)
-    if rank:
-        return f"proposal {rank}"
-    if brought["binding"] == "time":
-        return f"a step {brought['step_time_ratio'] - 1:.1%} longer than proposal 1's"
-    return str(brought["why"])
+def _draft_verdict(prediction: Prediction, diagnosis: Diagnosis, first: Proposal, mode: str) -> str:
+    """What is slow and what is proposed, before anyone has decided."""
+    question = f"Every number was computed twice. {QUESTIONS[mode]}"
+    limit = f"limited by {diagnosis.bottleneck}"
+    if first.speedup is None:
+        step = seconds(first.prediction.step_time_s)
+        return f"Proposal 1 is predicted to take {step} per step, {limit}. {question}"
+    return (
+        f"Today's plan is predicted to take {seconds(prediction.step_time_s)} per step, {limit}. "
+        f"Proposal 1 is predicted to be {times(first.speedup)} as fast. {question}"
+    )

@@ -1,30 +1,42 @@
-"""/accuracy: predicted against measured step times, of published runs and of this installation's trials."""
+"""/accuracy: predicted against measured step times, of published runs and of this installation's trials.
 
-import re
+The published runs are those of kb_seed/validation.json, which `make validate` writes.
+"""
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from itertools import groupby
 from statistics import median
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-import service
-from research.validate import COLOURS as COLOURS_validate
-from research.validate import LABELS, MARGIN, SIZE
 from service.api.deps import AppDep, Reader
 from service.api.state import AppState
 from service.auth import Caller
 from service.errors import NotFoundError
-from service.render.plotly import Figure, frame, label, line, log_axis
+from service.render.plotly import Figure, PlotlyJson, frame, label, line, log_axis
 from service.render.text import seconds
 from service.web.rendering import PageRoute, figure_answer, page
+from tools.cost import validation
+from tools.cost.validation import RunKind, Score, Validation
 from tools.kb import Entry
 
 OWN = "trials here"
-OFF = 1.1
-"""The dashed lines: so many times too long or too short."""
+GROUPS: dict[RunKind, str] = {"dense": "dense", "moe": "mixture of experts", "small": "very small models"}
+COLOURS = {
+    "dense": "--compute",
+    "mixture of experts": "--tp_comm_exposed",
+    "very small models": "--edge",
+    OWN: "--ink",
+}
+SMALL = {"size": 7, "opacity": 0.6}
+LARGE = {"size": 12, "symbol": "diamond", "line": {"color": "--page", "width": 1}}
+OFF_RATIO = 1.1
+"""Where the dashed lines are."""
+STEP = "step_time_s"
+ALL, DENSE, EXPERTS = "all", "dense", "mixture of experts"
 
 
 @dataclass(frozen=True)
@@ -35,115 +47,55 @@ class Pair:
     says: str = ""
 
 
-COLOURS = {
-    "dense": "--compute",
-    "mixture of experts": "--tp_comm_exposed",
-    "very small models": "--edge",
-    OWN: "--ink",
-}
+@cache
+def published() -> Validation | None:
+    """Read once per process; None in an installation without the file."""
+    return validation.find_validation()
 
 
-SMALL = {"size": 7, "opacity": 0.6}
-LARGE = {"size": 12, "symbol": "diamond", "line": {"color": "--page", "width": 1}}
-
-
-def accuracy_figure(pairs: Sequence[Pair]) -> Figure:
-    groups = list(dict.fromkeys(one.group for one in pairs))
-    data = [_points(group, [one for one in pairs if one.group == group]) for group in groups]
-    both = [value for one in pairs for value in (one.measured_s, one.predicted_s)]
-    low, high = min(both) / 1.5, max(both) * 1.5
-    lines = [line([low, high], [low, high], "equal", "solid", "--ink")]
-    for factor, name in ((OFF, "10% too long"), (1 / OFF, "10% too short")):
-        lines.append(line([low, high], [low * factor, high * factor], name) | {"showlegend": False})
-    layout = frame("measured, s", "predicted, s", 480)
-    layout["xaxis"], layout["yaxis"] = log_axis("measured, s", both), log_axis("predicted, s", both)
-    return {"data": [*lines, *data], "layout": layout}
-
-
-def _points(group: str, pairs: Sequence[Pair]) -> Figure:
-    said = [
-        f"{label(one.says)}{'<br>' if one.says else ''}measured {seconds(one.measured_s)}, "
-        f"predicted {seconds(one.predicted_s)} ({one.predicted_s / one.measured_s - 1:+.1%})"
-        for one in pairs
-    ]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": label(group),
-        "x": [one.measured_s for one in pairs],
-        "y": [one.predicted_s for one in pairs],
-        "text": said,
-        "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
-        "marker": {"color": COLOURS.get(group, "--accent"), **(LARGE if group == OWN else SMALL)},
-    }
-
-
-FOLDER = Path(service.__file__).resolve().parents[1] / "docs"
-_CIRCLE = re.compile(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3" fill="(#[0-9a-f]{6})"')
-_TICK = re.compile(rf'y="{SIZE - MARGIN + 18}" text-anchor="middle">([\d.e+-]+)</text>')
-_KINDS = {colour: LABELS[kind].partition(" (")[0] for kind, colour in COLOURS_validate.items()}
+def published_pairs(found: Validation | None) -> list[Pair]:
+    points = found.points if found else ()
+    return [Pair(point.measured_s, point.predicted_s, GROUPS[point.kind]) for point in points]
 
 
 @dataclass(frozen=True)
 class Section:
+    """The scores of one way to leave runs out of the fit."""
+
     title: str
-    header: list[str]
-    rows: list[list[str]]
+    grouped_by: str
+    scores: Sequence[Score]
+
+
+def sections_of(found: Validation | None) -> list[Section]:
+    rows = found.rows if found else ()
+    by_title = groupby(rows, key=lambda row: (row.section, row.grouped_by))
+    return [Section(title, grouped_by, list(scores)) for (title, grouped_by), scores in by_title]
 
 
 @dataclass(frozen=True)
-class Validation:
-    pairs: list[Pair]
-    sections: list[Section]
+class Trust:
+    """How well predictions of published runs did."""
+
+    score: Score
+    devices: frozenset[str]
+    """On which some of them ran."""
 
 
-@cache
-def find_validation(folder: Path = FOLDER) -> Validation | None:
-    page, plot = folder / "validation.md", folder / "validation.svg"
-    if not page.is_file() or not plot.is_file():
+def find_trust(name: str = ALL) -> Trust | None:
+    """From the score of these runs; None if they were not validated."""
+    found = published()
+    if found is None:
         return None
-    return Validation(parse_plot(plot.read_text("utf-8")), parse_sections(page.read_text("utf-8")))
-
-
-def parse_plot(svg: str) -> list[Pair]:
-    """The reverse of research.validate.scatter_svg."""
-    ticks = [float(text) for text in _TICK.findall(svg)]
-    if len(ticks) < 2:
-        return []
-    low, high = min(ticks), max(ticks)
-
-    def value(pixel: float) -> float:
-        share = (pixel - MARGIN) / (SIZE - 2 * MARGIN)
-        return float(low * (high / low) ** share)
-
-    return [
-        Pair(value(float(x)), value(SIZE - float(y)), _KINDS.get(colour, "dense"))
-        for x, y, colour in _CIRCLE.findall(svg)
-    ]
-
-
-def parse_sections(markdown: str) -> list[Section]:
-    """Every heading with the table under it."""
-    found = []
-    for part in re.split(r"^## ", markdown, flags=re.MULTILINE)[1:]:
-        title, _, rest = part.partition("\n")
-        rows = [_cells(line) for line in rest.splitlines() if line.startswith("|")]
-        if len(rows) > 2:
-            found.append(Section(title.strip(), rows[0], rows[2:]))
-    return found
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-STEP = "step_time_s"
-ALL, DENSE, EXPERTS = "all", "dense", "mixture of experts"
-INTERVAL = "80% interval holds"
+    score = next((row for row in found.rows if row.name == name), None)
+    devices = frozenset(row.name for row in found.rows if row.grouped_by == "device")
+    return Trust(score, devices) if score else None
 
 
 @dataclass(frozen=True)
-class Trial:
+class MeasuredTrial:
+    """A case of the knowledge base that has both figures."""
+
     id: str
     title: str
     status: str
@@ -154,52 +106,58 @@ class Trial:
         return self.pair.predicted_s / self.pair.measured_s - 1
 
 
-def trials_of(entries: Iterable[Entry]) -> list[Trial]:
+def trials_of(entries: Iterable[Entry]) -> list[MeasuredTrial]:
     """Newest last, as the knowledge base keeps them."""
     return [trial for entry in entries if (trial := _find_trial(entry))]
 
 
-@dataclass(frozen=True)
-class Trust:
-    """How predictions of published runs did, as the validation's page writes it."""
-
-    runs: str
-    median: str
-    holds: str
-    devices: frozenset[str]
-    """On which some of them ran."""
-
-
-def trust_of(validation: Validation | None, rows: str = ALL) -> Trust | None:
-    """From the row of these runs; None where the page has none."""
-    for section in validation.sections if validation else ():
-        found = next((one for one in section.rows if one[0] == rows), [])
-        row = dict(zip(section.header[1:], found[1:], strict=False))
-        if {"rows", "median", INTERVAL} <= row.keys():
-            return Trust(row["rows"], row["median"], row[INTERVAL], _devices(validation))
-    return None
-
-
-def _devices(validation: Validation | None) -> frozenset[str]:
-    sections = validation.sections if validation else ()
-    return frozenset(row[0] for one in sections if one.header[0] == "device" for row in one.rows)
-
-
-def median_error(trials: list[Trial]) -> float | None:
-    return median(abs(one.error_ratio) for one in trials) if trials else None
-
-
-def _find_trial(entry: Entry) -> Trial | None:
+def _find_trial(entry: Entry) -> MeasuredTrial | None:
     predicted = _number((entry.body.get("predicted") or {}).get(STEP))
     measured = _number((entry.body.get("measured") or {}).get(STEP))
     if predicted is None or measured is None:
         return None
-    return Trial(entry.id, entry.title, entry.status, Pair(measured, predicted, OWN, entry.title))
+    return MeasuredTrial(entry.id, entry.title, entry.status, Pair(measured, predicted, OWN, entry.title))
 
 
 def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value > 0 else None  # type: ignore[arg-type, operator]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if value > 0 else None
+
+
+def median_error(trials: Sequence[MeasuredTrial]) -> float | None:
+    return median(abs(trial.error_ratio) for trial in trials) if trials else None
+
+
+def accuracy_figure(pairs: Sequence[Pair]) -> Figure:
+    groups = list(dict.fromkeys(pair.group for pair in pairs))
+    data = [_points(group, [pair for pair in pairs if pair.group == group]) for group in groups]
+    both = [value for pair in pairs for value in (pair.measured_s, pair.predicted_s)]
+    low, high = min(both) / 1.5, max(both) * 1.5
+    lines = [line([low, high], [low, high], "equal", "solid", "--ink")]
+    for factor, name in ((OFF_RATIO, "10% too long"), (1 / OFF_RATIO, "10% too short")):
+        lines.append(line([low, high], [low * factor, high * factor], name) | {"showlegend": False})
+    layout = frame("measured, s", "predicted, s", 480)
+    layout["xaxis"], layout["yaxis"] = log_axis("measured, s", both), log_axis("predicted, s", both)
+    return {"data": [*lines, *data], "layout": layout}
+
+
+def _points(group: str, pairs: Sequence[Pair]) -> PlotlyJson:
+    texts = [
+        f"{label(pair.says)}{'<br>' if pair.says else ''}measured {seconds(pair.measured_s)}, "
+        f"predicted {seconds(pair.predicted_s)} ({pair.predicted_s / pair.measured_s - 1:+.1%})"
+        for pair in pairs
+    ]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": label(group),
+        "x": [pair.measured_s for pair in pairs],
+        "y": [pair.predicted_s for pair in pairs],
+        "text": texts,
+        "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+        "marker": {"color": COLOURS.get(group, "--accent"), **(LARGE if group == OWN else SMALL)},
+    }
 
 
 router = APIRouter(prefix="/accuracy", route_class=PageRoute)
@@ -207,27 +165,27 @@ router = APIRouter(prefix="/accuracy", route_class=PageRoute)
 
 @router.get("")
 def show(request: Request, app: AppDep, caller: Reader) -> Response:
-    trials, validation = _trials(app, caller), find_validation()
+    trials, found = _trials(app, caller), published()
     return page(
         request,
         "accuracy",
         caller,
-        sections=validation.sections if validation else [],
-        pairs=len(validation.pairs) if validation else 0,
+        sections=sections_of(found),
+        memory=found.memory if found else [],
+        has_figure=bool(trials or found),
         trials=trials,
         median=median_error(trials),
-        trust=trust_of(validation),
+        trust=find_trust(),
     )
 
 
 @router.get("/figure")
 def get_figure(request: Request, app: AppDep, caller: Reader) -> Response:
-    validation = find_validation()
-    pairs = [*(validation.pairs if validation else []), *(one.pair for one in _trials(app, caller))]
+    pairs = [*published_pairs(published()), *(trial.pair for trial in _trials(app, caller))]
     if not pairs:
         raise NotFoundError("measurement for", "a figure")
     return figure_answer(request, accuracy_figure(pairs))
 
 
-def _trials(app: AppState, caller: Caller) -> list[Trial]:
+def _trials(app: AppState, caller: Caller) -> list[MeasuredTrial]:
     return trials_of(app.knowledge.get().entries("case", None, caller.knowledge_tenant))

@@ -13,12 +13,12 @@ from service.web import (
     nightly,
     rendering,
     session,
+    session_figures,
     sessions,
     trail,
     what_if,
 )
 from service.web.rendering import add_error_pages
-from service.web.session_figures import Searched
 
 ROUTERS = (
     rendering.router,
@@ -26,7 +26,7 @@ ROUTERS = (
     sessions.router,
     new_session.router,  # before a session whose id could be "new"
     session.router,
-    session.actions_router,
+    session_figures.router,
     trail.router,
     what_if.router,
     compare.router,
@@ -42,5 +42,5 @@ def add_pages(app: FastAPI) -> None:
     """After the API's routes and handlers."""
     for router in ROUTERS:
         app.include_router(router, include_in_schema=False)
-    app.state.searched_spaces = Searched()
+    app.state.search_cache = session_figures.SearchCache()
     add_error_pages(app)

@@ -1,47 +1,39 @@
 """/compare: two plans side by side, of one session or of two."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
 from service.api.deps import AppDep, Reader
 from service.db.models import COMPLETED, SessionRow
 from service.db.sessions import SessionFilter, get_session, list_sessions
-from service.errors import ConflictError, NotFoundError
-from service.render.bars import figures_of
-from service.render.view import Planned, View, read_workload
+from service.errors import NotFoundError
+from service.render.bars import BarChart, plan_charts
+from service.render.text import format_value
+from service.render.view import TODAY, Planned, get_view, title_of
 from service.web.rendering import PageRoute, page
-from service.web.session_view import NO_REPORT, TODAY, find_baseline, session_view
 from service.web.sessions import Line
-from tools.cost.predict import Prediction
-from tools.recommend.words import short
-from tools.recommend.workload import Workload
-from tools.scenario import Plan
+from tools.scenario import Scenario
 
-PLANS = {"1": "first proposal", "today": "today's plan", "2": "second proposal", "3": "third proposal"}
+PLANS = {"1": "first proposal", TODAY: "today's plan", "2": "second proposal", "3": "third proposal"}
 CONTRACT = "training"
+CONTEXT = ("model", "cluster", CONTRACT)
 
 
 @dataclass(frozen=True)
 class Side:
-    name: str
     row: SessionRow
-    workload: Workload
-    plan: Plan
-    prediction: Prediction
     which: str
+    """`today`, or the rank of a proposal."""
+    scenario: Scenario
+    planned: Planned
 
     @property
     def title(self) -> str:
-        s = self.workload.scenario
-        return f"{s.model.name or 'Model'} on {s.cluster.num_devices:,} x {s.cluster.device}"
-
-    @property
-    def planned(self) -> Planned:
-        return Planned(self.name, short(self.plan), self.prediction.model_dump())
+        return title_of(self.scenario)
 
 
 @dataclass(frozen=True)
@@ -62,71 +54,55 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """Tokens a second on each device, the second over the first."""
-        return self.b.prediction.tokens_per_s_per_device / self.a.prediction.tokens_per_s_per_device
+        """Tokens per second and device, the second over the first."""
+        a, b = (side.planned.prediction for side in (self.a, self.b))
+        return b.tokens_per_s_per_device / a.tokens_per_s_per_device
 
     @property
     def plan(self) -> list[Difference]:
-        return _differences(self.a.plan.model_dump(), self.b.plan.model_dump(), "")
+        return _differences(self.a.planned.plan, self.b.planned.plan, "")
 
     @property
-    def surroundings(self) -> list[Difference]:
+    def context(self) -> list[Difference]:
         """What differs besides the plan."""
-        parts = ("model", "cluster", CONTRACT)
-        found = [
-            one
-            for part in parts
-            for one in _differences(_part(self.a, part), _part(self.b, part), f"{part}.")
+        a, b = self.a.scenario, self.b.scenario
+        differences = [
+            difference
+            for part in CONTEXT
+            for difference in _differences(getattr(a, part), getattr(b, part), f"{part}.")
         ]
-        return [one for one in found if one.is_changed]
+        return [difference for difference in differences if difference.is_changed]
 
     @property
     def is_comparable(self) -> bool:
-        """Plans are comparable only where the training is the same."""
-        return not any(one.field.startswith(f"{CONTRACT}.") for one in self.surroundings)
+        """Plans are comparable only if the training is the same."""
+        return not any(difference.field.startswith(f"{CONTRACT}.") for difference in self.context)
 
     @property
-    def view(self) -> View:
-        limit = max(self.a.workload.limit_gib, self.b.workload.limit_gib)
-        capacity = max(self.a.workload.capacity_gib, self.b.workload.capacity_gib)
-        return View("", "", [self.a.planned, self.b.planned], limit, capacity, NO_REPORT)
+    def charts(self) -> list[BarChart]:
+        return plan_charts([self.a.planned, self.b.planned])
 
 
 def side_of(name: str, row: SessionRow, which: str) -> Side:
-    """`which` is `today` or the rank of a proposal."""
-    shown = session_view(row)
-    if shown.report is None:
-        raise ConflictError(f"session {row.id} is {row.state}; it has no plans to compare yet", field="state")
-    workload = read_workload(row.request or {}, shown.report)
-    plan = _plan(workload, shown.report, which)
-    return Side(name, row, workload, plan, workload.predict([plan])[0], which)
+    view = get_view(row, "it has no plans to compare yet")
+    workload, plan = view.workload, view.find_plan(which)
+    if plan is None:
+        kind = f"plan of today in session {row.id}" if which == TODAY else "proposal"
+        raise NotFoundError(kind, which)
+    prediction = workload.predict([plan])[0]
+    planned = Planned(name, plan, prediction, workload.limit_gib, workload.capacity_gib)
+    return Side(row, which, workload.scenario, planned)
 
 
-def _plan(workload: Workload, report: Mapping[str, Any], which: str) -> Plan:
-    if which == TODAY:
-        baseline = find_baseline(workload, report)
-        if baseline is None:
-            raise NotFoundError("plan of today in the session for", workload.scenario.model.name or "a model")
-        return baseline
-    found = next((one["plan"] for one in report["proposals"] if str(one["rank"]) == which), None)
-    if found is None:
-        raise NotFoundError("proposal", which)
-    return Plan.model_validate(found)
+def _differences(a: BaseModel, b: BaseModel, prefix: str) -> list[Difference]:
+    fields = type(a).model_fields
+    return [Difference(prefix + name, _text(getattr(a, name)), _text(getattr(b, name))) for name in fields]
 
 
-def _part(side: Side, part: str) -> dict[str, Any]:
-    found: dict[str, Any] = getattr(side.workload.scenario, part).model_dump()
-    return found
-
-
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str) -> list[Difference]:
-    return [Difference(prefix + name, _told(a[name]), _told(b[name])) for name in a]
-
-
-def _told(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str("" if value is None else value)
+def _text(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value.model_dump()) if isinstance(value, BaseModel) else format_value(value)
 
 
 RECENT = 60
@@ -134,7 +110,7 @@ RECENT = 60
 router = APIRouter(route_class=PageRoute)
 
 SessionId = Annotated[str | None, Query(max_length=64)]
-Chosen = Annotated[list[str], Query(alias="s", max_length=50, description="sessions ticked in the list")]
+Chosen = Annotated[list[str], Query(alias="s", max_length=50, description="sessions selected in the list")]
 Which = Annotated[str, Query(max_length=10)]
 
 
@@ -165,6 +141,5 @@ def show(
         plans=PLANS,
         chosen={"a": a, "b": b, "a_plan": a_plan, "b_plan": b_plan},
         comparison=comparison,
-        figures=figures_of(comparison.view) if comparison else [],
         too_many=len(s) > 2,
     )

@@ -11,7 +11,8 @@ from service.api.deps import Reader
 from service.api.openapi import describe
 from service.web.rendering import PageRoute, page
 
-Data = Mapping[str, Any]
+Schema = Mapping[str, Any]
+"""A part of the OpenAPI document."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Field:
 
     name: str
     where: str
-    needed: bool
+    required: bool
     says: str
 
 
@@ -41,52 +42,52 @@ class Subject:
     operations: list[Operation]
 
 
-def subjects_of(document: Data) -> list[Subject]:
-    found = list(_operations(document))
+def subjects_of(document: Schema) -> list[Subject]:
+    operations = list(_operations(document))
     return [
-        Subject(tag["name"], tag["description"], [one for name, one in found if name == tag["name"]])
+        Subject(tag["name"], tag["description"], [one for name, one in operations if name == tag["name"]])
         for tag in document["tags"]
     ]
 
 
-def _operations(document: Data) -> Iterator[tuple[str, Operation]]:
+def _operations(document: Schema) -> Iterator[tuple[str, Operation]]:
     for path, methods in document["paths"].items():
-        for method, told in methods.items():
-            body = _body(document, told)
+        for method, operation in methods.items():
+            body = _body(document, operation)
             yield (
-                told["tags"][0],
+                operation["tags"][0],
                 Operation(
                     method=method.upper(),
                     path=path,
-                    summary=told["summary"],
-                    description=told.get("description", ""),
-                    fields=[*map(_parameter, told.get("parameters", [])), *_body_fields(body)],
+                    summary=operation["summary"],
+                    description=operation.get("description", ""),
+                    fields=[*map(_parameter, operation.get("parameters", [])), *_body_fields(body)],
                     example=(body.get("examples") or [None])[0],
                 ),
             )
 
 
-def _parameter(told: Data) -> Field:
-    says = told.get("description") or _kind(told["schema"])
-    return Field(told["name"], told["in"], told.get("required", False), says)
+def _parameter(parameter: Schema) -> Field:
+    says = parameter.get("description") or _kind(parameter["schema"])
+    return Field(parameter["name"], parameter["in"], parameter.get("required", False), says)
 
 
-def _body(document: Data, told: Data) -> Data:
-    """The schema of the body, looked up; nothing where there is none or it is a file."""
-    content = told.get("requestBody", {}).get("content", {})
-    schema: Data = content.get("application/json", {}).get("schema", {})
+def _body(document: Schema, operation: Schema) -> Schema:
+    """The resolved schema of the body; empty if there is none or it is a file."""
+    content = operation.get("requestBody", {}).get("content", {})
+    schema: Schema = content.get("application/json", {}).get("schema", {})
     reference = str(schema.get("$ref", ""))
     return document["components"]["schemas"][reference.rsplit("/", 1)[-1]] if reference else schema
 
 
-def _body_fields(body: Data) -> Iterator[Field]:
-    needed = body.get("required", ())
-    for name, told in body.get("properties", {}).items():
-        yield Field(name, "body", name in needed, told.get("description") or _kind(told))
+def _body_fields(body: Schema) -> Iterator[Field]:
+    required = body.get("required", ())
+    for name, field in body.get("properties", {}).items():
+        yield Field(name, "body", name in required, field.get("description") or _kind(field))
 
 
-def _kind(schema: Data) -> str:
-    """What a schema takes, in few words."""
+def _kind(schema: Schema) -> str:
+    """The type a schema describes, in a few words."""
     options = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
     return " or ".join(
         ", ".join(map(str, one["enum"])) if "enum" in one else str(one.get("type", "an object"))

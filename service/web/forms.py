@@ -17,8 +17,8 @@ from service.web.rendering import FIELD, PageRoute, check_csrf, page, set_cookie
 from tools.errors import InputError
 
 MEDIA_TYPE = "application/x-www-form-urlencoded"
-MOST_FIELDS = 200
-MOST_DIGITS = 12
+MAX_FIELDS = 200
+MAX_DIGITS = 12
 
 Form = dict[str, str]
 
@@ -33,18 +33,18 @@ CheckedForm = Annotated[Form, Depends(_checked)]
 
 
 def parse_form(media_type: str, body: bytes) -> Form:
-    """The last value of every field, with plain line ends and without spaces around it."""
+    """The last value of every field, with \\n line endings and stripped."""
     if media_type.partition(";")[0].strip().lower() != MEDIA_TYPE:
         raise ApiError("unsupported-media-type", f"a form is sent as {MEDIA_TYPE}", field="body")
     try:
         pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
         )
     except ValueError:
         raise ApiError("bad-request", "the form cannot be read", field="body") from None
     form = {name: value.replace("\r\n", "\n").strip() for name, value in pairs}
     if any("\x00" in text for pair in form.items() for text in pair):
-        raise ApiError("bad-request", "the form must not hold the character NUL", field="body")
+        raise ApiError("bad-request", "the form must not contain the character NUL", field="body")
     return form
 
 
@@ -54,8 +54,8 @@ def text_of(form: Form, name: str) -> str | None:
 
 
 def whole_number(field: str, text: str) -> int:
-    """Never of so many digits that Python refuses to read them."""
-    if not text.isdecimal() or len(text) > MOST_DIGITS:
+    """Bounded, because Python refuses to parse very long integers."""
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
         raise InputError(field, text, "must be a whole number")
     return int(text)
 
@@ -64,12 +64,12 @@ Act = Callable[[AppState, Caller, str], object]
 
 
 def add_buttons(router: APIRouter, path: str, buttons: Mapping[str, tuple[Act, str]]) -> None:
-    """For each name what it does and where it leads, under `path`; both addresses may hold `{id}`."""
+    """For each name what it does and where it redirects to, under `path`; both may contain `{id}`."""
     for name, (act, place) in buttons.items():
-        router.add_api_route(f"{path}/{name}", _pressed(act, place), methods=["POST"])
+        router.add_api_route(f"{path}/{name}", _button(act, place), methods=["POST"])
 
 
-def _pressed(act: Act, place: str) -> Callable[..., Response]:
+def _button(act: Act, place: str) -> Callable[..., Response]:
     def press(id: Id, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
         act(app, caller, id)
         return RedirectResponse(place.format(id=id), 303)
@@ -109,7 +109,7 @@ def sign_out(form: CheckedForm) -> Response:
     return response
 
 
-def own_path(given: str) -> str:
-    """A path of this server: what leads elsewhere leads to the first page."""
-    is_own = given.startswith("/") and not given.startswith(("//", "/\\")) and given.isprintable()
-    return given if is_own else "/"
+def own_path(path: str) -> str:
+    """The path if it is on this server, else the first page: no open redirects."""
+    is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if is_own else "/"

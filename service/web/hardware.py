@@ -53,7 +53,7 @@ def device_lines() -> list[DeviceLine]:
 
 def facts_of(device: Device) -> list[Fact]:
     """Every figure, the peaks last."""
-    own = [Fact(_words(one.key), _told(device, one), device.sources.get(one.key, "")) for one in FIGURES]
+    own = [Fact(_name(one.key), _value(device, one), device.sources.get(one.key, "")) for one in FIGURES]
     return [*own, *_peaks(device)]
 
 
@@ -69,12 +69,12 @@ def _peak_source(sources: Mapping[str, str], precision: str) -> str:
     return sources.get(peak_key(precision)) or sources.get("peak_tflops", "")
 
 
-def _told(device: Device, figure: Figure) -> str:
+def _value(device: Device, figure: Figure) -> str:
     return f"{in_file_units(device, figure):,.6g} {figure.unit}"
 
 
-def _words(key: str) -> str:
-    """Without the unit, which stands beside the value."""
+def _name(key: str) -> str:
+    """Without the unit, which is shown with the value."""
     for unit in ("_gbytes_per_s_per_device", "_gbytes_per_s", "_gbps_per_device", "_gib", "_us"):
         key = key.removesuffix(unit)
     return {"intra_node": "link inside the node", "inter_node": "link between nodes"}.get(

@@ -11,7 +11,7 @@ from fastapi.responses import RedirectResponse, Response
 from service.api import knowledge
 from service.api.deps import AppDep, Approver, Reader
 from service.api.knowledge import EntryPublic, HitPublic, Kind, MarkCreate, Status
-from service.render.text import seconds, told, words
+from service.render.text import format_value, humanize, seconds
 from service.web.forms import CheckedForm
 from service.web.rendering import PageRoute, page
 from tools.errors import InputError
@@ -54,14 +54,14 @@ class EntryView:
 
     @property
     def place(self) -> list[tuple[str, str]]:
-        return [(words(name), told(self.body[name])) for name in PLACE if self.body.get(name)]
+        return [(humanize(name), format_value(self.body[name])) for name in PLACE if self.body.get(name)]
 
     @property
     def plan_changes(self) -> list[tuple[str, str, str]]:
         """Fields of the plan, before and after."""
         before, after = self.body.get("before") or {}, self.body.get("after") or {}
         names = dict.fromkeys((*before, *after))
-        shown = [(name, told(before.get(name)), told(after.get(name))) for name in names]
+        shown = [(name, format_value(before.get(name)), format_value(after.get(name))) for name in names]
         return [one for one in shown if one[1] != one[2]]
 
     @property
@@ -86,8 +86,8 @@ def _figure(key: str, value: object) -> tuple[str, str]:
     """Seconds in the unit in which they are easy to read; everything else as it was written."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if is_number and key.endswith("_s") and not key.endswith("_per_s"):
-        return words(key.removesuffix("_s")), seconds(float(str(value)))
-    return words(key), told(value)
+        return humanize(key.removesuffix("_s")), seconds(float(str(value)))
+    return humanize(key), format_value(value)
 
 
 LINES = 40

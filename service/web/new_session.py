@@ -196,18 +196,17 @@ def _parsed(form: Form) -> SessionCreate:
 
 
 def _summary(request: dict[str, Any]) -> str:
-    """What is known before anything is searched."""
+    """A prediction of today's plan, before anything is searched."""
     described = {
         name: request[name] for name in ("model", "cluster", "training", "plan") if request.get(name)
     }
     if "plan" not in described:
-        return "Ready. Without a plan of today it is a cold start."
+        return "Ready. There is no plan of today to compare with."
     found = predict([parse_scenario(described)])[0]
     step_s, memory_gib = found.step_time_s, found.peak_memory_gib
     fits = "" if found.fits else ", which does not fit"
-    return (
-        f"Ready. Today's plan is predicted at {seconds(step_s)} a step and {gib(memory_gib)} a device{fits}."
-    )
+    cost = f"{seconds(step_s)} per step and {gib(memory_gib)} per device{fits}"
+    return f"Ready. Today's plan is predicted to take {cost}."
 
 
 def _says(error: InputError | ConflictError) -> str:

@@ -38,8 +38,8 @@ from tools.errors import AsapError
 
 PREFIX = "/static"
 PLOTLY = "plotly.min.js"
-FOREVER = "public, max-age=31536000, immutable"
-LEAST_GZIP_BYTES = 1000
+IMMUTABLE = "public, max-age=31536000, immutable"
+MIN_GZIP_BYTES = 1000
 
 router = APIRouter(prefix=PREFIX)
 
@@ -50,40 +50,40 @@ class Asset:
     media_type: str
 
     @property
-    def is_long(self) -> bool:
-        return len(self.body) >= LEAST_GZIP_BYTES
+    def is_worth_compressing(self) -> bool:
+        return len(self.body) >= MIN_GZIP_BYTES
 
 
 @cache
 def all_assets() -> dict[str, Asset]:
     folder = files("service.web").joinpath("static")
-    own = {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda one: one.name)}
+    own = {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda file: file.name)}
     plotly = files("plotly").joinpath("package_data", PLOTLY).read_bytes()
     return {name: Asset(body, _media_type(name)) for name, body in {**own, PLOTLY: plotly}.items()}
 
 
 @cache
 def digest() -> str:
-    found = hashlib.sha256()
+    whole = hashlib.sha256()
     for name, asset in all_assets().items():
-        found.update(name.encode() + b"\0" + hashlib.sha256(asset.body).digest())
-    return found.hexdigest()[:16]
+        whole.update(name.encode() + b"\0" + hashlib.sha256(asset.body).digest())
+    return whole.hexdigest()[:16]
 
 
 def address_of(name: str) -> str:
-    """Raises KeyError for a file that is not there: a template with a typing mistake must not be served."""
+    """Raises KeyError for a file that does not exist: a template with a typo must not be served."""
     all_assets()[name]
     return f"{PREFIX}/{digest()}/{name}"
 
 
 @router.get("/{wanted}/{name}")
 def get_asset(wanted: str, name: str, request: Request) -> Response:
-    """Of another version, as while a server is replaced: what we have, and not to be kept."""
+    """An address of another version, as during an upgrade, gets the current file, uncached."""
     asset = all_assets().get(name)
     if asset is None:
         raise NotFoundError("file", name)
-    headers = {"Cache-Control": FOREVER if wanted == digest() else "no-cache", "Vary": "Accept-Encoding"}
-    if asset.is_long and "gzip" in request.headers.get("accept-encoding", ""):
+    headers = {"Cache-Control": IMMUTABLE if wanted == digest() else "no-cache", "Vary": "Accept-Encoding"}
+    if asset.is_worth_compressing and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(
             _gzipped(name), media_type=asset.media_type, headers=headers | {"Content-Encoding": "gzip"}
         )
@@ -109,29 +109,29 @@ FIELD = "csrf"
 class Csrf:
     token: str
     new_cookie: str | None
-    """To be set where the browser has none yet."""
+    """To be set if the browser has none yet."""
 
-    def keep(self, request: Request, response: Response) -> None:
+    def set_on(self, request: Request, response: Response) -> None:
         if self.new_cookie:
             set_cookie(request, response, BROWSER_COOKIE, self.new_cookie)
 
 
 def csrf_of(request: Request) -> Csrf:
-    held = request.cookies.get(COOKIE) or request.cookies.get(BROWSER_COOKIE)
-    made = None if held else secrets.token_urlsafe(24)
-    return Csrf(_token(held or made or ""), made)
+    cookie = request.cookies.get(COOKIE) or request.cookies.get(BROWSER_COOKIE)
+    new = None if cookie else secrets.token_urlsafe(24)
+    return Csrf(_token(cookie or new or ""), new)
 
 
-def check_csrf(request: Request, given: str) -> None:
-    known = csrf_of(request)
-    if known.new_cookie or not hmac.compare_digest(known.token, given):
-        raise ForbiddenError("this form is not one that this browser was given here; load the page again")
+def check_csrf(request: Request, token: str) -> None:
+    expected = csrf_of(request)
+    if expected.new_cookie or not hmac.compare_digest(expected.token, token):
+        raise ForbiddenError("this form was not issued to this browser; load the page again")
 
 
 def set_cookie(
     request: Request, response: Response, name: str, value: str, life_s: int | None = None
 ) -> None:
-    """Not readable by scripts, not sent from other sites; over TLS only where the page came over TLS."""
+    """Not readable by scripts, not sent from other sites; over TLS only if the page came over TLS."""
     origin = request.headers.get("origin", "")
     secure = request.url.scheme == "https" or origin.startswith("https://")
     response.set_cookie(name, value, max_age=life_s, httponly=True, samesite="lax", secure=secure, path="/")
@@ -150,17 +150,17 @@ NAVIGATION = (
     ("/hardware", "Hardware", ()),
     ("/accuracy", "Accuracy", ()),
 )
-"""Address, name, and what else belongs to the page."""
-FILTERS = ("age", "ago", "bytes_of", "count", "instant", "stamp", "told", "words")
+"""Address, name, and other paths under the same entry."""
+FILTERS = ("age", "ago", "bytes_of", "format_value", "humanize", "instant", "stamp")
 
 
 def page(
     request: Request, template: str, caller: Caller | None, status: int = 200, **content: object
 ) -> HTMLResponse:
-    """`caller` is None where nobody is known: at the door, and on pages about errors."""
+    """`caller` is None on the login page and on error pages."""
     csrf = csrf_of(request)
     response = HTMLResponse(render(template, request.url.path, caller, csrf.token, **content), status)
-    csrf.keep(request, response)
+    csrf.set_on(request, response)
     return response
 
 
@@ -189,9 +189,9 @@ def _environment() -> Environment:
 
 
 def _verbatim(value: object) -> Markup:
-    """Text with its own line ends; what does not print (marks that turn text around, too) is spelled out."""
+    """Text with its line breaks; what does not print (bidirectional marks too) is spelled out."""
     lines = str(value).replace("\t", "    ").split("\n")
-    return Markup("\n").join(escape("".join(map(_shown, line))) for line in lines)
+    return Markup("\n").join(escape("".join(map(_visible, line))) for line in lines)
 
 
 def _as_json(value: object) -> str:
@@ -199,21 +199,20 @@ def _as_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
-def _shown(letter: str) -> str:
+def _visible(letter: str) -> str:
     return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
 MEDIA_TYPE = "application/json"
-LEAST_BYTES = 1000
-LEVEL = 5
+GZIP_LEVEL = 5
 
 
 def figure_answer(request: Request, figure: Figure) -> Response:
     body = json.dumps(figure, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    if len(body) < LEAST_BYTES or "gzip" not in request.headers.get("accept-encoding", ""):
+    if len(body) < MIN_GZIP_BYTES or "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(body, media_type=MEDIA_TYPE)
     headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-    return Response(gzip.compress(body, LEVEL, mtime=0), media_type=MEDIA_TYPE, headers=headers)
+    return Response(gzip.compress(body, GZIP_LEVEL, mtime=0), media_type=MEDIA_TYPE, headers=headers)
 
 
 log = logging.getLogger("asap.web")
@@ -224,7 +223,7 @@ Handler = Callable[[Request, Exception], Awaitable[Response]]
 
 
 class PageRoute(StrictRoute):
-    """What is not expected becomes a page too, and goes to the log."""
+    """Unexpected errors become a page too, and are logged."""
 
     takes_any_query = True
 
@@ -238,31 +237,31 @@ class PageRoute(StrictRoute):
                 raise
             except Exception:
                 log.exception("page failed", extra={"path": request.url.path})
-                told = unexpected().model_dump() | {"request_id": request_id.get()}
-                return page(request, "error", None, 500, problem=told)
+                problem = unexpected().model_dump() | {"request_id": request_id.get()}
+                return page(request, "error", None, 500, problem=problem)
 
         return answer
 
 
 def add_error_pages(app: FastAPI) -> None:
-    """Goes in front of the API's handlers, which say what is wrong."""
+    """Wraps the API's handlers, which describe what is wrong."""
     for kind in ERRORS:
-        app.add_exception_handler(kind, _shown_error_pages(cast("Handler", app.exception_handlers[kind])))
+        app.add_exception_handler(kind, _as_page(cast("Handler", app.exception_handlers[kind])))
 
 
-def _shown_error_pages(told: Handler) -> Handler:
+def _as_page(handler: Handler) -> Handler:
     async def show(request: Request, error: Exception) -> Response:
-        answer = await told(request, error)
+        answer = await handler(request, error)
         if not is_page(request):
             return answer
         if answer.status_code == 401 and request.method == "GET":
             return RedirectResponse(f"/login?next={quote(_here(request), safe='')}", 303)
         problem = {"detail": "", "request_id": None, **json.loads(bytes(answer.body))}
-        shown = page(request, "error", None, answer.status_code, problem=problem)
+        response = page(request, "error", None, answer.status_code, problem=problem)
         for name in ("Retry-After", "Allow"):
             if name in answer.headers:
-                shown.headers[name] = answer.headers[name]
-        return shown
+                response.headers[name] = answer.headers[name]
+        return response
 
     return show
 

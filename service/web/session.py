@@ -1,82 +1,243 @@
-"""/sessions/{id}: the report, its figures, and the forms to decide, cancel, retry, delete and export."""
+"""/sessions/{id}: the report, and the forms to decide, cancel, retry, delete and export."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
+from pydantic import JsonValue
 
+from graph.report import Report
+from graph.request import PLAN_ACTIONS
 from service.api.deps import AppDep, Approver, Id, Reader
 from service.api.reports import Rank, file_response
-from service.db.models import new_id
+from service.db.models import (
+    BUSY,
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    TERMINAL,
+    WAITING,
+    EventRow,
+    SessionRow,
+    new_id,
+)
 from service.db.sessions import events_after, get_session
-from service.errors import ConflictError, NotFoundError
+from service.errors import NotFoundError
+from service.render.bars import BarChart, memory_chart, step_chart, trial_chart
 from service.render.markdown import markdown_report
+from service.render.plan_figures import AXES, axes_of
+from service.render.text import seconds
+from service.render.view import Planned, View, find_view, get_view
 from service.sessions import export_proposal, missing_result
-from service.web.accuracy import DENSE, EXPERTS, find_validation, trust_of
+from service.web.accuracy import DENSE, EXPERTS, find_trust
 from service.web.forms import CheckedForm, Form, add_buttons, text_of, whole_number
-from service.web.rendering import PageRoute, figure_answer, page
-from service.web.session_figures import FIGURES, Asked
-from service.web.session_view import brought_by_people, session_view
+from service.web.rendering import PageRoute, page
 from service.web.trail import trail_of
 from tools.errors import InputError
 from tools.frameworks import EXPORT_FORMATS
-from tools.scenario import RECOMPUTES
+from tools.recommend.report import Change, PlanFields
+from tools.scenario import RECOMPUTES, Plan
 
-_BY_FRAMEWORK = {"megatron-core": "megatron", "torch-fsdp": "accelerate", "torch-fsdp2": "torchtitan"}
+SECTIONS = {
+    "proposals": "Proposals",
+    "trials": "Trials",
+    "diagnosis": "Diagnosis",
+    "first": "What to try first",
+    "figures": "Figures",
+    "change": "What would change the answer",
+    "made": "How this was made",
+    "request": "Request",
+}
+REPORT_ONLY = ("first", "change", "made")
+"""Sections that a draft does not have yet."""
+TRIALS = "trials"
+SCORING = "score_plan"
+"""The tool that scores a submitted plan."""
+DERIVED_FIELDS = ("dp", "schedule")
+"""Follow from the other fields, so that nobody edits them."""
+_FORMAT_OF_FRAMEWORK = {"megatron-core": "megatron", "torch-fsdp": "accelerate", "torch-fsdp2": "torchtitan"}
 
 
-def format_for(request: Mapping[str, Any]) -> str:
-    framework = str((request.get("training") or {}).get("framework", ""))
-    wanted = _BY_FRAMEWORK.get(framework, framework)
-    return wanted if wanted in EXPORT_FORMATS else next(iter(EXPORT_FORMATS))
+@dataclass(frozen=True)
+class SubmittedPlan:
+    """A plan that a person submitted, with its score."""
+
+    by: str
+    summary: str
+    says: str
 
 
-router = APIRouter(prefix="/sessions/{id}", route_class=PageRoute)
+def submitted_plans(events: Sequence[EventRow]) -> list[SubmittedPlan]:
+    """In order: a plan is scored after the decision that submitted it, before the session waits again."""
+    submitted, by = [], ""
+    for event in events:
+        content = event.content
+        if event.kind == "decided":
+            by = str(content.get("by") or "unknown") if content.get("action") in PLAN_ACTIONS else ""
+        elif event.kind == "state":
+            by = ""
+        elif by and event.kind == "tool" and content.get("tool") == SCORING:
+            submitted.append(_submitted(by, content.get("result")))
+    return submitted
 
 
-@router.get("")
-def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
-    with app.database.read() as conn:
-        row = get_session(conn, caller.tenant, id)
-        events = events_after(conn, id, 0)
-    shown = session_view(row)
-    return page(
-        request,
-        "session",
-        caller,
-        shown=shown,
-        trail=trail_of(events),
-        brought=brought_by_people(events),
-        formats=EXPORT_FORMATS,
-        default_format=format_for(row.request or {}),
-        recomputes=RECOMPUTES,
-        trust=trust_of(find_validation(), EXPERTS if shown.has_experts else DENSE),
-        decision_id=new_id(),
+def _submitted(by: str, result: object) -> SubmittedPlan:
+    """Events shorten long results, so fields may be missing."""
+    score = result if isinstance(result, dict) else {}
+    summary, step_s, ratio = (
+        str(score.get("summary") or "a plan"),
+        score.get("step_time_s"),
+        score.get("step_time_ratio"),
     )
+    if not score.get("accepted") or not isinstance(step_s, float) or not isinstance(ratio, float):
+        return SubmittedPlan(by, summary, str(score.get("why") or "not scored"))
+    return SubmittedPlan(by, summary, f"{seconds(step_s)} per step, {ratio - 1:+.1%} against proposal 1")
 
 
-@router.get("/figures/{name}")
-def get_figure(
-    id: Id, name: str, request: Request, app: AppDep, caller: Reader, plan: str = "1", by: str = ""
-) -> Response:
-    """Plotly's JSON; colours are names of the stylesheet's custom properties."""
-    if name not in FIGURES:
-        raise NotFoundError("figure", name)
-    with app.database.read() as conn:
-        shown = session_view(get_session(conn, caller.tenant, id))
-    if shown.view is None:
-        raise ConflictError(f"session {id} is {shown.row.state}; there is nothing to draw yet", field="state")
-    asked = Asked(app, request.app.state.searched_spaces, shown, shown.view, plan, by)
-    return figure_answer(request, FIGURES[name](asked))
+@dataclass(frozen=True)
+class Card:
+    """A proposal beside the baseline."""
+
+    planned: Planned
+    step: BarChart
+    memory: BarChart
+
+    @property
+    def rank(self) -> int:
+        return self.planned.proposal.rank if self.planned.proposal else 0
+
+    @property
+    def fields(self) -> PlanFields:
+        """Those of the plan that a person may edit."""
+        plan = self.planned.plan.model_dump(exclude_none=True, exclude=set(DERIVED_FIELDS))
+        return {name: value for name, value in plan.items() if isinstance(value, bool | int | str)}
+
+    @property
+    def changes(self) -> list[Change]:
+        changes = self.planned.proposal.changes if self.planned.proposal else []
+        return [change for change in changes if change.from_ != change.to]
+
+
+@dataclass(frozen=True)
+class SessionPage:
+    """A session with its report, or with a draft of it while it waits for a decision."""
+
+    row: SessionRow
+    view: View | None
+
+    @property
+    def is_busy(self) -> bool:
+        return self.row.state in BUSY
+
+    @property
+    def is_live(self) -> bool:
+        """Whether something may still happen without this page."""
+        return self.row.state not in TERMINAL
+
+    @property
+    def can_decide(self) -> bool:
+        return self.row.state in (WAITING, COMPLETED) and self.view is not None
+
+    @property
+    def can_retry(self) -> bool:
+        return self.row.state in (FAILED, CANCELLED)
+
+    @property
+    def has_traces(self) -> bool:
+        return bool((self.row.request or {}).get("traces"))
+
+    @property
+    def title(self) -> str:
+        if self.view:
+            return self.view.title
+        devices = f" on {self.row.num_devices:,} x {self.row.device}" if self.row.num_devices else ""
+        return f"{self.row.model or 'Model'}{devices}"
+
+    @property
+    def contents(self) -> list[tuple[str, str]]:
+        """The sections that this session has, in their order."""
+        absent = set(REPORT_ONLY) if self.view and self.view.is_draft else set()
+        if not (self.view and (self.view.report.stopping or self.view.report.trials)):
+            absent.add(TRIALS)
+        return [(id, name) for id, name in SECTIONS.items() if id not in absent]
+
+    @property
+    def trial_chart(self) -> BarChart | None:
+        return trial_chart(self.view) if self.view else None
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """The groups that some plan has, for the figure of the mesh."""
+        used = {axis for plan in self._plans for axis in axes_of(plan)}
+        return {axis: name for axis, name in AXES.items() if axis in used}
+
+    @property
+    def plan_choices(self) -> list[tuple[str, str]]:
+        return [(plan.key, plan.name) for plan in self.view.plans] if self.view else []
+
+    @property
+    def first_axis(self) -> str:
+        return next(iter(axes_of(self._plans[0])), "")
+
+    @property
+    def _plans(self) -> list[Plan]:
+        """The proposals, then the baseline."""
+        if self.view is None:
+            return []
+        baseline = self.view.baseline_plan
+        return [one.plan for one in self.view.report.proposals] + ([baseline] if baseline else [])
+
+    @property
+    def has_experts(self) -> bool:
+        return self.view is not None and self.view.workload.scenario.model.is_moe
+
+    @property
+    def cards(self) -> list[Card]:
+        if self.view is None:
+            return []
+        step, memory = step_chart(self.view.plans), memory_chart(self.view.plans)
+        before = [plan.name for plan in self.view.plans if not plan.proposal]
+        return [
+            Card(
+                planned,
+                _only(step, planned, "Step time", before),
+                _only(memory, planned, "Memory per device", before),
+            )
+            for planned in self.view.proposals
+        ]
+
+    @property
+    def decided(self) -> dict[int, str]:
+        """The last decision about each proposal, by rank."""
+        decisions = self.view.report.decisions if self.view else []
+        return {made.proposal: made.action for made in decisions if made.action in ("approve", "reject")}
+
+    @property
+    def export_format(self) -> str:
+        """The format of the framework that the session trains with."""
+        framework = self.view.workload.scenario.training.framework if self.view else ""
+        wanted = _FORMAT_OF_FRAMEWORK.get(framework, framework)
+        return wanted if wanted in EXPORT_FORMATS else next(iter(EXPORT_FORMATS))
+
+
+def _only(chart: BarChart, planned: Planned, title: str, before: Sequence[str]) -> BarChart:
+    """The same chart with this plan alone, below the baseline, on the scale of all plans."""
+    bars = [
+        bar if bar.name in before else replace(bar, name="this")
+        for bar in chart.bars
+        if bar.name in (*before, planned.name)
+    ]
+    id = f"{chart.id}-{planned.name.replace(' ', '-')}"
+    return replace(chart, id=id, title=title, caption="", bars=bars, legend={})
 
 
 HERE = "/sessions/{id}"
 PLAN = "plan."
 
-actions_router = APIRouter(prefix=HERE, route_class=PageRoute)
+router = APIRouter(prefix=HERE, route_class=PageRoute)
 add_buttons(
-    actions_router,
+    router,
     "",
     {
         "cancel": (lambda app, caller, id: app.sessions.cancel(caller, id), HERE),
@@ -86,53 +247,72 @@ add_buttons(
 )
 
 
-@actions_router.post("/decision")
-def decide(id: Id, form: CheckedForm, app: AppDep, caller: Approver) -> Response:
+@router.get("")
+def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
     with app.database.read() as conn:
-        shown = session_view(get_session(conn, caller.tenant, id))
-    rank = whole_number("proposal", form.get("proposal", ""))
-    known: dict[str, Any] = next(
-        (one["plan"] for one in (shown.report or {}).get("proposals", []) if one["rank"] == rank), {}
+        row = get_session(conn, caller.tenant, id)
+        events = events_after(conn, id, 0)
+    session = SessionPage(row, find_view(row))
+    return page(
+        request,
+        "session",
+        caller,
+        session=session,
+        trail=trail_of(events),
+        submitted=submitted_plans(events),
+        formats=EXPORT_FORMATS,
+        recomputes=RECOMPUTES,
+        trust=find_trust(EXPERTS if session.has_experts else DENSE),
+        decision_id=new_id(),
     )
-    given: dict[str, Any] = {
+
+
+@router.post("/decision")
+def decide(id: Id, form: CheckedForm, app: AppDep, caller: Approver) -> Response:
+    rank = whole_number("proposal", form.get("proposal", ""))
+    decision: dict[str, JsonValue] = {
         "action": form.get("action"),
         "proposal": rank,
         "id": text_of(form, "id"),
         "comment": text_of(form, "comment"),
     }
-    if form.get("action") == "edit":
-        given["plan"] = changed_fields(form, known)
-    app.sessions.decide(caller, id, given)
+    if decision["action"] == "edit":
+        plan = get_view(app.sessions.get(caller, id), "it has no proposals yet").find_plan(str(rank))
+        if plan is None:
+            raise NotFoundError("proposal", str(rank))
+        decision["plan"] = dict(changed_fields(form, plan.model_dump()))
+    app.sessions.decide(caller, id, decision)
     return RedirectResponse(f"/sessions/{id}", 303)
 
 
-@actions_router.get("/report.md")
+@router.get("/report.md")
 def markdown(id: Id, app: AppDep, caller: Reader) -> Response:
     row = app.sessions.get(caller, id)
     if row.report is None:
         raise missing_result(row, "it has a report when it is completed")
-    return Response(markdown_report(row.request or {}, row.report), media_type="text/markdown")
+    report = Report.model_validate(row.report)
+    return Response(markdown_report(row.request or {}, report), media_type="text/markdown")
 
 
-@actions_router.get("/proposals/{rank}/export")
+@router.get("/proposals/{rank}/export")
 def export(id: Id, rank: Rank, format: str, app: AppDep, caller: Reader) -> Response:
     """The configuration as a file."""
     return file_response(export_proposal(app.sessions.get(caller, id), rank, format))
 
 
-def changed_fields(form: Form, known: dict[str, Any]) -> dict[str, Any]:
-    """What was changed in the form of a plan, by the type that the field has there."""
-    given = {name.removeprefix(PLAN): text for name, text in form.items() if name.startswith(PLAN)}
-    typed = {name: _typed(name, text, known.get(name)) for name, text in given.items() if text}
-    changed = {name: value for name, value in typed.items() if value != known.get(name)}
+def changed_fields(form: Form, plan: PlanFields) -> PlanFields:
+    """The fields that were edited in the form, each with the type that it has in the plan."""
+    texts = {name.removeprefix(PLAN): text for name, text in form.items() if name.startswith(PLAN)}
+    typed = {name: _typed(name, text, plan.get(name)) for name, text in texts.items() if text}
+    changed: PlanFields = {name: value for name, value in typed.items() if value != plan.get(name)}
     if not changed:
-        raise InputError("plan", "the plan as it is", "change at least one field")
+        raise InputError("plan", "the proposal unchanged", "change at least one field")
     return changed
 
 
-def _typed(name: str, text: str, known: object) -> object:
-    if isinstance(known, bool):
+def _typed(name: str, text: str, value: object) -> bool | int | str:
+    if isinstance(value, bool):
         return text == "true"
-    if isinstance(known, int):
+    if isinstance(value, int):
         return whole_number(f"plan.{name}", text)
     return text

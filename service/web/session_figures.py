@@ -1,19 +1,20 @@
 """The figures of a session's page by name, from its report, its searched space and its traces."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
+from fastapi import APIRouter, Request, Response
 
-from service.api.deps import run_bounded_search
+from service.api.deps import AppDep, Id, Reader, run_bounded_search
 from service.api.errors import ApiError
 from service.api.state import AppState
 from service.db.models import SessionRow
+from service.db.sessions import get_session
 from service.db.traces import get_trace
 from service.errors import NotFoundError
 from service.render.plan_figures import (
@@ -38,11 +39,12 @@ from service.render.trace_figures import (
     terms_figure,
     timeline_figure,
 )
-from service.render.view import View, read_workload
+from service.render.view import Planned, View, get_view
 from service.traces import find_reference
-from service.web.session_view import TODAY, SessionView, find_baseline
+from service.web.rendering import PageRoute, figure_answer
 from tools.cost.memory import GIB
 from tools.cost.operations import list_messages, list_operations
+from tools.cost.predict import Prediction
 from tools.hardware import get_device
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
@@ -52,55 +54,40 @@ from tools.search.space import decoded
 from tools.trace.rank_profile import find_device
 from tools.trace.report import DrawnReport, analyse_folder
 
-SHOWN = 1200
-FRONT = 200
-MOST_KEPT = 32
+MAX_DOTS = 1200
+MAX_FRONT = 200
+MAX_CACHED = 32
 
-Data = Mapping[str, Any]
 Progress = Callable[[float], None]
 
 
-class Searched:
-    """The spaces that were drawn last: a page that is looked at again costs no search."""
+class SearchCache:
+    """The spaces that were drawn last, so that a page viewed again costs no search."""
 
     def __init__(self) -> None:
-        self._lock, self._kept = Lock(), OrderedDict[str, tuple[list[Dot], list[Dot]]]()
+        self._lock, self._cached = Lock(), OrderedDict[str, tuple[list[Dot], list[Dot]]]()
 
     def find(self, key: str) -> tuple[list[Dot], list[Dot]] | None:
         with self._lock:
-            return self._kept.get(key)
+            return self._cached.get(key)
 
-    def keep(self, key: str, dots: tuple[list[Dot], list[Dot]]) -> None:
+    def add(self, key: str, dots: tuple[list[Dot], list[Dot]]) -> None:
         with self._lock:
-            self._kept[key] = dots
-            if len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
+            self._cached[key] = dots
+            if len(self._cached) > MAX_CACHED:
+                self._cached.popitem(last=False)
 
 
 def search_dots(workload: Workload, progress: Progress | None = None) -> tuple[list[Dot], list[Dot]]:
     """Plans that fit, the fastest first, and the front of time against memory."""
-    found = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
-    return _dots(found.best, SHOWN), _dots(found.front, FRONT)
+    result = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
+    return _sample(result.best, MAX_DOTS), _sample(result.front, MAX_FRONT)
 
 
-def space_of(view: View, dots: tuple[list[Dot], list[Dot]]) -> Space:
-    plans, front = dots
-    return Space(
-        plans=plans,
-        front=front,
-        proposals=[_planned(one.summary, one.prediction) for one in view.proposals],
-        today=[
-            _planned(f"{one.name}: {one.summary}", one.prediction) for one in view.plans if not one.proposal
-        ],
-        brought=_brought(view.report["considered"]),
-        limit_gib=view.limit_gib,
-    )
-
-
-def _dots(ranked: Ranked, most: int) -> list[Dot]:
-    """Every so many: of thousands a picture tells no more."""
+def _sample(ranked: Ranked, limit: int) -> list[Dot]:
+    """At most this many, evenly spaced: more cannot be told apart."""
     count = len(ranked.step_time_s)
-    rows = np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int)).tolist()
+    rows = np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(int)).tolist()
     return [
         Dot(
             float(ranked.memory_bytes[row]) / GIB,
@@ -111,17 +98,15 @@ def _dots(ranked: Ranked, most: int) -> list[Dot]:
     ]
 
 
-def _planned(says: str, prediction: Data) -> Dot:
-    return Dot(prediction["peak_memory_gib"], prediction["step_time_s"], says)
+def _dot(label: str, prediction: Prediction) -> Dot:
+    return Dot(prediction.peak_memory_gib, prediction.step_time_s, label)
 
 
-def _brought(considered: Sequence[Data]) -> list[Dot]:
-    """Those of them that could be predicted."""
-    told = [(one, (one.get("proposal") or {}).get("prediction")) for one in considered]
-    return [_planned(f"{one['origin']}: {one['summary']}", found) for one, found in told if found]
+def _baseline_dot(plan: Planned) -> Dot:
+    return _dot(f"{plan.name}: {plan.summary}", plan.prediction)
 
 
-AGAIN_S = 2
+RETRY_AFTER_S = 2
 
 
 def get_analysis(app: AppState, row: SessionRow) -> DrawnReport:
@@ -142,7 +127,7 @@ def _of_upload(app: AppState, tenant: str, id: str) -> DrawnReport:
         if trace.error:
             raise NotFoundError("analysis of trace", id)
         app.analyses.want(trace)
-        wait = {"Retry-After": str(AGAIN_S)}
+        wait = {"Retry-After": str(RETRY_AFTER_S)}
         raise ApiError("unavailable", "the traces are being analysed; ask again", headers=wait)
     return DrawnReport.model_validate(trace.analysis)
 
@@ -156,72 +141,74 @@ def _written(folder: Path) -> tuple[tuple[Path, int], ...]:
 
 @lru_cache(maxsize=8)
 def _of_folder(folder: str, _files: tuple[tuple[Path, int], ...]) -> DrawnReport:
-    """Kept for as long as nothing in the folder is written."""
+    """Cached until a file of the folder changes."""
     return analyse_folder(Path(folder)).drawn()
 
 
 @dataclass(frozen=True)
-class Asked:
+class FigureRequest:
     app: AppState
-    searched: Searched
-    shown: SessionView
+    cache: SearchCache
+    row: SessionRow
     view: View
-    plan: str
+    plan_key: str
     """`today`, or the rank of a proposal."""
-    by: str
+    group_by: str
 
     @property
-    def workload(self) -> Workload:
-        return read_workload(self.shown.row.request or {}, self.view.report)
-
-    @property
-    def chosen(self) -> Plan:
-        baseline = find_baseline(self.workload, self.view.report) if self.plan == TODAY else None
-        if baseline:
-            return baseline
-        plans = {str(one["rank"]): one["plan"] for one in self.view.report["proposals"]}
-        if self.plan not in plans:
-            raise NotFoundError("plan", self.plan)
-        return Plan.model_validate(plans[self.plan])
+    def plan(self) -> Plan:
+        plan = self.view.find_plan(self.plan_key)
+        if plan is None:
+            raise NotFoundError("plan", self.plan_key)
+        return plan
 
     @property
     def scenario(self) -> Scenario:
-        return self.workload.with_plan(self.chosen)
+        return self.view.workload.with_plan(self.plan)
 
     @property
     def analysis(self) -> DrawnReport:
-        return get_analysis(self.app, self.shown.row)
+        return get_analysis(self.app, self.row)
 
 
 COLOURS = {axis: f"--{axis}_comm_exposed" for axis in ("tp", "cp", "ep", "dp", "pp")}
 
 
-def step(asked: Asked) -> Figure:
-    return step_time_figure(asked.view.plans)
+def step(request: FigureRequest) -> Figure:
+    return step_time_figure(request.view.plans)
 
 
-def memory(asked: Asked) -> Figure:
-    return memory_figure(asked.view.plans, asked.view.limit_gib, asked.view.capacity_gib)
+def memory(request: FigureRequest) -> Figure:
+    return memory_figure(request.view.plans)
 
 
-def space(asked: Asked) -> Figure:
-    key = f"{asked.shown.row.id}.{asked.shown.row.attempt}"
-    dots = asked.searched.find(key)
+def space(request: FigureRequest) -> Figure:
+    key, view = f"{request.row.id}.{request.row.attempt}", request.view
+    dots = request.cache.find(key)
     if dots is None:
-        workload = asked.workload
-        dots = run_bounded_search(asked.app, lambda progress: search_dots(workload, progress))
-        asked.searched.keep(key, dots)
-    return space_figure(space_of(asked.view, dots))
+        dots = run_bounded_search(request.app, lambda progress: search_dots(view.workload, progress))
+        request.cache.add(key, dots)
+    considered = [(f"{one.origin}: {one.summary}", one.proposal) for one in view.report.considered]
+    return space_figure(
+        Space(
+            plans=dots[0],
+            front=dots[1],
+            proposals=[_dot(plan.summary, plan.prediction) for plan in view.proposals],
+            today=[_baseline_dot(plan) for plan in view.plans if not plan.proposal],
+            considered=[_dot(label, scored.prediction) for label, scored in considered if scored],
+            limit_gib=view.limit_gib,
+        )
+    )
 
 
-def mesh(asked: Asked) -> Figure:
-    plan, cluster = asked.chosen, asked.workload.scenario.cluster
-    by = asked.by if asked.by in AXES else next(iter(axes_of(plan)))
+def mesh(request: FigureRequest) -> Figure:
+    plan, cluster = request.plan, request.view.workload.scenario.cluster
+    by = request.group_by if request.group_by in AXES else next(iter(axes_of(plan)))
     return mesh_figure(plan, cluster.num_devices, cluster.devices_per_node, by)
 
 
-def roofline(asked: Asked) -> Figure:
-    scenario = asked.scenario
+def roofline(request: FigureRequest) -> Figure:
+    scenario = request.scenario
     points = [
         Point(one.name, one.intensity, one.flops_per_s, one.seconds, one.shape)
         for one in list_operations(scenario)
@@ -230,8 +217,8 @@ def roofline(asked: Asked) -> Figure:
     return roofline_figure(points, device, [scenario.training.precision])
 
 
-def collectives(asked: Asked) -> Figure:
-    scenario = asked.scenario
+def collectives(request: FigureRequest) -> Figure:
+    scenario = request.scenario
     device = get_device(scenario.cluster.device, scenario.cluster.overrides)
     transfers = [
         Transfer(
@@ -250,41 +237,41 @@ def collectives(asked: Asked) -> Figure:
     return collectives_figure(transfers, links)
 
 
-def measured_roofline(asked: Asked) -> Figure:
-    analysis = asked.analysis
+def measured_roofline(request: FigureRequest) -> Figure:
+    analysis = request.analysis
     named = next((rank.device for rank in analysis.ranks if rank.device), None)
     figure = measured_roofline_figure(analysis.drawing.points, find_device(named))
     if figure is None:
-        raise NotFoundError("operation with shapes in traces of session", asked.shown.row.id)
+        raise NotFoundError("operation with shapes in traces of session", request.row.id)
     return figure
 
 
-def measured_collectives(asked: Asked) -> Figure:
-    figure = measured_collectives_figure(asked.analysis.collectives)
+def measured_collectives(request: FigureRequest) -> Figure:
+    figure = measured_collectives_figure(request.analysis.collectives)
     if figure is None:
-        raise NotFoundError("collective with a size in traces of session", asked.shown.row.id)
+        raise NotFoundError("collective with a size in traces of session", request.row.id)
     return figure
 
 
-def ranks(asked: Asked) -> Figure:
-    return terms_figure(asked.analysis.ranks)
+def ranks(request: FigureRequest) -> Figure:
+    return terms_figure(request.analysis.ranks)
 
 
-def timeline(asked: Asked) -> Figure:
-    strips = asked.analysis.drawing.strips
+def timeline(request: FigureRequest) -> Figure:
+    strips = request.analysis.drawing.strips
     if not strips:
-        raise NotFoundError("timeline in traces of session", asked.shown.row.id)
+        raise NotFoundError("timeline in traces of session", request.row.id)
     return timeline_figure(strips)
 
 
-def lateness(asked: Asked) -> Figure:
-    measured = asked.analysis.drawing.lateness
+def lateness(request: FigureRequest) -> Figure:
+    measured = request.analysis.drawing.lateness
     if measured is None:
-        raise NotFoundError("collective that two ranks share in traces of session", asked.shown.row.id)
+        raise NotFoundError("collective that two ranks share in traces of session", request.row.id)
     return lateness_figure(measured)
 
 
-FIGURES: Mapping[str, Callable[[Asked], Figure]] = {
+FIGURES: Mapping[str, Callable[[FigureRequest], Figure]] = {
     "step": step,
     "memory": memory,
     "space": space,
@@ -297,3 +284,20 @@ FIGURES: Mapping[str, Callable[[Asked], Figure]] = {
     "timeline": timeline,
     "lateness": lateness,
 }
+
+
+router = APIRouter(prefix="/sessions/{id}/figures", route_class=PageRoute)
+
+
+@router.get("/{name}")
+def get_figure(
+    id: Id, name: str, request: Request, app: AppDep, caller: Reader, plan: str = "1", by: str = ""
+) -> Response:
+    """Plotly's JSON; colours are names of the stylesheet's custom properties."""
+    if name not in FIGURES:
+        raise NotFoundError("figure", name)
+    with app.database.read() as conn:
+        row = get_session(conn, caller.tenant, id)
+    view = get_view(row, "there is nothing to draw yet")
+    drawn = FIGURES[name](FigureRequest(app, request.app.state.search_cache, row, view, plan, by))
+    return figure_answer(request, drawn)

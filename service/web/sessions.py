@@ -57,7 +57,7 @@ class SessionList:
     chosen: Mapping[str, str]
     next_address: str | None
     first_address: str | None
-    """Where a later page is shown."""
+    """None on the first page."""
     total: int
 
     @property
@@ -130,5 +130,5 @@ def show(
 
 @router.get("/sessions")
 def show_at_first_page(request: Request) -> Response:
-    """Where the addresses of single sessions lead one to look for the list."""
+    """The list is at `/`; addresses of single sessions suggest this one."""
     return RedirectResponse(f"/?{query}" if (query := request.url.query) else "/", 308)

@@ -14,61 +14,60 @@ from service.api.deps import AppDep, Id, Reader
 from service.db.models import TERMINAL, Data, EventRow
 from service.db.sessions import MAX_EVENTS, events_after, get_session
 from service.errors import NotFoundError
-from service.render.text import seconds, words
+from service.render.text import humanize, seconds
 from service.web.rendering import PageRoute, page
 
 _CUT = re.compile(r"and (\d{1,9}) more")
 
 
 def outcome(result: object) -> str:
-    """Empty where there is nothing short to say."""
+    """What a tool returned, in a few words; empty if there is nothing short to say."""
     if isinstance(result, list):
-        return _counted(result)
+        return _count(result)
     if not isinstance(result, dict):
         return ""
-    found = next((said for tell in _TELLERS if (said := tell(result))), "")
-    return str(found)
+    return next((text for describe in _OUTCOMES if (text := describe(result))), "")
 
 
-def _counted(items: list[object]) -> str:
-    """A list that was cut ends with the words `and 12 more`."""
+def _count(items: list[object]) -> str:
+    """A list that was shortened ends with `and 12 more`."""
     cut = _CUT.fullmatch(str(items[-1])) if items else None
     more = int(cut[1]) - 1 if cut else 0
     return f"{len(items) + more} found" if items else "nothing found"
 
 
-def _scored(result: Data) -> str:
+def _score(result: Data) -> str:
     summary, step_s = result.get("summary"), result.get("step_time_s")
     if not summary:
         return ""
     return f"{summary}: {seconds(step_s)}" if isinstance(step_s, float) else str(summary)
 
 
-def _searched(result: Data) -> str:
+def _search(result: Data) -> str:
     searched = result.get("searched")
     plans = searched.get("plans") if isinstance(searched, dict) else None
-    return f"{plans:,} legal plans decided" if isinstance(plans, int) else ""
+    return f"{plans:,} legal plans searched" if isinstance(plans, int) else ""
 
 
-def _checked(result: Data) -> str:
+def _check(result: Data) -> str:
     checked, faults = result.get("checked"), result.get("faults")
     if not isinstance(checked, int) or not isinstance(faults, list):
         return ""
     return f"{checked} numbers, {len(faults)} differ"
 
 
-def _limited(result: Data) -> str:
+def _limit(result: Data) -> str:
     inner = result.get("diagnosis")
     bottleneck = (inner if isinstance(inner, dict) else result).get("bottleneck")
     return f"limited by {bottleneck}" if bottleneck else ""
 
 
-def _proposed(result: Data) -> str:
+def _struck(result: Data) -> str:
     struck = result.get("struck")
     return f"{len(struck)} sentences struck" if isinstance(struck, list) else ""
 
 
-_TELLERS = (_scored, _searched, _checked, _limited, _proposed)
+_OUTCOMES = (_score, _search, _check, _limit, _struck)
 
 
 SESSION = "session"
@@ -87,12 +86,12 @@ class Step:
     seconds: str = ""
     tokens: int = 0
     has_more: bool = False
-    """Arguments, results, prompts: worth a look of their own."""
+    """Arguments, results or prompts, shown on a page of their own."""
 
 
 @dataclass
 class Run:
-    """One run of a node, or one move of the session."""
+    """One run of a node, or one change of the session's state."""
 
     node: str
     seq: int
@@ -109,7 +108,7 @@ class Run:
         return "" if self.took_s is None else seconds(self.took_s)
 
     @property
-    def is_move(self) -> bool:
+    def is_state_change(self) -> bool:
         return self.state is not None
 
 
@@ -122,18 +121,18 @@ class Trail:
 
     @property
     def current(self) -> str | None:
-        """The node at work; none where the session has ended, waits or is queued."""
+        """The running node; None if the session has ended, waits or is queued."""
         last = self.runs[-1] if self.runs else None
-        return last.node if last and not last.is_move and last.took_s is None else None
+        return last.node if last and not last.is_state_change and last.took_s is None else None
 
     @property
     def nodes(self) -> list[Run]:
-        """Without the coordinator's runs and the session's moves."""
-        return [run for run in self.runs if not run.is_move and run.node != COORDINATOR]
+        """Without the coordinator's runs and the changes of state."""
+        return [run for run in self.runs if not run.is_state_change and run.node != COORDINATOR]
 
     @property
     def visits(self) -> Counter[str]:
-        return Counter(run.node for run in self.runs if not run.is_move)
+        return Counter(run.node for run in self.runs if not run.is_state_change)
 
     @property
     def tokens(self) -> int:
@@ -150,7 +149,7 @@ def trail_of(events: Sequence[EventRow]) -> Trail:
     reason = ""
     for event in events:
         if event.kind == "state":
-            runs.append(_move(event))
+            runs.append(_state_change(event))
             open_runs.clear()
             continue
         key = event.key.rpartition("/")[0]
@@ -163,10 +162,10 @@ def trail_of(events: Sequence[EventRow]) -> Trail:
     return Trail(runs, events[-1].seq if events else 0, times[0], times[-1])
 
 
-def _move(event: EventRow) -> Run:
+def _state_change(event: EventRow) -> Run:
     state = str(event.content.get("state", ""))
-    told = event.content.get("error") or {}
-    reason = str(told.get("message") or event.content.get("verdict") or "")
+    error = event.content.get("error") or {}
+    reason = str(error.get("message") or event.content.get("verdict") or "")
     return Run(SESSION, event.seq, event.at, reason, 0.0, state=state)
 
 
@@ -178,52 +177,57 @@ def _take(run: Run, event: EventRow) -> None:
 
 
 def _step(event: EventRow) -> Step:
-    told = event.content
-    title, says = _TITLES[event.kind](told) if event.kind in _TITLES else _other(event.kind, told)
-    took = told.get("seconds")
+    content = event.content
+    title, says = _TITLES[event.kind](content) if event.kind in _TITLES else _other(event.kind, content)
+    took = content.get("seconds")
     return Step(
         seq=event.seq,
         kind=event.kind,
         title=title,
         says=says,
         seconds="" if took is None else seconds(float(took)),
-        tokens=int(told.get("tokens") or 0),
+        tokens=int(content.get("tokens") or 0),
         has_more=event.kind in (TOOL, REASONED),
     )
 
 
-def _tool(told: Data) -> tuple[str, str]:
-    return words(str(told.get("tool", ""))), outcome(told.get("result"))
+def _tool(content: Data) -> tuple[str, str]:
+    return humanize(str(content.get("tool", ""))), outcome(content.get("result"))
 
 
-def _reasoned(told: Data) -> tuple[str, str]:
-    return words(str(told.get("question", ""))), f"answered by {told.get('by', '')}"
+def _reasoned(content: Data) -> tuple[str, str]:
+    return humanize(str(content.get("question", ""))), f"answered by {content.get('by', '')}"
 
 
-def _routed(told: Data) -> tuple[str, str]:
-    return f"next: {told.get('step', '')}", str(told.get("reason", ""))
+def _routed(content: Data) -> tuple[str, str]:
+    return f"next: {content.get('step', '')}", str(content.get("reason", ""))
 
 
-def _decided(told: Data) -> tuple[str, str]:
-    return f"{told.get('by') or 'somebody'} decided", f"{told.get('action')} proposal {told.get('proposal')}"
+def _decided(content: Data) -> tuple[str, str]:
+    return (
+        f"{content.get('by') or 'unknown'} decided",
+        f"{content.get('action')} proposal {content.get('proposal')}",
+    )
 
 
-def _incident(told: Data) -> tuple[str, str]:
-    return str(told.get("incident", "incident")), str(told.get("says", ""))
+def _incident(content: Data) -> tuple[str, str]:
+    return str(content.get("incident", "incident")), str(content.get("says", ""))
 
 
-def _other(kind: str, told: Data) -> tuple[str, str]:
-    return words(kind), ", ".join(f"{words(name)} {value}" for name, value in told.items())
+def _other(kind: str, content: Data) -> tuple[str, str]:
+    return humanize(kind), ", ".join(f"{humanize(name)} {value}" for name, value in content.items())
 
 
-def _trial(told: Data) -> tuple[str, str]:
-    return f"{told.get('role') or 'trial'}: {told.get('summary', '')}", str(told.get("says", ""))
+def _trial(content: Data) -> tuple[str, str]:
+    return f"{content.get('role') or 'trial'}: {content.get('summary', '')}", str(content.get("says", ""))
 
 
-def _waiting(told: Data) -> tuple[str, str]:
-    rest = ", ".join(f"{words(name)} {_listed(value)}" for name, value in told.items() if name != "phase")
-    phase = str(told.get("phase", "waiting")).removesuffix(f" {told.get('job')}")
-    return words(phase), rest
+def _waiting(content: Data) -> tuple[str, str]:
+    rest = ", ".join(
+        f"{humanize(name)} {_listed(value)}" for name, value in content.items() if name != "phase"
+    )
+    phase = str(content.get("phase", "waiting")).removesuffix(f" {content.get('job')}")
+    return humanize(phase), rest
 
 
 def _listed(value: object) -> str:
@@ -244,17 +248,17 @@ _TITLES = {
 WORKERS = ("analyzer", "proposal", "verify", "approve", "trial", "learn")
 REPORT = "report"
 BOX_WIDTH, BOX_HEIGHT = 118, 30
-LEAST_PERCENT = 0.4
-"""What takes less is drawn so wide, or it could not be seen."""
-MEANINGS = {
+MIN_PERCENT = 0.4
+"""Shorter runs are drawn this wide, or they could not be seen."""
+PURPOSES = {
     COORDINATOR: "chooses the next step",
-    "analyzer": "what limits a plan",
-    "proposal": "searches plans",
-    "verify": "computes again",
+    "analyzer": "finds what limits a plan",
+    "proposal": "searches for plans",
+    "verify": "recomputes every number",
     "approve": "asks a person",
     "trial": "measures a plan",
-    "learn": "keeps the outcome",
-    REPORT: "puts it together",
+    "learn": "saves the outcome",
+    REPORT: "writes the report",
 }
 
 
@@ -264,7 +268,7 @@ class Node:
     x: int
     y: int
     visits: int
-    is_lit: bool
+    is_current: bool
 
     @property
     def middle(self) -> tuple[int, int]:
@@ -272,8 +276,8 @@ class Node:
 
     @property
     def says(self) -> str:
-        return f"{self.name}: {MEANINGS[self.name]}; ran {self.visits} times" + (
-            ", at work now" if self.is_lit else ""
+        return f"{self.name}: {PURPOSES[self.name]}; ran {self.visits} times" + (
+            ", running now" if self.is_current else ""
         )
 
 
@@ -297,30 +301,30 @@ def nodes_of(trail: Trail) -> list[Node]:
 
 
 def strip_of(trail: Trail) -> tuple[list[str], list[Stretch]]:
-    """The nodes that worked, in order, and when each did; time in which nobody worked is left out."""
-    runs = [run for run in trail.runs if not run.is_move]
-    worked = list(dict.fromkeys(run.node for run in runs))
+    """The nodes that ran, in order, and when each did; waiting time is left out."""
+    runs = [run for run in trail.runs if not run.is_state_change]
+    lanes = list(dict.fromkeys(run.node for run in runs))
     lengths_s = [trail.end_s - run.at_s if run.took_s is None else run.took_s for run in runs]
     whole_s = sum(lengths_s)
     if whole_s <= 0:
-        return worked, []
+        return lanes, []
     ends_s = list(accumulate(lengths_s))
-    return worked, [
-        _stretch(run, 100 * (end_s - length_s) / whole_s, 100 * length_s / whole_s, worked)
+    return lanes, [
+        _stretch(run, 100 * (end_s - length_s) / whole_s, 100 * length_s / whole_s, lanes)
         for run, length_s, end_s in zip(runs, lengths_s, ends_s, strict=True)
     ]
 
 
-def _stretch(run: Run, x: float, width: float, worked: Sequence[str]) -> Stretch:
-    wide = max(width, LEAST_PERCENT)
-    return Stretch(run, max(0.0, min(x, 100 - wide)), wide, worked.index(run.node))
+def _stretch(run: Run, x: float, width: float, lanes: Sequence[str]) -> Stretch:
+    wide = max(width, MIN_PERCENT)
+    return Stretch(run, max(0.0, min(x, 100 - wide)), wide, lanes.index(run.node))
 
 
-MOST_SEQ = 2**31 - 1
+MAX_SEQ = 2**31 - 1
 
 router = APIRouter(prefix="/sessions/{id}/trail", route_class=PageRoute)
 
-Seq = Annotated[int, Path(ge=1, le=MOST_SEQ)]
+Seq = Annotated[int, Path(ge=1, le=MAX_SEQ)]
 
 
 @router.get("")
@@ -329,7 +333,7 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
         row = get_session(conn, caller.tenant, id)
         events = events_after(conn, id, 0, MAX_EVENTS)
     trail = trail_of(events)
-    worked, strip = strip_of(trail)
+    lanes, strip = strip_of(trail)
     return page(
         request,
         "trail",
@@ -337,7 +341,7 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
         row=row,
         trail=trail,
         nodes=nodes_of(trail),
-        worked=worked,
+        lanes=lanes,
         strip=strip,
         is_live=row.state not in TERMINAL,
         is_cut=len(events) == MAX_EVENTS,
@@ -346,10 +350,10 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
 
 @router.get("/{seq}")
 def show_event(id: Id, seq: Seq, request: Request, app: AppDep, caller: Reader) -> Response:
-    """What a step was given and what came back."""
+    """The arguments and the result of a step."""
     with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
-        found = events_after(conn, id, seq - 1, 1)
-    if not found or found[0].seq != seq:
+        events = events_after(conn, id, seq - 1, 1)
+    if not events or events[0].seq != seq:
         raise NotFoundError("event", str(seq))
-    return page(request, "event", caller, row=row, event=found[0])
+    return page(request, "event", caller, row=row, event=events[0])

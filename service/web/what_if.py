@@ -4,7 +4,7 @@ are in the URL.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
@@ -12,28 +12,26 @@ from fastapi.responses import Response
 from service.api.deps import AppDep, Reader
 from service.api.state import AppState
 from service.db.sessions import get_session
-from service.errors import ConflictError, NotFoundError
-from service.render.bars import figures_of
-from service.render.view import Planned, View, read_workload
+from service.errors import NotFoundError
+from service.render.bars import plan_charts
+from service.render.view import TODAY, Planned, get_view, title_of
 from service.web.new_session import EXAMPLE
 from service.web.rendering import PageRoute, page
-from service.web.session_view import NO_REPORT, TODAY, find_baseline, session_view
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
 from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.recommend.optimize import workload_of
+from tools.recommend.report import PlanFields
 from tools.recommend.score import complete
-from tools.recommend.words import short
-from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan, Scenario, parse_scenario
 
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 MEMORY_STEPS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0)
 CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
-MOST_TENSOR = 64
-MOST_STAGES = 64
-MOST_CONTEXT = 64
+MAX_TENSOR = 64
+MAX_STAGES = 64
+MAX_CONTEXT = 64
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,16 @@ class Control:
 
 
 def controls_of(scenario: Scenario, given: Mapping[str, str]) -> dict[str, list[Control]]:
-    """By heading."""
-    found = {
+    """By heading, each with the value that the address states."""
+    groups = {
         "Cluster": _cluster(scenario),
         "Training": _training(scenario),
         "Plan": _plan(scenario),
     }
-    return {name: [_standing(one, given) for one in controls] for name, controls in found.items()}
+    return {name: [_with_choice(control, given) for control in group] for name, group in groups.items()}
 
 
-def _standing(control: Control, given: Mapping[str, str]) -> Control:
+def _with_choice(control: Control, given: Mapping[str, str]) -> Control:
     value = given.get(control.name) or control.start
     known = [option for option, _ in control.options]
     return replace(control, chosen=value if value in known else control.start)
@@ -77,7 +75,7 @@ def _cluster(scenario: Scenario) -> list[Control]:
     return [
         _numbers("num_devices", "Devices", devices, cluster.num_devices),
         *links,
-        Control("memory", "Memory a device", memory, "", "1"),
+        Control("memory", "Memory per device", memory, "", "1"),
     ]
 
 
@@ -99,15 +97,15 @@ def _plan(scenario: Scenario) -> list[Control]:
     if plan is None:
         return []
     devices = scenario.cluster.num_devices * 16
-    found = [
-        _numbers("tp", "Tensor parallel", _powers(min(MOST_TENSOR, devices)), plan.tp),
-        _numbers("pp", "Pipeline stages", _powers(min(MOST_STAGES, model.num_hidden_layers)), plan.pp),
-        _numbers("vpp", "Chunks a stage", CHUNKS, plan.vpp),
-        _numbers("cp", "Context parallel", _powers(min(MOST_CONTEXT, devices)), plan.cp),
+    controls = [
+        _numbers("tp", "Tensor parallel", _powers(min(MAX_TENSOR, devices)), plan.tp),
+        _numbers("pp", "Pipeline stages", _powers(min(MAX_STAGES, model.num_hidden_layers)), plan.pp),
+        _numbers("vpp", "Chunks per stage", CHUNKS, plan.vpp),
+        _numbers("cp", "Context parallel", _powers(min(MAX_CONTEXT, devices)), plan.cp),
     ]
     if model.is_moe:
-        found.append(_numbers("ep", "Expert parallel", _powers(model.num_experts), plan.ep))
-    found += [
+        controls.append(_numbers("ep", "Expert parallel", _powers(model.num_experts), plan.ep))
+    controls += [
         _numbers("micro_batch_size", "Micro-batch", _powers(16), plan.micro_batch_size),
         _numbers("zero_stage", "ZeRO stage", range(4), plan.zero_stage),
         _choice("recompute", "Recompute", list(RECOMPUTES), plan.recompute or "none"),
@@ -115,7 +113,7 @@ def _plan(scenario: Scenario) -> list[Control]:
             "sequence_parallel", "Sequence parallel", ["true", "false"], str(plan.sequence_parallel).lower()
         ),
     ]
-    return found
+    return controls
 
 
 def _numbers(name: str, label: str, values: Iterable[int], start: int) -> Control:
@@ -130,12 +128,12 @@ def _choice(name: str, label: str, values: list[str], start: str) -> Control:
     )
 
 
-def _powers(most: int) -> list[int]:
-    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+def _powers(limit: int) -> list[int]:
+    return [2**power for power in range(limit.bit_length())]
 
 
 def _around(value: int, steps: int) -> list[int]:
-    """The value halved and doubled so often, where it can be halved."""
+    """The value halved and doubled up to `steps` times, halved only as long as it is even."""
     halves = [value // 2**step for step in range(1, steps + 1) if value % 2**step == 0]
     return sorted([*halves, value, *(value * 2**step for step in range(1, steps + 1))])
 
@@ -152,55 +150,46 @@ Given = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Answer:
-    view: View
-    """The start, and the variant where there is one."""
+    title: str
+    start: Planned
+    variant: Planned | None
     refusal: InputError | None = None
 
     @property
-    def start(self) -> Planned:
-        return self.view.plans[0]
-
-    @property
-    def variant(self) -> Planned | None:
-        return self.view.plans[1] if len(self.view.plans) > 1 else None
+    def plans(self) -> list[Planned]:
+        return [self.start, self.variant] if self.variant else [self.start]
 
     @property
     def ratio(self) -> float | None:
-        """How many times as many tokens a second on every device."""
+        """Tokens per second and device of the variant, over those of the start."""
         if self.variant is None:
             return None
-        name = "tokens_per_s_per_device"
-        return float(self.variant.prediction[name] / self.start.prediction[name])
+        after, before = self.variant.prediction, self.start.prediction
+        return after.tokens_per_s_per_device / before.tokens_per_s_per_device
 
 
-def _predicted(workload: Workload, scenario: Scenario) -> dict[str, Any]:
-    return workload.predict([_plan_what_if(scenario)])[0].model_dump()
-
-
-def ask(scenario: Scenario, given: Given, learned: Calibration | None = None) -> Answer:
-    """`scenario` has the plan to start from; what is given replaces parts of it."""
-    start = workload_of(scenario, learned)
-    planned = [Planned("now", short(_plan_what_if(scenario)), _predicted(start, scenario))]
-    limits, refusal = (start.limit_gib, start.capacity_gib), None
+def ask(scenario: Scenario, given: Given, calibration: Calibration | None = None) -> Answer:
+    """`scenario` has the plan to start from; `given` replaces parts of it."""
+    start = _planned("now", scenario, calibration)
+    title = title_of(scenario)
     try:
         changed = with_changes(scenario, given)
-        workload = workload_of(changed, learned)
-        reason = workload.refusal(_plan_what_if(changed))
+        reason = workload_of(changed, calibration).refusal(_plan_of(changed))
         if reason is not None:
             field, _, rest = reason.partition(": ")
-            raise InputError(field, _given_of(rest), rest.partition("; ")[2] or rest)
-        planned.append(Planned("what if", short(_plan_what_if(changed)), _predicted(workload, changed)))
-        limits = (workload.limit_gib, workload.capacity_gib)
+            raise InputError(field, _refused_value(rest), rest.partition("; ")[2] or rest)
+        return Answer(title, start, _planned("what if", changed, calibration))
     except InputError as error:
-        refusal = error
-    title = (
-        f"{scenario.model.name or 'Model'} on {scenario.cluster.num_devices:,} x {scenario.cluster.device}"
-    )
-    return Answer(View(title, "", planned, *limits, NO_REPORT), refusal)
+        return Answer(title, start, None, error)
+
+
+def _planned(name: str, scenario: Scenario, calibration: Calibration | None) -> Planned:
+    workload, plan = workload_of(scenario, calibration), _plan_of(scenario)
+    return Planned(name, plan, workload.predict([plan])[0], workload.limit_gib, workload.capacity_gib)
 
 
 def with_changes(scenario: Scenario, given: Given) -> Scenario:
-    """Raises InputError for what cannot be: a plan that does not divide the devices, a text for a number."""
+    """Raises InputError for what cannot be: a plan that does not divide the devices, text for a number."""
     cluster = scenario.cluster
     devices = _whole("num_devices", given, cluster.num_devices)
     figures = _overrides(get_device(cluster.device, cluster.overrides), given)
@@ -213,7 +202,7 @@ def with_changes(scenario: Scenario, given: Given) -> Scenario:
             "training": scenario.training.model_copy(update=training),
         }
     )
-    plan = complete(workload_of(changed), _plan_what_if(scenario), _fields(_plan_what_if(scenario), given))
+    plan = complete(workload_of(changed), _plan_of(scenario), _fields(_plan_of(scenario), given))
     return changed.model_copy(update={"plan": plan})
 
 
@@ -227,22 +216,22 @@ def _overrides(device: Device, given: Given) -> dict[str, float]:
     return {own[name][0]: own[name][1] * factor for name, factor in factors.items() if factor != 1.0}
 
 
-def _fields(plan: Plan, given: Given) -> dict[str, Any]:
-    """What differs from the plan, by the type that the field has there."""
+def _fields(plan: Plan, given: Given) -> PlanFields:
+    """What differs from the plan, with the type that the field has there."""
     typed = {name: _typed(name, given[name], getattr(plan, name)) for name in PLAN_FIELDS if given.get(name)}
     return {name: value for name, value in typed.items() if value != getattr(plan, name)}
 
 
-def _typed(name: str, text: str, known: object) -> object:
+def _typed(name: str, text: str, value: object) -> bool | int | str:
     if name == "sequence_parallel":
         return text == "true"
-    return text if isinstance(known, str) or known is None else _whole(name, {name: text}, 1)
+    return text if isinstance(value, str) or value is None else _whole(name, {name: text}, 1)
 
 
-def _whole(name: str, given: Given, otherwise: int) -> int:
+def _whole(name: str, given: Given, default: int) -> int:
     text = given.get(name)
     if not text:
-        return otherwise
+        return default
     if not text.isdecimal() or not 1 <= len(text) <= 9 or (int(text) == 0 and name != "zero_stage"):
         raise InputError(name, text, "must be a whole number above zero")
     return int(text)
@@ -258,13 +247,13 @@ def _factor(name: str, given: Given) -> float:
     return factor
 
 
-def _plan_what_if(scenario: Scenario) -> Plan:
+def _plan_of(scenario: Scenario) -> Plan:
     if scenario.plan is None:
         raise InputError("plan", None, "a plan to start from is needed")
     return scenario.plan
 
 
-def _given_of(rest: str) -> str:
+def _refused_value(rest: str) -> str:
     return rest.removeprefix("got ").partition("; ")[0]
 
 
@@ -280,10 +269,10 @@ def show(
 ) -> Response:
     given = dict(request.query_params)
     if session:
-        scenario, plans, chosen, learned = _of_session(app, caller.tenant, session, plan)
+        scenario, plans, chosen, calibration = _of_session(app, caller.tenant, session, plan)
     else:
-        scenario, plans, chosen, learned = parse_scenario(EXAMPLE), {}, "", None
-    answer = ask(scenario, given, learned)
+        scenario, plans, chosen, calibration = parse_scenario(EXAMPLE), {}, "", None
+    answer = ask(scenario, given, calibration)
     return page(
         request,
         "what_if",
@@ -293,27 +282,22 @@ def show(
         chosen=chosen,
         controls=controls_of(scenario, given),
         answer=answer,
-        figures=figures_of(answer.view),
+        charts=plan_charts(answer.plans),
     )
 
 
 def _of_session(
     app: AppState, tenant: str, id: str, wanted: str | None
-) -> tuple[Scenario, dict[str, str], str, Calibration | None]:
-    """The session's scenario with the chosen plan, all plans by name, which it is, and its cost model."""
+) -> tuple[Scenario, dict[str, str], str, Calibration]:
+    """The session's scenario with the chosen plan, names of all plans, the chosen one, and its cost model."""
     with app.database.read() as conn:
-        shown = session_view(get_session(conn, tenant, id))
-    if shown.view is None or shown.report is None:
-        raise ConflictError(f"session {id} is {shown.row.state}; it has no plans yet", field="state")
-    workload = read_workload(shown.row.request or {}, shown.report)
-    known: dict[str, Any] = {str(one["rank"]): one["plan"] for one in shown.report["proposals"]}
-    baseline = find_baseline(workload, shown.report)
-    if baseline:
-        known = {TODAY: baseline.model_dump(), **known}
-    chosen = wanted or next(iter(known))
-    if chosen not in known:
+        view = get_view(get_session(conn, tenant, id), "it has no plans yet")
+    names = {str(one.rank): f"proposal {one.rank}" for one in view.report.proposals}
+    if view.baseline_plan:
+        first = "the default plan" if view.baseline_name == "default" else "today's plan"
+        names = {TODAY: first, **names}
+    chosen = wanted or next(iter(names))
+    plan = view.find_plan(chosen)
+    if plan is None:
         raise NotFoundError("plan", chosen)
-    first = "today's plan" if workload.scenario.plan else "the default plan"
-    names = {name: first if name == TODAY else f"proposal {name}" for name in known}
-    scenario = workload.with_plan(Plan.model_validate(known[chosen]))
-    return scenario, names, chosen, workload.calibration
+    return view.workload.with_plan(plan), names, chosen, view.workload.calibration

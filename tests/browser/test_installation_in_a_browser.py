@@ -48,7 +48,7 @@ def test_a_page_outlives_its_server_and_goes_on(page: Watched, installation: Ins
     id = installation.submit(small(approval="person"))
     view = page.page
     view.goto(f"/sessions/{id}")
-    expect(view.locator(".state").first).to_have_text("waits for you", timeout=PATIENCE_MS)
+    expect(view.locator(".state").first).to_have_text("waiting for approval", timeout=PATIENCE_MS)
     installation.server.kill()
     expect(view.get_by_role("status").filter(has_text="Connection lost, retrying")).to_be_visible()
     installation.server.start()

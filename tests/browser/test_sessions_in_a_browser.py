@@ -116,7 +116,7 @@ def test_a_proposal_is_approved_and_the_session_goes_on_by_itself(
     id = installation.submit(small(approval="person"))
     view = page.page
     view.goto(f"/sessions/{id}")
-    expect(view.locator(".state").first).to_have_text("waits for you", timeout=PATIENCE_MS)
+    expect(view.locator(".state").first).to_have_text("waiting for approval", timeout=PATIENCE_MS)
     card = view.locator("article.card").first
     card.get_by_role("button", name="Approve").click()
     expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
@@ -128,13 +128,13 @@ def test_a_proposal_is_rejected_and_another_plan_is_scored(page: Watched, instal
     id = installation.submit(small(approval="person"))
     view = page.page
     view.goto(f"/sessions/{id}")
-    expect(view.locator(".state").first).to_have_text("waits for you", timeout=PATIENCE_MS)
+    expect(view.locator(".state").first).to_have_text("waiting for approval", timeout=PATIENCE_MS)
     card = view.locator("article.card").first
     card.get_by_text("Comment or edit").click()
     card.get_by_label("Comment").fill("the old racks have no room")
     card.get_by_label("recompute").select_option("full")
     card.get_by_role("button", name="Score this plan").click()
-    expect(view.locator(".state").first).to_have_text("waits for you", timeout=PATIENCE_MS)
+    expect(view.locator(".state").first).to_have_text("waiting for approval", timeout=PATIENCE_MS)
     brought = view.get_by_role("list", name="Plans that people brought")
     expect(brought).to_contain_text("recompute full", timeout=PATIENCE_MS)
     expect(brought).to_contain_text("against proposal 1")

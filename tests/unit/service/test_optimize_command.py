@@ -83,7 +83,7 @@ def test_people_get_the_verdict_first_then_the_rest_in_the_order_they_ask(run: R
     names = [line[:10].strip() for line in result.out.splitlines() if line[:1].strip()]
     told = ["verdict", "diagnosis", "today", "proposal 1", "try first", "what if", "why not"]
     assert [name for name in names if name in told] == told
-    for words in ("█", "MFU", "GiB", "legal plans decided", "today's speed", "expert-rules"):
+    for words in ("█", "MFU", "GiB", "legal plans searched", "today's speed", "expert-rules"):
         assert words in result.out
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from graph.report import Report
 from service.cli.optimize_tables import MOST_CASES, print_report
 from tests.unit.service_report.scenes import SMALL, Raw, full, session
 
@@ -15,7 +16,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], scenario: Raw, report: Raw) -> str:
-    print_report(scenario, report)
+    print_report(scenario, Report.model_validate(report))
     return capsys.readouterr().out
 
 

@@ -6,8 +6,10 @@ from functools import cache
 from typing import Any
 
 from graph.context import Context
+from graph.report import Report
 from graph.request import parse_request
 from graph.session import Session
+from service.render import html, markdown, view
 from tools.kb import open_seed
 
 Raw = dict[str, Any]
@@ -27,6 +29,7 @@ SMALL: Raw = {
     },
 }  # fmt: skip
 COLD: Raw = {name: part for name, part in SMALL.items() if name != "plan"}
+SCORED: Raw = {"plan": {}, "summary": "s", "accepted": False, "binding": "time", "why": "w"}
 BOOK = ("id", "title", "do", "why", "effect")
 
 
@@ -39,6 +42,18 @@ def session(raw: Raw) -> Raw:
 @cache
 def _session(text: str) -> str:
     return json.dumps(Session("scene", Context(open_seed())).run(parse_request(json.loads(text))).report)
+
+
+def view_of(request: Raw, report: Raw) -> view.View:
+    return view.view_of(request, Report.model_validate(report))
+
+
+def html_report(request: Raw, report: Raw) -> str:
+    return html.html_report(request, Report.model_validate(report))
+
+
+def markdown_report(request: Raw, report: Raw) -> str:
+    return markdown.markdown_report(request, Report.model_validate(report))
 
 
 def full(text: str = "plain text") -> tuple[Raw, Raw]:
@@ -60,11 +75,15 @@ def full(text: str = "plain text") -> tuple[Raw, Raw]:
         ],
         "advice": [dict.fromkeys(BOOK, text) | {"risks": [text], "sources": [source]}],
         "cases": [_case(text, "confirmed"), _case(text, "refuted")],
-        "rejected": [{"summary": text, "binding": "memory", "why": text}],
-        "considered": [{"origin": text, "summary": text, "binding": "rule", "why": text, "plan": {}}],
+        "rejected": [
+            {"plan": report["proposals"][0]["plan"], "summary": text, "binding": "memory", "why": text}
+        ],
+        "considered": [{**SCORED, "origin": text, "summary": text, "binding": "rule", "why": text}],
         "notes": {"accepted": [], "refused": [_statement(text)], "says": text},
         "profile": _profile(text),
-        "decisions": [{"by": text, "action": "approve", "proposal": 1, "comment": text}],
+        "decisions": [
+            {"id": None, "by": text, "action": "approve", "proposal": 1, "comment": text, "plan": None}
+        ],
         "trials": [trial(text), trial(text, failed=True), trial(text, refused=True)],
         "stopping": {
             "says": text, "expected_gain": 0.01, "noise": 0.02, "device_hours": 8.0, "trials": 4,
@@ -79,20 +98,25 @@ def full(text: str = "plain text") -> tuple[Raw, Raw]:
 
 def trial(text: str, *, failed: bool = False, refused: bool = False) -> Raw:
     """The first is a baseline's, measured twice."""
-    predicted = {"step_time_s": 2.0, "step_time_low_s": 1.8, "step_time_high_s": 2.3, "summary": text}
-    told: Raw = {
-        "role": "candidate" if failed or refused else "baseline", "summary": text, "predicted": predicted,
-        "status": "measured", "says": text, "failure": None, "refusals": [], "speedup": 1.25,
-        "speedup_low": 1.2, "speedup_high": 1.3, "runs": ["a", "a-r2"], "steps": 40, "key": "a",
-        "step_time_s": 2.5, "interval_s": [2.4, 2.6],
+    predicted = {
+        "step_time_s": 2.0, "step_time_low_s": 1.8, "step_time_high_s": 2.3, "peak_memory_gib": 40.0,
+        "summary": text,
+    }  # fmt: skip
+    measured: Raw = {
+        "key": "a", "status": "measured", "role": "candidate" if failed or refused else "baseline",
+        "rank": 1, "plan": session(SMALL)["proposals"][0]["plan"], "predicted": predicted, "summary": text,
+        "template": "local", "runs": ["a", "a-r2"], "failure": None, "refusals": [], "device_hours": 0.1,
+        "seconds": 60.0, "waited_s": 1.0, "traces": None, "terms": None, "says": text, "steps": 40,
+        "speedup": 1.25, "speedup_low": 1.2, "speedup_high": 1.3, "step_time_s": 2.5,
+        "interval_s": [2.4, 2.6],
     }  # fmt: skip
     if refused:
-        wrong = {"entry": "nodes", "baseline": text, "trial": text, "says": text}
-        told |= {"status": "refused", "refusals": [wrong], "speedup": None}
+        refusal = {"entry": "nodes", "baseline": text, "trial": text, "says": text}
+        return measured | {"status": "refused", "refusals": [refusal], "speedup": None}
     if failed:
         failure = {"kind": "out_of_memory", "confidence": 0.9, "evidence": [text]}
-        told |= {"status": "failed", "failure": failure, "speedup": None, "step_time_s": None}
-    return told
+        return measured | {"status": "failed", "failure": failure, "speedup": None, "step_time_s": None}
+    return measured
 
 
 def _case(text: str, status: str) -> Raw:
@@ -102,26 +126,25 @@ def _case(text: str, status: str) -> Raw:
 
 
 def _statement(text: str) -> Raw:
-    return {"field": text, "value": text, "quote": text, "reason": text}
+    return {"kind": "constraint", "field": text, "value": text, "quote": text, "reason": text}
 
 
 def _profile(text: str) -> Raw:
-    total = {
-        "compute_us": 6.0,
-        "exposed_communication_us": 3.0,
-        "memory_us": 0.0,
-        "idle_us": 1.0,
-        "total_us": 10.0,
-    }
+    times = ("communication", "exposed_communication", "memory", "idle_host", "idle_waiting", "idle_unknown")
+    total = {f"{name}_us": 1.0 for name in times} | {"compute_us": 6.0, "idle_us": 1.0, "total_us": 10.0}
     diagnosis = {
-        "summary": text,
-        "confidence": 0.7,
-        "competing_causes": [{"bottleneck": "host", "why": text}],
+        "bottleneck": "compute", "severity": 0.6, "confidence": 0.7, "summary": text,
+        "shares": {"compute": 0.6}, "evidence": [],
+        "competing_causes": [{"bottleneck": "host", "severity": 0.1, "why": text}],
         "next_to_profile": [text],
-    }
+    }  # fmt: skip
+    straggler = {
+        "rank": 0, "arrives_last_ratio": 0.5, "late_by_us": 1.0, "late_total_us": 1.0,
+        "share_of_lateness": 1.0, "cause": text,
+        "cause_us": {"loader_us": 1.0, "host_us": 1.0, "compute_us": 1.0},
+    }  # fmt: skip
     return {
-        "total": total,
-        "ranks": 2,
-        "diagnosis": diagnosis,
-        "unreadable": [{"file": text, "reason": text}],
-    }
+        "step_time_s": None, "diagnosis": diagnosis, "total": total | {"overlap_ratio": 0.5}, "ranks": 2,
+        "unreadable": [{"file": text, "reason": text}], "stragglers": [straggler], "collectives": [],
+        "top_ops": [],
+    }  # fmt: skip

@@ -4,24 +4,23 @@ import math
 
 import pytest
 
-from service.render.bars import figures_of
-from service.render.view import view_of
-from tests.unit.service_report.scenes import COLD, SMALL, Raw, session
+from service.render.bars import report_charts
+from tests.unit.service_report.scenes import COLD, SMALL, Raw, session, view_of
 
 
 @pytest.mark.parametrize("raw", [SMALL, COLD], ids=["today", "cold"])
 def test_every_segment_and_whisker_lies_inside_the_figure(raw: Raw) -> None:
-    for figure in figures_of(view_of(raw, session(raw))):
+    for figure in report_charts(view_of(raw, session(raw))):
         for bar in figure.bars:
             ends = [one.x + one.width for one in bar.segments]
             whiskers = [bar.whisker.low, bar.whisker.middle, bar.whisker.high] if bar.whisker else []
             assert all(0 <= place <= 100 for place in [*ends, *whiskers])
             assert whiskers == sorted(whiskers)
-        assert all(0 <= line.x <= 100 for line in figure.lines)
+            assert all(0 <= mark.x <= 100 for mark in bar.marks)
 
 
 def test_segments_touch_and_the_last_one_ends_at_the_predicted_step() -> None:
-    step = figures_of(view_of(SMALL, session(SMALL)))[0]
+    step = report_charts(view_of(SMALL, session(SMALL)))[0]
     for bar in step.bars:
         assert bar.whisker
         for left, right in zip(bar.segments, bar.segments[1:], strict=False):
@@ -31,10 +30,10 @@ def test_segments_touch_and_the_last_one_ends_at_the_predicted_step() -> None:
 
 def test_a_bar_twice_as_long_is_twice_as_much_memory() -> None:
     view = view_of(SMALL, session(SMALL))
-    memory = figures_of(view)[1]
+    memory = report_charts(view)[1]
     for bar, plan in zip(memory.bars, view.plans, strict=True):
         width = sum(one.width for one in bar.segments)
-        expected = memory.lines[1].x * plan.prediction["peak_memory_gib"] / view.capacity_gib
+        expected = bar.marks[1].x * plan.prediction.peak_memory_gib / view.capacity_gib
         assert math.isclose(width, expected, rel_tol=1e-6)
 
 
@@ -43,27 +42,27 @@ def test_a_plan_that_does_not_fit_raises_alarm_and_passes_the_mark_of_the_device
     peak = report["baseline"]["memory_gib"]
     peak["activations"] += 200
     report["baseline"] |= {"fits": False, "peak_memory_gib": sum(peak.values())}
-    memory = figures_of(view_of(SMALL, report))[1]
+    memory = report_charts(view_of(SMALL, report))[1]
     today = memory.bars[0]
     assert (today.alarm, today.aside) == (True, "does not fit")
-    assert today.segments[-1].x > memory.lines[1].x
+    assert today.segments[-1].x > today.marks[1].x
     assert not memory.bars[1].alarm
 
 
 def test_speeds_are_compared_only_where_there_is_a_plan_of_today() -> None:
-    assert [one.id for one in figures_of(view_of(SMALL, session(SMALL)))] == ["step", "memory", "gain"]
-    assert [one.id for one in figures_of(view_of(COLD, session(COLD)))] == ["step", "memory"]
+    assert [one.id for one in report_charts(view_of(SMALL, session(SMALL)))] == ["step", "memory", "gain"]
+    assert [one.id for one in report_charts(view_of(COLD, session(COLD)))] == ["step", "memory"]
 
 
 def test_todays_speed_is_marked_left_of_a_clearly_faster_proposal() -> None:
     report = session(SMALL)
     report["proposals"][0] |= {"speedup": 2.0, "speedup_low": 1.5, "speedup_high": 2.5}
-    gain = figures_of(view_of(SMALL, report))[2]
+    gain = report_charts(view_of(SMALL, report))[2]
     assert gain.bars[0].whisker
-    assert gain.lines[0].x < gain.bars[0].whisker.low
+    assert gain.bars[0].marks[0].x < gain.bars[0].whisker.low
 
 
 def test_a_bar_in_words_names_the_plan_the_time_and_its_parts() -> None:
-    today = figures_of(view_of(SMALL, session(SMALL)))[0].bars[0]
+    today = report_charts(view_of(SMALL, session(SMALL)))[0].bars[0]
     assert today.says.startswith(f"today: {today.value}, 80% interval ")
     assert "compute " in today.says

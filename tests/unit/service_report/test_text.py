@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.render.text import MOST_CHARACTERS, address, beside_address, pieces, plain, seconds, sentence
+from service.render.text import MAX_CHARACTERS, address, beside_address, pieces, plain, seconds, sentence
 
 
 @given(st.text())
 def test_plain_text_is_one_printable_line_of_bounded_length(text: str) -> None:
     shown = plain(text)
     assert shown.isprintable()
-    assert len(shown) <= MOST_CHARACTERS
+    assert len(shown) <= MAX_CHARACTERS
 
 
 def test_terminal_codes_and_turned_text_are_spelled_out() -> None:

@@ -1,13 +1,16 @@
 """Trials in a report: predicted before against measured, and what came of each."""
 
-from service.render.html import html_report
-from service.render.markdown import markdown_report
-from service.render.view import NOTHING, trial_rows
-from tests.unit.service_report.scenes import full, trial
+from graph.report import Trial
+from service.render.view import NOTHING, TrialRow, trial_rows
+from tests.unit.service_report.scenes import Raw, full, html_report, markdown_report, trial
+
+
+def rows(made: Raw) -> list[TrialRow]:
+    return trial_rows([Trial.model_validate(made)])
 
 
 def test_a_measured_trial_tells_how_far_the_prediction_was_off() -> None:
-    row = trial_rows([{**trial("plan"), "role": "candidate"}])[0]
+    row = rows({**trial("plan"), "role": "candidate"})[0]
     assert row.predicted == "2.00 s (1.80 to 2.30)"
     assert row.measured == "2.50 s (2.40 to 2.60)"
     assert row.off == "-20%"
@@ -16,17 +19,17 @@ def test_a_measured_trial_tells_how_far_the_prediction_was_off() -> None:
 
 
 def test_a_baseline_has_no_gain_over_itself() -> None:
-    assert trial_rows([trial("plan")])[0].gain == NOTHING
+    assert rows(trial("plan"))[0].gain == NOTHING
 
 
 def test_a_failure_tells_its_kind_and_its_evidence_and_no_time() -> None:
-    row = trial_rows([trial("words of a log", failed=True)])[0]
+    row = rows(trial("words of a log", failed=True))[0]
     assert (row.outcome, row.measured, row.off) == ("out of memory", NOTHING, NOTHING)
     assert row.evidence == ["words of a log"]
 
 
 def test_what_the_gate_refused_says_why() -> None:
-    row = trial_rows([trial("nodes were others", refused=True)])[0]
+    row = rows(trial("nodes were others", refused=True))[0]
     assert row.outcome == "not comparable"
     assert row.evidence == ["nodes were others"]
 
@@ -35,7 +38,7 @@ def test_both_documents_show_every_trial_and_why_they_ended() -> None:
     scenario, report = full("no gain beyond noise")
     for document in (markdown_report(scenario, report), html_report(scenario, report)):
         assert "3 of at most 4 plans were tried" in document
-        assert "They ended because no gain beyond noise" in document
+        assert "They stopped because no gain beyond noise" in document
         assert "prediction off by" in document
         assert "out of memory" in document
         assert "-20%" in document

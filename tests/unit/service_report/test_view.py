@@ -1,8 +1,6 @@
 """What every format shows: the scenario as it was read, the plans beside each other, nothing said twice."""
 
-from service.render.terms import MEMORY, STEP
-from service.render.view import view_of
-from tests.unit.service_report.scenes import COLD, SMALL, Raw, session
+from tests.unit.service_report.scenes import COLD, SCORED, SMALL, Raw, session, view_of
 
 
 def test_the_title_names_what_runs_where_and_the_contract_what_is_comparable() -> None:
@@ -40,7 +38,7 @@ def test_the_interval_is_no_risk_of_its_own_and_the_rationale_is_not_repeated_as
     ]
     shown = view_of(SMALL, report).proposals[0]
     assert shown.risks == ["a real one"]
-    assert [one["says"] for one in shown.evidence] == ["it fits"]
+    assert [one.says for one in shown.evidence] == ["it fits"]
 
 
 def test_another_cluster_whose_best_plan_is_a_proposal_says_so() -> None:
@@ -57,20 +55,20 @@ def test_another_cluster_whose_best_plan_is_a_proposal_says_so() -> None:
     assert told["none"] == "nothing legal fits"
 
 
-def test_what_became_of_a_plan_that_others_brought() -> None:
+def test_the_result_of_each_plan_that_was_considered() -> None:
     report = session(SMALL)
-    slower: Raw = {"origin": "book", "summary": "s", "plan": {}, "binding": "time", "step_time_ratio": 1.25}
+    slower: Raw = {**SCORED, "origin": "book", "step_time_ratio": 1.25}
     report["considered"] = [
         slower,
         {**slower, "binding": "memory", "why": "needs more"},
         {**slower, "plan": report["proposals"][0]["plan"]},
     ]
-    fates = [fate for _, _, fate in view_of(SMALL, report).brought]
-    assert fates == ["a step 25.0% longer than proposal 1's", "needs more", "proposal 1"]
+    results = [result for _, _, result in view_of(SMALL, report).considered]
+    assert results == ["step 25.0% longer than proposal 1", "needs more", "proposal 1"]
 
 
 def test_parts_too_small_to_be_seen_in_any_bar_are_not_named() -> None:
     view = view_of(SMALL, session(SMALL))
-    assert "ep_comm_exposed" not in view.shown(STEP, "breakdown_s")
-    assert "compute" in view.shown(STEP, "breakdown_s")
-    assert "activations" in view.shown(MEMORY, "memory_gib")
+    assert "ep_comm_exposed" not in view.step_terms
+    assert "compute" in view.step_terms
+    assert "activations" in view.memory_terms

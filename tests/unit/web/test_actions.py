@@ -1,6 +1,7 @@
 """What people do on a session's page reaches the store as the API's calls do, and figures are answered."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -140,8 +141,24 @@ def test_a_report_is_downloaded_as_markdown(served: Served, id: str) -> None:
 def test_plans_of_one_session_are_compared(served: Served, id: str) -> None:
     answer, page = get(served, f"/compare?a={id}&b={id}&b_plan=today")
     assert answer.status_code == 200
-    assert "the tokens a second on each device of A" in page.text
-    assert "What else differs" not in page.text
+    assert "the tokens per second and device of A" in page.text
+    assert "Other differences" not in page.text
+
+
+def test_memory_is_a_share_of_the_device_that_the_plan_runs_on(
+    served: Served, id: str, report: dict[str, Any]
+) -> None:
+    """Not of the larger device of the other session."""
+    large = served.submit({**SCENARIO, "cluster": {**SCENARIO["cluster"], "device": "b200"}})
+    served.end(large, COMPLETED, report=report, verdict="v")
+
+    def shares(page: str) -> list[str]:
+        return re.findall(r"<small>([\d.]+%) of the device</small>", page)
+
+    alone = shares(get(served, f"/compare?a={id}&b={id}")[0].text)
+    both = shares(get(served, f"/compare?a={id}&b={large}")[0].text)
+    assert both[0] == alone[0]
+    assert float(both[1].rstrip("%")) < float(both[0].rstrip("%"))
 
 
 def test_other_training_is_said_to_be_no_comparison(served: Served, id: str, report: dict[str, Any]) -> None:
@@ -167,7 +184,7 @@ def test_a_case_is_marked_and_its_history_shown(served: Served) -> None:
     assert act(served, "/knowledge/own/mark", status="refuted", reason="slower here") == 303
     _, page = get(served, "/knowledge/own")
     assert "Slower here." in page.text
-    assert "A measurement spoke against this" in page.text
+    assert "A measurement contradicts this" in page.text
 
 
 def test_a_mark_needs_a_status_and_a_reason(served: Served) -> None:

@@ -1,7 +1,6 @@
 """The figures as data: what is drawn is what was computed, and text in them is only text."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +18,7 @@ from service.render.plan_figures import (
     space_figure,
     step_time_figure,
 )
-from service.render.plotly import label, log_axis, marks
+from service.render.plotly import Figure, label, log_axis, marks
 from service.render.trace_figures import (
     Point,
     Transfer,
@@ -29,9 +28,9 @@ from service.render.trace_figures import (
     terms_figure,
     timeline_figure,
 )
-from service.render.view import View, view_of
+from service.render.view import View
 from service.web.accuracy import Pair, accuracy_figure
-from tests.unit.service_report.scenes import SMALL, session
+from tests.unit.service_report.scenes import SMALL, session, view_of
 from tools.hardware import get_device
 from tools.scenario import Plan
 from tools.trace.alignment import Lateness
@@ -50,21 +49,21 @@ def view() -> View:
 def test_the_parts_of_every_bar_add_up_to_its_step_time(view: View) -> None:
     *stack, interval = step_time_figure(view.plans)["data"]
     for row, one in enumerate(view.plans):
-        assert sum(part["x"][row] for part in stack) == pytest.approx(one.prediction["step_time_s"], rel=0.02)
-        assert interval["x"][row] == one.prediction["step_time_s"]
+        assert sum(part["x"][row] for part in stack) == pytest.approx(one.prediction.step_time_s, rel=0.02)
+        assert interval["x"][row] == one.prediction.step_time_s
         assert interval["error_x"]["array"][row] > 0
 
 
 def test_memory_is_drawn_against_what_a_plan_may_fill_and_what_there_is(view: View) -> None:
-    figure = memory_figure(view.plans, view.limit_gib, view.capacity_gib)
+    figure = memory_figure(view.plans)
     assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [view.limit_gib, view.capacity_gib]
     for row, one in enumerate(view.plans):
         total = sum(part["x"][row] for part in figure["data"])
-        assert total == pytest.approx(one.prediction["peak_memory_gib"], rel=0.02)
+        assert total == pytest.approx(one.prediction.peak_memory_gib, rel=0.02)
 
 
 def test_colours_are_names_of_the_stylesheet(view: View) -> None:
-    style = json.dumps([step_time_figure(view.plans), memory_figure(view.plans, 1.0, 2.0)])
+    style = json.dumps([step_time_figure(view.plans), memory_figure(view.plans)])
     assert '"#' not in style
     assert "--compute" in style
 
@@ -76,7 +75,7 @@ def test_a_label_holds_no_tag(text: str) -> None:
     assert len(label(text)) <= 5 * 160
 
 
-def everything(text: str) -> list[dict[str, Any]]:
+def everything(text: str) -> list[Figure]:
     """Every figure that shows names from elsewhere."""
     dots = [Dot(1.0, 2.0, text)]
     return [

@@ -147,7 +147,7 @@ def test_the_form_is_judged_by_the_rules_of_the_api(served: Served) -> None:
 
 
 def test_a_form_with_todays_plan_is_answered_with_its_prediction(served: Served) -> None:
-    assert "a step" in validated(served, {**FILLED, "plan.tp": "8"})["says"]
+    assert "per step" in validated(served, {**FILLED, "plan.tp": "8"})["says"]
 
 
 def test_an_upload_that_is_not_whole_is_refused_before_anything_is_submitted(served: Served) -> None:

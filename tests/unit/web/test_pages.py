@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from graph.report import Report
 from graph.session import Outcome
 from service.api.middleware import CONTENT_POLICY
 from service.db.models import COMPLETED, FAILED, WAITING
 from service.render.text import seconds
-from service.render.view import read_workload
+from service.render.view import view_of
 from service.web.rendering import PLOTLY, all_assets
 from service.worker.run_session import end_of
 from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tests.unit.service_report import scenes
 from tests.unit.web.browsing import get
 from tools.cost.calibration import ClusterCalibration
 
@@ -67,7 +69,7 @@ def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_f
     assert report["verdict"][:40] in page.text
     for one in report["proposals"]:
         assert f"plan-{one['rank']}" in answer.text
-    for words in ("Step time", "Memory a device", "Export", "Approve", "Reject", "Diagnosis", "Evidence"):
+    for words in ("Step time", "Memory per device", "Export", "Approve", "Reject", "Diagnosis", "Evidence"):
         assert words in page.text
     drawn = {
         str(one.get("data-figure")).rpartition("/")[2] for one in page.all("figure") if one.get("data-figure")
@@ -75,41 +77,32 @@ def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_f
     assert drawn == {"step", "memory", "space", "roofline", "collectives", "mesh"}
 
 
-def trial(report: dict[str, Any], role: str, step_time_s: float) -> dict[str, Any]:
-    """As the graph tells one that was measured."""
-    first = report["proposals"][0]
-    gain = dict.fromkeys(("speedup", "speedup_low", "speedup_high"), None if role == "baseline" else 1.4)
-    ran: dict[str, Any] = {"status": "measured", "failure": None, "refusals": [], "runs": [{}], "steps": 20}
-    told = {
-        "key": role,
-        "role": role,
-        "rank": 1,
-        "plan": first["plan"],
-        "summary": "tp 4",
-        "says": "measured",
-    }
-    ends = {"step_time_s": step_time_s, "interval_s": [step_time_s * 0.9, step_time_s * 1.1]}
-    return {**told, **ran, **ends, **gain, "predicted": first["prediction"]}
+def trial(role: str, step_time_s: float) -> dict[str, Any]:
+    ends = [step_time_s * 0.9, step_time_s * 1.1]
+    return {**scenes.trial("tp 4"), "role": role, "step_time_s": step_time_s, "interval_s": ends}
 
 
 def test_a_tuned_session_shows_what_was_measured_beside_what_was_predicted(
     served: Served, report: dict[str, Any]
 ) -> None:
-    trials = [trial(report, "baseline", 2.8), trial(report, "proposal", 2.0)]
+    trials = [trial("baseline", 2.8), trial("candidate", 2.0)]
     spent = {"trials": 4, "spent_trials": 2, "device_hours": 8.0, "spent_device_hours": 1.5}
     gain = {"speedup": 1.4, "speedup_low": 1.3, "speedup_high": 1.5}
-    measured = {"step_time_s": 2.0, "predicted_step_time_s": 2.1, **gain}
+    measured = {
+        "step_time_s": 2.0, "interval_s": [1.8, 2.2], "noise": 0.01, "peak_memory_gib": None,
+        "predicted_step_time_s": 2.1, "trial": "a", **gain,
+    }  # fmt: skip
     first = {**report["proposals"][0], "measured": measured}
     tuned = {
         **report,
         "trials": trials,
-        "stopping": {"says": "the rest is noise", **spent},
+        "stopping": {"says": "the rest is noise", "expected_gain": None, "noise": None, **spent},
         "proposals": [first, *report["proposals"][1:]],
     }
     answer, page = get(served, f"/sessions/{done(served, tuned)}")
     assert answer.status_code == 200, page.text
     assert "2 of at most 4 plans were tried, in 1.5 of 8 device-hours" in page.text
-    assert "measured speed over today's" in page.text
+    assert "measured speedup over today" in page.text
     assert "2.00 s (1.80 to 2.20)" in page.text
     assert [one for one in page.all("a") if one.get("href") == "#trials"]
 
@@ -117,7 +110,7 @@ def test_a_tuned_session_shows_what_was_measured_beside_what_was_predicted(
 def test_after_trials_every_page_predicts_by_what_they_taught(served: Served, report: dict[str, Any]) -> None:
     slow = ClusterCalibration("megatron-core", "hopper", "h100-sxm-80gb", {"step_overhead_s": 0.5}).apply()
     learned = {**report, "calibration": slow.to_data()}
-    workload = read_workload(SCENARIO, learned)
+    workload = view_of(SCENARIO, Report.model_validate(learned)).workload
     assert workload.scenario.plan
     step_s = workload.predict([workload.scenario.plan])[0].step_time_s
     assert step_s > 1.2 * report["baseline"]["step_time_s"]
@@ -149,10 +142,10 @@ def test_who_is_asked_for_the_next_trial_sees_what_was_measured_so_far(
     served = serve(launch_templates=TEMPLATES, launch_template="reference-local")
     id = served.submit({**SCENARIO, "mode": "tune", "approval": "person"})
     asked = [{"rank": one["rank"], "plan": one["plan"], "measured": None} for one in report["proposals"]]
-    trials = [trial(report, "baseline", 2.8)]
+    trials = [trial("baseline", 2.8)]
     served.end(id, WAITING, waiting_for={"question": "?", "proposals": asked, "trials": trials})
     page = get(served, f"/sessions/{id}")[1]
-    assert "Approve the one to be measured next" in page.text
+    assert "Approve the one to measure next" in page.text
     assert "2.80 s (2.52 to 3.08)" in page.text
 
 

@@ -9,8 +9,6 @@ from service.web.rendering import BROWSER_COOKIE
 from tests.unit.service_api.served import BASE, SCENARIO, Serve, Served
 from tests.unit.service_report.scenes import SMALL, full
 from tests.unit.web.browsing import EVIL, HTML, assert_only_text, get, post, token
-from tools.cost.predict import predict
-from tools.scenario import parse_scenario
 
 
 def sign_in(served: Served, key: dict[str, str]) -> None:
@@ -194,11 +192,7 @@ def test_names_notes_and_labels_stay_text_everywhere(served: Served, report: dic
 def test_all_that_a_report_says_stays_text(served: Served) -> None:
     """Advice, cases, kernel names, decisions, incidents: every section of a report speaks the evil text."""
     request, report = full(EVIL)
-    plan = SMALL["plan"]
-    found = predict(
-        [parse_scenario({name: SMALL[name] for name in ("model", "cluster", "training")} | {"plan": plan})]
-    )
-    report["considered"][0]["proposal"] = {"prediction": found[0].model_dump()}
+    report["considered"][0]["proposal"] = report["proposals"][0]
     id = served.submit(
         {name: part for name, part in request.items() if name not in ("id", "model")}
         | {"model": SMALL["model"]}

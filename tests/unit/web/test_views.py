@@ -7,19 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.db.models import EventRow
-from service.render.text import age, ago, bytes_of, told, words
+from service.render.text import age, ago, bytes_of, format_value, humanize
 from service.web.accuracy import (
     EXPERTS,
-    find_validation,
+    find_trust,
     median_error,
-    parse_plot,
-    parse_sections,
+    published,
+    published_pairs,
+    sections_of,
     trials_of,
-    trust_of,
 )
 from service.web.hardware import device_lines, facts_of
 from service.web.new_session import EXAMPLE
-from service.web.session_view import Brought, brought_by_people
+from service.web.session import SubmittedPlan, submitted_plans
 from service.web.sessions import session_list
 from service.web.trail import nodes_of, outcome, strip_of, trail_of
 from service.web.what_if import ask, controls_of
@@ -52,7 +52,7 @@ def test_an_age_in_a_sentence_is_ago_unless_it_is_a_date(passed_s: float, said: 
 
 
 def test_fields_are_told_as_people_write_them() -> None:
-    assert [told(one) for one in (True, False, None, 8, 0.123456, "full")] == [
+    assert [format_value(one) for one in (True, False, None, 8, 0.123456, "full")] == [
         "yes",
         "no",
         "",
@@ -70,8 +70,8 @@ def test_bytes_have_at_most_four_digits(value: float) -> None:
 
 
 def test_names_of_the_code_become_words() -> None:
-    assert words("waiting_approval") == "waits for you"
-    assert words("dp_shard") == "dp shard"
+    assert humanize("waiting_approval") == "waiting for approval"
+    assert humanize("dp_shard") == "dp shard"
 
 
 def test_filters_stay_in_the_addresses_of_a_list() -> None:
@@ -124,21 +124,21 @@ def test_a_trial_and_the_wait_for_it_are_told() -> None:
     told = [
         event(1, "1/1/trial/queued", "waiting", phase="queued", job="17"),
         event(2, "1/1/trial/running s1-0", "waiting", phase="running s1-0", job="s1-0", nodes=["n1", "n2"]),
-        event(3, "1/1/trial/1", "trial", role="baseline", summary="tp 8", says="measured 2 s a step"),
+        event(3, "1/1/trial/1", "trial", role="baseline", summary="tp 8", says="measured 2 s per step"),
     ]
     (run,) = trail_of(told).runs
     assert [(step.title, step.says) for step in run.steps] == [
         ("queued", "job 17"),
         ("running", "job s1-0, nodes n1, n2"),
-        ("baseline: tp 8", "measured 2 s a step"),
+        ("baseline: tp 8", "measured 2 s per step"),
     ]
 
 
 def test_the_current_node_is_lit_and_no_other() -> None:
-    lit = [node.name for node in nodes_of(trail_of(EVENTS)) if node.is_lit]
+    lit = [node.name for node in nodes_of(trail_of(EVENTS)) if node.is_current]
     assert lit == ["analyzer"]
     ended = [*EVENTS, EventRow(9, "state/9", 109.0, "session", "state", {"state": "failed"})]
-    assert [node.name for node in nodes_of(trail_of(ended)) if node.is_lit] == []
+    assert [node.name for node in nodes_of(trail_of(ended)) if node.is_current] == []
 
 
 def test_stretches_stay_inside_the_strip() -> None:
@@ -163,7 +163,7 @@ def test_time_in_which_nobody_works_takes_no_room_in_the_strip() -> None:
     ("result", "said"),
     [
         ({"summary": "tp 8", "step_time_s": 2.5, "diagnosis": {}}, "tp 8: 2.50 s"),
-        ({"searched": {"plans": 54729}, "proposals": []}, "54,729 legal plans decided"),
+        ({"searched": {"plans": 54729}, "proposals": []}, "54,729 legal plans searched"),
         ({"checked": 161, "faults": []}, "161 numbers, 0 differ"),
         ({"diagnosis": {"bottleneck": "compute"}}, "limited by compute"),
         ({"texts": {}, "struck": ["one"]}, "1 sentences struck"),
@@ -179,7 +179,7 @@ def test_what_a_tool_answered_is_told_in_a_few_words(result: object, said: str) 
     assert outcome(result) == said
 
 
-def test_a_plan_that_a_person_brought_is_told_with_its_score() -> None:
+def test_a_plan_that_a_person_submitted_is_shown_with_its_score() -> None:
     scored = {"summary": "tp 4", "accepted": True, "step_time_s": 2.0, "step_time_ratio": 1.25}
     refused = {"summary": "tp 3", "accepted": False, "why": "3 does not divide 8"}
     events = [
@@ -192,9 +192,9 @@ def test_a_plan_that_a_person_brought_is_told_with_its_score() -> None:
         event(7, "4/1/approve/1", "decided", action="reject", by="ana", proposal=1),
         event(8, "4/2/proposal/1", "tool", tool="score_plan", result=scored),
     ]
-    assert brought_by_people(events) == [
-        Brought("ana", "tp 4", "2.00 s a step, +25.0% against proposal 1's"),
-        Brought("somebody", "tp 3", "3 does not divide 8"),
+    assert submitted_plans(events) == [
+        SubmittedPlan("ana", "tp 4", "2.00 s per step, +25.0% against proposal 1"),
+        SubmittedPlan("unknown", "tp 3", "3 does not divide 8"),
     ]
 
 
@@ -232,7 +232,7 @@ def test_what_if_nothing_changes_nothing_changes() -> None:
 
 def test_faster_links_make_the_step_shorter_and_less_memory_may_not_fit() -> None:
     assert asked(intra="4", inter="4").ratio > 1.0
-    assert not asked(memory="0.25").variant.prediction["fits"]
+    assert not asked(memory="0.25").variant.prediction.fits
 
 
 def test_data_parallelism_follows_the_other_degrees_and_the_devices() -> None:
@@ -241,7 +241,7 @@ def test_data_parallelism_follows_the_other_degrees_and_the_devices() -> None:
 
 
 def test_the_example_fits() -> None:
-    assert asked().start.prediction["fits"]
+    assert asked().start.prediction.fits
 
 
 @pytest.mark.parametrize(
@@ -286,47 +286,27 @@ def test_every_device_and_every_figure_has_its_source() -> None:
         assert all(fact.source for fact in facts_of(get_device(name))), name
 
 
-def test_the_validation_plot_is_read_back_as_it_was_drawn() -> None:
-    from research.validate import scatter_svg
-    from tools.cost.validation import Point
-
-    points = [
-        Point(measured_s=0.02, predicted_s=0.021, kind="small"),
-        Point(measured_s=1.5, predicted_s=1.4, kind="dense"),
-        Point(measured_s=40.0, predicted_s=44.0, kind="moe"),
-    ]
-    pairs = parse_plot(scatter_svg(points))
-    assert [pair.measured_s for pair in pairs] == pytest.approx([0.02, 1.5, 40.0], rel=2e-3)
-    assert [pair.predicted_s for pair in pairs] == pytest.approx([0.021, 1.4, 44.0], rel=2e-3)
-    assert [pair.group for pair in pairs] == ["very small models", "dense", "mixture of experts"]
+def test_published_runs_come_with_the_package() -> None:
+    validation = published()
+    assert validation
+    pairs = published_pairs(validation)
+    assert len(pairs) > 500
+    assert {pair.group for pair in pairs} == {"dense", "mixture of experts", "very small models"}
+    first = sections_of(validation)[0]
+    assert (first.title, first.scores[0].name) == ("Groups left out in turn", "all")
+    assert not sections_of(None)
+    assert not published_pairs(None)
 
 
-def test_the_validation_of_this_checkout_is_found() -> None:
-    found = find_validation()
-    assert found
-    assert len(found.pairs) > 500
-    assert found.sections[0].title == "Groups left out in turn"
-    assert found.sections[0].rows[0][0] == "all"
-
-
-def test_how_far_to_trust_a_prediction_is_read_from_the_row_of_all_runs() -> None:
-    trust = trust_of(find_validation())
+def test_trust_is_that_of_runs_of_the_same_kind_of_model() -> None:
+    trust, experts = find_trust(), find_trust(EXPERTS)
     assert trust
-    assert int(trust.runs) > 400
-    assert trust.median.endswith("%")
-    assert trust.holds.endswith("%")
-    experts = trust_of(find_validation(), EXPERTS)
     assert experts
-    assert float(experts.median.rstrip("%")) > float(trust.median.rstrip("%"))
-    assert trust_of(find_validation(), "nothing") is None
-    assert trust_of(None) is None
+    assert trust.score.rows > 400
+    assert experts.score.median > trust.score.median
+    assert find_trust("nothing") is None
     assert trust.devices >= {"h100-sxm-80gb", "tpu-v5p"}
     assert "cpu" not in trust.devices
-
-
-def test_a_page_without_tables_has_no_sections() -> None:
-    assert parse_sections("# Title\n\n## Nothing\n\nwords\n") == []
-    assert parse_plot("<svg></svg>") == []
 
 
 def test_only_cases_with_both_figures_are_trials() -> None:
