@@ -6,9 +6,10 @@ from functools import cache
 from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from graph.report import Report, Source
+from graph.report import Report
 from service.render import terms, text
 from service.render.view import COLUMNS, RawJson, view_of
+from tools.recommend.report import Source
 
 TEMPLATE = "report.md.jinja"
 # What means something anywhere in a line; an underscore inside a word does not.

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from graph.report import CaseReference, Report, Trial, Usage, Verification
+from graph.report import CaseReference, Report, Trial, Usage
 from graph.request import MOST_PROPOSALS, parse_request
 from service.db.models import WAITING, SessionRow
 from service.errors import ConflictError
@@ -29,6 +29,7 @@ from tools.recommend.report import (
     ScoredPlan,
     Searched,
     Sensitivity,
+    Verification,
 )
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
