@@ -84,7 +84,9 @@ def main() -> int:
 
 def variants() -> Iterator[tuple[str, Context]]:
     settings = load_settings()
-    rules = open_context(settings.model_copy(update={"llm_base_url": None, "llm_model": None}), learns=False)
+    rules = open_context(
+        settings.model_copy(update={"llm_base_url": None, "llm_model": None}), saves_cases=False
+    )
     nothing = KnowledgeBase(Seed((), "none"))
     yield RULES, rules
     yield f"{RULES}, no knowledge", replace(rules, knowledge=nothing)

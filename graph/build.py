@@ -11,7 +11,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import RetryPolicy
 
 from graph.context import Context
-from graph.events import Event, Journal
+from graph.events import Event, EventLog
 from graph.nodes.analyzer import analyzer
 from graph.nodes.approve import approve
 from graph.nodes.coordinator import coordinator
@@ -21,11 +21,11 @@ from graph.nodes.report import report
 from graph.nodes.trial import trial
 from graph.nodes.verify import verify
 from graph.request import parse_request
-from graph.services import Desk
+from graph.services import NodeServices
 from graph.state import State
 from tools.cost.calibration import Calibration
 
-WORKERS: dict[str, Callable[[State, Desk], State]] = {
+WORKERS: dict[str, Callable[[State, NodeServices], State]] = {
     "analyzer": analyzer,
     "proposal": proposal,
     "verify": verify,
@@ -43,16 +43,16 @@ def build(context: Context, *, opens: bool = False) -> StateGraph[State, None, S
     """With `opens` the graph takes a bare request, as LangGraph's own tools give it."""
     graph = StateGraph(State)
     graph.add_node(
-        "coordinator", _at_desk("coordinator", coordinator, context), destinations=(*WORKERS, "report")
+        "coordinator", _with_services("coordinator", coordinator, context), destinations=(*WORKERS, "report")
     )
     if opens:
         graph.add_node("open", _opener(context))
         graph.add_edge("open", "coordinator")
     graph.add_edge(START, "open" if opens else "coordinator")
     for name, work in WORKERS.items():
-        graph.add_node(name, _at_desk(name, work, context), retry_policy=TRANSIENT)
+        graph.add_node(name, _with_services(name, work, context), retry_policy=TRANSIENT)
         graph.add_edge(name, "coordinator")
-    graph.add_node("report", _at_desk("report", report, context))
+    graph.add_node("report", _with_services("report", report, context))
     graph.add_edge("report", END)
     return graph
 
@@ -66,16 +66,18 @@ def _opener(context: Context) -> Callable[..., State]:
     return open_request
 
 
-def _at_desk(name: str, work: Callable[[State, Desk], Any], context: Context) -> Callable[..., Any]:
-    """Gives a node its desk, and tells when it starts and ends."""
+def _with_services(
+    name: str, work: Callable[[State, NodeServices], Any], context: Context
+) -> Callable[..., Any]:
+    """Gives a node its services, and tells when it starts and ends."""
 
     def node(state: State, config: RunnableConfig) -> Any:  # noqa: ANN401 - a state or a command
         step = int(config["metadata"]["langgraph_step"])
-        journal = Journal(name, step, _teller(config), context.clock)
+        log = EventLog(name, step, _teller(config), context.clock)
         start = time.perf_counter()
-        journal.tell("started")
-        result = work(state, Desk(_as_learned(context, state), journal, state.get("usage", {})))
-        journal.tell("finished", seconds=time.perf_counter() - start)
+        log.emit("started")
+        result = work(state, NodeServices(_as_learned(context, state), log, state.get("usage", {})))
+        log.emit("finished", seconds=time.perf_counter() - start)
         return result
 
     node.__name__ = name
@@ -85,7 +87,7 @@ def _at_desk(name: str, work: Callable[[State, Desk], Any], context: Context) ->
 def _as_learned(context: Context, state: State) -> Context:
     """Predictions are those of the model as the session's own trials have made it."""
     data = state.get("calibration")
-    return replace(context, learned=Calibration.from_data(data)) if data else context
+    return replace(context, session_calibration=Calibration.from_data(data)) if data else context
 
 
 def _teller(config: RunnableConfig) -> Callable[[Event], None]:

@@ -52,11 +52,11 @@ class TrialRunner(Protocol):
 class Context:
     knowledge: KnowledgeBase
     reasoner: Reasoner = field(default_factory=Rules)
-    learns: bool = False
+    saves_cases: bool = False
     """Whether outcomes are kept in the knowledge base."""
     calibration: Calibration | None = None
     """The installation's; None is the one that comes with the package."""
-    learned: Calibration | None = None
+    session_calibration: Calibration | None = None
     """What a session's own trials made of it."""
     trials: TrialRunner | None = None
     must_cancel: Callable[[], bool] = lambda: False

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Event = dict[str, Any]
-MOST_CHARACTERS = 4000
-MOST_ITEMS = 5
+MAX_CHARACTERS = 4000
+MAX_ITEMS = 5
 
 
 @dataclass
-class Journal:
+class EventLog:
     """Writes the events of one run of one node."""
 
     node: str
@@ -21,12 +21,12 @@ class Journal:
     clock: Callable[[], float] = time.time
     _count: int = field(default=0, init=False)
 
-    def tell(self, kind: str, **content: object) -> None:
+    def emit(self, kind: str, **content: object) -> None:
         self._count += 1
         self._write(str(self._count), kind, content)
 
-    def tell_once(self, name: str, kind: str, **content: object) -> None:
-        """Of what may or may not happen when a node runs again: the name takes the counter's place."""
+    def emit_named(self, name: str, kind: str, **content: object) -> None:
+        """For what a rerun of the node may not repeat: the name takes the place of the counter."""
         self._write(name, kind, content)
 
     def _write(self, name: str, kind: str, content: dict[str, object]) -> None:
@@ -35,8 +35,8 @@ class Journal:
 
 
 def brief(value: object) -> object:
-    """The value itself, or a shortened one where it would make an event long."""
-    return value if _length(value) <= MOST_CHARACTERS else _shortened(value, depth=4)
+    """The value itself, or a shortened one if it would make an event long."""
+    return value if _length(value) <= MAX_CHARACTERS else _shortened(value, depth=4)
 
 
 def _length(value: object) -> int:
@@ -51,8 +51,8 @@ def _shortened(value: object, depth: int) -> object:
     if isinstance(value, list | tuple):
         if depth == 0:
             return f"{len(value)} items"
-        shown = [_shortened(part, depth - 1) for part in value[:MOST_ITEMS]]
-        return [*shown, f"and {len(value) - MOST_ITEMS} more"] if len(value) > MOST_ITEMS else shown
-    if isinstance(value, str) and len(value) > MOST_CHARACTERS // 4:
-        return value[: MOST_CHARACTERS // 4] + "…"
+        shown = [_shortened(part, depth - 1) for part in value[:MAX_ITEMS]]
+        return [*shown, f"and {len(value) - MAX_ITEMS} more"] if len(value) > MAX_ITEMS else shown
+    if isinstance(value, str) and len(value) > MAX_CHARACTERS // 4:
+        return value[: MAX_CHARACTERS // 4] + "…"
     return value

@@ -16,7 +16,7 @@ MODES = ("advise", "tune")
 APPROVALS = ("none", "person", "policy")
 CHOICES = {"mode": MODES, "approval": APPROVALS}
 OPTIONS = (*CHOICES, "template", "budget", "policy")
-MOST_NAME = 253
+MAX_NAME = 253
 COUNTED = ("tokens", "trials")
 
 
@@ -66,7 +66,7 @@ def parse_request(given: Mapping[str, Any], tenant: str | None = None) -> Reques
 
 def _check_trial_options(options: Data) -> None:
     template = options.get("template")
-    if template is not None and not (isinstance(template, str) and 0 < len(template) <= MOST_NAME):
+    if template is not None and not (isinstance(template, str) and 0 < len(template) <= MAX_NAME):
         raise InputError("template", template, "allowed: the name of a registered launch template")
     if "budget" in options:
         _check_budget(options["budget"])
@@ -107,8 +107,8 @@ ACTIONS = ("approve", "reject", "edit", "submit")
 PLAN_ACTIONS = ("edit", "submit")
 """These bring a plan, which is scored beside the others."""
 KEYS = ("id", "action", "proposal", "plan", "by", "comment")
-MOST_COMMENT = 4000
-MOST_PROPOSALS = 3
+MAX_COMMENT = 4000
+MAX_PROPOSALS = 3
 
 
 def parse_decision(given: Mapping[str, Any]) -> Data:
@@ -125,14 +125,14 @@ def parse_decision(given: Mapping[str, Any]) -> Data:
         "proposal": _rank(given),
         "plan": _plan(given, action),
         "by": _text(given, "by", 200),
-        "comment": _text(given, "comment", MOST_COMMENT),
+        "comment": _text(given, "comment", MAX_COMMENT),
     }
 
 
 def _rank(given: Mapping[str, Any]) -> int:
     rank = given.get("proposal", 1)
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MOST_PROPOSALS:
-        raise InputError("proposal", rank, f"allowed: the rank of a proposal, 1 to {MOST_PROPOSALS}")
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MAX_PROPOSALS:
+        raise InputError("proposal", rank, f"allowed: the rank of a proposal, 1 to {MAX_PROPOSALS}")
     return rank
 
 

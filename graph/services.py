@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from graph.context import Context
-from graph.events import Journal, brief
+from graph.events import EventLog, brief
 from graph.reasoner.answers import Answer, Question, ReasonerError, Reply, SuggestedPlan, Tools
 from graph.reasoner.rules import Rules
 from graph.state import Data, State
@@ -44,27 +44,27 @@ A = TypeVar("A", bound=Answer)
 
 
 @dataclass(frozen=True)
-class _Waiting:
-    """Of a trial. How often it is told of depends on the engine, so its events have names, not numbers."""
+class _TrialProgress:
+    """Progress of a trial. Keys are names, not counters: a rerun may report a different number of phases."""
 
     context: Context
-    journal: Journal
+    log: EventLog
 
     def tell(self, phase: str, **content: object) -> None:
-        # Whoever hears of it would end the session where it is cancelled; the job must be ended first.
+        # A listener would end a cancelled session at once; the job must be ended first.
         if not self.must_cancel():
-            self.journal.tell_once(phase, "waiting", phase=phase, **content)
+            self.log.emit_named(phase, "waiting", phase=phase, **content)
 
     def must_cancel(self) -> bool:
         return self.context.must_cancel()
 
 
 @dataclass
-class Desk:
+class NodeServices:
     """One for each run of a node; what was spent and what went wrong is handed in by `done`."""
 
     context: Context
-    journal: Journal
+    log: EventLog
     spent: dict[str, float]
     """Tokens and money that earlier nodes of the session used."""
     usage: Counter[str] = field(default_factory=Counter)
@@ -75,9 +75,7 @@ class Desk:
         start = time.perf_counter()
         result = TOOLS[tool](self.context, **arguments)
         seconds = time.perf_counter() - start
-        self.journal.tell(
-            "tool", tool=tool, arguments=brief(arguments), result=brief(result), seconds=seconds
-        )
+        self.log.emit("tool", tool=tool, arguments=brief(arguments), result=brief(result), seconds=seconds)
         self.usage.update(tool_calls=1, tool_s=seconds)  # type: ignore[call-overload]
         return result
 
@@ -86,7 +84,7 @@ class Desk:
         start = time.perf_counter()
         reply = self._reply(question)
         self.usage.update(tokens=reply.tokens, cost=reply.cost)  # type: ignore[call-overload]
-        self.journal.tell(
+        self.log.emit(
             "reasoned",
             question=question.name,
             by=reply.by,
@@ -104,7 +102,7 @@ class Desk:
                 "mode", "tune", "this installation has no launch templates for trials; use advise"
             )
         start = time.perf_counter()
-        result = self.context.trials.run(order, _Waiting(self.context, self.journal))
+        result = self.context.trials.run(order, _TrialProgress(self.context, self.log))
         self.usage.update(trials=1, trial_s=time.perf_counter() - start)  # type: ignore[call-overload]
         return result
 
@@ -126,8 +124,8 @@ class Desk:
         return {"explain_plan": explain_plan, "find_knowledge": find_knowledge}
 
     def report_incident(self, kind: str, says: str) -> None:
-        self.incidents.append({"node": self.journal.node, "kind": kind, "says": says})
-        self.journal.tell("incident", says=says, incident=kind)
+        self.incidents.append({"node": self.log.node, "kind": kind, "says": says})
+        self.log.emit("incident", says=says, incident=kind)
 
     def done(self, **update: object) -> State:
         """The node's update of the state, with what it spent."""

@@ -15,7 +15,7 @@ from graph.request import Request, parse_decision
 from graph.state import Data, State
 
 INTERRUPT = "__interrupt__"
-STEPS_A_TRIAL = 12
+STEPS_PER_TRIAL = 12
 """Trial, learn, analyzer, proposal, verify and approve, each with the coordinator's turn."""
 
 
@@ -38,7 +38,7 @@ class Session:
         self._keeps = checkpointer is not None
         self._config: RunnableConfig = {
             "configurable": {"thread_id": id},
-            "recursion_limit": context.limits.steps + STEPS_A_TRIAL * context.limits.trials,
+            "recursion_limit": context.limits.steps + STEPS_PER_TRIAL * context.limits.trials,
         }
 
     def run(

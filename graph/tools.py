@@ -110,7 +110,9 @@ def _proposal(workload: Workload, rank: int, trial: Data) -> Data:
 
 def workload_in(context: Context, scenario: Data) -> Workload:
     """The scenario as the session predicts it now."""
-    return workload_of(parse_scenario(scenario, need_plan=False), context.learned or context.calibration)
+    return workload_of(
+        parse_scenario(scenario, need_plan=False), context.session_calibration or context.calibration
+    )
 
 
 Tool = Callable[..., Any]

@@ -13,7 +13,7 @@ PLAN_FOLLOWS = ("dp", "dp_shard", "schedule", "sequence_parallel")
 """Fields that follow from others: a policy that allows those allows these."""
 
 
-def is_fresh(state: State, part: str) -> bool:
+def is_current(state: State, part: str) -> bool:
     """Whether a part of the state was made with all that is measured by now."""
     made: Any = state.get(part)
     return bool(made) and made.get(SEEN, 0) == len(state.get("trials", []))
@@ -62,7 +62,7 @@ def time_left_s(state: State, limits: Limits, now: float) -> float:
 def why_ended(state: State, limits: Limits, now: float) -> str | None:
     """Why no further trial is begun; nothing while one may be."""
     decisions, trials = state.get("decisions", []), state.get("trials", [])
-    if is_fresh(state, "stopping") and state["stopping"]["stop"]:
+    if is_current(state, "stopping") and state["stopping"]["stop"]:
         return str(state["stopping"]["says"])
     if decisions and decisions[-1]["action"] == "reject":
         return f"{decisions[-1]['by'] or 'a person'} wanted no further trial"
@@ -88,7 +88,7 @@ def within_policy(state: State) -> Data:
     return {**scenario, "constraints": {**fixed, **(scenario.get("constraints") or {})}}
 
 
-def told_trial(trial: Data) -> Data:
+def public_trial(trial: Data) -> Data:
     """Without what only the gate reads."""
     return {name: part for name, part in trial.items() if name not in ("losses", "fingerprint")}
 
@@ -114,7 +114,7 @@ def outcome_in_words(trial: Data) -> str:
     if trial["status"] != "measured":
         return f"it {FAILURES.get(trial['failure']['kind'], FAILURES['unknown'])}"
     middle, low, high = format_same_decimals(trial["step_time_s"], *trial["interval_s"])
-    pace = f"{middle} s a step ({low} to {high} s)"
+    pace = f"{middle} s per step ({low} to {high} s)"
     predicted = f"{trial['predicted']['step_time_s']:.3g} s were predicted before"
     gain = trial["speedup"]
     if trial["role"] == "baseline" or gain is None:

@@ -177,7 +177,7 @@ class Tools:
     def _open_context(self) -> "Context":
         from service.runtime import open_context
 
-        return open_context(self._settings, learns=False)
+        return open_context(self._settings, saves_cases=False)
 
     def _resolve(self, path: str, field: str) -> Path:
         resolved = (self._folder / path).resolve()

@@ -77,12 +77,12 @@ def _default_template(settings: Settings, templates: dict[str, Template]) -> str
 KNOWLEDGE_FOLDER = "knowledge"
 
 
-def open_context(settings: Settings, *, learns: bool) -> Context:
-    """With `learns` outcomes are kept; without, what is kept is read where there is something."""
+def open_context(settings: Settings, *, saves_cases: bool) -> Context:
+    """With `saves_cases` outcomes are kept; without, what is kept is read where there is something."""
     return Context(
-        knowledge=open_knowledge(settings) if learns or has_knowledge(settings) else open_seed(),
+        knowledge=open_knowledge(settings) if saves_cases or has_knowledge(settings) else open_seed(),
         reasoner=reasoner_of(settings),
-        learns=learns,
+        saves_cases=saves_cases,
         trials=open_trials(settings),
         limits=Limits(
             session_s=settings.session_s,

@@ -3,21 +3,21 @@
 from langgraph.types import interrupt
 
 from graph.request import parse_decision
-from graph.services import Desk
+from graph.services import NodeServices
 from graph.state import Data, State
-from graph.tuning import budget_of, first_open_rank, told_trial
+from graph.tuning import budget_of, first_open_rank, public_trial
 
 POLICY = "policy"
 ASKED = ("rank", "plan", "speedup", "measured")
 
 
-def approve(state: State, desk: Desk) -> State:
+def approve(state: State, services: NodeServices) -> State:
     if state["session"]["approval"] == POLICY:
-        decision = _by_policy(state, desk)
+        decision = _by_policy(state, services)
     else:
         decision = parse_decision(interrupt(_question(state)))
-    desk.journal.tell("decided", action=decision["action"], by=decision["by"], proposal=decision["proposal"])
-    return desk.done(decisions=[decision])
+    services.log.emit("decided", action=decision["action"], by=decision["by"], proposal=decision["proposal"])
+    return services.done(decisions=[decision])
 
 
 def _question(state: State) -> Data:
@@ -26,16 +26,16 @@ def _question(state: State) -> Data:
         "question": "which proposal?",
         "bottleneck": state["analysis"]["diagnosis"]["bottleneck"],
         "proposals": [{name: one[name] for name in ASKED} for one in state["found"]["proposals"]],
-        "trials": [told_trial(one) for one in state.get("trials", [])],
+        "trials": [public_trial(one) for one in state.get("trials", [])],
         "calibration": state.get("calibration"),
     }
 
 
-def _by_policy(state: State, desk: Desk) -> Data:
+def _by_policy(state: State, services: NodeServices) -> Data:
     """The search was held to the policy's fields, so that the first proposal keeps to them."""
     trials, policy = state.get("trials", []), state["session"]["policy"] or {}
     fields = ", ".join(policy["fields"]) if "fields" in policy else "any field"
-    left = budget_of(desk.context.limits, trials).left_device_hours
+    left = budget_of(services.context.limits, trials).left_device_hours
     comment = f"the policy lets trials change {fields}; {left:.3g} device-hours are left"
     return parse_decision(
         {

@@ -3,7 +3,7 @@
 import json
 from hashlib import sha256
 
-from graph.services import Desk
+from graph.services import NodeServices
 from graph.state import Data, State
 from tools.errors import InputError
 from tools.kb import KnowledgeError
@@ -16,29 +16,29 @@ ID_DIGITS = 16
 PLANS_FAULT = (OUT_OF_MEMORY, *SAME_PROGRAM)
 
 
-def learn(state: State, desk: Desk) -> State:
+def learn(state: State, services: NodeServices) -> State:
     seen = [len(state.get("decisions", [])), len(state.get("trials", []))]
     known = {"case": None, "trials": {}, **state.get("learnt", {}), "seen": seen}
-    if not desk.context.learns:
-        return desk.done(learnt=known)
+    if not services.context.saves_cases:
+        return services.done(learnt=known)
     try:
-        return desk.done(learnt=_kept(state, known, desk))
+        return services.done(learnt=_kept(state, known, services))
     except (InputError, KnowledgeError) as error:
-        desk.report_incident("not learnt", f"the outcome is reported, but could not be kept: {error}")
-        return desk.done(learnt=known)
+        services.report_incident("not learnt", f"the outcome is reported, but could not be kept: {error}")
+        return services.done(learnt=known)
 
 
-def _kept(state: State, known: Data, desk: Desk) -> Data:
+def _kept(state: State, known: Data, services: NodeServices) -> Data:
     """One case for each plan that was tried; without any, the plan that is proposed."""
     tenant, trials = state["session"]["tenant"], state.get("trials", [])
     kept = dict(known["trials"])
     for number, trial in enumerate(trials):
         if trial["role"] == "candidate" and trial["status"] != "cancelled" and str(number) not in kept:
             case = _trial_case(state, trial, number)
-            kept[str(number)] = desk.call("learn_case", case=case, tenant=tenant)["id"]
+            kept[str(number)] = services.call("learn_case", case=case, tenant=tenant)["id"]
     best = known["case"]
     if not trials:
-        best = best or desk.call("learn_case", case=_advice(state), tenant=tenant)["id"]
+        best = best or services.call("learn_case", case=_advice(state), tenant=tenant)["id"]
     return {**known, "trials": kept, "case": kept[_fastest(trials, kept)] if kept else best}
 
 

@@ -2,15 +2,15 @@
 
 from dataclasses import asdict
 
-from graph.services import Desk
+from graph.services import NodeServices
 from graph.state import Data, State
-from graph.tuning import budget_of, told_trial, why_ended
+from graph.tuning import budget_of, public_trial, why_ended
 
-MOST_ADVICE = 6
+MAX_ADVICE = 6
 FROM_SEARCH = ("rejected", "searched", "sensitivity", "beyond_contract", "pareto", "considered")
 
 
-def report(state: State, desk: Desk) -> State:
+def report(state: State, services: NodeServices) -> State:
     analysis, found, prose = state["analysis"], state["found"], state["prose"]
     usage = state.get("usage", {})
     whole: Data = {
@@ -19,24 +19,24 @@ def report(state: State, desk: Desk) -> State:
         "diagnosis": analysis["diagnosis"],
         "baseline": analysis["prediction"] if analysis["subject"] == "today" else None,
         "baseline_plan": _baseline_plan(state),
-        "proposals": [_told(one, state, desk) for one in found["proposals"]],
+        "proposals": [_told(one, state, services) for one in found["proposals"]],
         **{name: found[name] for name in FROM_SEARCH},
         "advice": _advice(state),
         "cases": _cases(state),
         "notes": _notes(state),
         "profile": analysis["profile"],
         "decisions": state.get("decisions", []),
-        "trials": [told_trial(one) for one in state.get("trials", [])],
-        "stopping": _stopping(state, desk),
+        "trials": [public_trial(one) for one in state.get("trials", [])],
+        "stopping": _stopping(state, services),
         "calibration": state.get("calibration"),
         "verification": state["verification"],
-        "incidents": [*state.get("incidents", []), *desk.incidents],
+        "incidents": [*state.get("incidents", []), *services.incidents],
         "route": state["route"],
         "usage": {name: usage.get(name, 0) for name in ("tokens", "cost", "answered", "fell_back")},
         "case": state.get("learnt", {}).get("case"),
-        "reasoner": desk.context.reasoner.name,
+        "reasoner": services.context.reasoner.name,
     }
-    return desk.done(report=whole)
+    return services.done(report=whole)
 
 
 def _baseline_plan(state: State) -> Data | None:
@@ -48,23 +48,23 @@ def _baseline_plan(state: State) -> Data | None:
     return {"plan": session["plan"], "name": name}
 
 
-def _stopping(state: State, desk: Desk) -> Data | None:
+def _stopping(state: State, services: NodeServices) -> Data | None:
     """Why the trials ended, and what they took of the budget."""
     trials = state.get("trials", [])
     if state["session"]["mode"] != "tune":
         return None
-    limits, known = desk.context.limits, state.get("stopping") or {}
-    says = why_ended(state, limits, desk.context.clock()) or "no trial was due"
+    limits, known = services.context.limits, state.get("stopping") or {}
+    says = why_ended(state, limits, services.context.clock()) or "no trial was due"
     figures = {name: known.get(name) for name in ("expected_gain", "noise")}
     return {"says": says, **figures, **asdict(budget_of(limits, trials))}
 
 
-def _told(proposal: Data, state: State, desk: Desk) -> Data:
+def _told(proposal: Data, state: State, services: NodeServices) -> Data:
     """With its reasons in words, and the playbooks that say the same."""
     before = state["session"]["plan"]
     books = state.get("knowledge", {}).get("playbooks", [])
     support = (
-        desk.call(
+        services.call(
             "supporting_playbooks",
             scenario=state["reading"]["scenario"],
             before=before,
@@ -84,7 +84,7 @@ def _advice(state: State) -> list[Data]:
     near = [hit["id"] for hit in state.get("knowledge", {}).get("hits", [])]
     books.sort(key=lambda book: near.index(book["id"]) if book["id"] in near else len(near))
     names = ("id", "title", "do", "why", "effect", "risks", "sources")
-    return [{name: book[name] for name in names} for book in books[:MOST_ADVICE]]
+    return [{name: book[name] for name in names} for book in books[:MAX_ADVICE]]
 
 
 def _cases(state: State) -> list[Data]:

@@ -2,7 +2,7 @@
 
 from graph.reasoner.answers import Prose, Question
 from graph.reasoner.rules import Rules
-from graph.services import Desk
+from graph.services import NodeServices
 from graph.state import Data, State
 from tools.errors import AsapError
 from tools.recommend.words import short
@@ -18,18 +18,18 @@ class UnverifiedError(AsapError):
     """ASAP contradicts itself: better no answer than one that does not hold."""
 
 
-def verify(state: State, desk: Desk) -> State:
+def verify(state: State, services: NodeServices) -> State:
     scenario, analysis = state["reading"]["scenario"], state["analysis"]
     proposals = state["found"]["proposals"]
     baseline = analysis["prediction"] if analysis["subject"] == "today" else None
-    result = desk.call("verify_numbers", scenario=scenario, proposals=proposals, baseline=baseline)
+    result = services.call("verify_numbers", scenario=scenario, proposals=proposals, baseline=baseline)
     wrong = {fault["place"].partition(".")[0] for fault in result["faults"]}
     kept, says = _without(wrong, proposals), [f"{one['place']}: {one['says']}" for one in result["faults"]]
     if "baseline" in wrong or not kept:  # every speedup and the diagnosis rest on the baseline
         raise UnverifiedError(f"the numbers do not hold when computed again: {'; '.join(says)}")
     for one in says:
-        desk.report_incident("unverified", f"{one}; it is not reported")
-    diagnosis = desk.call(
+        services.report_incident("unverified", f"{one}; it is not reported")
+    diagnosis = services.call(
         "judge_lever",
         diagnosis=analysis["diagnosis"],
         proposals=kept,
@@ -37,8 +37,8 @@ def verify(state: State, desk: Desk) -> State:
         subject=analysis["subject"],
     )
     found = {**state["found"], "proposals": kept}
-    prose, struck = _prose(_payload(state, found, diagnosis, baseline), desk)
-    return desk.done(
+    prose, struck = _prose(_payload(state, found, diagnosis, baseline), services)
+    return services.done(
         found=found,
         analysis={**analysis, "diagnosis": diagnosis},
         prose=prose,
@@ -75,22 +75,22 @@ def _baseline_name(state: State) -> str:
     return "the framework's default plan" if state["session"].get("plan_is_default") else "today's plan"
 
 
-def _prose(payload: Data, desk: Desk) -> tuple[Data, list[str]]:
+def _prose(payload: Data, services: NodeServices) -> tuple[Data, list[str]]:
     """The reasoner's text if its numbers hold; a text of which too little is left gives way to the rules'."""
     question = Question("explain", payload, Prose)
-    written = desk.ask(question)
+    written = services.ask(question)
     if len(written.rationales) != len(payload["proposals"]):
-        desk.report_incident(
+        services.report_incident(
             "malformed", "explain: not one rationale for each proposal; the expert rules wrote"
         )
         written = Rules().ask(question).answer
     texts = {name: getattr(written, name) for name in ("verdict", "first_step", "would_change")}
     texts |= {f"rationale {rank}": text for rank, text in enumerate(written.rationales, start=1)}
     named = str(payload["scenario"]["model"].get("name", ""))
-    judged = desk.call("check_prose", texts=texts, figures=_figures(payload), names=[named])
+    judged = services.call("check_prose", texts=texts, figures=_figures(payload), names=[named])
     if judged["struck"]:
         numbers = ", ".join(judged["struck"])
-        desk.report_incident("unfounded numbers", f"no tool returned {numbers}: struck out of the text")
+        services.report_incident("unfounded numbers", f"no tool returned {numbers}: struck out of the text")
     return judged["texts"], judged["struck"]
 
 

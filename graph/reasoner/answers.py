@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from tools.errors import AsapError
 
 Scalar = bool | int | float | str
-MOST_TEXT = 2000
-MOST_STATEMENTS = 12
-MOST_PLANS = 3
+MAX_TEXT = 2000
+MAX_STATEMENTS = 12
+MAX_PLANS = 3
 
 
 class Answer(BaseModel):
@@ -33,17 +33,17 @@ class Statement(Answer):
 
 
 class Reading(Answer):
-    statements: list[Statement] = Field(max_length=MOST_STATEMENTS)
+    statements: list[Statement] = Field(max_length=MAX_STATEMENTS)
 
 
 class Choice(Answer):
     step: str = Field(max_length=40, description="one of the offered steps")
-    reason: str = Field(max_length=MOST_TEXT)
+    reason: str = Field(max_length=MAX_TEXT)
 
 
 class Weighing(Answer):
     bottleneck: Literal["compute", "memory", "communication", "pipeline", "host"]
-    reason: str = Field(max_length=MOST_TEXT)
+    reason: str = Field(max_length=MAX_TEXT)
 
 
 class SuggestedPlan(Answer):
@@ -66,7 +66,7 @@ class SuggestedPlan(Answer):
 class Suggestion(Answer):
     plan: SuggestedPlan
     origin: str = Field("", max_length=100, description="the id of the playbook or case it follows, if any")
-    reason: str = Field(max_length=MOST_TEXT)
+    reason: str = Field(max_length=MAX_TEXT)
 
 
 class Suggestions(Answer):
@@ -76,10 +76,10 @@ class Suggestions(Answer):
 class Prose(Answer):
     """What a careful performance engineer would write above the numbers."""
 
-    verdict: str = Field(max_length=MOST_TEXT, description="the result in one or two sentences")
-    first_step: str = Field(max_length=MOST_TEXT, description="what to try first, and how to tell it worked")
-    would_change: str = Field(max_length=MOST_TEXT, description="what would change the answer")
-    rationales: list[str] = Field(max_length=MOST_PLANS, description="one for each proposal, in order")
+    verdict: str = Field(max_length=MAX_TEXT, description="the result in one or two sentences")
+    first_step: str = Field(max_length=MAX_TEXT, description="what to try first, and how to tell it worked")
+    would_change: str = Field(max_length=MAX_TEXT, description="what would change the answer")
+    rationales: list[str] = Field(max_length=MAX_PLANS, description="one for each proposal, in order")
 
 
 A = TypeVar("A", bound=Answer)

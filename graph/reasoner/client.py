@@ -103,7 +103,7 @@ def tokens_of(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-MOST_REPLY_BYTES = 8_000_000
+MAX_REPLY_BYTES = 8_000_000
 _STARTED = "asap_started"
 
 
@@ -133,7 +133,7 @@ def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
                 received += len(chunk)
                 if clock() > give_up_at:
                     raise httpx2.ReadTimeout("the reply takes too long", request=response.request)
-                if received > MOST_REPLY_BYTES:
+                if received > MAX_REPLY_BYTES:
                     raise httpx2.ReadError("the reply is too long", request=response.request)
                 yield chunk
 
@@ -145,8 +145,8 @@ def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
 
 Message = dict[str, Any]
 FIRST_WAIT_S = 0.5
-LONGEST_BACKOFF_S = 8.0
-LEAST_TIME_S = 0.05
+MAX_BACKOFF_S = 8.0
+MIN_TIME_S = 0.05
 LIMIT, OLD_LIMIT = "max_completion_tokens", "max_tokens"
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 """What ChatOpenAI raises for a reply that is not a chat completion."""
@@ -178,7 +178,7 @@ class Client:
         self, endpoint: Endpoint, sleep: Callable[[float], None], clock: Callable[[], float]
     ) -> None:
         self.endpoint, self.clock, self._sleep = endpoint, clock, sleep
-        self._untaken: set[str] = set()
+        self._unsupported: set[str] = set()
         self._made = threading.Lock()
 
     def complete(
@@ -190,7 +190,7 @@ class Client:
             try:
                 return self._request(messages, options, deadline)
             except Fault as fault:
-                if fault.kind == BAD_REQUEST and self._leaves_away(fault.said):
+                if fault.kind == BAD_REQUEST and self._drop_unsupported(fault.said):
                     continue
                 wait_s = backoff_s(failures) if fault.wait_s is None else fault.wait_s
                 failures += 1
@@ -208,7 +208,7 @@ class Client:
         import openai
 
         left_s = min(self.endpoint.timeout_s, deadline - self.clock())
-        if left_s < LEAST_TIME_S:
+        if left_s < MIN_TIME_S:
             raise Fault(TIMEOUT, f"the {self.endpoint.deadline_s:g} s for one question are over")
         try:
             reply = self._chat.invoke(list(messages), timeout=left_s, **self._parameters(options))
@@ -220,18 +220,18 @@ class Client:
         """`response_format` goes around ChatOpenAI, which would parse the reply and lose what it cost."""
         body = {name: value for name, value in options.items() if name == "response_format"}
         given = {name: value for name, value in options.items() if name not in body}
-        if self.endpoint.temperature is not None and "temperature" not in self._untaken:
+        if self.endpoint.temperature is not None and "temperature" not in self._unsupported:
             given["temperature"] = self.endpoint.temperature
-        if LIMIT in self._untaken:
+        if LIMIT in self._unsupported:
             body[OLD_LIMIT] = self.endpoint.max_tokens
         else:
             given[LIMIT] = self.endpoint.max_tokens
         return {**given, "extra_body": body} if body else given
 
-    def _leaves_away(self, said: str) -> bool:
+    def _drop_unsupported(self, said: str) -> bool:
         """Whether the refusal names a parameter that can be done without."""
-        named = {name for name in ("temperature", LIMIT) if name in said} - self._untaken
-        self._untaken |= named
+        named = {name for name in ("temperature", LIMIT) if name in said} - self._unsupported
+        self._unsupported |= named
         return bool(named)
 
     @cached_property
@@ -264,7 +264,7 @@ class Client:
 
 def backoff_s(failures: int) -> float:
     """Doubling, with a random share, so that many sessions do not come back at once."""
-    return min(LONGEST_BACKOFF_S, FIRST_WAIT_S * 2.0**failures) * random.uniform(0.5, 1.0)
+    return min(MAX_BACKOFF_S, FIRST_WAIT_S * 2.0**failures) * random.uniform(0.5, 1.0)
 
 
 def completion_of(message: "AIMessage") -> Completion:

@@ -11,7 +11,7 @@ REOPEN_S = 3600.0
 """An endpoint gets better software, and a model that answered in words may have had a bad moment."""
 
 
-class Way(StrEnum):
+class OutputStrategy(StrEnum):
     TOOLS = "tools"
     """The model calls tools while it thinks, and one more to hand in its answer."""
     SCHEMA = "json_schema"
@@ -22,20 +22,20 @@ class Way(StrEnum):
     """Every endpoint can do this one; the schema stands in the prompt."""
 
 
-class Ways:
+class StrategyMemory:
     """What one endpoint offers, learnt from what it refused or ignored and what worked instead."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._closed_until: dict[Way, float] = {}
-        self._proven: frozenset[Way] = frozenset()
+        self._closed_until: dict[OutputStrategy, float] = {}
+        self._proven: frozenset[OutputStrategy] = frozenset()
 
-    def open(self, with_tools: bool) -> list[Way]:
+    def open(self, with_tools: bool) -> list[OutputStrategy]:
         now = self._clock()
-        possible = [way for way in Way if with_tools or way is not Way.TOOLS]
+        possible = [way for way in OutputStrategy if with_tools or way is not OutputStrategy.TOOLS]
         return [way for way in possible if self._closed_until.get(way, now) <= now]
 
-    def learn(self, works: Way, refused: Collection[Way]) -> None:
+    def learn(self, works: OutputStrategy, refused: Collection[OutputStrategy]) -> None:
         """A way that has worked before stays open: its failure was a slip of the model."""
         self._proven |= {works}
         until = self._clock() + REOPEN_S
@@ -56,8 +56,8 @@ TRUNCATED = "truncated"
 MALFORMED = "malformed"
 BAD_REQUEST = "bad request"
 
-LONGEST_WAIT_S = 60.0
-MOST_QUOTED = 200
+MAX_WAIT_S = 60.0
+MAX_QUOTED = 200
 _TRANSIENT = (408, 409, 425, 500, 502, 503, 504, 529)
 _OVERFLOW = re.compile(
     r"context_length_exceeded|context[ _-]?(length|size|window)|prompt is too long|input is too long"
@@ -137,7 +137,7 @@ def _too_many(code: str, headers: Mapping[str, str]) -> Fault:
 
 def _is_bearable(wait_s: float | None) -> bool:
     """Asking earlier than the server allows is no use, and neither is waiting for minutes."""
-    return wait_s is None or wait_s <= LONGEST_WAIT_S
+    return wait_s is None or wait_s <= MAX_WAIT_S
 
 
 def _words(body: object) -> str:
@@ -156,7 +156,7 @@ def _code(body: object) -> str:
 def _quoted(said: str, key: str) -> str:
     """The beginning of what the server says, without the key that some servers quote back."""
     plain = " ".join(said.replace(key, "[key]").split())
-    return f": {plain[:MOST_QUOTED]}" if plain else ""
+    return f": {plain[:MAX_QUOTED]}" if plain else ""
 
 
 OF_THE_ENDPOINT = frozenset({TIMEOUT, UNREACHABLE, SERVER, RATE_LIMIT, QUOTA, DENIED})

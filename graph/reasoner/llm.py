@@ -1,7 +1,7 @@
 """The language model as a reasoner: any OpenAI-compatible endpoint, held to typed answers.
 
 A question is asked by the best way the endpoint offers, with a shorter payload where its context overflows.
-Whatever goes wrong becomes a ReasonerError with what was spent; the desk lets the rules answer then.
+Whatever goes wrong becomes a ReasonerError with what was spent; the services lets the rules answer then.
 """
 
 import time
@@ -19,14 +19,14 @@ from graph.reasoner.faults import (
     TRUNCATED,
     Breaker,
     Fault,
-    Way,
-    Ways,
+    OutputStrategy,
+    StrategyMemory,
 )
 from graph.reasoner.prompts import SYSTEM, WITH_TOOLS, plain_json, schema_text, shrunk, task_text
 from graph.reasoner.structured import Conversation, answer_as_json, strict_schema, trail_of
 from graph.reasoner.tool_loop import SUBMIT, answer_with_tools
 
-MOST_PAYLOAD_CHARACTERS = 120_000
+MAX_PAYLOAD_CHARACTERS = 120_000
 """About 30,000 tokens: what is longer is shortened before anybody pays for it."""
 OF_THE_ANSWER = frozenset({MALFORMED, TRUNCATED, REFUSAL, TOOL_LOOP})
 """The endpoint took the request, so the way is open."""
@@ -44,7 +44,7 @@ class LanguageModel:
     ) -> None:
         self.endpoint, self._clock = endpoint, clock
         self._client = Client(endpoint, sleep, clock)
-        self._ways, self._breaker = Ways(clock), Breaker(clock)
+        self._ways, self._breaker = StrategyMemory(clock), Breaker(clock)
 
     @property
     def name(self) -> str:
@@ -70,27 +70,27 @@ class LanguageModel:
     def _answer(self, question: Question[A], spend: Spend) -> tuple[A, str]:
         """With the whole payload, or a shorter one where that does not fit."""
         deadline = self._clock() + self.endpoint.deadline_s
-        if len(plain_json(question.payload)) <= MOST_PAYLOAD_CHARACTERS:
+        if len(plain_json(question.payload)) <= MAX_PAYLOAD_CHARACTERS:
             try:
                 return self._by_open_ways(question, question.payload, spend, deadline)
             except Fault as fault:
                 if fault.kind != OVERFLOW:
                     raise
         payload = shrunk(question.payload)
-        if len(plain_json(payload)) > MOST_PAYLOAD_CHARACTERS:
+        if len(plain_json(payload)) > MAX_PAYLOAD_CHARACTERS:
             raise Fault(OVERFLOW, "the question is too long, shortened too")
         return self._by_open_ways(question, payload, spend, deadline)
 
     def _by_open_ways(
         self, question: Question[A], payload: Payload, spend: Spend, deadline: float
     ) -> tuple[A, str]:
-        refused: list[Way] = []
+        refused: list[OutputStrategy] = []
         for way in self._ways.open(with_tools=bool(question.tools)):
             talk = Conversation(self._client, _opening(question, payload, way), spend, deadline)
             try:
                 answer = self._by(way, talk, question)
             except Fault as fault:
-                if fault.kind == BAD_REQUEST and way is not Way.TEXT:
+                if fault.kind == BAD_REQUEST and way is not OutputStrategy.TEXT:
                     refused.append(way)
                     continue
                 if fault.kind in OF_THE_ANSWER:
@@ -100,18 +100,18 @@ class LanguageModel:
             return answer, trail_of(talk.messages, spend)
         raise AssertionError("the last way is always open")
 
-    def _by(self, way: Way, talk: Conversation, question: Question[A]) -> A:
-        if way is Way.TOOLS:
+    def _by(self, way: OutputStrategy, talk: Conversation, question: Question[A]) -> A:
+        if way is OutputStrategy.TOOLS:
             return answer_with_tools(talk, question)
         return answer_as_json(talk, question, way)
 
 
-def _opening(question: Question[A], payload: Payload, way: Way) -> list[dict[str, Any]]:
+def _opening(question: Question[A], payload: Payload, way: OutputStrategy) -> list[dict[str, Any]]:
     how = {
-        Way.TOOLS: WITH_TOOLS.format(name=SUBMIT),
-        Way.SCHEMA: "",
-        Way.OBJECT: schema_text(strict_schema(question.answer)),
-        Way.TEXT: schema_text(strict_schema(question.answer)),
+        OutputStrategy.TOOLS: WITH_TOOLS.format(name=SUBMIT),
+        OutputStrategy.SCHEMA: "",
+        OutputStrategy.OBJECT: schema_text(strict_schema(question.answer)),
+        OutputStrategy.TEXT: schema_text(strict_schema(question.answer)),
     }[way]
     content = task_text(question.name, payload, how)
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]

@@ -67,9 +67,9 @@ LEFT_OUT = frozenset(
 )  # fmt: skip
 """Evidence lists, texts of the knowledge base, details of a prediction: what the answer can do without."""
 KEPT_LISTS = frozenset({"options", "competing", "proposals", "resolved_moves", "refused"})
-MOST_ITEMS = 3
-MOST_CHARACTERS = 300
-MOST_NOTES_CHARACTERS = 4000
+MAX_ITEMS = 3
+MAX_CHARACTERS = 300
+MAX_NOTES_CHARACTERS = 4000
 
 
 def shrunk(payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,10 +81,10 @@ def _cut(name: str, part: object) -> object:
     if isinstance(part, Mapping):
         return shrunk(part)
     if isinstance(part, list | tuple):
-        kept = part if name in KEPT_LISTS else part[:MOST_ITEMS]
+        kept = part if name in KEPT_LISTS else part[:MAX_ITEMS]
         return [_cut(name, one) for one in kept]
     if isinstance(part, str):
-        most = MOST_NOTES_CHARACTERS if name == "notes" else MOST_CHARACTERS
+        most = MAX_NOTES_CHARACTERS if name == "notes" else MAX_CHARACTERS
         return part if len(part) <= most else part[:most] + "…"
     return part
 

@@ -64,14 +64,14 @@ def _is_alone(payload: Payload) -> bool:
 
 
 def _pace(measured: Payload) -> str:
-    return f"{format_same_decimals(measured['step_time_s'])[0]} s a step"
+    return f"{format_same_decimals(measured['step_time_s'])[0]} s per step"
 
 
 def _counted(plans: int) -> str:
     return "1 plan was tried" if plans == 1 else f"{plans} plans were tried"
 
 
-MOST_CHANGES = 3
+MAX_CHANGES = 3
 KEEP = (
     "Keep today's plan. Profile a few steps and send the traces: they show where the time goes that no plan "
     "changes."
@@ -97,7 +97,7 @@ def _verdict(payload: Payload) -> str:
     if baseline is None:
         return f"Start with {best['summary']}: {_speed(best['prediction'])}. {_limited('It', diagnosis)}"
     if not baseline["fits"]:
-        needs = f"it needs {baseline['peak_memory_gib']:.1f} GiB a device"
+        needs = f"it needs {baseline['peak_memory_gib']:.1f} GiB per device"
         return f"Today's plan does not fit: {needs}. {best['summary']} fits: {_speed(best['prediction'])}."
     today = f"{_today(baseline, diagnosis)} {_limited('It', diagnosis)}"
     if diagnosis["lever"]:
@@ -119,8 +119,8 @@ def _today(baseline: Payload, diagnosis: Payload) -> str:
 
 def _speed(prediction: Payload) -> str:
     return (
-        f"{format_same_decimals(prediction['step_time_s'])[0]} s a step, MFU {prediction['mfu']:.1%}, "
-        f"{prediction['peak_memory_gib']:.1f} GiB a device"
+        f"{format_same_decimals(prediction['step_time_s'])[0]} s per step, MFU {prediction['mfu']:.1%}, "
+        f"{prediction['peak_memory_gib']:.1f} GiB per device"
     )
 
 
@@ -149,12 +149,12 @@ def _would_change(payload: Payload) -> str:
     other = [one for one in payload["sensitivity"] if not one["stays"] and one["best"] != best]
     if not other:
         return "None of the other clusters looked at has another best plan."
-    told = "; ".join(f"with {one['if']} {one['says']}" for one in other[:MOST_CHANGES])
+    told = "; ".join(f"with {one['if']} {one['says']}" for one in other[:MAX_CHANGES])
     return f"{told[:1].upper()}{told[1:]}."
 
 
 NAME = "expert-rules"
-MOST_SUGGESTIONS = 8
+MAX_SUGGESTIONS = 8
 
 
 class Rules:
@@ -198,7 +198,7 @@ def suggest_plans(payload: Payload) -> Suggestions:
         for book in payload["playbooks"]
         for fields in book["resolved_moves"]
     ]
-    return Suggestions(suggestions=found[:MOST_SUGGESTIONS])
+    return Suggestions(suggestions=found[:MAX_SUGGESTIONS])
 
 
 def explain(payload: Payload) -> Prose:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from graph.reasoner.answers import A, Question
 from graph.reasoner.client import Call, Client, Completion, Message, Spend, spoken
-from graph.reasoner.faults import BAD_REQUEST, MALFORMED, REFUSAL, TRUNCATED, Fault, Way
+from graph.reasoner.faults import BAD_REQUEST, MALFORMED, REFUSAL, TRUNCATED, Fault, OutputStrategy
 from graph.reasoner.prompts import schema_text
 
 Schema = dict[str, Any]
@@ -65,8 +65,8 @@ def _all_required(part: Any) -> Any:  # noqa: ANN401 - JSON
     return whole
 
 
-MOST_TRIED = 40
-MOST_ERRORS = 5
+MAX_TRIED = 40
+MAX_ERRORS = 5
 _OPENED = re.compile(r"\s*(```\w*\s*)?\{")
 _THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.S | re.I)
 
@@ -108,7 +108,7 @@ def check_answer(data: Any, answer: type[A]) -> A:  # noqa: ANN401 - JSON of any
 def _objects(text: str) -> Iterator[object]:
     decoder = json.JSONDecoder(parse_constant=_refuse)
     start, tried = text.find("{"), 0
-    while start >= 0 and tried < MOST_TRIED:
+    while start >= 0 and tried < MAX_TRIED:
         tried += 1
         try:
             found, end = decoder.raw_decode(text, start)
@@ -127,11 +127,11 @@ def _told(error: ValidationError) -> str:
     """Which fields are wrong and why; their values are left out, they may be long."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     told = [f"{'.'.join(str(part) for part in one['loc']) or 'the object'}: {one['msg']}" for one in errors]
-    return "; ".join(told[:MOST_ERRORS])[:1000]
+    return "; ".join(told[:MAX_ERRORS])[:1000]
 
 
-MOST_TRAIL_CHARACTERS = 20_000
-MOST_REPEATED_CHARACTERS = 4000
+MAX_TRAIL_CHARACTERS = 20_000
+MAX_REPEATED_CHARACTERS = 4000
 """Of an unusable reply, when the model is asked to mend it."""
 FILTERED = "content_filter"
 
@@ -143,13 +143,13 @@ class Conversation:
     spend: Spend
     deadline: float
 
-    def go_on(self, **options: object) -> Completion:
+    def next_reply(self, **options: object) -> Completion:
         """The model's next reply; raises Fault where there is none or the model refuses."""
         reply = self.client.complete(self.messages, options, self.deadline)
         self._count(reply, options)
         if reply.refusal or reply.finish == FILTERED:
             raise Fault(REFUSAL, "the model refuses to answer")
-        self.messages.append(spoken(reply, MOST_REPEATED_CHARACTERS))
+        self.messages.append(spoken(reply, MAX_REPEATED_CHARACTERS))
         return reply
 
     def tell(self, text: str) -> None:
@@ -169,9 +169,9 @@ class Conversation:
 def trail_of(messages: Sequence[Message], spend: Spend) -> str:
     """The conversation as text, its middle left out where it is long."""
     text = "\n\n".join([*(_told_conversation(one) for one in messages), f"[{spend}]"])
-    if len(text) <= MOST_TRAIL_CHARACTERS:
+    if len(text) <= MAX_TRAIL_CHARACTERS:
         return text
-    half = MOST_TRAIL_CHARACTERS // 2 - 50
+    half = MAX_TRAIL_CHARACTERS // 2 - 50
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
@@ -185,27 +185,27 @@ def _told_conversation(message: Message) -> str:
 CUT_OFF = "length"
 
 
-def answer_as_json(talk: Conversation, question: Question[A], way: Way) -> A:
+def answer_as_json(talk: Conversation, question: Question[A], way: OutputStrategy) -> A:
     """Asks once more where the first reply is unusable; raises Fault after that."""
     options = response_format(question, way)
-    reply = talk.go_on(**options)
+    reply = talk.next_reply(**options)
     try:
         return read_answer(reply.text, question.answer)
     except UnusableError as error:
-        if way is Way.SCHEMA and not error.is_json:
+        if way is OutputStrategy.SCHEMA and not error.is_json:
             raise Fault(BAD_REQUEST, "the endpoint ignores the JSON schema") from None
-        talk.tell(correction(reply, error, question, shows_schema=way is Way.SCHEMA))
-    reply = talk.go_on(**options)
+        talk.tell(correction(reply, error, question, shows_schema=way is OutputStrategy.SCHEMA))
+    reply = talk.next_reply(**options)
     try:
         return read_answer(reply.text, question.answer)
     except UnusableError as error:
         raise unusable(reply, error) from None
 
 
-def response_format(question: Question[A], way: Way) -> dict[str, Any]:
-    if way is Way.OBJECT:
+def response_format(question: Question[A], way: OutputStrategy) -> dict[str, Any]:
+    if way is OutputStrategy.OBJECT:
         return {"response_format": {"type": "json_object"}}
-    if way is Way.TEXT:
+    if way is OutputStrategy.TEXT:
         return {}
     schema = {"name": question.name, "strict": True, "schema": strict_schema(question.answer)}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}

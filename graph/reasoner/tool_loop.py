@@ -23,7 +23,7 @@ from graph.reasoner.structured import (
 from tools.errors import DataError, InfeasibleError, InputError
 from tools.kb import KnowledgeError
 
-MOST_RESULT_CHARACTERS = 8000
+MAX_RESULT_CHARACTERS = 8000
 Spec = dict[str, Any]
 _FAILURES = (
     InputError, InfeasibleError, DataError, KnowledgeError,
@@ -32,7 +32,7 @@ _FAILURES = (
 """Of tools; not every AsapError: what stops the whole session must pass."""
 
 
-class Bench:
+class ToolRunner:
     """Runs what the model calls. A call that cannot be run is told to the model, not raised."""
 
     def __init__(self, tools: Tools) -> None:
@@ -77,22 +77,22 @@ def bounded(result: object) -> object:
     """The result, shortened where it is long."""
     short = brief(rounded(result))
     text = json.dumps(short, default=str)
-    return short if len(text) <= MOST_RESULT_CHARACTERS else {"cut_off": text[:MOST_RESULT_CHARACTERS]}
+    return short if len(text) <= MAX_RESULT_CHARACTERS else {"cut_off": text[:MAX_RESULT_CHARACTERS]}
 
 
 SUBMIT = "submit_answer"
-MOST_ROUNDS = 6
-MOST_CALLS_AT_ONCE = 6
+MAX_ROUNDS = 6
+MAX_CALLS_AT_ONCE = 6
 ENOUGH = f"No more lookups. Call {SUBMIT} now, with what you know."
 
 
 def answer_with_tools(talk: Conversation, question: Question[A]) -> A:
     """Raises Fault where the endpoint calls no tools, the loop does not end or the answer is not valid."""
-    bench = Bench(question.tools)
+    bench = ToolRunner(question.tools)
     submit = spec_of(SUBMIT, "Hand in the answer. Call it once, at the end.", question.answer)
     calling = corrected = False
-    for _ in range(MOST_ROUNDS):
-        reply = talk.go_on(tools=[*bench.specs(), submit])
+    for _ in range(MAX_ROUNDS):
+        reply = talk.next_reply(tools=[*bench.specs(), submit])
         calling = calling or bool(reply.calls)
         if _is_lookup(reply):
             _look_up(talk, bench, reply)
@@ -114,9 +114,9 @@ def answer_with_tools(talk: Conversation, question: Question[A]) -> A:
 def _last_answer(talk: Conversation, question: Question[A], submit: dict[str, object]) -> A:
     """Only handing in is left to the model."""
     talk.tell(ENOUGH)
-    reply = talk.go_on(tools=[submit])
+    reply = talk.next_reply(tools=[submit])
     if _is_lookup(reply):
-        raise Fault(TOOL_LOOP, f"the model went on calling tools after {MOST_ROUNDS} rounds")
+        raise Fault(TOOL_LOOP, f"the model went on calling tools after {MAX_ROUNDS} rounds")
     try:
         return _submitted(reply, question.answer)
     except UnusableError as error:
@@ -127,11 +127,11 @@ def _is_lookup(reply: Completion) -> bool:
     return bool(reply.calls) and all(call.name != SUBMIT for call in reply.calls)
 
 
-def _look_up(talk: Conversation, bench: Bench, reply: Completion) -> None:
+def _look_up(talk: Conversation, bench: ToolRunner, reply: Completion) -> None:
     for place, call in enumerate(reply.calls):
-        spare = place < MOST_CALLS_AT_ONCE
+        spare = place < MAX_CALLS_AT_ONCE
         talk.hand_back(
-            call, bench.run(call) if spare else f"not run: {MOST_CALLS_AT_ONCE} calls at once are the most"
+            call, bench.run(call) if spare else f"not run: {MAX_CALLS_AT_ONCE} calls at once are the most"
         )
 
 

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from graph.report import Report
-from graph.request import MOST_PROPOSALS
+from graph.request import MAX_PROPOSALS
 from service.api.deps import AppDep, Id, Reader, StrictRoute, preferred
 from service.api.sessions import PATH
 from service.schemas import Public
@@ -20,7 +20,7 @@ from tools.recommend.report import Proposal
 JSON, MARKDOWN, HTML, PLAIN = "application/json", "text/markdown", "text/html", "text/plain"
 Accept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
 ExportAccept = Annotated[str, Header(description="application/json or text/plain")]
-Rank = Annotated[int, Path(ge=1, le=MOST_PROPOSALS)]
+Rank = Annotated[int, Path(ge=1, le=MAX_PROPOSALS)]
 Format = Annotated[
     str,
     Query(

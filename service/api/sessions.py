@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from graph.request import ACTIONS, MOST_COMMENT, MOST_PROPOSALS
+from graph.request import ACTIONS, MAX_COMMENT, MAX_PROPOSALS
 from service.api.deps import (
     AppDep,
     Approver,
@@ -35,9 +35,9 @@ MAX_LABEL_FILTER_CHARACTERS = 300
 Action = Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ACTIONS)})]
 _FIELDS = {**Plan.model_json_schema(), "required": []}
 PlanFields = Annotated[Any, WithJsonSchema({"anyOf": [_FIELDS, {"type": "null"}]})]
-Rank = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MOST_PROPOSALS})]
+Rank = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_PROPOSALS})]
 Comment = Annotated[
-    Any, WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MOST_COMMENT}, {"type": "null"}]})
+    Any, WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_COMMENT}, {"type": "null"}]})
 ]
 
 

@@ -86,7 +86,7 @@ def _report(args: Namespace, config: "Config", settings: "Settings") -> dict[str
     from service.traces import Uploads
 
     run_id = uuid.uuid4().hex
-    context = open_context(settings, learns=False) if config.reoptimize else None
+    context = open_context(settings, saves_cases=False) if config.reoptimize else None
     again = InProcess(context, run_id, config.budget) if context else None
     with opened_database(settings) as database:
         base = args.config.absolute().parent

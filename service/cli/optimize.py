@@ -119,7 +119,7 @@ def _run(
     from graph.session import Session
     from service.runtime import open_context
 
-    context = open_context(settings, learns=saver is not None)
+    context = open_context(settings, saves_cases=saver is not None)
     context = replace(context, progress=watch.progress, limits=context.limits.within(request.budget))
     report = Session(id, context, saver).run(request, watch.event).report
     if report is None:

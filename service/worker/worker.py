@@ -86,7 +86,7 @@ class Worker:
         return Shop(
             database=database,
             queue=queue,
-            context=self._context or open_context(self._settings, learns=True),
+            context=self._context or open_context(self._settings, saves_cases=True),
             checkpointer=checkpointer,
             uploads=Uploads(self._settings),
             lease=lease,

@@ -1,5 +1,5 @@
 """A proposal: prediction, speed-up with its interval, reasons, evidence, risks; and the check that computes
-every number of a recommendation a second time, from the plans alone.
+every number of a recommendation a second time, by another implementation, from the plans alone.
 """
 
 import math
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from tools.cost.predict import Prediction
+from tools.cost.reference import reference_prediction
 from tools.recommend.report import Evidence, Fault, Proposal, Speedup, Verification
 from tools.recommend.words import changes, difference, largest, short, span
 from tools.recommend.workload import PredictedPlan, Workload
@@ -46,14 +47,14 @@ def speedup(workload: Workload, prediction: Prediction, today: PredictedPlan | N
 
 def _rationale(workload: Workload, plan: Plan, prediction: Prediction, today: PredictedPlan | None) -> str:
     if today is None:
-        return f"{short(plan)}: {prediction.step_time_s:.3g} s a step, of which {largest(prediction)}."
+        return f"{short(plan)}: {prediction.step_time_s:.3g} s per step, of which {largest(prediction)}."
     before = today.prediction
     ratio = before.step_time_s / prediction.step_time_s
     if not before.fits:
         needed = f"{before.peak_memory_gib:.1f} GiB of {workload.capacity_gib:.1f}"
         start = f"Today's plan needs {needed}; this one fits."
     else:
-        start = f"{span(before.step_time_s, prediction.step_time_s)} s a step ({ratio:.2f}x)."
+        start = f"{span(before.step_time_s, prediction.step_time_s)} s per step ({ratio:.2f}x)."
     inside = before.fits and abs(math.log(ratio)) <= workload.pair_error
     doubt = (
         " The difference is inside the error of a comparison: measure before you switch." if inside else ""
@@ -102,6 +103,8 @@ def _on_slow_links(workload: Workload, plan: Plan, prediction: Prediction) -> fl
 
 
 TOLERANCE = 1e-9
+NEGLIGIBLE = 1e-12
+"""Seconds or GiB: a term that one side computes as zero and the other as a rounding error."""
 Leaf = tuple[str, object, object]
 """A place, what is stated there and what was computed for it."""
 
@@ -112,6 +115,7 @@ def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Predict
     leaves: list[Leaf] = []
     faults: list[Fault] = []
     if baseline is not None and today is not None:
+        today = PredictedPlan(today.plan, _recomputed(workload, today.plan))
         leaves += _leaves("baseline", baseline.model_dump(), today.prediction.model_dump())
     for one in proposals:
         place = f"proposals[{one.rank - 1}]"
@@ -143,13 +147,29 @@ def _refusal(workload: Workload, plan: Plan) -> str | None:
 
 
 def _computed(workload: Workload, plan: Plan, today: PredictedPlan | None) -> dict[str, object]:
-    prediction = workload.predict([plan])[0]
+    prediction = _recomputed(workload, plan)
     made = changes(today.plan, plan) if today else []
     return {
         "prediction": prediction.model_dump(),
         **speedup(workload, prediction, today).model_dump(),
         "changes": [one.model_dump() for one in made],
     }
+
+
+def _recomputed(workload: Workload, plan: Plan) -> Prediction:
+    """The prediction with its times and memory from the scalar reference, which shares no code with it."""
+    scenario = workload.with_plan(plan)
+    prediction, reference = workload.predict([plan])[0], reference_prediction(scenario, workload.calibration)
+    peak_gib = sum(reference.memory_gib.values())
+    return prediction.model_copy(
+        update={
+            "step_time_s": sum(reference.breakdown_s.values()),
+            "breakdown_s": reference.breakdown_s,
+            "memory_gib": reference.memory_gib,
+            "peak_memory_gib": peak_gib,
+            "fits": peak_gib <= workload.capacity_gib * (1 + TOLERANCE),
+        }
+    )
 
 
 def _leaves(place: str, stated: object, computed: object) -> list[Leaf]:
@@ -168,5 +188,5 @@ def _leaves(place: str, stated: object, computed: object) -> list[Leaf]:
 
 def _equal(stated: object, computed: object) -> bool:
     if isinstance(stated, float) and isinstance(computed, float):
-        return math.isclose(stated, computed, rel_tol=TOLERANCE)
+        return math.isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=NEGLIGIBLE)
     return stated == computed

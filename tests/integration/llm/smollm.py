@@ -1,6 +1,6 @@
 """A real language model over the real protocol: SmolLM2 in a process of its own, loaded in a second.
 
-It reads about a hundred tokens a second and reasons badly, which is the point: whatever it says, ASAP holds.
+It reads about a hundred tokens per second and reasons badly, which is the point: ASAP holds all the same.
 """
 
 import subprocess

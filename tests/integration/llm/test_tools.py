@@ -7,7 +7,7 @@ import pytest
 
 from graph.reasoner import faults
 from graph.reasoner.answers import ReasonerError
-from graph.reasoner.tool_loop import MOST_ROUNDS, SUBMIT
+from graph.reasoner.tool_loop import MAX_ROUNDS, SUBMIT
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.questions import GOOD, TOOLS, suggest_plans
@@ -94,9 +94,9 @@ def test_an_endless_loop_of_lookups_ends(model_at: MakeModel) -> None:
     with ScriptedServer(then=endless) as server, pytest.raises(ReasonerError) as raised:
         model_at(server).ask(suggest_plans(TOOLS))
     assert raised.value.kind == faults.TOOL_LOOP
-    assert len(server.seen) == MOST_ROUNDS + 1
+    assert len(server.seen) == MAX_ROUNDS + 1
     assert server.seen[-1].tools == [SUBMIT]
-    assert raised.value.tokens == 120 * (MOST_ROUNDS + 1)
+    assert raised.value.tokens == 120 * (MAX_ROUNDS + 1)
 
 
 def test_a_loop_that_has_cost_enough_is_told_to_end(model_at: MakeModel) -> None:
@@ -106,7 +106,7 @@ def test_a_loop_that_has_cost_enough_is_told_to_end(model_at: MakeModel) -> None
 
 
 def test_a_model_that_stops_when_told_is_still_heard(model_at: MakeModel) -> None:
-    with ScriptedServer(*[LOOKUP] * MOST_ROUNDS, ANSWER) as server:
+    with ScriptedServer(*[LOOKUP] * MAX_ROUNDS, ANSWER) as server:
         assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
 
 

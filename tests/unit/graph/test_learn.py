@@ -16,7 +16,7 @@ from tools.kb import open_folder, open_seed
 
 @pytest.fixture
 def context(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator of contexts
-    made = Context(open_folder(tmp_path / "knowledge", None), learns=True)
+    made = Context(open_folder(tmp_path / "knowledge", None), saves_cases=True)
     yield made
     made.knowledge.close()
 
@@ -47,7 +47,7 @@ def test_the_same_advice_to_two_tenants_is_two_cases(context: Context) -> None:
 
 
 def test_a_session_that_may_not_learn_leaves_nothing(context: Context) -> None:
-    assert report_of(small(), replace(context, learns=False))["case"] is None
+    assert report_of(small(), replace(context, saves_cases=False))["case"] is None
     assert all(entry.is_seed for entry in context.knowledge.entries())
 
 
@@ -87,7 +87,7 @@ def test_tune_without_a_launcher_is_refused() -> None:
 
 
 def test_what_cannot_be_kept_is_an_incident_and_not_a_failure() -> None:
-    report = run(small(), Context(open_seed(), learns=True))[0].report
+    report = run(small(), Context(open_seed(), saves_cases=True))[0].report
     assert report is not None
     assert report["case"] is None
     assert "not learnt" in [one["kind"] for one in report["incidents"]]

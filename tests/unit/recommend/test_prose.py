@@ -36,7 +36,7 @@ def test_a_number_that_a_tool_returned_stands(text: str) -> None:
         ("saves 41% of 9.8 s", ["41"]),
         ("v1.5 and x7", ["1.5", "7"]),
         ("1,234 plans", ["1,234"]),
-        ("1.34 s a step", ["1.34"]),
+        ("1.34 s per step", ["1.34"]),
         ("9.81x faster", ["9.81"]),
         ("a speedup of 9.8", ["9.8"]),
         ("needs 9.81 GiB", ["9.81"]),

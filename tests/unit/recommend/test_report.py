@@ -142,7 +142,7 @@ def test_a_cold_start_has_no_baseline_and_no_speed_up() -> None:
             None,
             [],
         )
-        assert f"{one['prediction']['step_time_s']:.3g} s a step" in one["rationale"]
+        assert f"{one['prediction']['step_time_s']:.3g} s per step" in one["rationale"]
 
 
 def test_todays_plan_does_not_change_what_is_proposed() -> None:

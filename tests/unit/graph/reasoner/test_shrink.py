@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.reasoner.prompts import LEFT_OUT, MOST_CHARACTERS, shrunk
+from graph.reasoner.prompts import LEFT_OUT, MAX_CHARACTERS, shrunk
 from tests.integration.llm.questions import PAYLOADS
 
 NAMES = st.sampled_from(["notes", "options", "evidence", "plan", "hits", "why", "tp"])
@@ -21,7 +21,7 @@ DATA = st.recursive(
 def test_it_is_never_longer_and_cutting_again_changes_nothing(payload: dict[str, Any]) -> None:
     short = shrunk(payload)
     assert (
-        len(json.dumps(short)) <= len(json.dumps(payload)) + 10 * len(json.dumps(payload)) // MOST_CHARACTERS
+        len(json.dumps(short)) <= len(json.dumps(payload)) + 10 * len(json.dumps(payload)) // MAX_CHARACTERS
     )
     assert shrunk(short).keys() == short.keys()
     assert not LEFT_OUT & set(short)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.reasoner.client import LONGEST_BACKOFF_S, Endpoint, Spend, backoff_s, tokens_of
-from graph.reasoner.faults import MALFORMED, TIMEOUT, Breaker, Fault, Way, Ways
+from graph.reasoner.client import MAX_BACKOFF_S, Endpoint, Spend, backoff_s, tokens_of
+from graph.reasoner.faults import MALFORMED, TIMEOUT, Breaker, Fault, OutputStrategy, StrategyMemory
 from graph.reasoner.prompts import rounded
 
 REPO = Path(__file__).resolve().parents[4]
@@ -62,20 +62,30 @@ def test_an_answer_of_any_kind_shows_that_the_endpoint_is_up(between: Fault | No
 
 
 def test_the_best_way_comes_first_and_tools_only_where_there_are_some() -> None:
-    ways = Ways(lambda: 0.0)
-    assert ways.open(with_tools=True) == [Way.TOOLS, Way.SCHEMA, Way.OBJECT, Way.TEXT]
-    assert ways.open(with_tools=False) == [Way.SCHEMA, Way.OBJECT, Way.TEXT]
+    ways = StrategyMemory(lambda: 0.0)
+    assert ways.open(with_tools=True) == [
+        OutputStrategy.TOOLS,
+        OutputStrategy.SCHEMA,
+        OutputStrategy.OBJECT,
+        OutputStrategy.TEXT,
+    ]
+    assert ways.open(with_tools=False) == [OutputStrategy.SCHEMA, OutputStrategy.OBJECT, OutputStrategy.TEXT]
 
 
 def test_a_refused_way_stays_closed_for_an_hour_and_a_proven_one_open() -> None:
     now = [0.0]
-    ways = Ways(lambda: now[0])
-    ways.learn(Way.OBJECT, [Way.TOOLS, Way.SCHEMA])
-    assert ways.open(with_tools=True) == [Way.OBJECT, Way.TEXT]
-    ways.learn(Way.TEXT, [Way.OBJECT])
-    assert ways.open(with_tools=True) == [Way.OBJECT, Way.TEXT]
+    ways = StrategyMemory(lambda: now[0])
+    ways.learn(OutputStrategy.OBJECT, [OutputStrategy.TOOLS, OutputStrategy.SCHEMA])
+    assert ways.open(with_tools=True) == [OutputStrategy.OBJECT, OutputStrategy.TEXT]
+    ways.learn(OutputStrategy.TEXT, [OutputStrategy.OBJECT])
+    assert ways.open(with_tools=True) == [OutputStrategy.OBJECT, OutputStrategy.TEXT]
     now[0] += 3600
-    assert ways.open(with_tools=True) == [Way.TOOLS, Way.SCHEMA, Way.OBJECT, Way.TEXT]
+    assert ways.open(with_tools=True) == [
+        OutputStrategy.TOOLS,
+        OutputStrategy.SCHEMA,
+        OutputStrategy.OBJECT,
+        OutputStrategy.TEXT,
+    ]
 
 
 @given(st.floats(-1e300, 1e300))
@@ -88,7 +98,7 @@ def test_a_rounded_figure_has_five_digits_and_stands_for_the_figure(figure: floa
 
 @given(st.integers(0, 60))
 def test_a_pause_grows_and_is_bounded(failures: int) -> None:
-    assert 0.25 <= backoff_s(failures) <= LONGEST_BACKOFF_S
+    assert 0.25 <= backoff_s(failures) <= MAX_BACKOFF_S
     assert backoff_s(failures) <= 0.5 * 2**failures
 
 
