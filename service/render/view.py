@@ -10,7 +10,7 @@ from functools import cached_property
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from graph.report import CaseReference, Report, Trial, Usage
-from graph.request import MOST_PROPOSALS, parse_request
+from graph.request import MAX_PROPOSALS, parse_request
 from service.db.models import WAITING, SessionRow
 from service.errors import ConflictError
 from service.render.terms import MEMORY, STEP, visible_terms
@@ -372,7 +372,7 @@ def draft_of(request: RawJson, waiting_for: RawJson, mode: str) -> View:
     scenario = parse_scenario({**described, "traces": None}, need_plan=False)
     question = Question.model_validate(waiting_for)
     workload = workload_of(scenario, _calibration(question.calibration))
-    waiting = question.proposals[:MOST_PROPOSALS]
+    waiting = question.proposals[:MAX_PROPOSALS]
     plans, today = [one.plan for one in waiting], workload.today()
     proposals = [
         proposal(workload, one.rank, one.plan, prediction, today).model_copy(
