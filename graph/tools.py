@@ -207,7 +207,7 @@ def explain_plan(context: Context, scenario: Data, start: Data, fields: Data, be
 
 def matching_playbooks(context: Context, facts: Data) -> list[Data]:
     """The playbooks whose conditions hold."""
-    return [dict(entry.body) for entry in matching(facts, context.knowledge.entries(kind="playbook"))]
+    return [entry.json_body() for entry in matching(facts, context.knowledge.entries(kind="playbook"))]
 
 
 def find_knowledge(
@@ -223,7 +223,7 @@ def find_knowledge(
             "status": hit.entry.status,
             "warning": hit.warning,
             "score": hit.score,
-            "body": dict(hit.entry.body),
+            "body": hit.entry.json_body(),
         }
         for hit in hits
     ]

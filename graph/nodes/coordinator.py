@@ -14,7 +14,7 @@ from graph.services import NodeServices
 from graph.state import Data, State
 from graph.tuning import baseline_of, is_current, time_left_s, why_ended
 from tools.errors import DataError
-from tools.kb.conditions import applies
+from tools.kb.conditions import applies, parse_conditions
 
 
 @cache
@@ -25,7 +25,7 @@ def rules() -> list[dict[str, Any]]:
 def first_rule(facts: Data) -> Data:
     """The step and its reason."""
     for rule in rules():
-        if applies(rule["when"], facts):
+        if applies(parse_conditions(rule["when"]), facts):
             return {"step": rule["step"], "reason": rule["reason"]}
     raise DataError("kb_seed/workflow/steps.toml: no rule holds; the last one must have no condition")
 

@@ -100,7 +100,7 @@ def public_entry(entry: kb.Entry) -> EntryPublic:
         status=entry.status,
         facets={name: list(values) for name, values in entry.facets.items()},
         is_own=entry.tenant is not None,
-        body=dict(entry.body),
+        body=entry.json_body(),
     )
 
 

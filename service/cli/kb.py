@@ -4,7 +4,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
@@ -14,11 +14,9 @@ from rich.text import Text
 from service.cli.io import read_object, said, write_json_line
 from service.cli.parser import add_action
 from tools.errors import InputError
-from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, KINDS, STATUSES, Entry, Hit
+from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, KINDS, STATUSES, Case, Entry, Hit, Playbook
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tools.kb import KnowledgeBase
 
 
@@ -33,17 +31,19 @@ def print_hits(hits: Sequence[Hit], limitation: str | None) -> None:
         mark = Text("  refuted by measurement", "bold red") if hit.warning else Text("")
         console.print(Text.assemble(f"{rank}. ", (hit.entry.id, "bold"), f"  {hit.entry.kind}", mark))
         console.print(Padding(said(hit.entry.title), _INDENT))
-        body = hit.entry.body
-        gist = body.get("do") or body.get("lesson") or body.get("story", "")
-        console.print(Padding(said(gist, style="dim"), _INDENT))
+        console.print(Padding(said(_gist(hit.entry.body), style="dim"), _INDENT))
     if not hits:
         console.print("nothing found; try other words, or 'asap kb list'")
     elif limitation:
-        sys.stderr.write(f"asap: {limitation} ('asap kb reindex' prepares that)\n")
+        sys.stderr.write(f"asap: {limitation} (run 'asap kb reindex')\n")
+
+
+def _gist(body: Playbook | Case) -> str:
+    return body.do if isinstance(body, Playbook) else body.lesson or body.story
 
 
 def print_list(entries: Sequence[Entry]) -> None:
-    """One line an entry."""
+    """One line per entry."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("id", "kind", "status", "title"):
         table.add_column(column, no_wrap=column != "title")
@@ -51,15 +51,15 @@ def print_list(entries: Sequence[Entry]) -> None:
         table.add_row(said(entry.id), entry.kind, entry.status, said(entry.title))
     console = Console()
     console.print(table)
-    console.print(f"\n{len(entries)} entries; 'asap kb show ID' gives one in full")
+    console.print(f"\n{len(entries)} entries; 'asap kb show ID' prints one in full")
 
 
 def print_entry(entry: Entry) -> None:
-    """Everything that is known of it."""
+    """All fields of one entry."""
     console = Console()
     console.print(Text.assemble(said(entry.id, "bold"), f"  {entry.kind}, {entry.status}"))
     console.print(said(entry.title))
-    for field, value in entry.body.items():
+    for field, value in entry.json_body().items():
         if field not in _HEAD and value not in ("", [], {}):
             console.print()
             console.print(said(field, style="bold"))
@@ -84,7 +84,7 @@ def _item(value: object) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _pairs(value: Mapping[str, Any]) -> str:
+def _pairs(value: Mapping[str, object]) -> str:
     if value.keys() == {"title", "where"}:
         return f"{value['title']}: {value['where']}"
     if "fact" in value:
@@ -103,7 +103,7 @@ def _word(value: object) -> str:
 
 HELP = """\
 Search what is known about sharding: playbooks (advice, with the conditions under which it holds) and cases
-(what was measured before and after a change), and keep cases of your own.
+(what was measured before and after a change), and store cases of your own.
 
 Examples:
   asap kb search "all-to-all across nodes takes a third of the step" --architecture moe
@@ -112,58 +112,60 @@ Examples:
   asap kb add case.json --by anna
   asap kb mark our-70b-tp4 --status confirmed --by anna --reason "1.21x over 500 steps"
 
-Your own cases live in the data folder (ASAP_DATA_DIR, default .asap), or in the Chroma server of
+Your own cases are stored in the data folder (ASAP_DATA_DIR, default .asap), or in the Chroma server of
 ASAP_CHROMA_URL.
 """
 _MAX_CASE_BYTES = 2**20
 _CASE_EXAMPLE = """\
-FILE holds one JSON object, or - reads standard input:
+FILE contains one JSON object; - reads standard input:
   {"id": "our-70b-tp4", "title": "tp 8 to 4 on 64 H100", "story": "What was changed, and what happened.",
    "model": "Llama 3.1 70B", "architecture": "dense", "device": "h100-sxm-80gb", "num_devices": 64,
    "framework": "megatron-core", "bottleneck": "communication", "before": {"tp": 8}, "after": {"tp": 4},
    "predicted": {"speedup": 1.2}, "measured": {"metric": "step time, s", "before": 9.8, "after": 8.1}}
-Needed are id, title and story. "status" is hypothesis unless stated. Adding a case again changes nothing.
+Required: id, title and story. "status" defaults to hypothesis. Adding the same case again changes nothing.
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """The actions and their options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add_search(add_action(actions, "search", "the entries that answer a question or a diagnosis"))
-    add_action(actions, "show", "one entry in full").add_argument(
-        "id", metavar="ID", help="as 'asap kb list' prints it"
+    _add_search(add_action(actions, "search", "find the entries that answer a question or a diagnosis"))
+    add_action(actions, "show", "print one entry in full").add_argument(
+        "id", metavar="ID", help="an id from 'asap kb list'"
     )
-    listing = add_action(actions, "list", "one line for each entry")
-    listing.add_argument("--kind", choices=KINDS, help="only these")
-    listing.add_argument("--status", choices=STATUSES, help="only these")
-    adding = add_action(actions, "add", "keep a case of your own", _CASE_EXAMPLE)
+    listing = add_action(actions, "list", "print one line per entry")
+    listing.add_argument("--kind", choices=KINDS, help="only entries of this kind")
+    listing.add_argument("--status", choices=STATUSES, help="only entries with this status")
+    adding = add_action(actions, "add", "store a case of your own", _CASE_EXAMPLE)
     adding.add_argument("file", metavar="FILE", help="the case as JSON, or - for standard input")
-    adding.add_argument("--by", metavar="NAME", default="command line", help="who says so")
-    _add_mark(
-        add_action(actions, "mark", "give a case another status; what it said before stays in its history")
-    )
-    add_action(actions, "reindex", "make the vectors for search by meaning anew")
+    adding.add_argument("--by", metavar="NAME", default="command line", help="your name, for the history")
+    _add_mark(add_action(actions, "mark", "change the status of a case; the old one stays in its history"))
+    add_action(actions, "reindex", "recompute the vectors for search by meaning")
     for action in actions.choices.values():
-        action.add_argument("--data-dir", metavar="DIR", type=Path, help="in place of ASAP_DATA_DIR")
+        action.add_argument("--data-dir", metavar="DIR", type=Path, help="overrides ASAP_DATA_DIR")
 
 
 def _add_search(action: ArgumentParser) -> None:
     action.add_argument("query", metavar="QUERY", help="words, a sentence, or a whole diagnosis")
-    action.add_argument("--device", metavar="NAME", help="rather of this device, for instance h100-sxm-80gb")
-    action.add_argument("--architecture", choices=ARCHITECTURES, help="rather of such models")
-    action.add_argument("--bottleneck", choices=BOTTLENECKS, help="rather about this")
-    action.add_argument("--limit", metavar="N", type=int, default=5, help="at most so many (5)")
+    action.add_argument(
+        "--device", metavar="NAME", help="prefer entries about this device, for example h100-sxm-80gb"
+    )
+    action.add_argument("--architecture", choices=ARCHITECTURES, help="prefer entries about such models")
+    action.add_argument("--bottleneck", choices=BOTTLENECKS, help="prefer entries about this bottleneck")
+    action.add_argument(
+        "--limit", metavar="N", type=int, default=5, help="maximum number of hits (default: 5)"
+    )
 
 
 def _add_mark(action: ArgumentParser) -> None:
     action.add_argument("id", metavar="ID", help="the id of a case")
-    action.add_argument("--status", choices=STATUSES, required=True, help="what it is from now on")
-    action.add_argument("--by", metavar="NAME", required=True, help="who says so")
-    action.add_argument("--reason", metavar="TEXT", required=True, help="what was seen")
+    action.add_argument("--status", choices=STATUSES, required=True, help="the new status")
+    action.add_argument("--by", metavar="NAME", required=True, help="your name, for the history")
+    action.add_argument("--reason", metavar="TEXT", required=True, help="what was observed")
 
 
 def run(args: Namespace) -> int:
-    """Do the one action; every error names the field or the option."""
+    """Run one action; every error names the field or the option."""
     writes = args.action in ("add", "mark", "reindex")
     knowledge = _open(args.data_dir, writes=writes)
     try:
@@ -193,7 +195,9 @@ def _search(knowledge: "KnowledgeBase", args: Namespace) -> None:
             facets["device"] = get_device(args.device).name
         except InputError as error:
             raise InputError("--device", error.given, error.allowed) from None
-    knowledge.prepare(lambda count: sys.stderr.write(f"asap: making the vectors of {count} entries, once\n"))
+    knowledge.prepare(
+        lambda count: sys.stderr.write(f"asap: computing the vectors of {count} entries, once\n")
+    )
     hits = knowledge.search(args.query, facets, limit=args.limit)
     if args.json:
         for hit in hits:
@@ -232,7 +236,7 @@ def _reindex(knowledge: "KnowledgeBase", args: Namespace) -> None:
     if args.json:
         write_json_line({"vectors": vectors, "limitation": knowledge.limitation})
     else:
-        print(f"{vectors} vectors made" if vectors else f"nothing to make; {knowledge.limitation}")
+        print(f"{vectors} vectors computed" if vectors else f"nothing to compute; {knowledge.limitation}")
 
 
 _ACTIONS = {"search": _search, "show": _show, "list": _list, "add": _add, "mark": _mark, "reindex": _reindex}
@@ -240,7 +244,7 @@ _ACTIONS = {"search": _search, "show": _show, "list": _list, "add": _add, "mark"
 
 def _print_entry(entry: Entry, *, as_json: bool) -> None:
     if as_json:
-        write_json_line({**_head(entry), "body": dict(entry.body)})
+        write_json_line({**_head(entry), "body": entry.json_body()})
         return
 
     print_entry(entry)
@@ -262,5 +266,5 @@ def _hit(hit: Hit) -> dict[str, object]:
         "warning": hit.warning,
         "score": round(hit.score, 4),
         "matched": list(hit.matched),
-        "body": dict(hit.entry.body),
+        "body": hit.entry.json_body(),
     }

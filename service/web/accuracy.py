@@ -21,7 +21,7 @@ from service.render.text import seconds
 from service.web.rendering import PageRoute, figure_answer, page
 from tools.cost import validation
 from tools.cost.validation import RunKind, Score, Validation
-from tools.kb import Entry
+from tools.kb import Case, Entry
 
 OWN = "trials here"
 GROUPS: dict[RunKind, str] = {"dense": "dense", "moe": "mixture of experts", "small": "very small models"}
@@ -112,8 +112,10 @@ def trials_of(entries: Iterable[Entry]) -> list[MeasuredTrial]:
 
 
 def _find_trial(entry: Entry) -> MeasuredTrial | None:
-    predicted = _number((entry.body.get("predicted") or {}).get(STEP))
-    measured = _number((entry.body.get("measured") or {}).get(STEP))
+    if not isinstance(entry.body, Case):
+        return None
+    predicted = _number((entry.body.predicted or {}).get(STEP))
+    measured = _number((entry.body.measured or {}).get(STEP))
     if predicted is None or measured is None:
         return None
     return MeasuredTrial(entry.id, entry.title, entry.status, Pair(measured, predicted, OWN, entry.title))

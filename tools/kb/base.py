@@ -4,41 +4,40 @@ it.
 Chroma is imported only by the two that use it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Status, read_facets, text
+from tools.kb.conditions import applies
+from tools.kb.embed import Embedder
+from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Playbook, Status, read_facets
 from tools.kb.ledger import (
+    AddedCase,
     CaseStore,
     case_record,
-    check_input,
     check_tenant,
+    check_text,
     mark_record,
     stored_entries,
     visible_entries,
 )
-from tools.kb.search import Shelf, fuse
-from tools.kb.seed import Seed
-
-if TYPE_CHECKING:
-    from tools.kb.store import VectorIndex
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from tools.kb.embed import Embedder
-from tools.kb.seed import load_seed
+from tools.kb.search import TenantIndex, fuse
+from tools.kb.seed import Seed, load_seed
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
 
+    from tools.kb.store import VectorIndex
 
 Clock = Callable[[], datetime]
-MOST_HITS = 100
-MOST_QUERY_CHARACTERS = 20_000
-_MOST_SHELVES = 32
-# An endpoint that failed is left alone so long, or every search would wait for its timeout.
+MAX_HITS = 100
+MAX_QUERY_CHARACTERS = 20_000
+_MAX_INDEXES = 32
+# Cool-down after an endpoint failed: otherwise every search would wait for its timeout.
 _PAUSE = timedelta(seconds=60)
 
 
@@ -47,7 +46,7 @@ def utc_now() -> datetime:
 
 
 class KnowledgeBase:
-    """Playbooks and cases. A tenant sees what is public and its own, and nothing tells of the rest."""
+    """Playbooks and cases. A tenant sees what is public and its own, and nothing reveals the rest."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class KnowledgeBase:
     ) -> None:
         self._seed, self._store, self._clock = seed, store, clock
         self.vectors = vectors
-        self._shelves: dict[str | None, Shelf] = {}
+        self._indexes: dict[str | None, TenantIndex] = {}
         self._paused_until: datetime | None = None
         without = "only the seed is open" if store is None else "no embedder"
         self.limitation = None if vectors else f"{without}: searched by words and facets, not by meaning"
@@ -66,7 +65,7 @@ class KnowledgeBase:
 
     @property
     def methods(self) -> tuple[Match, ...]:
-        """The ways in which a search would look now."""
+        """The methods that a search would use now."""
         return ("lexical", "facets") if self.limitation else ("lexical", "vector", "facets")
 
     def search(
@@ -76,45 +75,46 @@ class KnowledgeBase:
         tenant: str | None = None,
         limit: int = 5,
     ) -> list[Hit]:
-        """The entries that answer best, best first; those that measurement refuted are there as warnings."""
-        check_input(text(MOST_QUERY_CHARACTERS, empty=True), "query", query)
-        if not 1 <= limit <= MOST_HITS:
-            raise InputError("limit", limit, f"must be a whole number from 1 to {MOST_HITS}")
-        asked = read_facets(facets)
-        shelf = self._shelf(tenant)
-        meanings = self._similarities(query, shelf, tenant)
-        return fuse(shelf.entries, shelf.lexical.scores(query), meanings, asked, limit)
+        """The entries that answer best, best first; those refuted by measurement are included as warnings."""
+        check_text("query", query, MAX_QUERY_CHARACTERS, empty=True)
+        if not 1 <= limit <= MAX_HITS:
+            raise InputError("limit", limit, f"must be a whole number from 1 to {MAX_HITS}")
+        wanted = read_facets(facets)
+        index = self._index(tenant)
+        similarities = self._similarities(query, index, tenant)
+        return fuse(index.entries, index.lexical.scores(query), similarities, wanted, limit)
 
     def get(self, id: str, tenant: str | None = None) -> Entry:
         """The entry with this id; an InputError names the nearest ids when there is none."""
-        shelf = self._shelf(tenant)
-        if id not in shelf.by_id:
-            raise InputError("id", id, _suggest(str(id), shelf.by_id))
-        return shelf.by_id[id]
+        index = self._index(tenant)
+        if id not in index.by_id:
+            raise InputError("id", id, _suggest(str(id), index.by_id))
+        return index.by_id[id]
 
     def find(self, id: str, tenant: str | None = None) -> Entry | None:
-        return self._shelf(tenant).by_id.get(id)
+        return self._index(tenant).by_id.get(id)
 
     def entries(
         self, kind: Kind | None = None, status: Status | None = None, tenant: str | None = None
     ) -> list[Entry]:
-        """All that this tenant sees, of one kind or status where asked: the seed first, then cases by age."""
+        """All that this tenant sees, filtered by kind or status: the seed first, then cases by age."""
         return [
             entry
-            for entry in self._shelf(tenant).entries
+            for entry in self._index(tenant).entries
             if kind in (None, entry.kind) and status in (None, entry.status)
         ]
 
-    def add(self, case: Mapping[str, Any], *, by: str, tenant: str | None = None) -> Entry:
-        """Remembers a case. Adding it again changes nothing; another case under its id is an InputError."""
+    def add(self, case: Mapping[str, JsonValue], *, by: str, tenant: str | None = None) -> Entry:
+        """Stores a case. Idempotent; another case under the same id is an InputError."""
         store, record = self._get_store(), case_record(case, by, tenant, self._clock())
-        if any(entry.id == case["id"] for entry in self._seed.entries):
-            raise InputError("id", case["id"], "is the id of an entry that comes with ASAP; choose another")
+        added = record.body.case
+        if any(entry.id == added.id for entry in self._seed.entries):
+            raise InputError("id", added.id, "is the id of an entry that comes with ASAP; choose another")
         kept = store.append(record)
-        if kept.body["case"] != record.body["case"]:
-            raise InputError("id", case["id"], "is the id of another case; choose another, or mark that one")
+        if not isinstance(kept.body, AddedCase) or kept.body.case != added:
+            raise InputError("id", added.id, "is the id of another case; choose another, or mark that one")
         self._try_vectors(lambda vectors: vectors.add(stored_entries([kept])))
-        return self.get(case["id"], tenant)
+        return self.get(added.id, tenant)
 
     def mark(
         self,
@@ -124,11 +124,11 @@ class KnowledgeBase:
         by: str,
         reason: str,
         tenant: str | None = None,
-        measured: Mapping[str, Any] | None = None,
+        measured: Mapping[str, JsonValue] | None = None,
     ) -> Entry:
-        """Gives a case another status and notes who, when and why. A tenant's mark counts for it alone.
+        """Changes the status of a case and records who, when and why. A tenant's mark counts for it alone.
 
-        What was measured takes the place of what the case said. Marking again the same way changes nothing.
+        `measured` replaces what the case stated. Repeating the same mark changes nothing.
         """
         store, entry = self._get_store(), self.get(id, tenant)
         record = mark_record(entry, status, by, reason, tenant, self._clock(), measured)
@@ -137,22 +137,22 @@ class KnowledgeBase:
         store.append(record)
         return self.get(id, tenant)
 
-    def prepare(self, tell: Callable[[int], object] = lambda count: None) -> int:
-        """Makes the vectors that are missing, for every tenant, and returns how many; `tell` hears it before.
+    def prepare(self, on_start: Callable[[int], object] = lambda count: None) -> int:
+        """Computes the missing vectors of all tenants and returns how many; `on_start` gets the number first.
 
-        To be called where it may take a minute, as a new embedder or seed does: a search makes only a few.
+        Takes up to a minute after a change of embedder or seed; a search computes only a few by itself.
         """
         if self.vectors is None:
             return 0
         missing = self.vectors.missing(self._all_entries())
         if missing:
-            tell(len(missing))
+            on_start(len(missing))
         made = self.vectors.add(missing)
         self.limitation, self._paused_until = None, None
         return made
 
     def reindex(self) -> int:
-        """Makes all vectors anew, for every tenant, and returns how many; 0 without an embedder."""
+        """Recomputes all vectors of all tenants and returns how many; 0 without an embedder."""
         if self.vectors is None:
             return 0
         made = self.vectors.rebuild(self._all_entries())
@@ -163,7 +163,7 @@ class KnowledgeBase:
         return [*self._seed.entries, *stored_entries(self._store.read(None) if self._store else [])]
 
     def close(self) -> None:
-        """Lets go of the store; the seed needs nothing."""
+        """Closes the store."""
         if self._store:
             self._store.close()
 
@@ -172,28 +172,28 @@ class KnowledgeBase:
             raise KnowledgeError("only the seed is open, which cannot be written; open a folder or a server")
         return self._store
 
-    def _shelf(self, tenant: str | None) -> Shelf:
+    def _index(self, tenant: str | None) -> TenantIndex:
         check_tenant(tenant)
         size = self._store.size() if self._store else 0
-        shelf = self._shelves.get(tenant)
-        if shelf is None or shelf.store_size != size:
+        index = self._indexes.get(tenant)
+        if index is None or index.store_size != size:
             records = self._store.read([None, tenant]) if self._store else []
-            shelf = Shelf(visible_entries(self._seed.entries, records, tenant), size)
-            if len(self._shelves) >= _MOST_SHELVES:
-                self._shelves.clear()
-            self._shelves[tenant] = shelf
-        return shelf
+            index = TenantIndex(visible_entries(self._seed.entries, records, tenant), size)
+            if len(self._indexes) >= _MAX_INDEXES:
+                self._indexes.clear()
+            self._indexes[tenant] = index
+        return index
 
-    def _similarities(self, query: str, shelf: Shelf, tenant: str | None) -> dict[str, float]:
-        found: dict[str, float] = {}
+    def _similarities(self, query: str, index: TenantIndex, tenant: str | None) -> dict[str, float]:
+        similarities: dict[str, float] = {}
         if query.strip():
             self._try_vectors(
-                lambda vectors: found.update(vectors.similarities(query, shelf.entries, tenant))
+                lambda vectors: similarities.update(vectors.similarities(query, index.entries, tenant))
             )
-        return found
+        return similarities
 
     def _try_vectors(self, use: "Callable[[VectorIndex], object]") -> None:
-        """Vectors help and are never needed: when they fail, the rest goes on and `limitation` says so."""
+        """Vectors are optional: if they fail, the search goes on without and `limitation` says why."""
         if self.vectors is None or (self._paused_until and self._clock() < self._paused_until):
             return
         try:
@@ -210,12 +210,21 @@ def _suggest(wanted: str, known: Mapping[str, Entry]) -> str:
 
     near = get_close_matches(wanted, known, n=3)
     return (
-        f"is no entry; did you mean {' or '.join(near)}?" if near else "is no entry; list them to see the ids"
+        f"is not an entry; did you mean {' or '.join(near)}?"
+        if near
+        else "is not an entry; list them to see the ids"
     )
 
 
+def matching(facts: Mapping[str, object], playbooks: Iterable[Entry]) -> list[Entry]:
+    """The playbooks whose conditions all hold, in order."""
+    return [
+        entry for entry in playbooks if isinstance(entry.body, Playbook) and applies(entry.body.when, facts)
+    ]
+
+
 def open_seed(seed: Seed | None = None) -> KnowledgeBase:
-    """What comes with ASAP, to read: no store, no vectors, nothing heavy."""
+    """What comes with ASAP, read-only: no store, no vectors, nothing heavy."""
     return KnowledgeBase(seed or load_seed())
 
 

@@ -5,20 +5,14 @@ A condition names a fact and a comparison, `{fact = "tp", above = 8}`, or a rang
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Annotated, Self, TypeGuard
 
-from tools.kb.entries import Entry, Fault, is_number, number, text
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
-PLAN_FLAGS = ("sequence_parallel",)
-PLAN_COUNTS = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "zero_stage", "micro_batch_size")
-PLAN_WORDS = {
-    "recompute": ("none", "selective", "full"),
-    "schedule": ("1f1b", "interleaved", "zero_bubble", "gpipe"),
-}
-PLAN_FIELDS = (*PLAN_COUNTS, *PLAN_FLAGS, *PLAN_WORDS)
-MOVE_WORDS = ("x2", "/2", "devices_per_node", "num_devices", "all_data_ranks")
-"""Values of a move that depend on the plan it is applied to; all_data_ranks is dp * cp."""
+from tools.scenario.spec import FromList, Plan, Record
 
+PLAN_COUNTS = tuple(name for name, field in Plan.model_fields.items() if field.annotation is int)
 TEXTS = frozenset({
     "architecture", "vendor", "device", "framework", "precision", "recompute", "bottleneck",
     "profile.bottleneck", "profile.straggler_cause",
@@ -43,8 +37,7 @@ NUMBERS = frozenset({
 })  # fmt: skip
 FACTS = TEXTS | FLAGS | NUMBERS
 
-
-_ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
+_ORDER: Mapping[str, Callable[[float, float], bool]] = {
     "at_least": operator.ge,
     "at_most": operator.le,
     "above": operator.gt,
@@ -52,69 +45,77 @@ _ORDER: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 OPERATORS = ("is", "one_of", *_ORDER)
 
-
-def matching(facts: Mapping[str, object], playbooks: Iterable[Entry]) -> list[Entry]:
-    """The playbooks whose conditions all hold, in the order given."""
-    return [entry for entry in playbooks if applies(entry.body["when"], facts)]
+Scalar = bool | int | float | str
 
 
-def applies(conditions: Iterable[Mapping[str, Any]], facts: Mapping[str, object]) -> bool:
-    """Whether all hold; no condition at all is advice that always applies."""
-    return all(holds(condition, facts) for condition in conditions)
+class Condition(Record):
+    """One comparison with a fact, or a range: `{fact = "tp", above = 8}`."""
 
+    fact: str
+    is_: Scalar | None = Field(None, alias="is")
+    one_of: Annotated[tuple[Scalar, ...], FromList, Field(min_length=1)] | None = None
+    at_least: int | float | None = None
+    at_most: int | float | None = None
+    above: int | float | None = None
+    below: int | float | None = None
 
-def holds(condition: Mapping[str, Any], facts: Mapping[str, object]) -> bool:
-    """Whether this is true of the facts."""
-    fact = facts.get(condition["fact"])
-    if fact is None:
-        return False
-    if "is" in condition:
-        return _equal(fact, condition["is"])
-    if "one_of" in condition:
-        return any(_equal(fact, value) for value in condition["one_of"])
-    return is_number(fact) and all(
-        compare(fact, condition[name]) for name, compare in _ORDER.items() if name in condition
-    )
+    @model_validator(mode="after")
+    def _compares(self) -> Self:
+        names = self.model_fields_set - {"fact"}
+        if not names or (len(names) > 1 and not names <= _ORDER.keys()):
+            raise ValueError(f"must have one of {', '.join(OPERATORS)} besides its fact, or a range")
+        return self
 
-
-def condition(path: str, value: object) -> None:
-    """Checks that this is a condition which could hold: a known fact and a comparison that fits its kind."""
-    if not isinstance(value, Mapping):
-        raise Fault(path, value, 'must be a table such as {fact = "tp", above = 8}')
-    fact = value.get("fact")
-    if not isinstance(fact, str) or fact not in FACTS:
-        raise Fault(f"{path}.fact", fact, "is not a fact of a situation (tools/kb/conditions.py lists them)")
-    names = value.keys() - {"fact"}
-    if not names or not names <= set(OPERATORS) or (len(names) > 1 and not names <= _ORDER.keys()):
-        raise Fault(
-            path, dict(value), f"must have one of {', '.join(OPERATORS)} besides its fact, or a range"
+    def holds(self, facts: Mapping[str, object]) -> bool:
+        """Whether this is true of the facts; an unknown fact makes it false."""
+        fact = facts.get(self.fact)
+        if fact is None:
+            return False
+        if self.is_ is not None:
+            return _equal(fact, self.is_)
+        if self.one_of is not None:
+            return any(_equal(fact, value) for value in self.one_of)
+        bounds = ((compare, getattr(self, name)) for name, compare in _ORDER.items())
+        return _is_number(fact) and all(
+            compare(fact, bound) for compare, bound in bounds if bound is not None
         )
-    for name in sorted(names):
-        _check_comparison(f"{path}.{name}", fact, name, value[name])
 
 
-def _check_comparison(path: str, fact: str, name: str, value: object) -> None:
-    if name in _ORDER:
-        if fact not in NUMBERS:
-            raise Fault(path, value, f"{fact} is not a number: use is or one_of")
-        number(path, value)
-        return
-    if name == "is":
-        _check_value(path, fact, value)
-        return
-    if not isinstance(value, list) or not value:
-        raise Fault(path, value, "must be a list of values")
-    for item in value:
-        _check_value(path, fact, item)
+def _check_fact(condition: Condition) -> Condition:
+    """Refuses a condition that no situation could meet: an unknown fact, or a value of another kind."""
+    fact = condition.fact
+    if fact not in FACTS:
+        reason = "is not a fact of a situation (tools/kb/conditions.py lists them)"
+        raise PydanticCustomError("entry", "{reason}", {"reason": reason, "path": ".fact", "given": fact})
+    if fact not in NUMBERS and condition.model_fields_set & _ORDER.keys():
+        raise ValueError(f"{fact} is not a number: use is or one_of")
+    values = condition.one_of or (() if condition.is_ is None else (condition.is_,))
+    for value in values:
+        if fact in FLAGS and not isinstance(value, bool):
+            raise ValueError(f"{fact} is true or false")
+        if fact in NUMBERS and not _is_number(value):
+            raise ValueError(f"{fact} is a number")
+        if fact in TEXTS and not isinstance(value, str):
+            raise ValueError(f"{fact} is a text")
+    return condition
 
 
-def _check_value(path: str, fact: str, value: object) -> None:
-    if fact in FLAGS and not isinstance(value, bool):
-        raise Fault(path, value, f"{fact} is true or false")
-    if fact in NUMBERS:
-        number(path, value)
-    if fact in TEXTS:
-        text(200)(path, value)
+PlaybookCondition = Annotated[Condition, AfterValidator(_check_fact)]
+
+
+def parse_conditions(rows: Iterable[object]) -> tuple[Condition, ...]:
+    """Conditions over facts of any name."""
+    return tuple(Condition.model_validate(row) for row in rows)
+
+
+def applies(conditions: Iterable[Condition], facts: Mapping[str, object]) -> bool:
+    """Whether all hold; no condition at all is advice that always applies."""
+    return all(condition.holds(facts) for condition in conditions)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    # bool is an int to Python, and a condition "at least true" is a mistake.
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _equal(fact: object, value: object) -> bool:

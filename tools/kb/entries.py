@@ -1,157 +1,257 @@
-"""Entries, hits and facets of the knowledge base, its errors, and the checks of plain data they are read
-with.
+"""Entries of the knowledge base: playbooks and cases as typed records, hits and facets, and the errors.
 
 Facets weigh and never exclude: a case from another device ranks lower but is still found.
 """
 
+import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeGuard, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PlainValidator, ValidationError
+from pydantic import create_model as _create_model
+from pydantic_core import PydanticCustomError
 
 from tools.errors import AsapError, InputError
+from tools.hardware import device_names
+from tools.hardware.catalogue import VENDORS, find_vendor
+from tools.kb.conditions import PlaybookCondition
+from tools.names import did_you_mean
+from tools.scenario.spec import NOTHING, Framework, FromList, Plan, Record, shown
 
 
 class KnowledgeError(AsapError):
-    """The store of cases does not answer, or answers what cannot be used."""
+    """The store of cases does not answer, or its answer cannot be used."""
 
 
 class EmbeddingError(KnowledgeError):
     """Texts could not be turned into vectors."""
 
 
-Check = Callable[[str, object], None]
-
-_MOST_CHARACTERS = 4000
-_DEEPEST = 8
-_SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-# Escape sequences, lone surrogates (no UTF-8 for them) and marks that reverse the direction of text.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-
-
-class Fault(Exception):
-    """What is wrong with one field; never leaves this package."""
-
-    def __init__(self, field: str, given: object, allowed: str) -> None:
-        super().__init__(field, given, allowed)
-        self.field, self.given, self.allowed = field, given, allowed
-
-
-@dataclass(frozen=True)
-class Table:
-    """Named fields, each with its check; any other key is a fault."""
-
-    required: Mapping[str, Check]
-    optional: Mapping[str, Check] = field(default_factory=dict)
-
-    def __call__(self, path: str, value: object) -> None:
-        if not isinstance(value, dict):
-            raise Fault(path or "the entry", value, "must be a table")
-        if missing := self.required.keys() - value.keys():
-            raise Fault(_join(path, min(missing)), None, "is missing")
-        for key, item in value.items():
-            check = self.required.get(key) or self.optional.get(key)
-            if check is None:
-                known = ", ".join((*self.required, *self.optional))
-                raise Fault(_join(path, key), item, f"is not a field; known: {known}")
-            check(_join(path, key), item)
-
-
-def slug(path: str, value: object) -> None:
-    if not isinstance(value, str) or not _SLUG.fullmatch(value):
-        raise Fault(path, value, "must be up to 100 of a-z, 0-9, '.', '_' and '-', and start with a-z or 0-9")
-
-
-def text(at_most: int = _MOST_CHARACTERS, *, empty: bool = False) -> Check:
-    def check(path: str, value: object) -> None:
-        if not isinstance(value, str) or not (empty or value.strip()):
-            raise Fault(path, value, "must be a text")
-        if len(value) > at_most:
-            raise Fault(path, value, f"has {len(value)} characters; at most {at_most} are kept")
-        if found := _UNPRINTABLE.search(value):
-            raise Fault(path, value, f"must not hold the control character {found.group()!a}")
-
-    return check
-
-
-line = text(200)
-prose = text()
-
-
-def one_of(*allowed: str) -> Check:
-    def check(path: str, value: object) -> None:
-        if not isinstance(value, str) or value not in allowed:
-            raise Fault(path, value, f"must be one of {', '.join(allowed)}")
-
-    return check
-
-
-def number(path: str, value: object) -> None:
-    if not is_number(value) or not math.isfinite(value):
-        raise Fault(path, value, "must be a finite number")
-
-
-def whole(path: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
-        raise Fault(path, value, "must be a whole number of at least 1")
-
-
-def list_of(item: Check, at_least: int = 0, at_most: int = 64) -> Check:
-    def check(path: str, value: object) -> None:
-        if not isinstance(value, list) or not at_least <= len(value) <= at_most:
-            raise Fault(path, value, f"must be a list of {at_least} to {at_most}")
-        for position, element in enumerate(value):
-            item(f"{path}[{position}]", element)
-
-    return check
-
-
-def or_null(check: Check) -> Check:
-    return lambda path, value: None if value is None else check(path, value)
-
-
-def plain(path: str, value: object, depth: int = 0) -> None:
-    """Any JSON value, of bounded depth and with text that can be printed."""
-    if isinstance(value, str):
-        text(empty=True)(path, value)
-    elif isinstance(value, float):
-        number(path, value)
-    elif isinstance(value, dict | list):
-        if depth >= _DEEPEST:
-            raise Fault(path, "a deeper value", f"may be nested {_DEEPEST} deep")
-        named = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in named:
-            text(200)(path, key if isinstance(value, dict) else str(key))
-            plain(_join(path, key), item, depth + 1)
-    elif value is not None and not isinstance(value, int):
-        raise Fault(path, value, "must be plain JSON")
-
-
-def plain_table(path: str, value: object) -> None:
-    if not isinstance(value, dict):
-        raise Fault(path, value, "must be a table")
-    plain(path, value)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    # bool is an int to Python, and a condition "at least true" is a mistake.
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _join(path: str, key: object) -> str:
-    return f"{path}.{key}" if path else str(key)
-
-
 Kind = Literal["playbook", "case"]
 Status = Literal["confirmed", "hypothesis", "refuted"]
 Match = Literal["lexical", "vector", "facets"]
+Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
+Architecture = Literal["dense", "moe"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 STATUSES: tuple[Status, ...] = get_args(Status)
-BOTTLENECKS = ("compute", "memory", "communication", "pipeline", "host")
-ARCHITECTURES = ("dense", "moe")
-VENDORS = ("nvidia", "amd", "google", "aws", "cpu")
+BOTTLENECKS: tuple[str, ...] = get_args(Bottleneck)
+ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
+MOVE_WORDS = ("x2", "/2", "devices_per_node", "num_devices", "all_data_ranks")
+"""Values of a move that depend on the plan it is applied to; all_data_ranks is dp * cp."""
+
+JsonObject = dict[str, JsonValue]
+PlanValues = dict[str, int | bool | str | None]
+
+MAX_CASE_BYTES = 64 * 2**10
+"""A case is read by people and by models: what is longer belongs in a file that the case names."""
+MAX_TEXT_CHARACTERS = 4000
+MAX_LINE_CHARACTERS = 200
+MAX_DEPTH = 8
+_SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+# Escape sequences, lone surrogates (not valid in UTF-8) and marks that reverse the direction of text.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+def text_fault(
+    value: object, max_characters: int = MAX_TEXT_CHARACTERS, *, empty: bool = False
+) -> str | None:
+    """What is wrong with a text, or None."""
+    if not isinstance(value, str) or not (empty or value.strip()):
+        return "must be a text"
+    if len(value) > max_characters:
+        return f"has {len(value)} characters; at most {max_characters} are allowed"
+    if match := _UNPRINTABLE.search(value):
+        return f"must not contain the control character {match.group()!a}"
+    return None
+
+
+def slug_fault(value: object) -> str | None:
+    if isinstance(value, str) and _SLUG.fullmatch(value):
+        return None
+    return "must be up to 100 of a-z, 0-9, '.', '_' and '-', and start with a-z or 0-9"
+
+
+def _refuse(reason: str | None, path: str = "") -> None:
+    """Raises for a value inside the validated field; `path` leads from the field to it."""
+    if reason:
+        raise PydanticCustomError("entry", "{reason}", {"reason": reason, "path": path})
+
+
+def _text(max_characters: int = MAX_TEXT_CHARACTERS) -> AfterValidator:
+    def check(value: str) -> str:
+        _refuse(text_fault(value, max_characters))
+        return value
+
+    return AfterValidator(check)
+
+
+def _slug(value: str) -> str:
+    _refuse(slug_fault(value))
+    return value
+
+
+def check_json(value: object, path: str = "", depth: int = 0) -> None:
+    """Refuses what is not JSON, nested too deeply, or text that cannot be printed."""
+    if isinstance(value, str):
+        _refuse(text_fault(value, empty=True), path)
+    elif isinstance(value, float):
+        _refuse(None if math.isfinite(value) else "must be a finite number", path)
+    elif isinstance(value, dict | list):
+        _refuse(f"must not be nested deeper than {MAX_DEPTH}" if depth >= MAX_DEPTH else None, path)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(value, dict):
+                _refuse(text_fault(key, MAX_LINE_CHARACTERS), path)
+            check_json(item, f"{path}.{key}", depth + 1)
+    elif value is not None and not isinstance(value, int):
+        _refuse("must be plain JSON", path)
+
+
+def check_json_object(value: object) -> JsonObject:
+    if not isinstance(value, dict):
+        raise PydanticCustomError("entry", "{reason}", {"reason": "must be a table"})
+    check_json(value)
+    return value
+
+
+def _checked_by(model: type[BaseModel]) -> PlainValidator:
+    """Keeps the fields that are stated, as the model checks them."""
+
+    def check(value: object) -> dict[str, Any]:
+        try:
+            return model.model_validate(value).model_dump(exclude_unset=True)
+        except ValidationError as error:
+            field, given, reason = find_fault(error, value)
+        raise PydanticCustomError(
+            "entry", "{reason}", {"reason": reason, "path": f".{field}" if field else "", "given": given}
+        )
+
+    return PlainValidator(check)
+
+
+def _partial_plan(name: str, others: object, leave_out: str = "") -> type[BaseModel]:
+    """Plan fields that may each be absent, or have a value of another type."""
+    fields: dict[str, Any] = {}
+    for field, info in Plan.model_fields.items():
+        own: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
+        is_degree = info.annotation is int
+        fields[field] = (own | None | others if is_degree and others else own | None, None)
+    fields.pop(leave_out, None)
+    return _create_model(name, __base__=Record, **fields)
+
+
+Slug = Annotated[str, AfterValidator(_slug)]
+Line = Annotated[str, _text(MAX_LINE_CHARACTERS)]
+Prose = Annotated[str, _text()]
+JsonTable = Annotated[JsonObject, PlainValidator(check_json_object)]
+PartialPlan = Annotated[PlanValues, _checked_by(_partial_plan("PartialPlan", None))]
+# dp follows from the device count and the other degrees.
+Move = Annotated[PlanValues, _checked_by(_partial_plan("Move", Literal[MOVE_WORDS], leave_out="dp"))]
+
+
+def _not_empty(move: PlanValues) -> PlanValues:
+    _refuse(None if move else "must change a field")
+    return move
+
+
+class Source(Record):
+    title: Annotated[str, _text(300)]
+    where: Annotated[str, _text(500)]
+
+
+class PlaybookFacets(Record):
+    """What a playbook is about; an absent facet means any."""
+
+    bottleneck: Annotated[tuple[Bottleneck, ...], FromList, Field(min_length=1)] | None = None
+    architecture: Annotated[tuple[Architecture, ...], FromList, Field(min_length=1)] | None = None
+    vendor: Annotated[tuple[Literal[VENDORS], ...], FromList, Field(min_length=1)] | None = None  # type: ignore[valid-type]
+
+
+class Playbook(Record):
+    """Advice, and the conditions under which it holds."""
+
+    id: Slug
+    title: Line
+    when: Annotated[tuple[PlaybookCondition, ...], FromList]
+    symptoms: Prose
+    do: Prose
+    why: Prose
+    effect: Prose
+    risks: Annotated[tuple[Prose, ...], FromList, Field(min_length=1, max_length=64)]
+    sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
+    moves: Annotated[
+        tuple[Annotated[Move, AfterValidator(_not_empty)], ...], FromList, Field(min_length=1, max_length=64)
+    ] = ()
+    facets: PlaybookFacets = PlaybookFacets()
+
+
+Number = int | float
+
+
+class Measured(Record):
+    """What a shipped case measured, in the unit that `metric` names."""
+
+    metric: Line
+    before: Number | None = None
+    after: Number | None = None
+    speedup: Number | None = None
+    note: Prose | None = None
+
+
+class Case(Record):
+    """What once happened: a change of a plan, and what came of it."""
+
+    id: Slug
+    title: Line
+    story: Prose
+    status: Status = "hypothesis"
+    model: Line | None = None
+    architecture: Architecture | None = None
+    device: Slug | None = None
+    num_devices: int | None = Field(None, ge=1, le=10**9)
+    framework: Framework | None = None
+    bottleneck: Bottleneck | None = None
+    before: PartialPlan | None = None
+    after: PartialPlan | None = None
+    scenario: JsonTable | None = None
+    predicted: JsonTable | None = None
+    measured: JsonTable | None = None
+    lesson: Prose | None = None
+    sources: Annotated[tuple[Source, ...], FromList, Field(max_length=64)] = ()
+
+
+class SeedCase(Case):
+    """A case that comes with ASAP: complete, and with its sources."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    status: Literal["confirmed", "refuted"]
+    model: Line
+    architecture: Architecture
+    device: Slug
+    num_devices: int = Field(ge=1, le=10**9)
+    framework: Framework
+    bottleneck: Bottleneck
+    before: PartialPlan
+    after: PartialPlan
+    measured: Annotated[JsonObject, _checked_by(Measured)]
+    lesson: Prose
+    sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
+
+
+class Change(Record):
+    """One line of a case's history: who gave it which status, when and why."""
+
+    at: str
+    by: str
+    from_: Status | None = Field(alias="from")
+    to: Status
+    reason: str
+    measured: JsonTable | None = None
+
 
 Facets = Mapping[str, tuple[str, ...]]
 """What an entry is about: facet name to the values it is restricted to. An absent name means any."""
@@ -169,9 +269,10 @@ class Entry:
     facets: Facets
     status: Status
     tenant: str | None
-    """The only one who may see it; None when everybody may."""
-    body: Mapping[str, Any]
-    """The plain data as it was written; of a case with its history."""
+    """The only tenant who may see it; None if everybody may."""
+    body: Playbook | Case
+    history: tuple[Change, ...] = ()
+    """Of a case that was added or marked, oldest first."""
     is_seed: bool = False
     """Comes with ASAP, so it is in no store."""
 
@@ -179,6 +280,16 @@ class Entry:
     def key(self) -> str:
         """Its name among the entries of all tenants."""
         return f"seed:{self.id}" if self.is_seed else f"case:{self.tenant or ''}/{self.id}"
+
+    def json_body(self) -> JsonObject:
+        """What was written, as JSON; of a case with its present status and its history."""
+        body: JsonObject = self.body.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        if self.history:
+            body["status"] = self.status
+            body["history"] = [
+                change.model_dump(mode="json", by_alias=True, exclude_unset=True) for change in self.history
+            ]
+        return body
 
 
 @dataclass(frozen=True)
@@ -189,57 +300,166 @@ class Hit:
     score: float
     """Comparable within one search only."""
     matched: tuple[Match, ...]
-    """Which ways of searching found it."""
+    """Which methods found it."""
 
     @property
     def warning(self) -> bool:
-        """Measurement spoke against it: to be shown as a warning, not as advice."""
+        """A measurement contradicts it: to be shown as a warning, not as advice."""
         return self.entry.status == "refuted"
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def parse_as(model: type[Model], data: object) -> Model:
+    """The record that the data describes; an InputError names the first wrong field."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        field, given, reason = find_fault(error, data)
+    raise InputError(field or "the entry", given, reason)
+
+
+def parse_case(data: object) -> Case:
+    """A case of the user's own, of bounded size."""
+    case = parse_as(Case, data)
+    check_size("the case", data)
+    if case.device is not None:
+        check_device(case.device)
+    return case
+
+
+def parse_playbook(topic: str, data: object) -> Entry:
+    """The playbook of this plain data; its topic is a facet of it."""
+    playbook = parse_as(Playbook, data)
+    facets = {name: tuple(values) for name, values in playbook.facets if values}
+    return Entry(
+        id=playbook.id,
+        kind="playbook",
+        title=playbook.title,
+        text="\n".join((playbook.symptoms, playbook.do, playbook.why, playbook.effect)),
+        facets={**facets, "topic": (topic,)},
+        status="confirmed",
+        tenant=None,
+        body=playbook,
+        is_seed=True,
+    )
+
+
+def parse_seed_case(data: object) -> Entry:
+    """A case that comes with ASAP."""
+    case = parse_as(SeedCase, data)
+    check_device(case.device)
+    return case_entry(case, tenant=None, is_seed=True)
+
+
+def check_size(field: str, data: object) -> None:
+    size_bytes = len(json.dumps(data).encode())
+    if size_bytes > MAX_CASE_BYTES:
+        raise InputError(field, f"{size_bytes} bytes", f"must have at most {MAX_CASE_BYTES} bytes as JSON")
+
+
+def check_device(name: str) -> None:
+    if find_vendor(name) is None:
+        raise InputError("device", name, did_you_mean(name, device_names()))
+
+
+def find_fault(error: ValidationError, data: object) -> tuple[str, object, str]:
+    """The field at fault, its value and the reason, of the first error."""
+    first = error.errors(include_url=False)[0]
+    context = first.get("ctx", {})
+    path = ""
+    for part in first["loc"]:
+        # Behind the field pydantic names the members of a union, which are not part of the data.
+        if isinstance(data, dict) and isinstance(part, str):
+            path, data = f"{path}.{part}", data.get(part)
+        elif isinstance(data, list) and isinstance(part, int):
+            path, data = f"{path}[{part}]", data[part]
+    path += context.get("path", "")
+    if first["type"] == "missing":
+        return path.lstrip("."), NOTHING, "is missing"
+    reason = context.get("reason") or first["msg"][0].lower() + first["msg"][1:]
+    return path.lstrip("."), shown(context.get("given", first["input"])), str(reason)
+
+
+def case_entry(
+    case: Case, tenant: str | None, *, history: tuple[Change, ...] = (), is_seed: bool = False
+) -> Entry:
+    """The entry of a case that was checked when it came in."""
+    return Entry(
+        id=case.id,
+        kind="case",
+        title=case.title,
+        text="\n".join(_search_texts(case)),
+        facets=_case_facets(case),
+        status=case.status,
+        tenant=tenant,
+        body=case,
+        history=history,
+        is_seed=is_seed,
+    )
+
+
+def _search_texts(case: Case) -> list[str]:
+    """What a search reads: the prose, and the facts in the words that a report would use."""
+    prose = [text for text in (case.story, case.lesson) if text is not None]
+    names = [
+        str(name) for name in (case.model, case.device, case.framework, case.bottleneck) if name is not None
+    ]
+    before, after = case.before or {}, case.after or {}
+    changes = [
+        f"{field} {before[field]} to {value}" if field in before else f"{field} {value}"
+        for field, value in after.items()
+        if before.get(field) != value
+    ]
+    return [*prose, " ".join(names), ", ".join(changes)]
+
+
+def _case_facets(case: Case) -> Facets:
+    values = {
+        "device": case.device,
+        "architecture": case.architecture,
+        "bottleneck": case.bottleneck,
+        "framework": case.framework,
+        "scale": scale_of(case.num_devices) if case.num_devices else None,
+        "vendor": find_vendor(case.device) if case.device else None,
+    }
+    return {name: (value,) for name, value in values.items() if value is not None}
 
 
 FACETS = ("device", "architecture", "scale", "bottleneck", "topic", "framework", "vendor")
 _ALLOWED = {"architecture": ARCHITECTURES, "bottleneck": BOTTLENECKS, "vendor": VENDORS}
 _SCALES = ((8, "8"), (64, "64"), (512, "512"), (4096, "4096"))
-_LARGEST = "more"
-# The catalogue's names begin with the family; a test holds this against the catalogue.
-_FAMILIES = (("tpu", "google"), ("mi", "amd"), ("trainium", "aws"), ("cpu", "cpu"))
-_NVIDIA = ("v100", "a100", "a800", "h100", "h200", "h800", "h20", "b200", "b300", "gb200", "gb300")
+_LARGEST_SCALE = "more"
 
 
 def scale_of(num_devices: int) -> str:
     """The size class of a job by its devices: up to 8, 64, 512, 4096, or more."""
-    return next((name for most, name in _SCALES if num_devices <= most), _LARGEST)
+    return next((name for limit, name in _SCALES if num_devices <= limit), _LARGEST_SCALE)
 
 
-def vendor_of(device: str) -> str | None:
-    """Who makes a device of the catalogue; None for a name of no known family."""
-    if device.startswith(_NVIDIA):
-        return "nvidia"
-    return next((vendor for prefix, vendor in _FAMILIES if device.startswith(prefix)), None)
-
-
-def read_facets(given: Mapping[str, str | int | Sequence[str]] | None) -> Facets:
-    """What a caller asks for, checked; `num_devices` may be given in place of a scale."""
-    asked: dict[str, tuple[str, ...]] = {}
-    for name, value in (given or {}).items():
+def read_facets(stated: Mapping[str, str | int | Sequence[str]] | None) -> Facets:
+    """The facets of a query, checked; `num_devices` may be stated instead of a scale."""
+    facets: dict[str, tuple[str, ...]] = {}
+    for name, value in (stated or {}).items():
         if name == "num_devices":
-            asked["scale"] = (_scale(value),)
+            facets["scale"] = (_scale(value),)
         elif name in FACETS:
-            asked[name] = _values(name, value)
+            facets[name] = _values(name, value)
         else:
             raise InputError(f"facets.{name}", value, f"must be one of {', '.join((*FACETS, 'num_devices'))}")
-    if "device" in asked and "vendor" not in asked:
-        vendors = [vendor for device in asked["device"] if (vendor := vendor_of(device))]
-        asked |= {"vendor": tuple(vendors)} if vendors else {}
-    return asked
+    if "device" in facets and "vendor" not in facets:
+        vendors = [vendor for device in facets["device"] if (vendor := find_vendor(device))]
+        facets |= {"vendor": tuple(vendors)} if vendors else {}
+    return facets
 
 
-def agreement(asked: Facets, entry: Facets) -> float:
+def agreement(wanted: Facets, entry: Facets) -> float:
     """From -1 (every facet contradicts) over 0 (nothing to compare) to 1 (every facet agrees).
 
     The mean over the facets that both name: an entry for every device is not behind one for this device.
     """
-    judged = [bool(set(values) & set(entry[name])) for name, values in asked.items() if name in entry]
+    judged = [bool(set(values) & set(entry[name])) for name, values in wanted.items() if name in entry]
     return sum(1 if agrees else -1 for agrees in judged) / len(judged) if judged else 0.0
 
 

@@ -8,126 +8,177 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.kb.entries import STATUSES, Check, Entry, Fault, line, one_of, plain_table, prose, slug
-from tools.kb.seed import case_entry, check_own_case, check_size
+from tools.kb.entries import (
+    MAX_LINE_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
+    STATUSES,
+    Case,
+    Change,
+    Entry,
+    JsonObject,
+    JsonTable,
+    Status,
+    case_entry,
+    check_size,
+    parse_as,
+    parse_case,
+    slug_fault,
+    text_fault,
+)
+from tools.scenario.spec import Record
 
 
-class Record(NamedTuple):
+class _Body(Record):
+    def as_json(self) -> JsonObject:
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class AddedCase(_Body):
+    """A case as it came in."""
+
+    case: Case
+    at: str
+    by: str
+
+
+class Mark(_Body, Change):
+    """A change of the status of the case with this id."""
+
+    id: str
+
+
+Body = TypeVar("Body", bound=AddedCase | Mark, covariant=True)
+
+
+class LedgerRecord(NamedTuple, Generic[Body]):
     """One line of the ledger."""
 
     key: str
-    kind: Literal["case", "mark"]
     tenant: str | None
-    body: dict[str, Any]
-    """Of a case: case, at, by. Of a mark: id, at, by, from, to, reason, and measured where there is that."""
+    body: Body
+
+    @property
+    def kind(self) -> Literal["case", "mark"]:
+        return "case" if isinstance(self.body, AddedCase) else "mark"
+
+
+AnyRecord = LedgerRecord[AddedCase | Mark]
 
 
 class CaseStore(Protocol):
     """Keeps records. Any number of readers and writers."""
 
     def size(self) -> int:
-        """How many records there are; it grows with every new one."""
+        """The number of records; grows with every new one."""
 
-    def read(self, tenants: Sequence[str | None] | None) -> list[Record]:
-        """The records of these tenants, None among them for the public ones; of all without a list."""
+    def read(self, tenants: Sequence[str | None] | None) -> list[AnyRecord]:
+        """The records of these tenants (None: the public ones), or all without a list."""
 
-    def append(self, record: Record) -> Record:
-        """Adds a record, or leaves the one that has its key already; returns the one that is kept."""
+    def append(self, record: AnyRecord) -> AnyRecord:
+        """Adds a record unless its key exists; returns the stored one."""
 
     def close(self) -> None:
-        """Lets go of files and connections."""
+        """Releases files and connections."""
 
 
-def visible_entries(seed: Iterable[Entry], records: Sequence[Record], tenant: str | None) -> list[Entry]:
-    """What this tenant sees: one entry an id, its own before a public one, each with its present status."""
+def visible_entries(seed: Iterable[Entry], records: Sequence[AnyRecord], tenant: str | None) -> list[Entry]:
+    """What this tenant sees: one entry per id, its own before a public one, each with its present status."""
     entries = {entry.id: entry for entry in seed}
     for scope in dict.fromkeys((None, tenant)):
         own = [record for record in records if record.tenant == scope]
         entries |= {entry.id: entry for entry in stored_entries(own)}
-        marks = (record for record in own if record.kind == "mark")
-        for mark in sorted(marks, key=lambda record: (record.body["at"], record.key)):
-            if mark.body["id"] in entries:
-                entries[mark.body["id"]] = _marked(entries[mark.body["id"]], mark.body)
+        marks = [(record.body, record.key) for record in own if isinstance(record.body, Mark)]
+        for mark, _ in sorted(marks, key=lambda item: (item[0].at, item[1])):
+            if mark.id in entries:
+                entries[mark.id] = _apply(mark, entries[mark.id])
     return list(entries.values())
 
 
-def stored_entries(records: Iterable[Record]) -> list[Entry]:
+def stored_entries(records: Iterable[AnyRecord]) -> list[Entry]:
     """The cases among the records as they came in, oldest first."""
-    cases = [record for record in records if record.kind == "case"]
-    return [_added(record) for record in sorted(cases, key=lambda record: (record.body["at"], record.key))]
+    added = [(record.body, record) for record in records if isinstance(record.body, AddedCase)]
+    added.sort(key=lambda item: (item[0].at, item[1].key))
+    return [_added_entry(body, record.tenant) for body, record in added]
 
 
-def _added(record: Record) -> Entry:
-    entry = case_entry(record.body["case"], record.tenant)
-    first = {
-        "at": record.body["at"],
-        "by": record.body["by"],
-        "from": None,
-        "to": entry.status,
-        "reason": "added",
-    }
-    return replace(entry, body={**entry.body, "status": entry.status, "history": [first]})
+def _added_entry(added: AddedCase, tenant: str | None) -> Entry:
+    first = {"at": added.at, "by": added.by, "from": None, "to": added.case.status, "reason": "added"}
+    return case_entry(added.case, tenant, history=(Change.model_validate(first),))
 
 
-def _marked(entry: Entry, mark: dict[str, Any]) -> Entry:
-    item = {key: value for key, value in mark.items() if key != "id"}
-    body = {**entry.body, "status": mark["to"], "history": [*entry.body.get("history", []), item]}
-    if "measured" in mark:
-        body["measured"] = mark["measured"]
-    return replace(entry, status=mark["to"], body=body)
+def _apply(mark: Mark, entry: Entry) -> Entry:
+    body = entry.body
+    if mark.measured is not None:
+        body = body.model_copy(update={"measured": mark.measured})
+    data = mark.as_json()
+    change = Change.model_validate({name: value for name, value in data.items() if name != "id"})
+    return replace(entry, status=mark.to, body=body, history=(*entry.history, change))
 
 
-def check_input(check: Check, field: str, value: object) -> None:
-    """Runs a check on what a caller gave."""
-    try:
-        check(field, value)
-    except Fault as fault:
-        raise InputError(fault.field, fault.given, fault.allowed) from None
+def check_text(
+    field: str, value: object, max_characters: int = MAX_TEXT_CHARACTERS, *, empty: bool = False
+) -> None:
+    if fault := text_fault(value, max_characters, empty=empty):
+        raise InputError(field, value, fault)
 
 
 def check_tenant(tenant: str | None) -> None:
-    if tenant is not None:
-        check_input(slug, "tenant", tenant)
+    if tenant is not None and (fault := slug_fault(tenant)):
+        raise InputError("tenant", tenant, fault)
 
 
-def case_record(case: Mapping[str, Any], by: str, tenant: str | None, now: datetime) -> Record:
-    """A case as it comes in, with who brought it and when."""
+def case_record(
+    case: Mapping[str, JsonValue], by: str, tenant: str | None, now: datetime
+) -> LedgerRecord[AddedCase]:
+    """A case as it comes in, with who added it and when."""
     check_tenant(tenant)
-    check_input(line, "by", by)
-    check_input(check_own_case, "", dict(case))
-    body = {"case": json.loads(json.dumps(dict(case))), "at": _instant(now), "by": by}
-    return Record(f"case:{tenant or ''}/{case['id']}", "case", tenant, body)
+    check_text("by", by, MAX_LINE_CHARACTERS)
+    added = AddedCase(case=parse_case(dict(case)), at=_instant(now), by=by)
+    return LedgerRecord(f"case:{tenant or ''}/{added.case.id}", tenant, added)
+
+
+class _Measured(Record):
+    measured: JsonTable
 
 
 def mark_record(
     entry: Entry,
-    status: str,
+    status: Status,
     by: str,
     reason: str,
     tenant: str | None,
     now: datetime,
-    measured: Mapping[str, Any] | None,
-) -> Record | None:
-    """The mark that gives this case another status; None when its last mark says the same already."""
+    measured: Mapping[str, JsonValue] | None,
+) -> LedgerRecord[Mark] | None:
+    """The mark that changes the status of this case; None if its last change is the same."""
     if entry.kind != "case":
         raise InputError("id", entry.id, "is a playbook; only a case has a status to change")
-    check_input(one_of(*STATUSES), "status", status)
-    check_input(line, "by", by)
-    check_input(prose, "reason", reason)
-    said: dict[str, Any] = {"to": status, "by": by, "reason": reason}
+    if status not in STATUSES:
+        raise InputError("status", status, f"must be one of {', '.join(STATUSES)}")
+    check_text("by", by, MAX_LINE_CHARACTERS)
+    check_text("reason", reason)
+    stated: JsonObject = {"to": status, "by": by, "reason": reason}
     if measured is not None:
-        check_input(plain_table, "measured", dict(measured))
-        check_input(check_size, "measured", dict(measured))
-        said["measured"] = json.loads(json.dumps(dict(measured)))
-    last = (entry.body.get("history") or [{}])[-1]
-    if all(last.get(key) == value for key, value in said.items()):
+        stated["measured"] = parse_as(_Measured, {"measured": dict(measured)}).measured
+        check_size("measured", stated["measured"])
+    last = entry.history[-1] if entry.history else None
+    if last is not None and all(getattr(last, name) == value for name, value in stated.items()):
         return None
-    body = {"id": entry.id, "at": _after(last.get("at"), now), "from": entry.status, **said}
+    body: JsonObject = {
+        "id": entry.id,
+        "at": _after(last.at if last else None, now),
+        "from": entry.status,
+        **stated,
+    }
     digest = sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:12]
-    return Record(f"mark:{tenant or ''}/{entry.id}/{body['at']}/{digest}", "mark", tenant, body)
+    return LedgerRecord(
+        f"mark:{tenant or ''}/{entry.id}/{body['at']}/{digest}", tenant, Mark.model_validate(body)
+    )
 
 
 def _instant(moment: datetime) -> str:
@@ -136,7 +187,7 @@ def _instant(moment: datetime) -> str:
 
 
 def _after(last: str | None, now: datetime) -> str:
-    """Now, but after the last mark, even if the clock of whoever made that one runs ahead."""
+    """Now, but after the last mark, even if the clock of its author is ahead."""
     if last is None:
         return _instant(now)
     return max(_instant(now), _instant(datetime.fromisoformat(last) + timedelta(microseconds=1)))

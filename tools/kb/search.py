@@ -36,7 +36,7 @@ _SHORT_FORMS = {
 }  # fmt: skip
 # Searched from the shortest stem on, so the longest ending is found.
 _ENDING = re.compile("(?:i[zs]ations?|i[zs]ing|i[zs]e[ds]?|ations?|ings?|isms?|ies|es|ed|e|(?<!s)s|y)$")
-_SHORTEST_STEM = 4
+_MIN_STEM = 4
 _DOUBLED = tuple(letter * 2 for letter in "bdgmnprt")
 
 
@@ -54,24 +54,24 @@ def tokenize(text: str) -> list[str]:
 def _terms_of(word: str) -> tuple[str, ...]:
     """The whole word without its joints, and its parts where it has any; of numbers the parts alone."""
     if word.isalnum():
-        return (_stem(word),) if _says_something(word) else ()
+        return (_stem(word),) if _is_significant(word) else ()
     parts = _JOINT.split(word)
     if all(part.isdigit() for part in parts):
-        return tuple(number for number in _JOINT_OF_NUMBERS.split(word) if _says_something(number))
+        return tuple(number for number in _JOINT_OF_NUMBERS.split(word) if _is_significant(number))
     whole = "".join(parts)
-    return (_SAME.get(whole) or _stem(whole), *(_stem(part) for part in parts if _says_something(part)))
+    return (_SAME.get(whole) or _stem(whole), *(_stem(part) for part in parts if _is_significant(part)))
 
 
-def _says_something(word: str) -> bool:
+def _is_significant(word: str) -> bool:
     return len(word) > 1 and word not in _stop_words()
 
 
 def _stem(word: str) -> str:
     """Without its ending, where enough remains: shards, sharded and sharding are one term."""
-    found = _ENDING.search(word, _SHORTEST_STEM)
-    if not found:
+    ending = _ENDING.search(word, _MIN_STEM)
+    if not ending:
         return word
-    stem = word[: found.start()]
+    stem = word[: ending.start()]
     return stem[:-1] if stem.endswith(_DOUBLED) else stem
 
 
@@ -91,7 +91,7 @@ SATURATION = 1.2
 LENGTH_PENALTY = 0.75
 """b: how much longer texts are held against."""
 TITLE_WEIGHT = 2
-"""A term in the title counts as so many in the text."""
+"""How many occurrences in the text one in the title is worth."""
 
 
 class LexicalIndex:
@@ -106,15 +106,17 @@ class LexicalIndex:
         ]
 
     def scores(self, query: str) -> Sequence[float]:
-        """How well each document answers, in the order of the documents; 0 where it shares no term."""
+        """How well each document answers, in the order of the documents; 0 if it shares no term."""
         totals = [0.0] * len(self._counts)
-        # A term that the query repeats counts once more, but less and less: reports repeat themselves.
-        for term, asked in Counter(tokenize(query)).items():
+        # Repetition in the query counts logarithmically: reports repeat themselves.
+        for term, repetitions in Counter(tokenize(query)).items():
             frequencies = [counts.get(term, 0) for counts in self._counts]
-            found = sum(1 for frequency in frequencies if frequency)
-            if not found:
+            documents = sum(1 for frequency in frequencies if frequency)
+            if not documents:
                 continue
-            weight = math.log1p((len(totals) - found + 0.5) / (found + 0.5)) * (1 + math.log(asked))
+            weight = math.log1p((len(totals) - documents + 0.5) / (documents + 0.5)) * (
+                1 + math.log(repetitions)
+            )
             for position, frequency in enumerate(frequencies):
                 if frequency:
                     totals[position] += weight * frequency / (frequency + self._norms[position])
@@ -128,8 +130,8 @@ def _count(title: str, text: str) -> Counter[str]:
     return counts
 
 
-class Shelf:
-    """A fixed set of entries; made anew when a record is added to the store."""
+class TenantIndex:
+    """The entries that one tenant sees, indexed; rebuilt when a record is added to the store."""
 
     def __init__(self, entries: Sequence[Entry], store_size: int) -> None:
         self.entries = entries
@@ -145,7 +147,7 @@ class Shelf:
 
 
 Key = TypeVar("Key")
-# How much each opinion counts; words and meaning count one each.
+# Weight of each signal; words and meaning count 1 each.
 FACETS_WEIGHT = 0.2
 STATUS_BONUS = {"confirmed": 0.1, "hypothesis": 0.0, "refuted": 0.0}
 
@@ -154,7 +156,7 @@ def fuse(
     entries: Sequence[Entry],
     lexical: Sequence[float],
     vector: Mapping[str, float],
-    asked: Facets,
+    wanted: Facets,
     limit: int,
 ) -> list[Hit]:
     """The best entries, best first; `lexical` is in the order of the entries, `vector` by entry key.
@@ -165,9 +167,9 @@ def fuse(
     hits = []
     for position, entry in enumerate(entries):
         word, sense = words.get(position, 0.0), meaning.get(entry.key, 0.0)
-        agreed = agreement(asked, entry.facets)
-        found = position in words or entry.key in meaning
-        if found or (agreed > 0 and not words and not meaning):
+        agreed = agreement(wanted, entry.facets)
+        is_match = position in words or entry.key in meaning
+        if is_match or (agreed > 0 and not words and not meaning):
             score = word + sense + FACETS_WEIGHT * agreed
             matched = _matched(lexical=position in words, vector=entry.key in meaning, facets=agreed > 0)
             hits.append(Hit(entry, score + STATUS_BONUS[entry.status], matched))
@@ -175,8 +177,8 @@ def fuse(
     return hits[:limit]
 
 
-def _matched(**found: bool) -> tuple[Match, ...]:
-    return tuple(name for name, yes in found.items() if yes)  # type: ignore[misc]
+def _matched(**methods: bool) -> tuple[Match, ...]:
+    return tuple(name for name, matches in methods.items() if matches)  # type: ignore[misc]
 
 
 def _to_unit(scores: Mapping[Key, float]) -> dict[Key, float]:

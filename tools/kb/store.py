@@ -22,20 +22,20 @@ from chromadb.errors import ChromaError, NotFoundError
 
 from tools.kb.embed import Embedder
 from tools.kb.entries import Entry, KnowledgeError
-from tools.kb.ledger import Record
+from tools.kb.ledger import AddedCase, AnyRecord, LedgerRecord, Mark
 
 LEDGER = "asap-cases"
 _TIMEOUT_S = 30.0
 _PUBLIC = ""
 _NO_VECTOR: list[Sequence[float] | Sequence[int]] = [[1.0]]
 _OPENING = Lock()
-"""Chroma keeps its clients in a dictionary without one: a worker and a page that opened the same folder at
-once broke each other."""
+"""Chroma's dictionary of clients is not thread-safe: a worker and a page that opened the same folder at the
+same time broke each other."""
 
 
 @contextmanager
 def chroma_errors(doing: str) -> Iterator[None]:
-    """Chroma reports its troubles in several families of exceptions; outside there is one."""
+    """Chroma raises several families of exceptions; callers see one."""
     try:
         yield
     except (ChromaError, httpx.HTTPError, OSError, ValueError) as error:
@@ -53,7 +53,7 @@ def open_folder_client(folder: Path) -> ClientAPI:
 def open_server_client(host: str, port: int, *, ssl: bool = False) -> ClientAPI:
     """The Chroma server at this address."""
     with chroma_errors(f"reach the Chroma server at {host}:{port}"):
-        # Chroma's client would wait for ever, in its constructor already: ask first whether anybody answers.
+        # Chroma's client has no timeout, not even in its constructor: check first that the server answers.
         alive = f"{'https' if ssl else 'http'}://{host}:{port}/api/v2/heartbeat"
         httpx.get(alive, timeout=_TIMEOUT_S).raise_for_status()
         with _OPENING:
@@ -64,7 +64,7 @@ def open_server_client(host: str, port: int, *, ssl: bool = False) -> ClientAPI:
 
 
 def _sessions(client: ClientAPI) -> Iterator[httpx.Client]:
-    """The connections of a client to a server, which it neither limits in time nor closes by itself."""
+    """The HTTP sessions of a client, which have no timeout and which it does not close."""
     for owner in (client, getattr(client, "_admin_client", None)):
         session = getattr(getattr(owner, "_server", None), "_session", None)
         if isinstance(session, httpx.Client):
@@ -77,7 +77,7 @@ def _settings() -> Settings:
 
 
 def tenant_field(tenant: str | None) -> str:
-    """How a tenant stands in metadata: Chroma cannot look for what is absent."""
+    """A tenant in metadata: Chroma cannot filter by an absent value."""
     return _PUBLIC if tenant is None else tenant
 
 
@@ -99,20 +99,20 @@ class ChromaStore:
         with chroma_errors("count the cases"):
             return self._ledger.count()
 
-    def read(self, tenants: Sequence[str | None] | None) -> list[Record]:
+    def read(self, tenants: Sequence[str | None] | None) -> list[AnyRecord]:
         where = None if tenants is None else belonging_to(tenants)
         with chroma_errors("read the cases"):
-            found = self._ledger.get(where=where, include=["metadatas"])
+            records = self._ledger.get(where=where, include=["metadatas"])
         return [
             _record(key, metadata)
-            for key, metadata in zip(found["ids"], found["metadatas"] or [], strict=True)
+            for key, metadata in zip(records["ids"], records["metadatas"] or [], strict=True)
         ]
 
-    def append(self, record: Record) -> Record:
+    def append(self, record: AnyRecord) -> AnyRecord:
         metadata = {
             "kind": record.kind,
             "tenant": tenant_field(record.tenant),
-            "body": json.dumps(record.body, allow_nan=False),
+            "body": json.dumps(record.body.as_json(), allow_nan=False),
         }
         with chroma_errors(f"store {record.key}"):
             # Chroma's add leaves a record that has the id already.
@@ -129,11 +129,12 @@ class ChromaStore:
             session.close()
 
 
-def _record(key: str, metadata: Mapping[str, Any]) -> Record:
+def _record(key: str, metadata: Mapping[str, object]) -> AnyRecord:
     try:
-        body = json.loads(metadata["body"])
-        return Record(key, metadata["kind"], metadata["tenant"] or None, body)
-    except (KeyError, TypeError, ValueError) as error:
+        model = AddedCase if metadata["kind"] == "case" else Mark
+        body = model.model_validate(json.loads(str(metadata["body"])))
+        return LedgerRecord(key, str(metadata["tenant"]) or None, body)
+    except (KeyError, ValueError) as error:
         raise KnowledgeError(f"the stored record {key} cannot be read: {error}") from error
 
 
@@ -143,12 +144,12 @@ _CANDIDATES = 50
 # vectors alone on the retrieval benchmark: 0.71 with 300 characters, 0.68 with 600 and with 1,200).
 _GIST_CHARACTERS = 300
 _BATCH = 64
-_MOST_BEFORE_A_SEARCH = 16
+_MAX_NEW_PER_SEARCH = 16
 Result = TypeVar("Result")
 
 
 class VectorIndex:
-    """Vectors of one embedder, made as they are needed."""
+    """Vectors of one embedder, computed as they are needed."""
 
     def __init__(self, client: ClientAPI, embedder: Embedder, seed_version: str) -> None:
         self._client, self._embedder, self._seed_version = client, embedder, seed_version
@@ -166,11 +167,11 @@ class VectorIndex:
         return self._with_collection("look for vectors", lambda: self._missing(entries))
 
     def add(self, entries: Sequence[Entry]) -> int:
-        """Makes the vectors that are missing and returns how many that were."""
+        """Computes the missing vectors and returns how many."""
         return self._with_collection("store vectors", lambda: self._add(entries))
 
     def rebuild(self, entries: Sequence[Entry]) -> int:
-        """Drops all vectors, those of other embedders and older seeds too, and makes them anew."""
+        """Drops all vectors, also those of other embedders and older seeds, and recomputes them."""
         with chroma_errors("drop the old vectors"):
             for collection in self._client.list_collections():
                 if collection.name.startswith(PREFIX):
@@ -179,7 +180,7 @@ class VectorIndex:
         return self.add(entries)
 
     def _with_collection(self, doing: str, work: Callable[[], Result]) -> Result:
-        """Once more with a new collection when someone re-indexed meanwhile."""
+        """Retries once with a new collection, in case another process re-indexed."""
         with chroma_errors(doing):
             try:
                 return work()
@@ -189,18 +190,20 @@ class VectorIndex:
 
     def _nearest(self, query: str, entries: Sequence[Entry], tenant: str | None) -> dict[str, float]:
         missing = self._missing(entries)
-        if len(missing) > _MOST_BEFORE_A_SEARCH:
-            raise KnowledgeError(f"{len(missing)} entries have no vectors yet; 'asap kb reindex' makes them")
+        if len(missing) > _MAX_NEW_PER_SEARCH:
+            raise KnowledgeError(
+                f"{len(missing)} entries have no vectors yet; 'asap kb reindex' computes them"
+            )
         self._add(missing)
         vectors: list[Any] = self._embedder.embed([query])
-        found = self._opened().query(
+        nearest = self._opened().query(
             query_embeddings=vectors,
             n_results=_CANDIDATES,
             where=belonging_to({None, tenant}),
             include=["distances"],
         )
-        distances = found["distances"] or [[]]
-        return {key: 1.0 - distance for key, distance in zip(found["ids"][0], distances[0], strict=True)}
+        distances = nearest["distances"] or [[]]
+        return {key: 1.0 - distance for key, distance in zip(nearest["ids"][0], distances[0], strict=True)}
 
     def _add(self, entries: Sequence[Entry]) -> int:
         missing = self._missing(entries)

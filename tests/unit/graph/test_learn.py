@@ -11,7 +11,7 @@ from graph.context import Context, Limits
 from tests.unit.graph.cases import report_of, run, small
 from tests.unit.graph.simulated_trials import SimulatedTrials, failed, measured
 from tools.errors import InputError
-from tools.kb import open_folder, open_seed
+from tools.kb import Entry, open_folder, open_seed
 
 
 @pytest.fixture
@@ -21,13 +21,17 @@ def context(tmp_path: Path) -> Any:  # noqa: ANN401 - a generator of contexts
     made.knowledge.close()
 
 
+def body_of(case: Entry) -> dict[str, Any]:
+    return case.json_body()
+
+
 def test_the_outcome_is_kept_as_a_hypothesis_with_its_prediction(context: Context) -> None:
     report = report_of(small(notes="n" * 20_000), context)
     case = context.knowledge.get(report["case"])
     assert case.status == "hypothesis"
-    assert case.body["predicted"]["speedup"] == report["proposals"][0]["speedup"]
-    assert case.body["after"] == report["proposals"][0]["plan"]
-    assert "notes" not in case.body["scenario"]
+    assert body_of(case)["predicted"]["speedup"] == report["proposals"][0]["speedup"]
+    assert body_of(case)["after"] == report["proposals"][0]["plan"]
+    assert "notes" not in body_of(case)["scenario"]
 
 
 def test_the_same_advice_is_one_case_however_often_it_is_asked_for(context: Context) -> None:
@@ -36,7 +40,7 @@ def test_the_same_advice_is_one_case_however_often_it_is_asked_for(context: Cont
     assert second is not None
     assert first["case"] == second["case"]
     (case,) = (entry for entry in context.knowledge.entries() if not entry.is_seed)
-    assert case.body["sources"][0]["where"] == "one"
+    assert body_of(case)["sources"][0]["where"] == "one"
 
 
 def test_the_same_advice_to_two_tenants_is_two_cases(context: Context) -> None:
@@ -70,9 +74,11 @@ def test_each_trial_is_kept_with_what_it_showed(context: Context, takes: Any, st
     assert outcome.report is not None
     case = context.knowledge.get("session-s1-trial-1")
     assert (case.id, case.status) == (outcome.report["case"], status)
-    assert case.body["after"] == trials.orders[1].plan
-    assert case.body["predicted"]["step_time_s"] > 0
-    assert case.body.get("measured", {}).get("step_time_s") == (takes if isinstance(takes, float) else None)
+    assert body_of(case)["after"] == trials.orders[1].plan
+    assert body_of(case)["predicted"]["step_time_s"] > 0
+    assert body_of(case).get("measured", {}).get("step_time_s") == (
+        takes if isinstance(takes, float) else None
+    )
 
 
 def test_a_baseline_is_no_case(context: Context) -> None:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tools.kb.ledger import Record
-from tools.kb.seed import Seed, parse_playbook, parse_seed_case
+from tools.kb.entries import parse_playbook, parse_seed_case
+from tools.kb.ledger import AnyRecord
+from tools.kb.seed import Seed
 
 _PLAYBOOK: dict[str, Any] = {
     "id": "tp-inside-node",
@@ -93,15 +94,15 @@ class MemoryStore:
     """A `CaseStore` without Chroma, for what does not depend on where records are kept."""
 
     def __init__(self) -> None:
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, AnyRecord] = {}
 
     def size(self) -> int:
         return len(self.records)
 
-    def read(self, tenants: Sequence[str | None] | None) -> list[Record]:
+    def read(self, tenants: Sequence[str | None] | None) -> list[AnyRecord]:
         return [record for record in self.records.values() if tenants is None or record.tenant in tenants]
 
-    def append(self, record: Record) -> Record:
+    def append(self, record: AnyRecord) -> AnyRecord:
         return self.records.setdefault(record.key, record)
 
     def close(self) -> None:

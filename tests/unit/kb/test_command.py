@@ -96,7 +96,7 @@ def test_an_entry_is_printed_with_conditions_and_sources(capsys: pytest.CaptureF
         (["show", "no-such-entry"], "id: got 'no-such-entry'"),
         (["list", "--kind", "story"], "--kind"),
         (["add", "missing.json"], "FILE"),
-        (["add", "wrong.json"], "story: got None; is missing"),
+        (["add", "wrong.json"], "story: got nothing; is missing"),
         (["mark", "x", "--status", "confirmed", "--by", "a"], "--reason"),
         (["mark", "no-such-entry", "--status", "confirmed", "--by", "a", "--reason", "b"], "id:"),
         (["frobnicate"], "ACTION"),

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.kb.samples import playbook
+from tools.errors import InputError
 from tools.kb import matching
-from tools.kb.conditions import FACTS, OPERATORS, applies, condition, holds
-from tools.kb.entries import Fault
-from tools.kb.seed import parse_playbook
+from tools.kb.conditions import FACTS, OPERATORS, Condition, applies, parse_conditions
+from tools.kb.entries import parse_playbook
 
-NUMBERS = st.integers(-(10**6), 10**6) | st.floats(allow_nan=False)
+NUMBERS = st.integers(-(10**6), 10**6) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5)
 
 
@@ -42,22 +42,26 @@ VALUES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5)
 def test_a_comparison_says_what_it_reads_like(
     comparison: dict[str, Any], fact: object, expected: bool
 ) -> None:
-    assert holds({"fact": "x", **comparison}, {"x": fact}) is expected
+    assert Condition.model_validate({"fact": "x", **comparison}).holds({"x": fact}) is expected
 
 
-@given(st.sampled_from(OPERATORS), VALUES)
-def test_what_is_not_known_does_not_hold(name: str, value: object) -> None:
-    wanted = [value] if name == "one_of" else value
-    assert not holds({"fact": "tp", name: wanted}, {})
-    assert not holds({"fact": "tp", name: wanted}, {"tp": None})
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_is_not_known_does_not_hold(name: str) -> None:
+    condition = Condition.model_validate({"fact": "tp", name: [8] if name == "one_of" else 8})
+    assert not condition.holds({})
+    assert not condition.holds({"tp": None})
 
 
 @given(NUMBERS, NUMBERS)
 def test_comparisons_of_numbers_exclude_or_include_each_other(fact: float, bound: float) -> None:
-    told = {name: holds({"fact": "tp", name: bound}, {"tp": fact}) for name in OPERATORS if name != "one_of"}
-    assert told["at_least"] != told["below"]
-    assert told["at_most"] != told["above"]
-    assert told["is"] == (told["at_least"] and told["at_most"])
+    held = {
+        name: Condition.model_validate({"fact": "tp", name: bound}).holds({"tp": fact})
+        for name in OPERATORS
+        if name != "one_of"
+    }
+    assert held["at_least"] != held["below"]
+    assert held["at_most"] != held["above"]
+    assert held["is"] == (held["at_least"] and held["at_most"])
 
 
 @given(st.dictionaries(st.sampled_from(["tp", "pp", "fits"]), VALUES), st.lists(st.sampled_from([
@@ -66,8 +70,9 @@ def test_comparisons_of_numbers_exclude_or_include_each_other(fact: float, bound
 def test_more_conditions_never_make_more_hold(
     facts: dict[str, Any], conditions: list[dict[str, Any]]
 ) -> None:
-    for length in range(len(conditions)):
-        assert applies(conditions[:length], facts) >= applies(conditions[: length + 1], facts)
+    parsed = parse_conditions(conditions)
+    for length in range(len(parsed)):
+        assert applies(parsed[:length], facts) >= applies(parsed[: length + 1], facts)
 
 
 def test_no_condition_is_advice_that_always_applies() -> None:
@@ -110,8 +115,8 @@ def test_matching_keeps_the_order_and_only_what_applies() -> None:
     ],
 )
 def test_a_condition_that_could_never_hold_is_refused(wrong: object) -> None:
-    with pytest.raises(Fault):
-        condition("when[0]", wrong)
+    with pytest.raises(InputError, match=r"when\[0\]"):
+        parse_playbook("tp", playbook(when=[wrong]))
 
 
 @given(st.sampled_from(sorted(FACTS)))
@@ -119,8 +124,8 @@ def test_every_fact_can_be_asked_for(fact: str) -> None:
     accepted = []
     for value in (True, 8, "x"):
         try:
-            condition("when[0]", {"fact": fact, "is": value})
-        except Fault:
+            parse_playbook("tp", playbook(when=[{"fact": fact, "is": value}]))
+        except InputError:
             continue
         accepted.append(value)
     assert len(accepted) == 1

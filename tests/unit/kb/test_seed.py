@@ -12,8 +12,8 @@ from kb_seed import folder
 from tests.unit.kb.samples import case, playbook
 from tools.errors import DataError
 from tools.hardware import device_names, get_device
-from tools.kb.conditions import matching
-from tools.kb.entries import vendor_of
+from tools.hardware.catalogue import find_vendor
+from tools.kb import Playbook, matching
 from tools.kb.seed import Seed, load_seed, read_seed
 
 
@@ -41,7 +41,7 @@ def test_a_playbook_and_a_case_become_entries(tmp_path: Path) -> None:
     book, past = seed.entries
     assert (book.id, book.kind, book.status, book.tenant) == ("tp-inside-node", "playbook", "confirmed", None)
     assert book.facets == {"bottleneck": ("communication",), "topic": ("topic",)}
-    assert book.body == playbook()
+    assert (book.json_body(), past.json_body()) == (playbook(), case())
     assert (past.id, past.kind, past.status) == ("case-70b-tp4", "case", "confirmed")
     assert past.facets == {
         "device": ("h100-sxm-80gb",), "vendor": ("nvidia",), "architecture": ("dense",),
@@ -97,6 +97,8 @@ def test_what_is_wrong_with_a_playbook_names_file_id_and_field(
         ({"status": "hypothesis"}, "status"),
         ({"num_devices": 0}, "num_devices"),
         ({"num_devices": 8.0}, "num_devices"),
+        ({"device": "h1000"}, "device"),
+        ({"framework": "megatron"}, "framework"),
         ({"architecture": "sparse"}, "architecture"),
         ({"before": {"gpus": 8}}, "before.gpus"),
         ({"after": {"tp": "x2"}}, "after.tp"),
@@ -120,7 +122,7 @@ def test_what_is_wrong_with_a_case_names_file_id_and_field(
     ("text", "says"),
     [
         ("id = ", "not TOML"),
-        ("[case]\nid = 1", "case: only [[playbook]] stands in this folder"),
+        ("[case]\nid = 1", "case: only [[playbook]] belongs in this folder"),
         ("[playbook]\nid = 1", "playbook: must be written [[playbook]]"),
         ("playbook = [1]", "the entry"),
     ],
@@ -153,15 +155,15 @@ def test_the_seed_that_comes_with_asap_is_whole() -> None:
     assert kinds.count("playbook") >= 60
     assert kinds.count("case") >= 60
     assert {entry.status for entry in seed.entries} == {"confirmed", "refuted"}
-    assert {entry.body["device"] for entry in seed.entries if entry.kind == "case"} <= set(device_names())
-    assert all(entry.body["sources"] for entry in seed.entries)
+    assert all(entry.body.sources for entry in seed.entries)
 
 
 def test_the_seed_uses_only_facts_that_some_situation_can_have() -> None:
     # A playbook with a contradiction in it would never be found; each must hold for the facts it asks for.
     for entry in load_seed().entries:
-        if entry.kind == "playbook":
-            assert matching(_facts_for(entry.body["when"]), [entry]), entry.id
+        if isinstance(entry.body, Playbook):
+            rows = [row.model_dump(by_alias=True, exclude_unset=True) for row in entry.body.when]
+            assert matching(_facts_for(rows), [entry]), entry.id
 
 
 def _facts_for(conditions: list[dict[str, Any]]) -> dict[str, object]:
@@ -179,7 +181,7 @@ def _facts_for(conditions: list[dict[str, Any]]) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", device_names())
 def test_the_maker_of_every_device_is_known_from_its_name(name: str) -> None:
-    assert vendor_of(name) == get_device(name).vendor
+    assert find_vendor(name) == get_device(name).vendor
 
 
 def test_the_compiled_reader_reads_the_seed_as_the_standard_one() -> None:

@@ -316,7 +316,9 @@ def test_only_cases_with_both_figures_are_trials() -> None:
     assert trials_of(entries) == []
     own = replace(
         entries[0],
-        body={**entries[0].body, "predicted": {"step_time_s": 2.0}, "measured": {"step_time_s": 2.5}},
+        body=entries[0].body.model_copy(
+            update={"predicted": {"step_time_s": 2.0}, "measured": {"step_time_s": 2.5}}
+        ),
     )
     (trial,) = trials_of([own, entries[1]])
     assert trial.error_ratio == pytest.approx(-0.2)

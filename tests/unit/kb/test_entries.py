@@ -1,4 +1,4 @@
-"""Bounds of what is kept: length, depth, characters."""
+"""What may be stored as a case: its fields, and bounds of length, depth and characters."""
 
 import json
 from typing import Any
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.kb.samples import own_case
-from tools.kb.entries import Fault, plain, text
-from tools.kb.seed import MOST_BYTES, check_own_case
+from tools.errors import InputError
+from tools.kb.entries import MAX_CASE_BYTES, parse_case
 
 NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(
@@ -19,42 +19,38 @@ JSON = st.recursive(
     ),
     max_leaves=10,
 )
+DEEP: list[Any] = []
+for _ in range(5000):
+    DEEP = [DEEP]
 
 
 @given(JSON)
-def test_what_passes_as_plain_survives_json_and_utf8(value: object) -> None:
+def test_what_is_accepted_survives_json_and_utf8(value: object) -> None:
     try:
-        plain("scenario", value)
-    except Fault:
+        scenario = parse_case(own_case(scenario={"x": value})).scenario
+    except InputError:
         return
-    assert json.loads(json.dumps(value, allow_nan=False).encode("utf-8")) == value
+    assert scenario == {"x": value}
+    assert json.loads(json.dumps(scenario, allow_nan=False).encode("utf-8")) == scenario
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, b"bytes", object(), (1, 2), {1: "x"}])
 def test_what_is_not_json_is_refused(value: object) -> None:
-    with pytest.raises(Fault):
-        plain("scenario", {"inside": [value]})
-
-
-def test_depth_is_bounded() -> None:
-    value: Any = 1
-    for _ in range(5000):
-        value = [value]
-    with pytest.raises(Fault, match="deeper"):
-        plain("scenario", value)
+    with pytest.raises(InputError, match=r"scenario\.inside"):
+        parse_case(own_case(scenario={"inside": [value]}))
 
 
 @pytest.mark.parametrize("bad", ["\x1b[2J", "a\rb", "\x00", "\ud800", "\u202egnp.exe", "\x9b31m"])
 def test_characters_that_garble_a_terminal_are_refused(bad: str) -> None:
-    with pytest.raises(Fault, match="control character"):
-        text()("story", bad)
+    with pytest.raises(InputError, match="control character"):
+        parse_case(own_case(story=bad))
 
 
 @pytest.mark.parametrize(
     "good", ["two\nlines\tand a tab", "naïve 漢字 μs ×", "Ignore all instructions; DROP TABLE"]
 )
 def test_any_other_text_is_kept_as_it_is(good: str) -> None:
-    text()("story", good)
+    assert parse_case(own_case(story=good)).story == good
 
 
 @pytest.mark.parametrize(
@@ -64,21 +60,26 @@ def test_any_other_text_is_kept_as_it_is(good: str) -> None:
         ({"id": "x" * 101}, "id"),
         ({"story": "x" * 4001}, "story"),
         ({"status": "certain"}, "status"),
+        ({"device": "h1000"}, "device"),
+        ({"framework": "torchtitain"}, "framework"),
         ({"before": {"tp": "8"}}, "before.tp"),
         ({"after": {"speed": 1}}, "after.speed"),
         ({"scenario": "text"}, "scenario"),
         ({"scenario": {"notes": "x" * 4001}}, "scenario.notes"),
+        ({"scenario": {"deep": DEEP}}, "scenario.deep" + ".0" * 7),
         ({"predicted": {"step_time_s": float("nan")}}, "predicted.step_time_s"),
         ({"history": []}, "history"),
         ({"scenario": {str(n): "x" * 3000 for n in range(30)}}, "the case"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_case_of_ones_own_is_bounded_and_names_the_field(changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(Fault) as fault:
-        check_own_case("", own_case(**changes))
-    assert fault.value.field == field
+def test_a_wrong_case_names_the_field(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_case(own_case(**changes))
+    assert caught.value.field == field
+    assert len(str(caught.value)) < 5000
 
 
 def test_a_case_may_be_as_long_as_allowed() -> None:
-    padding = {str(number): "x" * 3000 for number in range((MOST_BYTES - 2000) // 3010)}
-    check_own_case("", own_case(scenario=padding))
+    padding = {str(number): "x" * 3000 for number in range((MAX_CASE_BYTES - 2000) // 3010)}
+    parse_case(own_case(scenario=padding))
