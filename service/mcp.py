@@ -189,7 +189,7 @@ class Tools:
 def _public_hit(hit: "Hit") -> JsonObject:
     entry = hit.entry
     head: JsonObject = {"id": entry.id, "kind": entry.kind, "title": entry.title, "status": entry.status}
-    body = {name: value for name, value in _as_json(entry.body).items() if name not in head}
+    body = {name: value for name, value in entry.json_body().items() if name not in head}
     return head | {"warning": hit.warning, "body": body}
 
 
