@@ -11,7 +11,7 @@ from service.cli import predict
 from service.cli.parser import COMMANDS, command_parser, top_level_parser
 from tools.scenario import parse_scenario
 
-REPO = Path(__file__).resolve().parents[3]
+REPO = Path(__file__).resolve().parents[4]
 
 
 def actions_of(parser: ArgumentParser) -> list[ArgumentParser]:

@@ -18,7 +18,7 @@ from service.cli.parser import COMMANDS, Command, CommandModule, split_at_comman
 from tools.errors import AsapError, DataError, InfeasibleError, InputError
 
 ASAP = "import sys; from service.cli.main import main; sys.exit(main())"
-REPO = Path(__file__).resolve().parents[3]
+REPO = Path(__file__).resolve().parents[4]
 
 
 class Subcommand:

@@ -8,7 +8,7 @@ import pytest
 
 from service.cli.main import main
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 SCENARIO = str(EXAMPLES / "llama-3.1-70b-64xh100.json")
 TRACES = str(EXAMPLES / "traces/ddp-gloo-straggler")
 
