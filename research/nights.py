@@ -6,15 +6,14 @@ Noise of 1 to 13 percent as in repeated real jobs, in five shapes: normal, heavy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.nightly.attribution import KINDS, attribute, nights_with_changes
 from tools.nightly.findings import MFU, STEP_TIME, STRICTER, Series, alarm_night, list_series
-from tools.nightly.night import Night, Surroundings
+from tools.nightly.night import Night, RunEnvironment
 from tools.nightly.noise import scatter
-from tools.nightly.steps import Rules, Step, follow
+from tools.nightly.steps import Rules, Step, detect_steps
 
 NAME = "synthetic"
 DAY_S = 86_400.0
@@ -45,34 +44,36 @@ class Noise:
 
 @dataclass(frozen=True)
 class Injected:
-    """What was done to a history."""
+    """A history with a regression put into it."""
 
     nights: list[Night]
     night: int
     size_ratio: float
     term: str
     kind: str | None
-    """Which of the surroundings changed that night, where that is recorded."""
+    """Which part of the environment changed that night, if that is recorded."""
 
 
 def quiet_history(random: np.random.Generator, num_nights: int, noise: Noise) -> list[Night]:
-    """Nights on which nothing happens, but that some surroundings change without consequence."""
+    """Nights on which nothing happens, but that parts of the environment change without consequence."""
     deviations = _deviations(random, num_nights, noise)
     places, kinds = random.integers(1, num_nights, DECOYS), random.choice(KINDS, DECOYS)
     decoys = dict(zip(places.tolist(), kinds.tolist(), strict=True))
-    around = Surroundings(versions={"torch": "1", "nccl": "1"}, plan={"tp": 1}, nodes=["n1"], data="d1")
+    environment = RunEnvironment(
+        versions={"torch": "1", "nccl": "1"}, plan={"tp": 1}, nodes=["n1"], data="d1"
+    )
     nights = []
     for number, deviation in enumerate(deviations):
         if number in decoys:
-            around = _changed(around, decoys[number], f"decoy {number}")
-        nights.append(_night(random, number, float(deviation), noise, around))
+            environment = _changed(environment, decoys[number], f"decoy {number}")
+        nights.append(_night(random, number, float(deviation), noise, environment))
     return nights
 
 
 def with_regression(
     random: np.random.Generator, nights: list[Night], night: int, size_ratio: float, is_recorded: bool = True
 ) -> Injected:
-    """From that night on one part of the step takes longer, and one of the surroundings is another."""
+    """From that night on one part of the step takes longer, and one part of the environment is another."""
     term, kind = str(random.choice(list(SHARES))), str(random.choice(KINDS))
     cause = kind if is_recorded else None
     slower = [_slower(one, term, size_ratio, cause, night) for one in nights[night:]]
@@ -97,7 +98,7 @@ def _deviations(random: np.random.Generator, count: int, noise: Noise) -> NDArra
 
 
 def _night(
-    random: np.random.Generator, number: int, deviation: float, noise: Noise, around: Surroundings
+    random: np.random.Generator, number: int, deviation: float, noise: Noise, environment: RunEnvironment
 ) -> Night:
     rest = 1.0 - sum(SHARES.values())
     own = TERM_SCATTER * noise.scatter_ratio
@@ -117,32 +118,33 @@ def _night(
         terms_s=terms_s,
         rank_spread_ratio=abs(float(random.normal(0.01, 0.2 * noise.scatter_ratio))),
         peak_memory_bytes=float(60 * 2**30 * np.exp(random.normal(0.0, 0.001))),
-        surroundings=around,
+        environment=environment,
         source=NAME,
     )
 
 
 def _slower(night: Night, term: str, size_ratio: float, kind: str | None, since: int) -> Night:
     """By this share of the step as it was, whatever its noise."""
-    added_s, around = size_ratio * night.step_time_s, night.surroundings
+    added_s, environment = size_ratio * night.step_time_s, night.environment
     step_s = night.step_time_s + added_s
-    return msgspec.structs.replace(
-        night,
-        step_time_s=step_s,
-        mfu=0.4 * STEP_S / step_s,
-        terms_s={**night.terms_s, term: night.terms_s[term] + added_s},
-        surroundings=_changed(around, kind, f"cause {since}") if kind else around,
+    return night.model_copy(
+        update={
+            "step_time_s": step_s,
+            "mfu": 0.4 * STEP_S / step_s,
+            "terms_s": {**night.terms_s, term: night.terms_s[term] + added_s},
+            "environment": _changed(environment, kind, f"cause {since}") if kind else environment,
+        }
     )
 
 
-def _changed(around: Surroundings, kind: str, text: str) -> Surroundings:
-    parts: dict[str, dict[str, object]] = {
-        "software": {"versions": {**around.versions, "torch": text}},
-        "plan": {"plan": {**around.plan, "tp": text}},
+def _changed(environment: RunEnvironment, kind: str, text: str) -> RunEnvironment:
+    changes: dict[str, dict[str, object]] = {
+        "software": {"versions": {**environment.versions, "torch": text}},
+        "plan": {"plan": {**environment.plan, "tp": text}},
         "nodes": {"nodes": [text]},
         "data": {"data": text},
     }
-    return msgspec.structs.replace(around, **parts[kind])
+    return environment.model_copy(update=changes[kind])
 
 
 MONTH = 30
@@ -158,7 +160,7 @@ Alarm = tuple[int, Step]
 
 @dataclass(frozen=True)
 class Quiet:
-    """Of histories in which nothing happened, per workload and month."""
+    """Scores of histories in which nothing happened, per workload and month."""
 
     months: float
     alarms: float
@@ -171,14 +173,14 @@ class Quiet:
 
 @dataclass(frozen=True)
 class Found:
-    """Of histories with one regression each."""
+    """Scores of histories with one regression each."""
 
     size_ratio: float
     histories: int
     two_nights: float
     week: float
     fortnight: float
-    """Shares that were told in so many nights."""
+    """Shares that were reported within that time."""
     precision: float
     """Share of all alarms of the step time that are the regression's."""
     term_right: float
@@ -201,7 +203,7 @@ def score_quiet(random: np.random.Generator, noise: Noise, months: int, rules: R
 def score_found(
     random: np.random.Generator, noise: Noise, size_ratio: float, histories: int, rules: Rules | None = None
 ) -> Found:
-    """Of every second regression the cause is recorded: a change of surroundings on its night."""
+    """Of every second regression the cause is recorded: a change of environment on its night."""
     delays: list[int] = []
     alarms = terms = causes = recorded = 0
     for number in range(histories):
@@ -229,7 +231,7 @@ def score_found(
 
 
 def alarms_of(nights: Sequence[Night], rules: Rules | None = None) -> list[Alarm]:
-    """Every night on which somebody is told that the step time got worse."""
+    """Every night on which the step time is reported to have got worse."""
     series, changed = list_series(nights)[0], nights_with_changes(nights)
     steps = _steps(series, rules, changed)
     raised = [(alarm_night(step, series, changed), step) for step in steps if step.after > step.before]
@@ -237,20 +239,20 @@ def alarms_of(nights: Sequence[Night], rules: Rules | None = None) -> list[Alarm
 
 
 def _steps(series: Series, rules: Rules | None, changed: set[int]) -> list[Step]:
-    own = series.own_nights(changed)
-    return follow(series.values, series.floor, series.figure.least, rules, own).steps
+    changes = series.positions_of(changed)
+    return detect_steps(series.values, series.min_scatter, series.figure.min_change, rules, changes).steps
 
 
 def _suspicions(nights: Sequence[Night], rules: Rules | None) -> int:
     steps = _steps(list_series(nights)[0], rules, nights_with_changes(nights))
     return sum(
-        step.cleared is not None and step.told >= LEARNT and step.after > step.before for step in steps
+        step.cleared is not None and step.noticed >= LEARNT and step.after > step.before for step in steps
     )
 
 
 def _notices(nights: Sequence[Night], rules: Rules | None) -> int:
-    """MFU says what the step time says."""
-    strict = replace(rules or Rules(), chance=(rules or Rules()).chance * STRICTER)
+    """MFU repeats the step time."""
+    strict = _stricter(rules or Rules())
     changed, count = nights_with_changes(nights), 0
     for series in list_series(nights):
         if series.figure.name not in (STEP_TIME, MFU):
@@ -259,8 +261,12 @@ def _notices(nights: Sequence[Night], rules: Rules | None) -> int:
     return count
 
 
+def _stricter(rules: Rules) -> Rules:
+    return replace(rules, false_alarm_chance=rules.false_alarm_chance * STRICTER)
+
+
 def _attributed(case: Injected, found: Alarm) -> tuple[bool, bool]:
-    """As it is told on the night of the alarm."""
+    """As reported on the night of the alarm."""
     night, step = found
     why = attribute(case.nights[: night + 1], step.night)
     term = why.terms[0].term if why.terms else None

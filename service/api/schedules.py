@@ -28,6 +28,7 @@ from service.auth import Caller
 from service.db.access import record
 from service.db.schedules import (
     ACTIVE,
+    Definition,
     RunRow,
     ScheduleRow,
     WorkloadRow,
@@ -47,10 +48,11 @@ from service.db.schedules import list_runs as list_runs_schedules
 from service.errors import ConflictError, NotFoundError
 from service.nightly.config import parse
 from service.nightly.dispatch import NightQueue, database_clock, run_now
-from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, placed
+from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, qualify_field
 from service.runtime import check_tune
 from service.schemas import EXAMPLE, Public, to_datetime
 from tools.errors import InputError
+from tools.nightly.result import NightReport
 
 PATH = "/v1/schedules"
 
@@ -156,12 +158,14 @@ def public_run(row: RunRow) -> RunPublic:
     times = {
         name: to_datetime(own[name]) for name in ("planned_at", "created_at", "started_at", "finished_at")
     }
-    return RunPublic.model_validate({**own, **times})
+    deliveries = None if row.deliveries is None else [one.model_dump(mode="json") for one in row.deliveries]
+    return RunPublic.model_validate({**own, **times, "deliveries": deliveries})
 
 
 def public_workload(row: WorkloadRow) -> WorkloadPublic:
     own = {name: getattr(row, name) for name in WorkloadPublic.model_fields}
-    return WorkloadPublic.model_validate({**own, "updated_at": to_datetime(row.updated_at)})
+    outcome, updated_at = row.outcome.model_dump(mode="json"), to_datetime(row.updated_at)
+    return WorkloadPublic.model_validate({**own, "updated_at": updated_at, "outcome": outcome})
 
 
 def _next(row: ScheduleRow, now_s: float) -> float | None:
@@ -175,7 +179,7 @@ def _next(row: ScheduleRow, now_s: float) -> float | None:
         return None
 
 
-def _masked(definition: dict[str, Any]) -> dict[str, Any]:
+def _masked(definition: Definition) -> Definition:
     recipients = dict(definition.get("recipients") or {})
     for name in ("webhooks", "slack"):
         recipients[name] = [f"{_host(url)}/..." for url in recipients.get(name) or []]
@@ -284,7 +288,7 @@ def _check_trials(given: ScheduleSpec, app: AppState) -> None:
         try:
             check_tune(app.settings, parse_request(given.request(described)))
         except InputError as error:
-            raise placed(error, f"workloads[{place}]") from None
+            raise qualify_field(error, f"workloads[{place}]") from None
 
 
 def _check_recipients(given: ScheduleSpec, app: AppState) -> None:
@@ -337,7 +341,7 @@ def get_report(id: Id, run_id: Id, app: AppDep, caller: Reader, accept: Accept =
     form = preferred(accept, (JSON, MARKDOWN, HTML))
     report = _report(_run(app, caller.tenant, id, run_id))
     if form == JSON:
-        return JSONResponse(report)
+        return JSONResponse(report.model_dump(mode="json"))
     if form == MARKDOWN:
         from service.nightly.report import markdown_overview
 
@@ -359,18 +363,18 @@ def get_workload_report(
     """With trend plots, as HTML."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))
     report = _report(_run(app, caller.tenant, id, run_id))
-    said = next((one for one in report["workloads"] if one["name"] == name), None)
-    if said is None:
+    result = next((result for result in report.workloads if result.name == name), None)
+    if result is None:
         raise NotFoundError("workload", name)
     if form == JSON:
-        return JSONResponse(said)
+        return JSONResponse(result.model_dump(mode="json"))
     if form == MARKDOWN:
         from service.nightly.report import markdown_workload
 
-        return Response(markdown_workload(report, said), media_type=MARKDOWN)
+        return Response(markdown_workload(result, report.at), media_type=MARKDOWN)
     from service.nightly.report import html_workload
 
-    return _page(html_workload(report, said, "../report"))
+    return _page(html_workload(result, report.at, report.title, "../report"))
 
 
 @runs_router.get(WORKLOADS, summary="Every workload, the most wasteful first")
@@ -405,7 +409,7 @@ def _run(app: AppState, tenant: str, id: str, run_id: str) -> RunRow:
     return run
 
 
-def _report(run: RunRow) -> dict[str, Any]:
+def _report(run: RunRow) -> NightReport:
     if run.report is None:
         raise ConflictError(f"run {run.id} is {run.state}; it has no report", field="state")
     return run.report

@@ -1,117 +1,47 @@
 """`asap schedule`: nightly runs scheduled by a server."""
 
-from collections.abc import Sequence
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from datetime import datetime
+from glob import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import said
-
-if TYPE_CHECKING:
-    from asap_client.schedules import Run, Schedule
-import sys
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
-from glob import escape
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from service.cli.io import FORMS, add_server, connect, write_document, write_json_line
-from service.cli.nightly import night_status
+from service.cli.io import FORMS, add_server, connect, safe_text, write_document, write_json_line
+from service.cli.nightly import exit_status
 from service.cli.parser import add_action
 from tools.errors import AsapError
 
 if TYPE_CHECKING:
     from asap_client.client import Client
     from asap_client.schedules import Run, Schedule
-
-
-LEAST_WIDTH = 120
-
-
-def print_schedules(schedules: Sequence["Schedule"]) -> None:
-    table = _table("name", "state", "cron", "zone", "next", "workloads", "last night")
-    for one in schedules:
-        count = str(len(one.definition.get("workloads") or []))
-        words = (one.name, one.state, one.cron, one.zone, _time(one.next_at), count, _last(one))
-        table.add_row(*map(said, words))
-    _console().print(table if schedules else "no schedules; 'asap schedule add FILE' makes one")
-
-
-def print_schedule(schedule: "Schedule") -> None:
-    names = [one["name"] for one in schedule.definition.get("workloads") or []]
-    rows = {
-        "name": schedule.name,
-        "id": schedule.id,
-        "state": schedule.state,
-        "reason": schedule.reason or "",
-        "cron": f"{schedule.cron} ({schedule.zone})",
-        "next": _time(schedule.next_at),
-        "last night": _last(schedule),
-        "workloads": ", ".join(names),
-    }
-    table = Table(box=None, show_header=False)
-    for name, value in rows.items():
-        if value:
-            table.add_row(Text(name, style="bold"), said(value))
-    Console().print(table)
-
-
-def print_runs(runs: Sequence["Run"]) -> None:
-    table = _table("id", "planned", "by", "state", "outcome", "reason")
-    for one in runs:
-        words = (one.id, _time(one.planned_at), one.trigger, one.state, one.outcome or "", one.reason or "")
-        table.add_row(*map(said, words))
-    _console().print(table if runs else "no nights yet")
-
-
-def _last(schedule: "Schedule") -> str:
-    last = schedule.last_run
-    if last is None:
-        return "none yet"
-    told = last.outcome or last.state
-    return f"{_time(last.planned_at)} {told}" + (f": {last.reason}" if last.reason else "")
-
-
-def _time(moment: datetime | None) -> str:
-    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _console() -> Console:
-    """Wide enough for an id beside the rest: what is to be copied must not be broken."""
-    return Console(width=max(Console().width, LEAST_WIDTH))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
+    from tools.nightly.night import Described
 
 HELP = """\
-Let a server ('asap serve') look at workloads every night: what 'asap nightly run' does, by its clock, on
-whichever worker is there, each night once.
+Let a server ('asap serve') review workloads every night: what 'asap nightly run' does, by the server's clock,
+on any of its workers, each night once.
 
-FILE is what 'asap nightly' takes (examples/nightly.yaml), and may also say `name`, `cron`, `zone` and
-  missed: once | skip       a night that no worker was there for: caught up once, or left out
+FILE is what 'asap nightly' takes (examples/nightly.yaml), and may also have `name`, `cron`, `zone` and
+  missed: once | skip       a night for which no worker was available: caught up once, or skipped
   overlap: skip | wait      a night whose predecessor still runs
-  blackouts:                nothing is started then
+  blackouts:                no run starts then
     - {from: "22:00", to: "06:00", days: [sat, sun]}
     - {start: 2026-12-24T00:00, end: 2026-12-27T00:00, reason: holidays}
   jitter_s: 600             start up to ten minutes later, to spread the load
 Scenario files of this machine are read and sent. `traces` and `metrics` are read by the server under the
 path they have here (a shared folder), and need a key with the scope admin; `uploads: PATTERN` takes the
-newest traces uploaded under such a name.
+newest uploaded traces whose name matches.
 
-Cron's five fields are read as Debian's cron reads them, in the zone: when clocks go forward a time that does
-not exist runs when the gap is over, when they go back a nightly time runs once.
+Cron's five fields mean what they mean to Debian's cron, in the zone: when clocks go forward, a time that does
+not exist runs at the end of the gap; when they go back, a nightly time runs once.
 
 Exit status of 'run --wait', as of 'asap nightly run': 4 a workload got slower (new in this run); 1 none did,
-but one could not be read, somebody not be told, or the run failed or was skipped; 0 neither.
+but one could not be read, a recipient not be reached, or the run failed or was skipped; 0 neither.
 
 Examples:
   asap schedule add examples/nightly.yaml --name pretraining --cron "30 5 * * *" --zone Europe/Berlin
@@ -119,42 +49,38 @@ Examples:
   asap schedule run pretraining --wait
   asap schedule runs pretraining
   asap schedule report pretraining --format html > night.html"""
-LOOK_S = 1.0
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    _add_adding(add_action(actions, "add", "register workloads"))
-    add_action(actions, "list", "every schedule, and when it runs next")
-    for name, about in ONE.items():
-        add_action(actions, name, about).add_argument("schedule", metavar="NAME", help="its name or id")
-    actions.choices["run"].add_argument("--wait", action="store_true", help="until it has ended")
-    report = actions.choices["report"]
-    report.add_argument("--run", metavar="ID", help="of this run; without it of the last that has one")
-    report.add_argument(
-        "--format", choices=tuple(FORMS), default="markdown", help="how to print it (markdown)"
-    )
-    add_server(actions)
-
-
-ONE = {
+POLL_S = 1.0
+MIN_WIDTH = 120
+ACTIONS_ON_ONE = {
     "show": "one schedule",
     "pause": "run no more nights",
     "resume": "run nights again, from now on",
     "run": "run it now, whatever the clock says",
-    "runs": "what became of its nights",
+    "runs": "its nights, and how each ended",
     "report": "the report of a night",
     "remove": "remove it; the history of its workloads stays",
 }
 
 
-def _add_adding(action: ArgumentParser) -> None:
-    action.add_argument(
+def add_arguments(parser: ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    adding = add_action(actions, "add", "register workloads")
+    adding.add_argument(
         "file", metavar="FILE", type=Path, help="workloads and options, as for 'asap nightly'"
     )
-    action.add_argument("--name", metavar="NAME", help="what it is called, if the file does not say")
-    action.add_argument("--cron", metavar="CRON", help='when: five fields, for instance "30 5 * * *"')
-    action.add_argument("--zone", metavar="ZONE", help="of those times, for instance Europe/Berlin (UTC)")
+    adding.add_argument("--name", metavar="NAME", help="its name, if the file has none")
+    adding.add_argument("--cron", metavar="CRON", help='when: five fields, for instance "30 5 * * *"')
+    adding.add_argument("--zone", metavar="ZONE", help="of those times, for instance Europe/Berlin (UTC)")
+    add_action(actions, "list", "every schedule, and when it runs next")
+    for name, about in ACTIONS_ON_ONE.items():
+        add_action(actions, name, about).add_argument("schedule", metavar="NAME", help="its name or id")
+    actions.choices["run"].add_argument("--wait", action="store_true", help="until it has ended")
+    report = actions.choices["report"]
+    report.add_argument("--run", metavar="ID", help="of this run (default: the last one with a report)")
+    report.add_argument(
+        "--format", choices=tuple(FORMS), default="markdown", help="how to print it (markdown)"
+    )
+    add_server(actions)
 
 
 def run(args: Namespace) -> int:
@@ -165,97 +91,87 @@ def run(args: Namespace) -> int:
 def _add(client: "Client", args: Namespace) -> None:
     from asap_client.schedules import add_schedule
 
-    _show_one(client.send(add_schedule(_body(args))), as_json=args.json)
+    _show_schedule(client.send(add_schedule(_body(args))), as_json=args.json)
 
 
-def _body(args: Namespace) -> dict[str, Any]:
-    """The file with the options in place of what it says, the scenarios that it names, and whole paths."""
-    from service.nightly.config import load_yaml, parse, scenario_of
+def _body(args: Namespace) -> "Described":
+    """The file with the options in its place, the scenarios that it names, and absolute paths."""
+    from service.nightly.config import load_scenario, load_yaml, parse
     from service.nightly.schedule import ScheduleSpec, parse_schedule
 
-    given = {name: value for name in ("name", "cron", "zone") if (value := getattr(args, name)) is not None}
+    options = {name: value for name in ("name", "cron", "zone") if (value := getattr(args, name)) is not None}
     content = {name: value for name, value in load_yaml(args.file, "FILE").items() if name != "report"}
-    spec = parse(ScheduleSpec, {**content, **given})
-    body: dict[str, Any] = spec.model_dump(mode="json", by_alias=True)
+    spec = parse(ScheduleSpec, {**content, **options})
+    body = spec.model_dump(mode="json", by_alias=True)
     base = args.file.absolute().parent
     folder = Path(escape(str(base)))  # what follows it is a pattern
-    for workload, told in zip(spec.workloads, body["workloads"], strict=True):
-        told["scenario"] = scenario_of(workload, base)
-        told |= {name: str(folder / told[name]) for name in ("traces", "metrics") if told[name]}
-    parse_schedule(body, may_tune=True)  # whether it may tune is the server's to say
+    for workload, written in zip(spec.workloads, body["workloads"], strict=True):
+        written["scenario"] = load_scenario(workload, base)
+        written |= {name: str(folder / written[name]) for name in ("traces", "metrics") if written[name]}
+    parse_schedule(body, may_tune=True)  # the server decides whether it may tune
     return body
 
 
 def _list(client: "Client", args: Namespace) -> None:
     from asap_client.schedules import list_schedules
 
-    found: list[Schedule] = []
+    schedules: list[Schedule] = []
     cursor: str | None = None
     while True:
         page = client.send(list_schedules(cursor=cursor))
-        found += page.items
+        schedules += page.items
         cursor = page.next_cursor
         if cursor is None:
             break
     if args.json:
-        for one in found:
-            write_json_line(one.raw)
-        return
-
-    print_schedules(found)
+        for schedule in schedules:
+            write_json_line(schedule.raw)
+    else:
+        _print_schedules(schedules)
 
 
 def _show(client: "Client", args: Namespace) -> None:
     from asap_client.schedules import get_schedule
 
-    _show_one(client.send(get_schedule(args.schedule)), as_json=args.json)
-
-
-def _show_one(schedule: "Schedule", *, as_json: bool) -> None:
-    if as_json:
-        write_json_line(schedule.raw)
-        return
-
-    print_schedule(schedule)
+    _show_schedule(client.send(get_schedule(args.schedule)), as_json=args.json)
 
 
 def _pause(client: "Client", args: Namespace) -> None:
     from asap_client.schedules import pause_schedule
 
-    _show_one(client.send(pause_schedule(args.schedule)), as_json=args.json)
+    _show_schedule(client.send(pause_schedule(args.schedule)), as_json=args.json)
 
 
 def _resume(client: "Client", args: Namespace) -> None:
     from asap_client.schedules import resume_schedule
 
-    _show_one(client.send(resume_schedule(args.schedule)), as_json=args.json)
+    _show_schedule(client.send(resume_schedule(args.schedule)), as_json=args.json)
 
 
 def _run(client: "Client", args: Namespace) -> int:
     from asap_client.schedules import run_schedule
 
-    found = client.send(run_schedule(args.schedule))
+    night = client.send(run_schedule(args.schedule))
     if args.wait:
-        found = _waited(client, args.schedule, found.id)
+        night = _wait(client, args.schedule, night.id)
     if args.json:
-        write_json_line(found.raw)
+        write_json_line(night.raw)
     else:
-        sys.stdout.write(
-            f"{found.id} {found.outcome or found.state}{': ' + found.reason if found.reason else ''}\n"
-        )
-    if found.state in ("failed", "skipped"):
-        raise AsapError(found.reason or f"run {found.id} {found.state}")
-    return night_status(found.outcome, found.deliveries or [])
+        reason = f": {night.reason}" if night.reason else ""
+        sys.stdout.write(f"{night.id} {night.outcome or night.state}{reason}\n")
+    if night.state in ("failed", "skipped"):
+        raise AsapError(night.reason or f"run {night.id} {night.state}")
+    return exit_status(night.outcome, [bool(delivery["ok"]) for delivery in night.deliveries or []])
 
 
-def _waited(client: "Client", schedule: str, id: str) -> "Run":
+def _wait(client: "Client", schedule: str, id: str) -> "Run":
     import time
 
     from asap_client.schedules import get_run
 
-    while not (found := client.send(get_run(schedule, id))).is_over:
-        time.sleep(LOOK_S)
-    return found
+    while not (night := client.send(get_run(schedule, id))).is_over:
+        time.sleep(POLL_S)
+    return night
 
 
 def _runs(client: "Client", args: Namespace) -> None:
@@ -263,25 +179,23 @@ def _runs(client: "Client", args: Namespace) -> None:
 
     page = client.send(list_runs(args.schedule))
     if args.json:
-        for one in page.items:
-            write_json_line(one.raw)
-        return
-
-    print_runs(page.items)
+        for night in page.items:
+            write_json_line(night.raw)
+    else:
+        _print_runs(page.items)
 
 
 def _report(client: "Client", args: Namespace) -> None:
     from asap_client.schedules import list_runs, run_report, run_report_text
 
-    id = args.run or next(
-        (one.id for one in client.send(list_runs(args.schedule)).items if one.outcome is not None), None
-    )
+    runs = [] if args.run else client.send(list_runs(args.schedule)).items
+    id = args.run or next((night.id for night in runs if night.outcome is not None), None)
     if id is None:
         raise AsapError(f"no run of {args.schedule} has a report yet; 'asap schedule runs {args.schedule}'")
     if args.json:
         write_json_line(client.send(run_report(args.schedule, id)))
-        return
-    write_document(client.send(run_report_text(args.schedule, id, FORMS[args.format])))
+    else:
+        write_document(client.send(run_report_text(args.schedule, id, FORMS[args.format])))
 
 
 def _remove(client: "Client", args: Namespace) -> None:
@@ -303,3 +217,66 @@ ACTIONS: dict[str, Callable[["Client", Namespace], int | None]] = {
     "report": _report,
     "remove": _remove,
 }
+
+
+def _print_schedules(schedules: Sequence["Schedule"]) -> None:
+    table = _table("name", "state", "cron", "zone", "next", "workloads", "last night")
+    for schedule in schedules:
+        count = str(len(schedule.definition.get("workloads") or []))
+        when = (schedule.cron, schedule.zone, _time(schedule.next_at))
+        table.add_row(*map(safe_text, (schedule.name, schedule.state, *when, count, _last_night(schedule))))
+    _console().print(table if schedules else "no schedules; 'asap schedule add FILE' adds one")
+
+
+def _show_schedule(schedule: "Schedule", *, as_json: bool) -> None:
+    if as_json:
+        write_json_line(schedule.raw)
+        return
+    rows = {
+        "name": schedule.name,
+        "id": schedule.id,
+        "state": schedule.state,
+        "reason": schedule.reason or "",
+        "cron": f"{schedule.cron} ({schedule.zone})",
+        "next": _time(schedule.next_at),
+        "last night": _last_night(schedule),
+        "workloads": ", ".join(job["name"] for job in schedule.definition.get("workloads") or []),
+    }
+    table = Table(box=None, show_header=False)
+    for name, value in rows.items():
+        if value:
+            table.add_row(Text(name, style="bold"), safe_text(value))
+    Console().print(table)
+
+
+def _print_runs(runs: Sequence["Run"]) -> None:
+    table = _table("id", "planned", "by", "state", "outcome", "reason")
+    for night in runs:
+        end = (night.state, night.outcome or "", night.reason or "")
+        table.add_row(*map(safe_text, (night.id, _time(night.planned_at), night.trigger, *end)))
+    _console().print(table if runs else "no nights yet")
+
+
+def _last_night(schedule: "Schedule") -> str:
+    last = schedule.last_run
+    if last is None:
+        return "none yet"
+    return f"{_time(last.planned_at)} {last.outcome or last.state}" + (
+        f": {last.reason}" if last.reason else ""
+    )
+
+
+def _time(moment: datetime | None) -> str:
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _console() -> Console:
+    """Wide enough for an id beside the rest: what people copy must not be wrapped."""
+    return Console(width=max(Console().width, MIN_WIDTH))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

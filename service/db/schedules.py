@@ -1,19 +1,24 @@
 """Nightly schedules, their runs, and the nights and state of each workload."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import sqlalchemy as sa
+from pydantic import BaseModel
 
 from service.db.engine import insert_into, read_page
-from service.db.models import Data, is_id, new_id, night_runs, nights, schedules, workloads
+from service.db.models import is_id, new_id, night_runs, nights, schedules, workloads
 from service.errors import ConflictError, FencedError, NotFoundError
-from tools.nightly.night import Night, night_from_data, night_to_data
+from tools.nightly.night import Night, StoredResult, parse_night
+from tools.nightly.result import NightReport, NightResult
 
 UNWATCHED = "unwatched"
-KEPT = 120
-"""Nights that a review looks at: the window, a fortnight, and four weeks in which a change is told."""
+MAX_NIGHTS = 120
+"""Nights that a review looks at: the window, a fortnight, and four weeks in which a change is reported."""
+Definition = Mapping[str, Any]
+"""A schedule as its author wrote it; one of an older release may be one that this release cannot parse."""
 
 
 @dataclass(frozen=True)
@@ -28,52 +33,63 @@ class WorkloadRow:
     updated_at: float
     run_id: str | None
     session_id: str | None
-    """The session whose proposal is open, where the service ran it."""
-    outcome: Data
+    """The session whose proposal is open, if the service ran it."""
+    outcome: NightResult
 
 
 def add_night(conn: sa.Connection, tenant: str, workload: str, night: Night) -> bool:
-    """False where this profile is known already: a run that is repeated changes nothing."""
+    """False if this profile is known already. Idempotent."""
     insert = insert_into(conn, nights)
     row = {"tenant": tenant, "workload": workload, "key": night.key, "at": night.at}
-    values = insert.values(**row, recorded_at=time.time(), record=night_to_data(night))
-    done = conn.execute(values.on_conflict_do_nothing().returning(nights.c.key)).scalar()
-    return done is not None
+    values = insert.values(**row, recorded_at=time.time(), record=night.model_dump(mode="json"))
+    added = conn.execute(values.on_conflict_do_nothing().returning(nights.c.key)).scalar()
+    return added is not None
 
 
-def list_nights(conn: sa.Connection, tenant: str, workload: str, limit: int = KEPT) -> list[Night]:
+def list_nights(conn: sa.Connection, tenant: str, workload: str, limit: int = MAX_NIGHTS) -> list[Night]:
     """The last ones, oldest first."""
     query = sa.select(nights.c.record).where(nights.c.tenant == tenant, nights.c.workload == workload)
-    found = conn.scalars(query.order_by(nights.c.at.desc(), nights.c.key.desc()).limit(limit))
-    return [night_from_data(record) for record in found][::-1]
+    records = conn.scalars(query.order_by(nights.c.at.desc(), nights.c.key.desc()).limit(limit))
+    return [parse_night(record) for record in records][::-1]
 
 
 def set_workload(conn: sa.Connection, row: WorkloadRow) -> None:
-    """In place of what was said before."""
+    """Replaces the result of the last night."""
     insert = insert_into(conn, workloads)
-    values = {name: getattr(row, name) for name in WorkloadRow.__dataclass_fields__}
-    said = {name: value for name, value in values.items() if name not in ("tenant", "name")}
-    conn.execute(insert.values(values).on_conflict_do_update(index_elements=["tenant", "name"], set_=said))
+    values = {name: _to_json(getattr(row, name)) for name in WorkloadRow.__dataclass_fields__}
+    result = {name: value for name, value in values.items() if name not in ("tenant", "name")}
+    conn.execute(insert.values(values).on_conflict_do_update(index_elements=["tenant", "name"], set_=result))
 
 
 def find_workload(conn: sa.Connection, tenant: str, name: str) -> WorkloadRow | None:
     query = sa.select(workloads).where(workloads.c.tenant == tenant, workloads.c.name == name)
     row = conn.execute(query).one_or_none()
-    return WorkloadRow(**row._mapping) if row else None
+    return _workload_row(row) if row else None
 
 
 def list_workloads(conn: sa.Connection, tenant: str, limit: int = 500) -> list[WorkloadRow]:
     """The most wasteful first."""
     query = sa.select(workloads).where(workloads.c.tenant == tenant)
     ordered = query.order_by(workloads.c.wasted_device_hours_per_day.desc(), workloads.c.name).limit(limit)
-    return [WorkloadRow(**row._mapping) for row in conn.execute(ordered)]
+    return [_workload_row(row) for row in conn.execute(ordered)]
+
+
+def _workload_row(row: sa.Row[Any]) -> WorkloadRow:
+    columns = {**row._mapping}
+    return WorkloadRow(**{**columns, "outcome": NightResult.model_validate(columns["outcome"])})
+
+
+def _to_json(value: object) -> object:
+    if isinstance(value, list):
+        return [_to_json(part) for part in value]
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
 
 
 def unwatch_workloads(conn: sa.Connection, tenant: str, names: Sequence[str]) -> None:
-    """Nobody looks after them any more: what was said stays for a later schedule, but counts as no waste."""
-    told = {"status": UNWATCHED, "reason": "its schedule was removed", "wasted_device_hours_per_day": 0.0}
+    """No schedule has them any more: results stay for a later one, but no longer count as waste."""
+    values = {"status": UNWATCHED, "reason": "its schedule was removed", "wasted_device_hours_per_day": 0.0}
     conn.execute(
-        workloads.update().where(workloads.c.tenant == tenant, workloads.c.name.in_(names)).values(told)
+        workloads.update().where(workloads.c.tenant == tenant, workloads.c.name.in_(names)).values(values)
     )
 
 
@@ -92,6 +108,17 @@ MAX_CLAIMS = 10
 GAVE_UP = f"{MAX_CLAIMS} workers began this run and none ended it; see their logs"
 LONG = ("definition", "report")
 """Left out of lists, and therefore the last fields."""
+
+
+class Delivery(StoredResult):
+    """How the delivery to one recipient ended."""
+
+    kind: str
+    to: str
+    """Without anything secret: of an address, its number and host."""
+    ok: bool
+    answer: str
+    at: float
 
 
 @dataclass(frozen=True)
@@ -115,9 +142,9 @@ class RunRow:
     started_at: float | None
     finished_at: float | None
     updated_at: float
-    deliveries: list[Data] | None
-    definition: Data | None = None
-    report: Data | None = None
+    deliveries: list[Delivery] | None
+    definition: Definition | None = None
+    report: NightReport | None = None
 
 
 def add_run(
@@ -126,7 +153,7 @@ def add_run(
     tenant: str,
     planned_at: float,
     trigger: str,
-    definition: Data,
+    definition: Definition,
     skipped: str | None = None,
 ) -> RunRow | None:
     """Nothing where this planned time has its run already. A skipped one is kept with its reason."""
@@ -161,7 +188,16 @@ def get_run(conn: sa.Connection, tenant: str, id: str) -> RunRow:
     row = conn.execute(query).one_or_none()
     if row is None:
         raise NotFoundError("run", id)
-    return RunRow(*row)
+    return _run_row(row)
+
+
+def _run_row(row: sa.Row[Any]) -> RunRow:
+    columns = {**row._mapping}
+    if columns.get("report") is not None:
+        columns["report"] = NightReport.model_validate(columns["report"])
+    if columns["deliveries"] is not None:
+        columns["deliveries"] = [Delivery.model_validate(delivery) for delivery in columns["deliveries"]]
+    return RunRow(**columns)
 
 
 def list_runs(
@@ -171,7 +207,7 @@ def list_runs(
     is_own = night_runs.c.tenant == tenant, night_runs.c.schedule_id == schedule_id
     query = sa.select(*LISTED_RUN_COLUMNS).where(*is_own)
     rows, next_cursor = read_page(conn, query, night_runs.c.id, cursor, limit)
-    return [RunRow(*row) for row in rows], next_cursor
+    return [_run_row(row) for row in rows], next_cursor
 
 
 def last_runs(conn: sa.Connection, schedule_ids: Iterable[str]) -> dict[str, RunRow]:
@@ -182,7 +218,7 @@ def last_runs(conn: sa.Connection, schedule_ids: Iterable[str]) -> dict[str, Run
         .group_by(night_runs.c.schedule_id)
     )
     query = sa.select(*LISTED_RUN_COLUMNS).where(night_runs.c.id.in_(newest))
-    return {run.schedule_id: run for run in (RunRow(*row) for row in conn.execute(query))}
+    return {run.schedule_id: run for run in (_run_row(row) for row in conn.execute(query))}
 
 
 def is_busy(conn: sa.Connection, schedule_id: str) -> bool:
@@ -209,7 +245,7 @@ def claim_run(conn: sa.Connection, id: str, worker: str, dispatch_no: int) -> Ru
 def _lock_busy_run(conn: sa.Connection, id: str, dispatch_no: int) -> RunRow | None:
     query = sa.select(*LISTED_RUN_COLUMNS).where(night_runs.c.id == id).with_for_update()
     found = conn.execute(query).one_or_none()
-    row = RunRow(*found) if found else None
+    row = _run_row(found) if found else None
     return row if row and row.state in BUSY and row.dispatch_no == dispatch_no else None
 
 
@@ -250,7 +286,7 @@ def delete_old(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -
 
 
 def _set(conn: sa.Connection, id: str, **columns: object) -> None:
-    values = {"updated_at": time.time(), **columns}
+    values = {"updated_at": time.time(), **{name: _to_json(value) for name, value in columns.items()}}
     conn.execute(night_runs.update().where(night_runs.c.id == id).values(values))
 
 
@@ -272,11 +308,11 @@ class ScheduleRow:
     updated_at: float
     considered_until: float
     """Planned times up to here have been run, skipped or passed over."""
-    definition: Data
+    definition: Definition
 
 
 def create_schedule(
-    conn: sa.Connection, tenant: str, owner: str, name: str, definition: Data, now_s: float
+    conn: sa.Connection, tenant: str, owner: str, name: str, definition: Definition, now_s: float
 ) -> ScheduleRow:
     """Runs from now on; ConflictError where the tenant has its name or a workload of it already."""
     if find_schedule(conn, tenant, name) is not None:
@@ -292,7 +328,7 @@ def create_schedule(
     return get_schedule(conn, tenant, row["id"])
 
 
-def _check_workloads(conn: sa.Connection, tenant: str, definition: Data) -> None:
+def _check_workloads(conn: sa.Connection, tenant: str, definition: Definition) -> None:
     """A workload's history is the tenant's, under its name: two schedules would mix two jobs in it."""
     if conn.dialect.name == "postgresql":  # SQLite has one writer at a time
         conn.execute(sa.select(sa.func.pg_advisory_xact_lock(ADDING_LOCK)))
@@ -307,7 +343,7 @@ def _check_workloads(conn: sa.Connection, tenant: str, definition: Data) -> None
             )
 
 
-def _workloads(definition: Data) -> list[str]:
+def _workloads(definition: Definition) -> list[str]:
     """By name; of an older release's definition, whatever it has."""
     return [one["name"] for one in definition.get("workloads") or []]
 

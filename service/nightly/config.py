@@ -6,14 +6,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object
+from service.strict_json import parse_object
 from tools.errors import InputError
-from tools.nightly.findings import LEAST_STEP_RATIO
+from tools.nightly.findings import MIN_STEP_RATIO
+from tools.nightly.night import Described
 from tools.nightly.review import HOURS_PER_DAY
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
-MOST_WORKLOADS = 500
+MAX_WORKLOADS = 500
 SOURCES = ("traces", "metrics", "uploads")
 T = TypeVar("T", bound=BaseModel)
 
@@ -26,27 +28,32 @@ class Strict(BaseModel):
 
 
 class Workload(Strict):
-    """One job that runs day after day, and where its newest profiles or metrics lie."""
+    """A job that runs day after day, and where its newest profiles or metrics are."""
 
     name: str = Field(pattern=NAME, description="its history is kept under this name")
     scenario: dict[str, Any] | str = Field(
         description="what `asap optimize` takes, with today's plan; in nightly.yaml also a file"
     )
     traces: str | None = Field(
-        None, min_length=1, max_length=1000, description="pattern of folders of profiles, one folder a night"
+        None,
+        min_length=1,
+        max_length=1000,
+        description="pattern of folders of profiles, one folder per night",
     )
     metrics: str | None = Field(
-        None, min_length=1, max_length=1000, description="pattern of metrics files, one file a night"
+        None, min_length=1, max_length=1000, description="pattern of metrics files, one file per night"
     )
     uploads: str | None = Field(
         None, min_length=1, max_length=200, description="pattern of the names of uploaded traces"
     )
-    hours_per_day: float = Field(HOURS_PER_DAY, gt=0, le=24, description="in which the job runs")
+    hours_per_day: float = Field(
+        HOURS_PER_DAY, gt=0, le=24, description="hours per day in which the job runs"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> "Workload":
-        given = [name for name in SOURCES if getattr(self, name)]
-        if len(given) != 1:
+        stated = [name for name in SOURCES if getattr(self, name)]
+        if len(stated) != 1:
             raise ValueError(f"give one of {', '.join(SOURCES)}")
         return self
 
@@ -77,9 +84,9 @@ class TrialPolicy(Strict):
 
 
 class Policy(Strict):
-    """All of a nightly run but when it runs."""
+    """All of a nightly run but its times."""
 
-    workloads: list[Workload] = Field(min_length=1, max_length=MOST_WORKLOADS)
+    workloads: list[Workload] = Field(min_length=1, max_length=MAX_WORKLOADS)
     mode: Literal["advise", "tune"] = Field("advise", description="tune also measures plans on the cluster")
     approval: Literal["none", "person", "policy"] = Field(
         "none", description="person: sessions wait for a decision; policy: trials keep to `policy`"
@@ -88,23 +95,25 @@ class Policy(Strict):
     template: str | None = Field(None, max_length=253, description="the launch template of trials")
     budget: Budget | None = None
     least_change: float = Field(
-        LEAST_STEP_RATIO, gt=0, lt=1, description="a smaller change of the step time is not told"
+        MIN_STEP_RATIO, gt=0, lt=1, description="a smaller change of the step time is not reported"
     )
-    gain: float = Field(1.05, ge=1, le=10, description="re-optimize where the best plan is so much faster")
+    gain: float = Field(
+        1.05, ge=1, le=10, description="re-optimize if the best plan is predicted to be this much faster"
+    )
     reoptimize: bool = True
     recipients: Recipients = Recipients()
 
-    def request(self, described: Mapping[str, Any]) -> dict[str, Any]:
-        """What a session is asked for."""
+    def request(self, described: Described) -> Described:
+        """The request of a session about this scenario."""
         options = self.model_dump(mode="json", include={"mode", "approval", "policy", "template"})
         return {**described, **{name: value for name, value in options.items() if value is not None}}
 
     @model_validator(mode="after")
     def _names_once(self) -> "Policy":
-        names = [one.name for one in self.workloads]
+        names = [workload.name for workload in self.workloads]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"workload {twice[0]} is there twice")
+            raise ValueError(f"workload {twice[0]} is listed twice")
         return self
 
 
@@ -116,39 +125,38 @@ class Config(Policy):
     )
 
 
-def parse(kind: type[T], given: Mapping[str, Any]) -> T:
+def parse(kind: type[T], content: Mapping[str, object]) -> T:
     """Raises InputError that names the field as it is written."""
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(_place(first["loc"]) or "body", _shown(first), _reason(first)) from None
+        raise InputError(_field_path(first["loc"]) or "body", _shown(first), _reason(first)) from None
 
 
-def _place(loc: tuple[int | str, ...]) -> str:
+def _field_path(loc: tuple[int | str, ...]) -> str:
     """`workloads[1].traces`; the branches of a union are pydantic's, not the user's."""
-    place = ""
+    path = ""
     for part in loc:
         if isinstance(part, int):
-            place += f"[{part}]"
+            path += f"[{part}]"
         elif part not in ("str", "dict[str,any]"):
-            place += f".{part}" if place else part
-    return place
+            path += f".{part}" if path else part
+    return path
 
 
-def _shown(error: Any) -> object:  # noqa: ANN401 - pydantic's ErrorDetails
+def _shown(error: ErrorDetails) -> object:
     """Never a whole object, and nothing of an address, which may hold a token."""
-    given = error["input"]
+    value = error["input"]
     if error["type"] == "missing":
         return "nothing"
     if {"slack", "webhooks"} & set(error["loc"]):
         return "an address"
-    return type(given).__name__ if isinstance(given, dict | list) else given
+    return type(value).__name__ if isinstance(value, dict | list) else value
 
 
-def _reason(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails
-    message: str = error["msg"]
-    return message.removeprefix("Value error, ")
+def _reason(error: ErrorDetails) -> str:
+    return error["msg"].removeprefix("Value error, ")
 
 
 def check_modes(policy: Policy, *, may_tune: bool, may_wait: bool) -> None:
@@ -162,11 +170,12 @@ def check_modes(policy: Policy, *, may_tune: bool, may_wait: bool) -> None:
         raise InputError("approval", policy.approval, "only 'asap serve' can wait for a person")
 
 
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
+MAX_SCENARIO_BYTES = 16 << 20
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is written twice: one of them would be silently lost."""
+    """Rejects duplicate keys: one of them would be silently lost."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401 - as PyYAML has it
         """Here, where a merge (<<) has not yet added the keys of others."""
@@ -174,41 +183,45 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                raise yaml.composer.ComposerError(None, None, f"{key.value} is there twice", key.start_mark)
+                raise yaml.composer.ComposerError(None, None, f"{key.value} is listed twice", key.start_mark)
             seen.add(key.value)
         return node
 
 
 def load_config(path: Path) -> Config:
-    """Raises InputError; whether each workload's scenario can be read is found out when it runs."""
+    """Raises InputError; scenarios of workloads are read when they run."""
     return parse(Config, load_yaml(path))
 
 
-def load_yaml(path: Path, field: str = "--config") -> dict[str, Any]:
+def load_yaml(path: Path, field: str = "--config") -> Described:
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(field, str(path), f"{error.strerror or error}; give a readable file") from None
-    if len(content) > MOST_BYTES:
-        raise InputError(field, str(path), f"must be at most {MOST_BYTES >> 20} MiB")
+    if len(content) > MAX_BYTES:
+        raise InputError(field, str(path), f"must be at most {MAX_BYTES >> 20} MiB")
     try:
         # A loader of the safe kind, which makes plain data only.
-        given = yaml.load(content, Loader=_Loader)
+        document = yaml.load(content, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(field, str(path), f"must be YAML: {reason}") from None
-    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
+    if not isinstance(document, dict) or not all(isinstance(name, str) for name in document):
         raise InputError(field, str(path), "must hold workloads and options")
-    return given
+    return document
 
 
-def scenario_of(workload: Workload, base: Path) -> dict[str, Any]:
-    """The scenario itself, or what the file that it names holds."""
-    if isinstance(workload.scenario, dict):
+def load_scenario(workload: Workload, base: Path) -> Described:
+    """The scenario itself, or the content of the file that it names."""
+    if not isinstance(workload.scenario, str):
         return workload.scenario
+    path = base / workload.scenario
     try:
-        return dict(read_object(str(base / workload.scenario), MAX_SCENARIO_BYTES))
-    except InputError as error:
-        field = "scenario" if error.field == "FILE" else error.field
-        raise InputError(field, error.given, error.allowed) from None
+        with path.open("rb") as file:
+            content = file.read(MAX_SCENARIO_BYTES + 1)
+    except OSError as error:
+        raise InputError("scenario", str(path), f"{error.strerror or error}; give a readable file") from None
+    if len(content) > MAX_SCENARIO_BYTES:
+        raise InputError("scenario", str(path), f"must be at most {MAX_SCENARIO_BYTES >> 20} MiB")
+    return parse_object(content.removeprefix(b"\xef\xbb\xbf").strip(), str(path))

@@ -7,80 +7,76 @@ import logging
 import smtplib
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import formatdate
-from typing import Any
 from urllib.parse import urlsplit
 
 from service.addresses import RefusedAddressError
+from service.db.schedules import Delivery
 from service.nightly.config import Recipients
 from service.nightly.report import html_overview, markdown_overview
-from service.nightly.review import QUIET
-from service.render import terms as words
+from service.render import nightly as words
 from service.render.text import plain, sentence
 from service.settings import Settings
 from service.worker.webhooks import NotDeliveredError, post, signed_headers
 from tools.errors import InputError
+from tools.nightly.result import NightReport, NightResult
 
-Data = Mapping[str, Any]
-MOST_STORIES = 20
-"""A message has at most 50 blocks."""
-MOST_CHARACTERS = 2900
-"""Of a block: 3,000."""
-
-
-def chat_message(report: Data, link: str | None = None) -> bytes:
-    title = f"{report['title']}, {words.day(report['at'])}"
-    lines = [f"*{escape(title)}*", escape(sentence(report["summary"]))]
-    if report["lost_device_hours_per_day"] >= 1:
-        lines.append(f"{words.hours(report['lost_device_hours_per_day'])} device-hours a day are lost")
-    blocks = [_block("\n".join(lines))]
-    told = [one for one in report["workloads"] if one["status"] in STORIES]
-    blocks += [_block(_story(one)) for one in told[:MOST_STORIES]]
-    if len(told) > MOST_STORIES:
-        blocks.append(_block(f"and {len(told) - MOST_STORIES} more"))
-    if link:
-        blocks.append(_block(f"<{link}|The whole report>"))
-    return json.dumps({"text": escape(f"{title}: {report['summary']}"), "blocks": blocks}).encode()
-
-
+MAX_STORIES = 20
+"""Slack accepts at most 50 blocks per message."""
+MAX_CHARACTERS = 2900
+"""Slack accepts 3,000 per block."""
 STORIES = ("regressed", "broken", "slower", "suspected", "notice", "recovered")
 
 
-def _story(said: Data) -> str:
-    lines = [f"*{escape(said['name'])}*: {words.STATUS[said['status']]}"]
-    if said["reason"]:
-        lines.append(escape(sentence(said["reason"])))
-    if said["status"] != "broken":
-        lines += [f"• {escape(words.sentence(one))}" for one in said["findings"][:3]]
-        lines += [f"• {escape(one)}" for one in words.causes(said)[:2]] if said["findings"] else []
-        lines += [f"→ {escape(one)}" for one in said["advice"][:1]]
+def chat_message(report: NightReport, link: str | None = None) -> bytes:
+    title = f"{report.title}, {words.day(report.at)}"
+    lines = [f"*{escape(title)}*", escape(sentence(report.summary))]
+    if report.lost_device_hours_per_day >= 1:
+        lines.append(f"{words.hours(report.lost_device_hours_per_day)} device-hours per day are lost")
+    stories = [_story(result) for result in report.workloads if result.status in STORIES]
+    texts = ["\n".join(lines), *stories[:MAX_STORIES]]
+    if len(stories) > MAX_STORIES:
+        texts.append(f"and {len(stories) - MAX_STORIES} more")
+    if link:
+        texts.append(f"<{link}|The whole report>")
+    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": _shorten(text)}} for text in texts]
+    return json.dumps({"text": escape(f"{title}: {report.summary}"), "blocks": blocks}).encode()
+
+
+def _story(result: NightResult) -> str:
+    lines = [f"*{escape(result.name)}*: {words.STATUS[result.status]}"]
+    if result.reason:
+        lines.append(escape(sentence(result.reason)))
+    if result.status != "broken":
+        lines += [f"• {escape(words.sentence(finding))}" for finding in result.findings[:3]]
+        lines += [f"• {escape(cause)}" for cause in words.causes(result)[:2]] if result.findings else []
+        lines += [f"→ {escape(advice)}" for advice in result.advice[:1]]
     return "\n".join(lines)
 
 
-def _block(text: str) -> dict[str, Any]:
-    shown = text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
-    return {"type": "section", "text": {"type": "mrkdwn", "text": shown}}
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
 
 
 def escape(value: object) -> str:
-    """As Slack asks for it; stars and the like only change how a text looks."""
+    """As Slack requires; stars and the like only change how a text looks."""
     return plain(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 TIMEOUT_S = 20.0
-MOST_SUBJECT = 150
+MAX_SUBJECT = 150
 
 
 class NoMailError(Exception):
     """This installation cannot send mail."""
 
 
-def send_mail(settings: Settings, to: str, report: Mapping[str, Any], id: str) -> str:
-    """What the server answered. Raises OSError or smtplib's errors, which are OSErrors."""
+def send_mail(settings: Settings, to: str, report: NightReport, id: str) -> str:
+    """The server's answer. Raises OSError, which smtplib's errors are too."""
     if settings.smtp_host is None or settings.smtp_from is None:
         raise NoMailError("no mail server is set: ASAP_SMTP_HOST and ASAP_SMTP_FROM")
     message = make_message(settings.smtp_from, to, report, id)
@@ -91,12 +87,12 @@ def send_mail(settings: Settings, to: str, report: Mapping[str, Any], id: str) -
     return "accepted by the mail server"
 
 
-def make_message(sender: str, to: str, report: Mapping[str, Any], id: str) -> EmailMessage:
+def make_message(sender: str, to: str, report: NightReport, id: str) -> EmailMessage:
     message = EmailMessage()
-    subject = f"{report['title']}, {words.day(report['at'])}: {report['summary']}"
-    message["Subject"] = plain(subject)[:MOST_SUBJECT]
+    subject = f"{report.title}, {words.day(report.at)}: {report.summary}"
+    message["Subject"] = plain(subject)[:MAX_SUBJECT]
     message["From"], message["To"] = address(sender, "ASAP_SMTP_FROM"), address(to, "emails")
-    message["Date"] = formatdate(report["made_at"])
+    message["Date"] = formatdate(report.made_at)
     digest = hashlib.sha256(f"{id}\0{to}".encode()).hexdigest()[:32]
     message["Message-ID"] = f"<{digest}@{sender.rpartition('@')[2].strip('> ')}>"
     message["Auto-Submitted"] = "auto-generated"
@@ -106,7 +102,7 @@ def make_message(sender: str, to: str, report: Mapping[str, Any], id: str) -> Em
 
 
 def address(text: str, field: str) -> Address:
-    """Raises InputError: what is no address must not reach a header."""
+    """Raises InputError: only a valid address may reach a header."""
     name, _, rest = text.rpartition("<")
     try:
         return Address(display_name=name.strip(), addr_spec=rest.strip("> "))
@@ -115,7 +111,7 @@ def address(text: str, field: str) -> Address:
 
 
 def _connect(settings: Settings) -> smtplib.SMTP:
-    """Encrypted, unless the installation says otherwise; a certificate that is wrong ends it."""
+    """Encrypted, unless the installation is configured otherwise; a wrong certificate is an error."""
     host, port = str(settings.smtp_host), settings.smtp_port
     context = ssl.create_default_context(cafile=settings.smtp_ca_file)
     if settings.smtp_security == "tls":
@@ -134,48 +130,37 @@ def _connect(settings: Settings) -> smtplib.SMTP:
     return server
 
 
-TRIES = 4
-FIRST_PAUSE_S = 1.0
-FINAL = (InputError, RefusedAddressError, NoMailError)
-PASSING = (OSError, http.client.HTTPException, NotDeliveredError, UnicodeError)
+MAX_ATTEMPTS = 4
+FIRST_BACKOFF_S = 1.0
+PERMANENT = (InputError, RefusedAddressError, NoMailError)
+TRANSIENT = (OSError, http.client.HTTPException, NotDeliveredError, UnicodeError)
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Delivered:
-    """What became of one recipient."""
-
-    kind: str
-    to: str
-    ok: bool
-    answer: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Post:
+class ReportSender:
     settings: Settings
     run_id: str
     link: str | None = None
-    """Of the report, where it can be looked at."""
-    pause: Callable[[float], None] = time.sleep
-    tries: int = TRIES
+    """To the report, if it is served somewhere."""
+    sleep: Callable[[float], None] = time.sleep
+    max_attempts: int = MAX_ATTEMPTS
 
     def send(
-        self, report: Mapping[str, Any], recipients: Recipients, sent: Sequence[Mapping[str, Any]] = ()
-    ) -> list[dict[str, Any]]:
-        """To all who have not got it; `sent` is what an earlier try gave back."""
-        if recipients.when == "alarm" and report["outcome"] == QUIET:
+        self, report: NightReport, recipients: Recipients, earlier: Sequence[Delivery] = ()
+    ) -> list[Delivery]:
+        """To all who have not received it: `earlier` is what an interrupted attempt returned."""
+        if recipients.when == "alarm" and report.outcome == "quiet":
             return []
-        done = {(one["kind"], one["to"]): dict(one) for one in sent if one["ok"]}
+        done = {(delivery.kind, delivery.to): delivery for delivery in earlier if delivery.ok}
         return [
-            done.get((kind, shown)) or asdict(self._try(kind, shown, work))
-            for kind, shown, work in self._wanted(report, recipients)
+            done.get((kind, to)) or self._deliver(kind, to, send)
+            for kind, to, send in self._senders(report, recipients)
         ]
 
-    def _wanted(
-        self, report: Mapping[str, Any], recipients: Recipients
+    def _senders(
+        self, report: NightReport, recipients: Recipients
     ) -> list[tuple[str, str, Callable[[], str]]]:
         hooks, chats = _numbered(recipients.webhooks), _numbered(recipients.slack)
         return [
@@ -184,54 +169,55 @@ class Post:
             *(("email", to, self._mail(to, report)) for to in recipients.emails),
         ]
 
-    def _hook(self, shown: str, url: str, report: Mapping[str, Any]) -> Callable[[], str]:
-        def work() -> str:
+    def _hook(self, shown: str, url: str, report: NightReport) -> Callable[[], str]:
+        def send() -> str:
             secret = self.settings.webhook_secret
             if secret is None:
                 raise InputError("webhooks", "an address", "no ASAP_WEBHOOK_SECRET is set to sign with")
             id = f"{self.run_id}.{shown.partition(':')[0]}"
-            content = {"id": id, "event": "nightly", "link": self.link, "report": report}
+            payload = report.model_dump(mode="json")
+            content = {"id": id, "event": "nightly", "link": self.link, "report": payload}
             body = json.dumps(content, allow_nan=False).encode()
             signed = signed_headers(secret.get_secret_value().encode(), id, body)
             return post(url, body, signed, self.settings.webhook_private)
 
-        return work
+        return send
 
-    def _chat(self, url: str, report: Mapping[str, Any]) -> Callable[[], str]:
+    def _chat(self, url: str, report: NightReport) -> Callable[[], str]:
         return lambda: post(url, chat_message(report, self.link), {}, self.settings.webhook_private)
 
-    def _mail(self, to: str, report: Mapping[str, Any]) -> Callable[[], str]:
+    def _mail(self, to: str, report: NightReport) -> Callable[[], str]:
         return lambda: send_mail(self.settings, to, report, self.run_id)
 
-    def _try(self, kind: str, shown: str, work: Callable[[], str]) -> Delivered:
-        """Again with growing pauses, where that may help."""
-        for attempt in range(1, self.tries + 1):
+    def _deliver(self, kind: str, to: str, send: Callable[[], str]) -> Delivery:
+        """Retries transient errors with exponential backoff."""
+        for attempt in range(1, self.max_attempts + 1):
             try:
-                return Delivered(kind, shown, True, work(), time.time())
-            except (*FINAL, *PASSING) as error:
-                if attempt == self.tries or _is_final(error):
-                    return self._failed(kind, shown, error)
-                self.pause(FIRST_PAUSE_S * 2 ** (attempt - 1))
-        raise AssertionError("a delivery ends by its last try")
+                return Delivery(kind=kind, to=to, ok=True, answer=send(), at=time.time())
+            except (*PERMANENT, *TRANSIENT) as error:
+                if attempt == self.max_attempts or _is_permanent(error):
+                    return self._failed(kind, to, error)
+                self.sleep(FIRST_BACKOFF_S * 2 ** (attempt - 1))
+        raise AssertionError("a delivery ends with its last attempt")
 
-    def _failed(self, kind: str, shown: str, error: Exception) -> Delivered:
-        # An InputError repeats what was given: here an address.
+    def _failed(self, kind: str, to: str, error: Exception) -> Delivery:
+        # An InputError repeats the value, which here is an address.
         answer = error.allowed if isinstance(error, InputError) else str(error) or type(error).__name__
-        _log.warning("the report did not reach %s %s: %s", kind, shown, answer)
-        return Delivered(kind, shown, False, answer[:500], time.time())
+        _log.warning("could not deliver the report to %s %s: %s", kind, to, answer)
+        return Delivery(kind=kind, to=to, ok=False, answer=answer[:500], at=time.time())
 
 
-def _is_final(error: Exception) -> bool:
-    """A mail server's 5xx and a wrong certificate do not get better by waiting."""
+def _is_permanent(error: Exception) -> bool:
+    """A mail server's 5xx or a wrong certificate: a retry would fail again."""
     if isinstance(error, smtplib.SMTPResponseException):
         return error.smtp_code >= 500
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return all(code >= 500 for code, _ in error.recipients.values())
-    return isinstance(error, (*FINAL, ssl.SSLCertVerificationError, smtplib.SMTPNotSupportedError))
+    return isinstance(error, (*PERMANENT, ssl.SSLCertVerificationError, smtplib.SMTPNotSupportedError))
 
 
 def _numbered(urls: Sequence[str]) -> list[tuple[str, str]]:
-    """What may be told of each address, and the address."""
+    """What may be shown of each address, and the address: it may hold a token."""
     return [(f"{number}: {_host(url)}", url) for number, url in enumerate(urls, start=1)]
 
 

@@ -127,8 +127,8 @@ GRACE_S = 900.0
 """A night that starts so late is in time: a worker was restarted, or the machine was busy."""
 HORIZON_S = 40 * 86_400.0
 """Nights longer ago are not looked for."""
-MOST_TOLD = 10
-"""Missed nights that are kept, each with its reason."""
+MAX_REPORTED_SKIPS = 10
+"""Missed nights that are recorded, each with its reason."""
 JUST_BEFORE_S = 0.5
 NOBODY = "no worker could start it"
 
@@ -162,9 +162,11 @@ def plan(spec: ScheduleSpec, schedule_id: str, considered_until: float, now_s: f
     if wanted and spec.blackout_at(now_s):
         return Due([], start)  # it was planned before the blackout, and is missed until that is over
     final = _judge(spec, schedule_id, wanted[-1], now_s, is_busy) if wanted else None
-    word = f"missed: {NOBODY}" if final is None or final.skipped else "made good by the run of a later night"
+    word = f"missed: {NOBODY}" if final is None or final.skipped else "superseded by the run of a later night"
     told = [_skipped(spec, planned, word) for planned in due if not final or planned != final.at]
-    return Due(sorted([*told[-MOST_TOLD:], *([final] if final else [])], key=lambda one: one.at), until)
+    return Due(
+        sorted([*told[-MAX_REPORTED_SKIPS:], *([final] if final else [])], key=lambda one: one.at), until
+    )
 
 
 def _due(spec: ScheduleSpec, schedule_id: str, start: float, now_s: float) -> tuple[list[float], float]:
@@ -179,7 +181,7 @@ def _due(spec: ScheduleSpec, schedule_id: str, start: float, now_s: float) -> tu
 
 def _skipped(spec: ScheduleSpec, planned: float, word: str) -> Planned:
     blackout = spec.blackout_at(planned)
-    return Planned(planned, CRON, f"blackout: {blackout.told}" if blackout else word)
+    return Planned(planned, CRON, f"blackout: {blackout.description}" if blackout else word)
 
 
 def _judge(spec: ScheduleSpec, schedule_id: str, planned: float, now_s: float, is_busy: bool) -> Planned:

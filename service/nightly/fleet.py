@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
 from service.db.models import WAITING, labels, sessions
 from service.db.schedules import UNWATCHED, WorkloadRow, list_workloads
 from service.render.trends import spark_points
+from tools.nightly.result import OpenProposal
 
 SPARK_NIGHTS = 30
 LABEL = "workload"
-"""The label of sessions that a night began, with the workload's name."""
+"""The label of sessions that a night started, with the workload's name."""
 
 
 @dataclass(frozen=True)
 class FleetWorkload:
-    """One line of the fleet."""
+    """One row of the fleet."""
 
     name: str
     status: str
@@ -27,15 +27,14 @@ class FleetWorkload:
     num_devices: int | None
     step_time_s: float | None
     change_ratio: float | None
-    """Of the step time, where it changed."""
+    """Of the step time, if it changed."""
     wasted_device_hours_per_day: float
     lost_device_hours_per_day: float
     gained_device_hours_per_day: float
     spark: str
     """Points of an SVG polyline in a frame of 100 by 24; empty without nights."""
     spark_values: Sequence[float]
-    proposal: dict[str, Any] | None
-    """The plan that is proposed: summary, speedup, session_id, since, waits."""
+    proposal: OpenProposal | None
     waiting_session_id: str | None
     """A session that waits for an approval."""
     updated_at: float
@@ -52,17 +51,17 @@ class Fleet:
 
 def fleet_of(conn: sa.Connection, tenant: str) -> Fleet:
     waiting = waiting_sessions(conn, tenant)
-    lines = [_line(row, waiting.get(row.name)) for row in list_workloads(conn, tenant)]
+    lines = [_fleet_workload(row, waiting.get(row.name)) for row in list_workloads(conn, tenant)]
     return Fleet(
         workloads=lines,
-        wasted_device_hours_per_day=sum(one.wasted_device_hours_per_day for one in lines),
-        open_proposals=sum(one.proposal is not None for one in lines),
+        wasted_device_hours_per_day=sum(line.wasted_device_hours_per_day for line in lines),
+        open_proposals=sum(line.proposal is not None for line in lines),
         approvals_waiting=len(waiting),
     )
 
 
 def waiting_sessions(conn: sa.Connection, tenant: str) -> dict[str, str]:
-    """By workload, the newest session of it that waits for a person."""
+    """By workload, its newest session that waits for a person."""
     query = (
         sa.select(labels.c.value, sessions.c.id)
         .join(sessions, sessions.c.id == labels.c.session_id)
@@ -72,26 +71,24 @@ def waiting_sessions(conn: sa.Connection, tenant: str) -> dict[str, str]:
     return {row.value: row.id for row in conn.execute(query)}
 
 
-def _line(row: WorkloadRow, waiting: str | None) -> FleetWorkload:
-    said = row.outcome
-    values = (said["trend"]["figures"].get("step_time_s") or {"values": []})["values"][-SPARK_NIGHTS:]
-    head = next((one for one in said["findings"] if one["figure"] == "step_time_s"), None)
-    night = said["night"] or {}
+def _fleet_workload(row: WorkloadRow, waiting: str | None) -> FleetWorkload:
+    result = row.outcome
+    values = result.step_times_s[-SPARK_NIGHTS:]
     return FleetWorkload(
         name=row.name,
         status=row.status,
         reason=row.reason,
-        model=said["model"],
-        device=said["device"],
-        num_devices=said["num_devices"],
-        step_time_s=night.get("step_time_s"),
-        change_ratio=head["change_ratio"] if head else None,
+        model=result.model,
+        device=result.device,
+        num_devices=result.num_devices,
+        step_time_s=result.night.step_time_s if result.night else None,
+        change_ratio=result.headline.change_ratio if result.headline else None,
         wasted_device_hours_per_day=row.wasted_device_hours_per_day,
-        lost_device_hours_per_day=said["lost_device_hours_per_day"],
-        gained_device_hours_per_day=said["gained_device_hours_per_day"],
+        lost_device_hours_per_day=result.lost_device_hours_per_day,
+        gained_device_hours_per_day=result.gained_device_hours_per_day,
         spark=spark_points(values) if values else "",
         spark_values=values,
-        proposal=said["proposal"] if row.status != UNWATCHED else None,
+        proposal=result.proposal if row.status != UNWATCHED else None,
         waiting_session_id=waiting,
         updated_at=row.updated_at,
         run_id=row.run_id,

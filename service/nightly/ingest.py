@@ -7,20 +7,20 @@ import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
 from graph.request import parse_request
 from service.db.models import traces
 from service.db.traces import COMPLETE
-from service.nightly.config import Workload, scenario_of
+from service.nightly.config import Workload, load_scenario
 from service.traces import REFERENCE, Uploads
 from tools.errors import AsapError, InputError
 from tools.nightly.read import profile_time, read_metrics_night, read_profile_night
 
 SETTLED_S = 60.0
-MOST_FOUND = 100_000
+"""A profile written to more recently may still be incomplete."""
+MAX_MATCHES = 100_000
 
 
 @dataclass(frozen=True)
@@ -34,36 +34,36 @@ class Source:
 
 
 def find_sources(workload: Workload, base: Path, now_s: float | None = None) -> list[Source]:
-    """Of folders and files. Raises InputError where the pattern leads to nothing that can be read."""
+    """Folders and files, oldest first. Raises InputError if the pattern matches nothing that can be read."""
     field = "metrics" if workload.metrics else "traces"
-    pattern, read = str(getattr(workload, field)), _metrics if workload.metrics else _profile
-    found = glob.glob(pattern, root_dir=base, recursive=True)[:MOST_FOUND]
-    if not found:
-        raise InputError(field, pattern, "nothing is there; is the pattern right?")
-    known = [one for path in found if (one := read(base / path))]
-    if not known:
+    pattern, to_source = str(getattr(workload, field)), _metrics if workload.metrics else _profile
+    matches = glob.glob(pattern, root_dir=base, recursive=True)[:MAX_MATCHES]
+    if not matches:
+        raise InputError(field, pattern, "matches nothing; is the pattern right?")
+    sources = [source for path in matches if (source := to_source(base / path))]
+    if not sources:
         what = "no file" if workload.metrics else "no folder with *.json, *.json.gz, *.sqlite or *.xplane.pb"
-        raise InputError(field, pattern, f"{what} is among the {len(found)} that it matches")
-    return _settled(known, field, pattern, now_s)
+        raise InputError(field, pattern, f"{what} is among its {len(matches)} matches")
+    return _settled(sources, field, pattern, now_s)
 
 
 def find_uploads(conn: sa.Connection, tenant: str, workload: Workload, uploads: Uploads) -> list[Source]:
-    """Of the tenant's complete uploads whose name fits, in the order in which they were completed."""
+    """The tenant's complete uploads whose name matches, in the order in which they were completed."""
     query = sa.select(traces.c.id, traces.c.name, traces.c.completed_at).where(
         traces.c.tenant == tenant, traces.c.state == COMPLETE
     )
     rows = conn.execute(query.order_by(traces.c.completed_at, traces.c.id)).all()
     pattern = str(workload.uploads)
-    found = [row for row in rows if fnmatchcase(row.name, pattern)]
-    if not found:
-        raise InputError("uploads", pattern, f"fits the name of none of {len(rows)} complete uploads")
+    matches = [row for row in rows if fnmatchcase(row.name, pattern)]
+    if not matches:
+        raise InputError("uploads", pattern, f"matches the name of none of {len(rows)} complete uploads")
     return [
-        Source(uploads.folder(row.id), row.completed_at, reference=f"{REFERENCE}{row.id}") for row in found
+        Source(uploads.folder(row.id), row.completed_at, reference=f"{REFERENCE}{row.id}") for row in matches
     ]
 
 
 def _profile(path: Path) -> Source | None:
-    """None for what is no folder of profiles."""
+    """None if it is no folder of profiles."""
     if not path.is_dir():
         return None
     try:
@@ -79,35 +79,41 @@ def _metrics(path: Path) -> Source | None:
         return None
 
 
-def _settled(found: list[Source], field: str, pattern: str, now_s: float | None) -> list[Source]:
+def _settled(sources: list[Source], field: str, pattern: str, now_s: float | None) -> list[Source]:
     now_s = time.time() if now_s is None else now_s
-    settled = [one for one in found if now_s - one.at >= SETTLED_S]
+    settled = [source for source in sources if now_s - source.at >= SETTLED_S]
     if not settled:
-        raise InputError(field, pattern, f"was written to in the last {SETTLED_S:.0f} s; it may not be whole")
-    return sorted(settled, key=lambda one: (one.at, one.path))
+        raise InputError(
+            field, pattern, f"was written to in the last {SETTLED_S:.0f} s; it may be incomplete"
+        )
+    return sorted(settled, key=lambda source: (source.at, source.path))
 
 
-def check_workload(workload: Workload, base: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class WorkloadCheck:
     """The newest profile, or the reason why there is none."""
+
+    name: str
+    newest: str | None = None
+    step_time_s: float | None = None
+    reason: str | None = None
+
+
+def check_workload(workload: Workload, base: Path) -> WorkloadCheck:
     try:
-        described = scenario_of(workload, base)
+        described = load_scenario(workload, base)
         parse_request(described)
-        newest = find_newest(workload, base)
+        newest = _find_newest(workload, base)
         if workload.metrics:
             night = read_metrics_night(described, newest)
         else:
             night, _ = read_profile_night(described, newest)
     except AsapError as error:
-        return {"name": workload.name, "newest": None, "step_time_s": None, "reason": str(error)}
-    return {
-        "name": workload.name,
-        "newest": str(newest),
-        "step_time_s": night.step_time_s,
-        "reason": None,
-    }
+        return WorkloadCheck(workload.name, reason=str(error))
+    return WorkloadCheck(workload.name, str(newest), night.step_time_s)
 
 
-def find_newest(workload: Workload, base: Path) -> Path:
+def _find_newest(workload: Workload, base: Path) -> Path:
     if workload.uploads:
         raise InputError(
             "uploads", workload.uploads, "allowed in schedules of 'asap serve'; here give traces"

@@ -2,32 +2,47 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from graph.context import Context
+from graph.report import Decision, Report
 from graph.request import OPTIONS, parse_request
 from graph.session import Session
 from service import __version__
 from service.nightly.config import Budget
 from service.render.text import seconds
 from tools.errors import AsapError, InfeasibleError
+from tools.nightly.night import Described, StoredResult
+from tools.nightly.result import BestPlan, NightResult, OpenProposal, PlanSpeedup, SessionRecord
 from tools.recommend.optimize import best_plans, workload_of
 from tools.recommend.proposal import speedup
+from tools.recommend.report import MeasuredPlan, Proposal, Speedup
 from tools.recommend.words import short
 from tools.scenario import Plan, parse_scenario
 
-Data = dict[str, Any]
+MIN_NEWS_SPEEDUP = 1.01
+"""A best plan that changed, but gains less than this, is no news."""
+FAR_RATIO = 1.3
+"""A prediction of today's plan that is further from the measurement earns a warning."""
+
+
+class WaitingProposal(StoredResult):
+    """What a person is asked to approve."""
+
+    rank: int
+    plan: Plan
+    speedup: float | None = None
+    measured: MeasuredPlan | None = None
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a session: a report, a wait for a person, or a failure in plain words."""
+    """How a session ended: with a report, waiting for a person, or with a failure in plain words."""
 
-    report: Data | None = None
+    report: Report | None = None
     session_id: str | None = None
-    waiting_for: Data | None = None
+    waiting_for: list[WaitingProposal] | None = None
     failure: str | None = None
     is_busy: bool = False
     """It has not ended yet."""
@@ -36,199 +51,232 @@ class Answer:
     def is_open(self) -> bool:
         return self.is_busy or self.waiting_for is not None
 
+    @property
+    def trials(self) -> str | None:
+        """Why its trials ended, if it had any."""
+        stopping = self.report.stopping if self.report else None
+        return (stopping.says or None) if stopping else None
+
 
 class Reoptimizer(Protocol):
-    def run(self, workload: str, request: Data) -> Answer: ...
+    def run(self, workload: str, request: Described) -> Answer: ...
 
     def look(self, session_id: str) -> Answer | None:
-        """What became of a session of an earlier night; None where nobody knows it."""
+        """The state of a session of an earlier night; None if it is unknown."""
 
 
-class InProcess:
-    """Runs the agents here and now; nobody can be asked."""
+class LocalReoptimizer:
+    """Runs the agents in this process; nobody can be asked for an approval."""
 
     def __init__(self, context: Context, run_id: str, budget: Budget | None = None) -> None:
         limits = context.limits.within(budget.model_dump() if budget else None)
         self._context, self._run_id = replace(context, limits=limits), run_id
 
-    def run(self, workload: str, request: Data) -> Answer:
+    def run(self, workload: str, request: Described) -> Answer:
         try:
             parsed = parse_request(request)
             if parsed.mode == "tune" and self._context.trials:
                 self._context.trials.check(parsed.scenario, parsed.template)
-            # Trials are known by their session: each night measures anew.
+            # Trials are identified by their session: each night measures anew.
             outcome = Session(f"{self._run_id}.{workload}", self._context).run(parsed)
         except AsapError as error:
             return Answer(failure=str(error))
-        return Answer(report=outcome.report)
+        return Answer(report=Report.model_validate(outcome.report))
 
     def look(self, session_id: str) -> Answer | None:
-        """Sessions of this kind end with their night; those of a server are its own."""
+        """Local sessions end with their night; those of a server are its own."""
         return None
 
 
-def find_best(described: Data, previous: Mapping[str, Any] | None) -> Data:
-    """The plan the search puts first, and its speed-up; not searched again where nothing has changed."""
-    asked = _digest(described)
-    if previous and previous.get("asked") == asked:
-        return dict(previous)
+@dataclass(frozen=True)
+class PlanUpdate:
+    """What a night says about faster plans."""
+
+    best: BestPlan | None = None
+    asked: SessionRecord | None = None
+    """The last session."""
+    proposal: OpenProposal | None = None
+    reoptimized: SessionRecord | None = None
+    """Tonight's session."""
+
+
+def update_proposal(
+    reoptimizer: Reoptimizer,
+    name: str,
+    request: Described,
+    before: NightResult | None,
+    gain: float,
+    is_slower: bool,
+    at: float,
+) -> PlanUpdate:
+    """`before` is the last night's result; `gain` the speed-up that a session is worth."""
+    last_best = before.best if before else None
+    best = find_best(_search_input(request), last_best)
+    asked, proposal = _follow_up(reoptimizer, before, gain)
+    reason = reason_to_ask(best, last_best, asked, gain, is_slower)
+    tonight = None
+    if reason:
+        answer = reoptimizer.run(name, request)
+        tonight = asked = _record_session(answer, reason, best, at)
+        proposal = proposal_of(answer, asked, gain) or proposal
+    still_open = proposal if proposal and _is_still_open(proposal, best, request) else None
+    return PlanUpdate(best, asked, still_open, tonight)
+
+
+def find_best(described: Described, previous: BestPlan | None) -> BestPlan:
+    """The plan the search puts first, and its speed-up; not searched again if nothing has changed."""
+    digest = _digest(described)
+    if previous and previous.asked == digest:
+        return previous
     workload = workload_of(parse_scenario(described, need_plan=False))
     try:
         plan = best_plans(workload)[0][0]
     except InfeasibleError as error:
-        return {"asked": asked, "plan": None, "speedup": None, "today_s": None, "infeasible": str(error)}
+        return BestPlan(asked=digest, plan=None, speedup=None, infeasible=str(error))
     today = workload.today()
-    return {
-        "asked": asked,
-        "plan": plan.model_dump(mode="json"),
-        "speedup": speedup(workload, workload.predict([plan])[0], today).speedup,
-        "today_s": today[1].step_time_s if today else None,
-        "infeasible": None,
-    }
+    return BestPlan(
+        asked=digest,
+        plan=plan,
+        speedup=speedup(workload, workload.predict([plan])[0], today).speedup,
+        today_s=today.prediction.step_time_s if today else None,
+    )
 
 
-def _digest(described: Data) -> str:
+def _search_input(request: Described) -> Described:
+    """Without the session's options, and without the traces, which the search does not read."""
+    return {name: part for name, part in request.items() if name not in (*OPTIONS, "traces")}
+
+
+def _digest(described: Described) -> str:
     """Of all that the search depends on."""
     content = {name: part for name, part in described.items() if name not in ("traces", "notes", "id")}
     text = json.dumps([__version__, content], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-WORTH_SAYING = 1.01
-"""A best plan that changed, but gains less than this, is no news."""
-FAR_RATIO = 1.3
-KEPT = ("plan", "speedup", "speedup_low", "speedup_high", "changes", "rationale", "measured")
-NOTHING_PLANNED: Data = {"best": None, "asked": None, "proposal": None, "reoptimized": None}
-Before = Mapping[str, Any]
-"""What was said of the workload last night; empty on the first."""
+def _record_session(answer: Answer, reason: str, best: BestPlan, at: float) -> SessionRecord:
+    return SessionRecord(
+        reason=reason,
+        session_id=answer.session_id,
+        failure=answer.failure,
+        is_open=answer.is_open,
+        trials=answer.trials,
+        best=PlanSpeedup(plan=best.plan, speedup=best.speedup),
+        at=at,
+    )
 
 
-def replan(
-    again: Reoptimizer, name: str, request: Data, before: Before, gain: float, is_slower: bool, at: float
-) -> Data:
-    """`best`, `asked` (the last session), `proposal` (if one is open), `reoptimized` (tonight's session)."""
-    best = find_best(_described(request), before.get("best"))
-    asked, proposal = _follow_up(again, before, gain)
-    reason = reason_to_ask(best, before.get("best"), asked, gain, is_slower)
-    tonight = None
-    if reason:
-        answer = again.run(name, request)
-        tonight = asked = _asked(answer, reason, best, at)
-        proposal = proposal_of(answer, asked, gain) or proposal
-    still_open = _still_open(proposal, best, request.get("plan") or {})
-    return {"best": best, "asked": asked, "proposal": still_open, "reoptimized": tonight}
-
-
-def _described(request: Data) -> Data:
-    """Without how far the session may go, and without the traces, which the search does not read."""
-    return {name: part for name, part in request.items() if name not in (*OPTIONS, "traces")}
-
-
-def _asked(answer: Answer, reason: str, best: Data, at: float) -> Data:
-    return {
-        "reason": reason,
-        "session_id": answer.session_id,
-        "failure": answer.failure,
-        "is_open": answer.is_open,
-        "trials": _trials(answer),
-        "best": {"plan": best["plan"], "speedup": best["speedup"]},
-        "at": at,
-    }
-
-
-def _follow_up(again: Reoptimizer, before: Before, gain: float) -> tuple[Data | None, Data | None]:
+def _follow_up(
+    reoptimizer: Reoptimizer, before: NightResult | None, gain: float
+) -> tuple[SessionRecord | None, OpenProposal | None]:
     """The last session and its proposal as they are now: a person may have decided meanwhile."""
-    asked, proposal = before.get("asked"), before.get("proposal")
-    answer = again.look(asked["session_id"]) if asked and asked["session_id"] else None
+    if before is None:
+        return None, None
+    asked, proposal = before.asked, before.proposal
+    answer = reoptimizer.look(asked.session_id) if asked and asked.session_id else None
     if asked is None or answer is None:
         return asked, proposal
-    asked = {**asked, "failure": answer.failure, "is_open": answer.is_open, "trials": _trials(answer)}
+    state = {"failure": answer.failure, "is_open": answer.is_open, "trials": answer.trials}
+    asked = asked.model_copy(update=state)
     if answer.is_busy or answer.failure:
         return asked, proposal if answer.is_busy else None
     return asked, proposal_of(answer, asked, gain)
 
 
 def reason_to_ask(
-    best: Data, last_best: Before | None, asked: Before | None, gain: float, is_slower: bool
+    best: BestPlan,
+    last_best: BestPlan | None,
+    asked: SessionRecord | None,
+    gain: float,
+    is_slower: bool,
 ) -> str | None:
-    """Why a session is run tonight; None where there is nothing new to find out."""
-    if best["plan"] is None or (asked and asked["is_open"]):
+    """Why a session is run tonight; None if there is nothing new to find out."""
+    if best.plan is None or (asked and asked.is_open):
         return None
     if is_slower:
         return "the step got slower"
-    if asked and not asked["failure"] and asked["best"]["plan"] == best["plan"]:
+    if asked and not asked.failure and asked.best.plan == best.plan:
         return None
-    found = best["speedup"]
-    if found is None:
+    if best.speedup is None:
         return "no plan is known to run today"
-    if last_best and last_best.get("plan") not in (None, best["plan"]) and found >= WORTH_SAYING:
+    if last_best and last_best.plan not in (None, best.plan) and best.speedup >= MIN_NEWS_SPEEDUP:
         return "the best plan changed"
-    return f"the best plan is {found:.2f}x as fast by prediction" if found >= gain else None
+    return f"the best plan is {best.speedup:.2f}x as fast by prediction" if best.speedup >= gain else None
 
 
-def proposal_of(answer: Answer, asked: Before, gain: float) -> Data | None:
-    """What a night keeps of a session's proposal; one that waits for a person has its plan only.
+def proposal_of(answer: Answer, asked: SessionRecord, gain: float) -> OpenProposal | None:
+    """What a night keeps of a session's proposal.
 
-    Nothing where a person declined, or where it gains less than was asked for and may as well gain nothing.
+    None if a person rejected it, or if it gains less than `gain` and may as well gain nothing.
     """
-    report = answer.report or {}
-    chosen = _chosen((answer.waiting_for or report).get("proposals") or [], report.get("decisions") or [])
+    chosen = _chosen(answer)
     if chosen is None:
         return None
-    if answer.waiting_for and chosen["plan"] == asked["best"]["plan"]:
-        chosen = {**chosen, "speedup": asked["best"]["speedup"]}
-    kept = {name: chosen.get(name) for name in KEPT} | _measured(chosen)
-    if (kept["speedup"] or gain) < gain and (kept["speedup_low"] or 0.0) <= 1.0:
+    speed = _speedup(chosen, asked)
+    if (speed.speedup or gain) < gain and (speed.speedup_low or 0.0) <= 1.0:
         return None
-    return {
-        **kept,
-        "summary": short(Plan.model_validate(chosen["plan"])),
-        "verdict": report.get("verdict"),
-        "first_step": report.get("first_step"),
-        "since": asked["at"],
-        "reason": asked["reason"],
-        "session_id": answer.session_id,
-        "waits": answer.waiting_for is not None,
-    }
+    details = chosen if isinstance(chosen, Proposal) else None
+    report = answer.report
+    return OpenProposal(
+        plan=chosen.plan,
+        speedup=speed.speedup,
+        speedup_low=speed.speedup_low,
+        speedup_high=speed.speedup_high,
+        changes=details.changes if details else None,
+        rationale=details.rationale if details else None,
+        measured=chosen.measured,
+        summary=short(chosen.plan),
+        verdict=report.verdict if report else None,
+        first_step=report.first_step if report else None,
+        since=asked.at,
+        reason=asked.reason,
+        session_id=answer.session_id,
+        waits=answer.waiting_for is not None,
+    )
 
 
-def _chosen(proposals: list[Data], decisions: list[Data]) -> Data | None:
-    """The first one, or the one that a person approved."""
-    last: Data = decisions[-1] if decisions else {"action": None}
-    if not proposals or last["action"] == "reject":
+def _chosen(answer: Answer) -> Proposal | WaitingProposal | None:
+    """The first one, or the one that a person approved; None if a person rejected them."""
+    report = answer.report
+    proposals = answer.waiting_for or (report.proposals if report else [])
+    decisions: list[Decision] = report.decisions if report else []
+    last = decisions[-1] if decisions else None
+    if not proposals or (last and last.action == "reject"):
         return None
-    rank = int(last["proposal"]) if last["action"] == "approve" else 1
+    rank = last.proposal if last and last.action == "approve" else 1
     return proposals[min(rank, len(proposals)) - 1]
 
 
-def _trials(answer: Answer) -> str | None:
-    """Why its trials ended, where it had any."""
-    says = ((answer.report or {}).get("stopping") or {}).get("says")
-    return str(says) if says else None
+def _speedup(chosen: Proposal | WaitingProposal, asked: SessionRecord) -> Speedup:
+    """A measurement replaces the prediction; a proposal that waits has the search's own."""
+    measured = chosen.measured
+    if measured is not None and measured.speedup is not None:
+        return Speedup(
+            speedup=measured.speedup,
+            speedup_low=measured.speedup_low,
+            speedup_high=measured.speedup_high,
+        )
+    if isinstance(chosen, Proposal):
+        return chosen
+    is_best = chosen.plan == asked.best.plan
+    return Speedup(speedup=asked.best.speedup if is_best else chosen.speedup)
 
 
-def _measured(proposal: Data) -> Data:
-    """What a trial measured stands in place of the prediction."""
-    measured = proposal.get("measured")
-    if not isinstance(measured, Mapping) or measured.get("speedup") is None:
-        return {}
-    return {name: measured.get(name) for name in ("speedup", "speedup_low", "speedup_high")}
-
-
-def doubt(best: Data | None, step_time_s: float) -> list[str]:
-    """Said where the prediction of today's plan is far from what was measured."""
-    predicted_s = (best or {}).get("today_s")
+def prediction_warnings(best: BestPlan | None, step_time_s: float) -> list[str]:
+    """If the prediction of today's plan is far from what was measured."""
+    predicted_s = best.today_s if best else None
     if not predicted_s or 1 / FAR_RATIO <= predicted_s / step_time_s <= FAR_RATIO:
         return []
-    told = f"today's plan takes {seconds(step_time_s)}, and is predicted to take {seconds(predicted_s)}"
-    return [f"{told}: predicted gains are less certain than they say"]
+    times = f"today's plan takes {seconds(step_time_s)}, and is predicted to take {seconds(predicted_s)}"
+    return [f"{times}: predicted gains are less certain than they say"]
 
 
-def _still_open(proposal: Data | None, best: Data, today: Data) -> Data | None:
-    """A proposal is over when its plan runs, or when nothing is gained by any plan any more."""
-    if proposal is None or best["plan"] is None:
-        return None
-    is_taken = all(today.get(name) == value for name, value in proposal["plan"].items())
-    if is_taken or (best["speedup"] is not None and best["speedup"] <= 1.0):
-        return None
-    return proposal
+def _is_still_open(proposal: OpenProposal, best: BestPlan, request: Described) -> bool:
+    """A proposal is over when its plan runs, or when no plan gains anything any more."""
+    if best.plan is None:
+        return False
+    today = request.get("plan") or {}
+    runs_already = all(
+        today.get(name) == value for name, value in proposal.plan.model_dump(mode="json").items()
+    )
+    return not runs_already and (best.speedup is None or best.speedup > 1.0)

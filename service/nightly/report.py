@@ -2,81 +2,77 @@
 
 import base64
 import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
-from service.render import terms as words
-from service.render.html import make_environment as make_environment_html
-from service.render.html import stylesheet as base_stylesheet
-from service.render.markdown import collapse_blank_lines, make_environment
+from service.render import html, markdown
+from service.render import nightly as words
 from service.render.trends import HEIGHT, LEFT, RIGHT, TOP, WIDTH, plots_of, spark_points
 from tools.errors import InputError
+from tools.nightly.result import NightReport, NightResult
 
-Data = Mapping[str, Any]
-
-
-def markdown_overview(report: Data) -> str:
-    """What came from elsewhere cannot become a heading, a link, a table or HTML."""
-    return _page("overview.md.jinja", report=report)
-
-
-def markdown_workload(report: Data, said: Data) -> str:
-    return _page("workload.md.jinja", report=report, said=said)
-
-
-def _page(template: str, **content: object) -> str:
-    return collapse_blank_lines(_environment().get_template(template).render(words=words, **content))
-
-
-@cache
-def _environment() -> Environment:
-    return make_environment(PackageLoader("service.render"))
-
-
+INDEX = "index.html"
+PAGES = "workloads"
+SHAPE = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP}
 Links = Callable[[str], str | None]
 """From the name of a workload to its page."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def page_name(workload: str) -> str:
-    """A file's name; names of workloads are checked, those of old records may be anything."""
-    return _UNSAFE.sub("_", workload).lstrip(".") or "_"
+def markdown_overview(report: NightReport) -> str:
+    """Text from elsewhere cannot become a heading, a link, a table or HTML."""
+    return _render_markdown("overview.md.jinja", report=report)
 
 
-def html_overview(report: Data, links: Links = lambda _: None) -> str:
-    return _page_html("overview.html.jinja", report=report, links=links)
+def markdown_workload(result: NightResult, at: float) -> str:
+    return _render_markdown("workload.md.jinja", result=result, at=at)
 
 
-def html_workload(report: Data, said: Data, overview: str | None = None) -> str:
-    return _page_html(
-        "workload.html.jinja", report=report, said=said, plots=plots_of(said), overview=overview
+def _render_markdown(template: str, **content: object) -> str:
+    return markdown.collapse_blank_lines(_markdown_environment().get_template(template).render(words=words, **content))
+
+
+@cache
+def _markdown_environment() -> Environment:
+    return markdown.make_environment(PackageLoader("service.render"))
+
+
+def html_overview(report: NightReport, links: Links = lambda _: None) -> str:
+    return _render_html("overview.html.jinja", report=report, links=links)
+
+
+def html_workload(result: NightResult, at: float, title: str, overview: str | None = None) -> str:
+    """`title` and `overview` are the name and the address of the page that lists all workloads."""
+    plots = plots_of(result)
+    return _render_html(
+        "workload.html.jinja", result=result, at=at, title=title, plots=plots, overview=overview
     )
 
 
-def _page_html(template: str, **content: object) -> str:
-    shape = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP}
-    return (
-        _environment_html()
-        .get_template(template)
-        .render(
-            words=words, shape=shape, style=Markup(stylesheet()), policy=content_security_policy(), **content
-        )
-    )
+def _render_html(template: str, **content: object) -> str:
+    style, policy = Markup(stylesheet()), content_security_policy()
+    page = _html_environment().get_template(template)
+    return page.render(words=words, shape=SHAPE, style=style, policy=policy, **content)
+
+
+@cache
+def _html_environment() -> Environment:
+    environment = html.make_environment(PackageLoader("service.render"))
+    environment.filters |= {"spark": spark_points, "class": page_name}
+    return environment
 
 
 @cache
 def stylesheet() -> str:
     own = files("service.render").joinpath("templates/nightly.css").read_text("utf-8").strip()
-    return f"{base_stylesheet()}\n{own}"
+    return f"{html.stylesheet()}\n{own}"
 
 
 def content_security_policy() -> str:
@@ -85,19 +81,13 @@ def content_security_policy() -> str:
     return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-@cache
-def _environment_html() -> Environment:
-    environment = make_environment_html(PackageLoader("service.render"))
-    environment.filters |= {"spark": spark_points, "class": page_name}
-    return environment
+def page_name(workload: str) -> str:
+    """A file's name; names of workloads are checked, those of old records may be anything."""
+    return _UNSAFE.sub("_", workload).lstrip(".") or "_"
 
 
-INDEX = "index.html"
-PAGES = "workloads"
-
-
-def write_report(report: Mapping[str, Any], folder: Path) -> Path:
-    """Leaves other files of the folder alone; gives the page to open, which is written last."""
+def write_report(report: NightReport, folder: Path) -> Path:
+    """Leaves other files of the folder alone; returns the page to open, which is written last."""
     try:
         (folder / PAGES).mkdir(parents=True, exist_ok=True)
         for name, text in _documents(report).items():
@@ -107,19 +97,19 @@ def write_report(report: Mapping[str, Any], folder: Path) -> Path:
     return folder / INDEX
 
 
-def _documents(report: Mapping[str, Any]) -> dict[str, str]:
+def _documents(report: NightReport) -> dict[str, str]:
     documents = {
         "report.md": markdown_overview(report),
-        "report.json": json.dumps(report, allow_nan=False) + "\n",
+        "report.json": report.model_dump_json() + "\n",
     }
-    for said in report["workloads"]:
-        name = page_name(said["name"])
-        documents[f"{PAGES}/{name}.html"] = html_workload(report, said, f"../{INDEX}")
-        documents[f"{PAGES}/{name}.md"] = markdown_workload(report, said)
+    for result in report.workloads:
+        page = f"{PAGES}/{page_name(result.name)}"
+        documents[f"{page}.html"] = html_workload(result, report.at, report.title, f"../{INDEX}")
+        documents[f"{page}.md"] = markdown_workload(result, report.at)
     return {**documents, INDEX: html_overview(report, lambda name: f"{PAGES}/{page_name(name)}.html")}
 
 
 def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOS
 
+from graph.report import Report
 from graph.request import parse_request
 from service.db.engine import Database, insist, is_outage
 from service.db.models import BUSY, COMPLETED, WAITING, SessionRow, sessions
@@ -17,16 +17,18 @@ from service.db.schedules import FAILED, RunRow, claim_run, get_schedule, next_d
 from service.db.sessions import NewSession, create_session, get_session
 from service.errors import FencedError, NotFoundError
 from service.nightly.config import Policy, parse
-from service.nightly.deliver import Post
+from service.nightly.deliver import ReportSender
 from service.nightly.dispatch import QUEUE, WORKFLOW, NightQueue, tick
-from service.nightly.reoptimize import Answer, Data
-from service.nightly.review import Desk, InterruptedNightError, run_night
+from service.nightly.reoptimize import Answer, WaitingProposal
+from service.nightly.review import InterruptedNightError, NightContext, run_night
 from service.nightly.schedule import ScheduleSpec
 from service.settings import Settings
 from service.traces import Uploads
 from service.worker.jobs import Lease, Loop, Queue
 from service.worker.run_session import Shop
 from tools.errors import AsapError
+from tools.nightly.night import Described
+from tools.nightly.result import NightReport
 from tools.scenario import parse_scenario
 
 POLL_S = 0.5
@@ -35,7 +37,7 @@ PATIENCE_S = 300.0
 
 
 @dataclass(frozen=True)
-class ThroughQueue:
+class QueuedReoptimizer:
     database: Database
     queue: Queue
     tenant: str
@@ -47,7 +49,7 @@ class ThroughQueue:
     check: Callable[[], None]
     """Raises where the night must be handed back."""
 
-    def run(self, workload: str, request: Data) -> Answer:
+    def run(self, workload: str, request: Described) -> Answer:
         """The same session again where a night is repeated, even if a newer profile is there by then."""
         row = self._find(workload)
         if row is None:
@@ -82,12 +84,12 @@ class ThroughQueue:
             except NotFoundError:
                 return None
 
-    def _new(self, workload: str, request: Data) -> NewSession:
+    def _new(self, workload: str, request: Described) -> NewSession:
         parsed = parse_request(request, self.tenant or None)
         scenario = parse_scenario(parsed.scenario, need_plan=False)
         budget = self.policy.budget
         return NewSession(
-            request=request,
+            request=dict(request),
             tenant=self.tenant,
             owner=self.owner,
             mode=parsed.mode,
@@ -111,9 +113,11 @@ class ThroughQueue:
 
     def _answer(self, row: SessionRow) -> Answer:
         if row.state == COMPLETED:
-            return Answer(report=row.report, session_id=row.id)
+            return Answer(report=Report.model_validate(row.report), session_id=row.id)
         if row.state == WAITING:
-            return Answer(waiting_for=row.waiting_for, session_id=row.id)
+            proposals = (row.waiting_for or {}).get("proposals") or []
+            waiting_for = [WaitingProposal.model_validate(proposal) for proposal in proposals]
+            return Answer(waiting_for=waiting_for, session_id=row.id)
         if row.state in BUSY:
             return Answer(session_id=row.id, is_busy=True)
         message = (row.error or {}).get("message") or f"session {row.id} was {row.state}"
@@ -190,22 +194,22 @@ def _run(shop: NightShop, row: RunRow) -> None:
     spec = parse(ScheduleSpec, row.definition or {})
     report = row.report or _report(shop, row, spec)
     if row.report is None:
-        insist(shop.database, lambda conn: set_run(conn, row, report=report, outcome=report["outcome"]))
+        insist(shop.database, lambda conn: set_run(conn, row, report=report, outcome=report.outcome))
     shop.check()
-    told = _post(shop, row).send(report, spec.recipients, row.deliveries or ())
-    undelivered = [one for one in told if not one["ok"]]
-    reason = f"not told: {undelivered[0]['to']} ({undelivered[0]['answer']})" if undelivered else None
+    told = _sender(shop, row).send(report, spec.recipients, row.deliveries or ())
+    undelivered = [one for one in told if not one.ok]
+    reason = f"not delivered to {undelivered[0].to} ({undelivered[0].answer})" if undelivered else None
     ended = {"state": COMPLETED, "deliveries": told, "reason": reason}
     insist(shop.database, lambda conn: set_run(conn, row, **ended))
 
 
-def _report(shop: NightShop, row: RunRow, spec: ScheduleSpec) -> dict[str, Any]:
+def _report(shop: NightShop, row: RunRow, spec: ScheduleSpec) -> NightReport:
     with shop.database.read() as conn:
         try:
             schedule = get_schedule(conn, row.tenant, row.schedule_id)
         except NotFoundError:
             raise FencedError(f"the schedule of run {row.id} was removed") from None
-    again = ThroughQueue(
+    again = QueuedReoptimizer(
         shop.database,
         shop.sessions,
         row.tenant,
@@ -216,14 +220,14 @@ def _report(shop: NightShop, row: RunRow, spec: ScheduleSpec) -> dict[str, Any]:
         shop.settings.session_s,
         shop.check,
     )
-    desk = Desk(shop.database, row.tenant, Path("/"), shop.uploads, again, row.id)
-    return run_night(desk, spec, schedule.name, row.planned_at, lambda _: shop.check())
+    context = NightContext(shop.database, row.tenant, Path("/"), shop.uploads, again, row.id)
+    return run_night(context, spec, schedule.name, row.planned_at, lambda _: shop.check())
 
 
-def _post(shop: NightShop, row: RunRow) -> Post:
+def _sender(shop: NightShop, row: RunRow) -> ReportSender:
     base = shop.settings.public_url
     link = f"{base.rstrip('/')}/v1/schedules/{row.schedule_id}/runs/{row.id}/report" if base else None
-    return Post(shop.settings, row.id, link)
+    return ReportSender(shop.settings, row.id, link)
 
 
 TICK_S = 5.0

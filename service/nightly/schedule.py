@@ -1,10 +1,10 @@
 """A schedule's definition: cron expression, time zone, blackouts, workloads. Imports no database."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from graph.request import OPTIONS, parse_request
 from service.nightly.config import NAME, Policy, Strict, Workload, check_modes, parse
 from tools.errors import InputError
+from tools.nightly.night import Described
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -22,12 +23,12 @@ ALIASES = {
     "@monthly": "0 0 1 * *",
 }
 FIELDS = "five fields: minute, hour, day of the month, month, day of the week; for instance '30 5 * * *'"
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
 class Cron:
-    """Made by `parse_cron`, which has checked both."""
+    """Made by `parse_cron`, which checks both fields."""
 
     expression: str
     zone: str
@@ -37,11 +38,11 @@ class Cron:
         return ZoneInfo(self.zone)
 
     def times(self, after_s: float) -> Iterator[float]:
-        """The planned times after this moment, in order; the same ones from wherever one begins."""
+        """The planned times after this moment, in order; the same from any starting point."""
         last = after_s
         for moment in self._simulated(after_s):
             planned = moment.timestamp()
-            # From inside the hour that comes twice, cron's own rule leads back into its first half.
+            # Inside the hour that a change of clocks repeats, CronSim may go back to its first half.
             if planned > last:
                 last = planned
                 yield planned
@@ -57,24 +58,24 @@ class Cron:
             yield planned
 
     def next_after(self, moment_s: float) -> float | None:
-        """None where no such day ever comes."""
+        """None if no such day ever comes."""
         return next(self.times(moment_s), None)
 
 
 def parse_cron(expression: str, zone: str) -> Cron:
     """Raises InputError that names the field."""
-    words = ALIASES.get(expression, expression).split()
-    if len(expression) > MOST_CHARACTERS or len(words) != 5:
+    fields = ALIASES.get(expression, expression).split()
+    if len(expression) > MAX_CHARACTERS or len(fields) != 5:
         raise InputError("cron", expression, f"must have {FIELDS}")
     check_zone(zone)
     try:
-        found = Cron(expression, zone)
-        never = found.next_after(0.0) is None
+        cron = Cron(expression, zone)
+        never = cron.next_after(0.0) is None
     except CronSimError as error:
         raise InputError("cron", expression, f"{error}; must have {FIELDS}") from None
     if never:
         raise InputError("cron", expression, "that day never comes")
-    return found
+    return cron
 
 
 def check_zone(name: str) -> ZoneInfo:
@@ -88,11 +89,11 @@ def check_zone(name: str) -> ZoneInfo:
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 CLOCK = r"^([01]\d|2[0-3]):[0-5]\d$"
-MOST_BLACKOUTS = 100
+MAX_BLACKOUTS = 100
 
 
 class Blackout(Strict):
-    """A time in which nothing is started: from one moment to another, or every week from hour to hour."""
+    """A time in which no run starts: from one moment to another, or every week from hour to hour."""
 
     start: datetime | None = Field(
         None, description="local time of the schedule's zone unless it has its own"
@@ -104,7 +105,7 @@ class Blackout(Strict):
     reason: str | None = Field(None, max_length=200)
 
     @model_validator(mode="after")
-    def _one_way(self) -> "Blackout":
+    def _either_once_or_weekly(self) -> "Blackout":
         once, weekly = (self.start, self.end), (self.from_time, self.to_time)
         if not (all(once) and not any(weekly)) and not (all(weekly) and not any(once)):
             raise ValueError("give start and end, or from and to")
@@ -116,13 +117,14 @@ class Blackout(Strict):
         local = datetime.fromtimestamp(moment_s, UTC).astimezone(check_zone(zone))
         if self.start and self.end:
             start, end = (
-                one if one.tzinfo else one.replace(tzinfo=local.tzinfo) for one in (self.start, self.end)
+                bound if bound.tzinfo else bound.replace(tzinfo=local.tzinfo)
+                for bound in (self.start, self.end)
             )
             return start.timestamp() <= moment_s < end.timestamp()
         return self._covers_weekly(local)
 
     def _covers_weekly(self, local: datetime) -> bool:
-        start, end = (time.fromisoformat(str(one)) for one in (self.from_time, self.to_time))
+        start, end = (time.fromisoformat(str(bound)) for bound in (self.from_time, self.to_time))
         clock = local.time()
         if start < end:
             return start <= clock < end and self._on(local)
@@ -132,7 +134,7 @@ class Blackout(Strict):
         return not self.days or DAYS[local.weekday()] in self.days
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         if self.start and self.end:
             when = f"{self.start:%Y-%m-%d %H:%M} to {self.end:%Y-%m-%d %H:%M}"
         else:
@@ -155,42 +157,42 @@ class ScheduleSpec(Policy):
     )
     zone: str = Field("UTC", max_length=64, examples=["Europe/Berlin"])
     missed: Literal["once", "skip"] = Field(
-        "once", description="a night that no worker was there for: caught up once, or left out"
+        "once", description="a night for which no worker was available: caught up once, or skipped"
     )
     overlap: Literal["skip", "wait"] = Field(
-        "skip", description="a night whose predecessor still runs: left out, or run after it"
+        "skip", description="a night whose predecessor still runs: skipped, or run after it"
     )
-    blackouts: list[Blackout] = Field([], max_length=MOST_BLACKOUTS)
+    blackouts: list[Blackout] = Field([], max_length=MAX_BLACKOUTS)
     jitter_s: float = Field(
-        0.0, ge=0, le=6 * 3600, description="start up to so much later, by the night, to spread the load"
+        0.0, ge=0, le=6 * 3600, description="delay each start by up to this many seconds, to spread the load"
     )
 
     @field_validator("cron", mode="before")
     @classmethod
-    def _squeezed(cls, given: object) -> object:
-        return " ".join(given.split()) if isinstance(given, str) else given
+    def _single_spaces(cls, value: object) -> object:
+        return " ".join(value.split()) if isinstance(value, str) else value
 
     @property
     def clock(self) -> Cron:
         return parse_cron(self.cron, self.zone)
 
     def blackout_at(self, moment_s: float) -> Blackout | None:
-        return next((one for one in self.blackouts if one.covers(moment_s, self.zone)), None)
+        return next((blackout for blackout in self.blackouts if blackout.covers(moment_s, self.zone)), None)
 
 
-def parse_schedule(given: Mapping[str, Any], *, may_tune: bool) -> ScheduleSpec:
-    """Raises InputError for the first thing that is wrong, in a workload's scenario too."""
-    spec = parse(ScheduleSpec, given)
+def parse_schedule(definition: Described, *, may_tune: bool) -> ScheduleSpec:
+    """Raises InputError for the first fault, in a workload's scenario too."""
+    spec = parse(ScheduleSpec, definition)
     check_schedule(spec, may_tune=may_tune)
     return spec
 
 
 def check_schedule(spec: ScheduleSpec, *, may_tune: bool) -> None:
-    """What the shape alone does not tell."""
+    """What the types alone do not check."""
     parse_cron(spec.cron, spec.zone)
     check_modes(spec, may_tune=may_tune, may_wait=True)
-    for place, workload in enumerate(spec.workloads):
-        _check_workload(spec, workload, f"workloads[{place}]")
+    for index, workload in enumerate(spec.workloads):
+        _check_workload(spec, workload, f"workloads[{index}]")
 
 
 def _check_workload(spec: ScheduleSpec, workload: Workload, field: str) -> None:
@@ -203,10 +205,10 @@ def _check_workload(spec: ScheduleSpec, workload: Workload, field: str) -> None:
     try:
         parse_request(spec.request(workload.scenario))
     except InputError as error:
-        raise placed(error, field) from None
+        raise qualify_field(error, field) from None
 
 
-def placed(error: InputError, workload: str) -> InputError:
+def qualify_field(error: InputError, workload: str) -> InputError:
     """Options of sessions are the schedule's own; all else is the workload's."""
-    place = "" if error.field.partition(".")[0] in OPTIONS else f"{workload}.scenario."
-    return InputError(f"{place}{error.field}", error.given, error.allowed)
+    prefix = "" if error.field.partition(".")[0] in OPTIONS else f"{workload}.scenario."
+    return InputError(f"{prefix}{error.field}", error.given, error.allowed)

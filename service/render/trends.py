@@ -3,33 +3,32 @@ the environment changed.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
-from service.render.terms import amount, day, moved, term
+from service.render.nightly import amount, day, span, term
 from tools.cost.memory import GIB
+from tools.nightly.findings import MEMORY, MFU, SPREAD, STEP_TIME
+from tools.nightly.result import FigureTrend, NightResult
 
-Data = Mapping[str, Any]
 WIDTH, HEIGHT = 720.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 12.0, 12.0, 24.0
 TICKS = 6
-MOST_DATES = 6
-MOST_TERMS = 6
+MAX_DATES = 6
+MAX_TERMS = 6
 TITLES = {
-    "step_time_s": "Step time",
-    "mfu": "Model FLOPs utilization",
-    "peak_memory_bytes": "Peak memory of the fullest device",
-    "rank_spread_ratio": "Slowest rank beyond the middle one",
+    STEP_TIME: "Step time",
+    MFU: "Model FLOPs utilization",
+    MEMORY: "Peak memory of the fullest device",
+    SPREAD: "Slowest rank beyond the median rank",
 }
-
-UNITS = {"mfu": (0.01, "%"), "rank_spread_ratio": (0.01, "%"), "peak_memory_bytes": (GIB, " GiB")}
+UNITS = {MFU: (0.01, "%"), SPREAD: (0.01, "%"), MEMORY: (GIB, " GiB")}
 
 
 @dataclass(frozen=True)
 class Tick:
-    place: float
+    position: float
     text: str
 
 
@@ -46,26 +45,26 @@ class Line:
     key: str
     name: str
     points: str
-    """As SVG writes them."""
+    """In SVG's notation."""
 
 
 @dataclass(frozen=True)
 class Plot:
     id: str
     title: str
-    says: str
-    """The plot in words, for those who do not see it."""
+    description: str
+    """The plot in words, for screen readers."""
     dots: Sequence[Dot]
     lines: Sequence[Line]
     values: Sequence[Tick]
     dates: Sequence[Tick]
     marks: Sequence[Tick]
-    """Nights on which the surroundings changed."""
+    """Nights on which the environment changed."""
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """From figures to places."""
+    """From figures to coordinates."""
 
     count: int
     low: float
@@ -82,63 +81,70 @@ class _Frame:
         return " ".join(f"{self.x(night)},{self.y(value)}" for night, value in points)
 
 
-def plots_of(said: Data) -> list[Plot]:
-    trend = said["trend"]
-    drawn = [_plot(name, one, said) for name, one in trend["figures"].items() if len(one["values"]) > 1]
-    return [*drawn[:1], *([_terms(said)] if _has_terms(trend) else []), *drawn[1:]]
+def plots_of(result: NightResult) -> list[Plot]:
+    """The step time first, then its parts."""
+    trend = result.trend
+    plots = [_plot(name, figure, result) for name, figure in trend.figures.items() if len(figure.values) > 1]
+    terms = [_terms_plot(result)] if len(trend.at) > 1 and trend.terms_s else []
+    return [*plots[:1], *terms, *plots[1:]]
 
 
 def spark_points(values: Sequence[float], width: float = 100.0, height: float = 24.0) -> str:
-    """A line without axes; a single night is a level one."""
+    """A line without axes; a single night is one point at the bottom."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     span = (high - low) or 1.0
     steps = max(len(values) - 1, 1)
     return " ".join(
-        f"{width * place / steps:.1f},{height - 1 - (height - 2) * (value - low) / span:.1f}"
-        for place, value in enumerate(values)
+        f"{width * position / steps:.1f},{height - 1 - (height - 2) * (value - low) / span:.1f}"
+        for position, value in enumerate(values)
     )
 
 
-def _plot(name: str, one: Data, said: Data) -> Plot:
-    at = said["trend"]["at"]
-    nights, values, levels = one["nights"], one["values"], one["levels"]
-    frame = _frame(len(at), [*values, *levels])
-    points = list(zip(nights, values, strict=True))
+def _plot(name: str, trend: FigureTrend, result: NightResult) -> Plot:
+    at, nights, values = result.trend.at, trend.nights, trend.values
+    frame = _frame(len(at), [*values, *trend.levels])
     dots = [
         Dot(frame.x(night), frame.y(value), f"{day(at[night])}: {amount(name, value)}", night == nights[-1])
-        for night, value in points
+        for night, value in zip(nights, values, strict=True)
     ]
-    says = f"{TITLES[name]} of {len(values)} nights, from {moved(name, values[0], values[-1])}"
-    lines = _levels(list(zip(nights, levels, strict=False)), frame)
-    ticks = _ticks(name, frame)
-    return Plot(name, TITLES[name], says, dots, lines, ticks, _dates(at, frame), _marks(said, frame))
+    return Plot(
+        id=name,
+        title=TITLES[name],
+        description=f"{TITLES[name]} of {len(values)} nights, from {span(name, values[0], values[-1])}",
+        dots=dots,
+        lines=_levels(list(zip(nights, trend.levels, strict=False)), frame),
+        values=_ticks(name, frame),
+        dates=_dates(at, frame),
+        marks=_marks(result, frame),
+    )
 
 
 def _levels(points: Sequence[tuple[int, float]], frame: _Frame) -> list[Line]:
     """A line for each level: between two there is a step, not a slope."""
-    stretches = [list(some) for _, some in groupby(points, key=lambda point: point[1])]
-    return [Line("level", "level", frame.line(some)) for some in stretches]
+    stretches = [list(stretch) for _, stretch in groupby(points, key=lambda point: point[1])]
+    return [Line("level", "level", frame.line(stretch)) for stretch in stretches]
 
 
-def _has_terms(trend: Data) -> bool:
-    return len(trend["at"]) > 1 and bool(trend["terms_s"])
-
-
-def _terms(said: Data) -> Plot:
+def _terms_plot(result: NightResult) -> Plot:
     """The largest parts of the step, each a line."""
-    trend = said["trend"]
-    known = {
+    at = result.trend.at
+    points = {
         name: [(night, value) for night, value in enumerate(values) if value is not None]
-        for name, values in trend["terms_s"].items()
+        for name, values in result.trend.terms_s.items()
     }
-    largest = sorted(known, key=lambda name: -max((value for _, value in known[name]), default=0.0))[
-        :MOST_TERMS
-    ]
-    frame = _frame(len(trend["at"]), [0.0, *(value for name in largest for _, value in known[name])])
-    lines = [Line(name, term(name), frame.line(known[name])) for name in largest]
-    says = "Parts of the step: " + ", ".join(term(name) for name in largest)
-    ticks, dates = _ticks("step_time_s", frame), _dates(trend["at"], frame)
-    return Plot("terms", "Parts of the step", says, [], lines, ticks, dates, _marks(said, frame))
+    peaks = {name: max((value for _, value in line), default=0.0) for name, line in points.items()}
+    largest = sorted(points, key=lambda name: -peaks[name])[:MAX_TERMS]
+    frame = _frame(len(at), [0.0, *(value for name in largest for _, value in points[name])])
+    return Plot(
+        id="terms",
+        title="Parts of the step",
+        description="Parts of the step: " + ", ".join(term(name) for name in largest),
+        dots=[],
+        lines=[Line(name, term(name), frame.line(points[name])) for name in largest],
+        values=_ticks(STEP_TIME, frame),
+        dates=_dates(at, frame),
+        marks=_marks(result, frame),
+    )
 
 
 def _frame(count: int, values: Sequence[float]) -> _Frame:
@@ -149,34 +155,33 @@ def _frame(count: int, values: Sequence[float]) -> _Frame:
 
 
 def _ticks(name: str, frame: _Frame) -> list[Tick]:
-    """In the unit that people read, with as many digits as tell one from the next."""
+    """In the unit that people read, with as many digits as distinguish one from the next."""
     unit, sign = UNITS.get(name) or ((1.0, " s") if frame.high >= 1.0 else (1e-3, " ms"))
     values = _steps(frame, unit)
-    apart = (values[1] - values[0]) / unit
-    digits = max(0, -math.floor(math.log10(apart) + 1e-9))
+    distance = (values[1] - values[0]) / unit
+    digits = max(0, -math.floor(math.log10(distance) + 1e-9))
     return [Tick(frame.y(value), f"{value / unit:.{digits}f}{sign}") for value in values]
 
 
 def _steps(frame: _Frame, unit: float = 1.0) -> list[float]:
-    """Round values in the unit that people read, two at least, at most one more than TICKS."""
+    """Round values in the unit that people read, at least two, at most one more than TICKS."""
     low, high = frame.low / unit, frame.high / unit
     power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
     step = next(power * by for by in (1, 2, 5, 10) if power * by * TICKS >= high - low)
-    return [unit * step * place for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [unit * step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _dates(at: Sequence[float], frame: _Frame) -> list[Tick]:
-    every = max(1, -(-len(at) // MOST_DATES))
+    every = max(1, -(-len(at) // MAX_DATES))
     return [Tick(frame.x(night), day(at[night])[5:]) for night in range(0, len(at), every)]
 
 
-def _marks(said: Data, frame: _Frame) -> list[Tick]:
-    """Changes that stand beside the regression."""
-    at = said["trend"]["at"]
-    why = said["attribution"]
-    changes = why["changes"] if why else []
+def _marks(result: NightResult, frame: _Frame) -> list[Tick]:
+    """Changes that coincide with the regression."""
+    at = result.trend.at
+    changes = result.attribution.changes if result.attribution else []
     return [
-        Tick(frame.x(at.index(one["night"])), f"{one['name']} {one['before']} to {one['now']}")
-        for one in changes
-        if one["night"] in at
+        Tick(frame.x(at.index(change.night)), f"{change.name} {change.before} to {change.now}")
+        for change in changes
+        if change.night in at
     ]

@@ -16,7 +16,7 @@ from service.errors import ConflictError, NotFoundError
 from service.nightly.config import parse
 from service.nightly.fleet import Fleet, FleetWorkload, fleet_of
 from service.nightly.report import content_security_policy, html_workload
-from service.render.terms import STATUS, hours
+from service.render.nightly import STATUS, hours
 from service.render.text import seconds, seconds_span
 from service.strict_json import parse_object
 from service.web.forms import CheckedForm, add_buttons
@@ -32,8 +32,9 @@ class WorkloadView:
 
     @property
     def where(self) -> str:
-        one = self.workload
-        return f"{one.num_devices:,} × {one.device}" if one.num_devices and one.device else ""
+        workload = self.workload
+        has_cluster = workload.num_devices and workload.device
+        return f"{workload.num_devices:,} × {workload.device}" if has_cluster else ""
 
     @property
     def status(self) -> str:
@@ -71,7 +72,7 @@ class FleetView:
 
     @property
     def workloads(self) -> list[WorkloadView]:
-        return [WorkloadView(one) for one in self.fleet.workloads]
+        return [WorkloadView(workload) for workload in self.fleet.workloads]
 
     @property
     def wasted(self) -> str:
@@ -84,7 +85,7 @@ class ScheduleView:
 
     @property
     def workloads(self) -> list[str]:
-        return [str(one.get("name", "")) for one in self.public.definition.get("workloads", [])]
+        return [str(job.get("name", "")) for job in self.public.definition.get("workloads", [])]
 
     @property
     def is_active(self) -> bool:
@@ -118,19 +119,19 @@ def show_fleet(request: Request, app: AppDep, caller: Reader) -> Response:
 
 @router.get("/fleet/{name}")
 def show_workload(name: schedules.Name, app: AppDep, caller: Reader) -> Response:
-    """The nightly report's own page, of what the last night said."""
+    """The nightly report's own page, of the last night's result."""
     with app.database.read() as conn:
         row = find_workload(conn, caller.tenant, name)
     if row is None:
         raise NotFoundError("workload", name)
-    text = html_workload({"at": row.updated_at, "title": "Fleet"}, row.outcome, "/fleet")
+    text = html_workload(row.outcome, row.updated_at, "Fleet", "/fleet")
     return HTMLResponse(text, headers={"Content-Security-Policy": content_security_policy()})
 
 
 @router.get("/schedules")
 def show_schedules(request: Request, app: AppDep, caller: Reader) -> Response:
-    found = schedules.list_all(app, caller)
-    return page(request, "schedules", caller, lines=[ScheduleView(one) for one in found.items])
+    listed = schedules.list_all(app, caller)
+    return page(request, "schedules", caller, lines=[ScheduleView(item) for item in listed.items])
 
 
 @router.get("/schedules/new")
@@ -143,11 +144,11 @@ def show_form(request: Request, app: AppDep, caller: Submitter) -> Response:
 def add(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     text = form.get("definition", "")
     try:
-        given = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
-        made = schedules.add(given, app, caller, Response())
+        new = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
+        added = schedules.add(new, app, caller, Response())
     except (InputError, ConflictError) as error:
         return _form(request, caller, text, str(error), 422)
-    return RedirectResponse(f"/schedules/{made.id}", 303)
+    return RedirectResponse(f"/schedules/{added.id}", 303)
 
 
 @router.get("/schedules/{id}")
@@ -162,7 +163,7 @@ def _form(request: Request, caller: Caller, text: str, wrong: str | None, status
 
 
 def _example(*, can_mail: bool) -> object:
-    """What the API's description shows, as this installation would take it."""
+    """The example of the API's description, as this installation would accept it."""
     extra = ScheduleCreate.model_config.get("json_schema_extra")
     examples = extra.get("examples") if isinstance(extra, dict) else None
     example = examples[0] if isinstance(examples, list) and isinstance(examples[0], dict) else {}

@@ -4,27 +4,27 @@ Coincident changes are reported as coincident, not as the cause.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
-from tools.nightly.night import Night, SlowRank
+from tools.nightly.night import Night, SlowRank, StoredResult
 from tools.nightly.noise import level
 
 WINDOW = 28
 NEAR_NIGHTS = 3
-LEAST_SHARE = 0.1
-"""A part that makes less than this of the change is not named."""
-LEAST_RANK_RATIO = 0.05
+MIN_SHARE = 0.1
+"""A part that makes up less of the change than this is not named."""
+MIN_RANK_RATIO = 0.05
 ABSENT = "none"
 PRESENT = "in use"
-KINDS = ("software", "plan", "nodes", "data")
+Kind = Literal["software", "plan", "nodes", "data"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Facts = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class TermChange:
+class TermChange(StoredResult):
     term: str
     before_s: float
     now_s: float
@@ -32,41 +32,42 @@ class TermChange:
     """Of the change of the step."""
 
 
-@dataclass(frozen=True)
-class SurroundingChange:
-    kind: str
-    """software, plan, nodes or data."""
+class EnvironmentChange(StoredResult):
+    kind: Kind
     name: str
     before: str
     now: str
-    night: int
+    night: float
+    """Time of the night on which it changed."""
     offset: int
     """Nights after the step began; 0 is the same night."""
 
 
-@dataclass(frozen=True)
-class Attribution:
+class Attribution(StoredResult):
     terms: list[TermChange]
-    changes: list[SurroundingChange]
+    changes: list[EnvironmentChange]
     slow_ranks: list[SlowRank]
-    """Of the last night, where they were not slow before."""
+    """Of the last night, unless they were slow before."""
     unknown: list[str]
-    """Kinds of surroundings that no night records, so that nothing can be said about them."""
+    """Kinds of environment that no night records, so that nothing can be said about them."""
 
 
 def attribute(nights: Sequence[Night], since: int) -> Attribution:
     """Why the nights from `since` on differ from those before."""
     before, after = nights[max(0, since - WINDOW) : since], nights[since:]
+    changes = sorted(
+        _changes(nights, since), key=lambda change: (abs(change.offset), change.kind, change.name)
+    )
     return Attribution(
         terms=_terms(before, after),
-        changes=sorted(_changes(nights, since), key=lambda one: (abs(one.offset), one.kind, one.name)),
+        changes=changes,
         slow_ranks=_slow_ranks(before, after),
         unknown=[kind for kind in KINDS if not any(_facts(night, kind) for night in nights)],
     )
 
 
 def nights_with_changes(nights: Sequence[Night]) -> set[int]:
-    """Those on which some of the surroundings were not what they had been."""
+    """Those whose environment differs from the last recorded one."""
     return {
         night
         for night in range(1, len(nights))
@@ -76,71 +77,65 @@ def nights_with_changes(nights: Sequence[Night]) -> set[int]:
 
 
 def _terms(before: Sequence[Night], after: Sequence[Night]) -> list[TermChange]:
-    """Parts that went the way the step went, the largest first."""
+    """Parts that moved in the direction of the step, the largest first."""
     step_s = _level([night.step_time_s for night in after]) - _level([night.step_time_s for night in before])
-    found = []
+    changes = []
     for term in sorted({term for night in [*before, *after] for term in night.terms_s}):
-        was_s, is_s = (_level([night.terms_s.get(term, 0.0) for night in some]) for some in (before, after))
+        was_s, is_s = (_level([night.terms_s.get(term, 0.0) for night in side]) for side in (before, after))
         share = (is_s - was_s) / step_s if step_s else 0.0
-        if share >= LEAST_SHARE:
-            found.append(TermChange(term, was_s, is_s, share))
-    return sorted(found, key=lambda one: -one.share)
+        if share >= MIN_SHARE:
+            changes.append(TermChange(term=term, before_s=was_s, now_s=is_s, share=share))
+    return sorted(changes, key=lambda change: -change.share)
 
 
 def _level(values: list[float]) -> float:
     return level(np.asarray(values)) if values else 0.0
 
 
-def _changes(nights: Sequence[Night], since: int) -> Iterator[SurroundingChange]:
+def _changes(nights: Sequence[Night], since: int) -> Iterator[EnvironmentChange]:
     """Changes near the step that have lasted."""
     start, end = max(1, since - NEAR_NIGHTS), min(len(nights), since + NEAR_NIGHTS + 1)
     for kind in KINDS:
-        first, lasting = _last_known(nights[:start], kind), _last_known(nights, kind)
+        first, latest = _last_known(nights[:start], kind), _last_known(nights, kind)
         for night in range(start, end):
             was, now = _last_known(nights[:night], kind), _facts(nights[night], kind)
-            if was and now:
-                names = [name for name in now.keys() | was.keys() if _lasts(name, now, lasting, first)]
-                yield from _differences(kind, was, now, names, night, night - since)
+            for name in sorted(now.keys() | was.keys()) if was and now else []:
+                before, after = was.get(name, ABSENT), now.get(name, ABSENT)
+                if before != after and _lasts(name, after, latest, first):
+                    yield EnvironmentChange(
+                        kind=kind, name=name, before=before, now=after, night=nights[night].at,
+                        offset=night - since,
+                    )  # fmt: skip
 
 
-def _lasts(name: str, now: Facts, lasting: Facts, first: Facts) -> bool:
-    """It is still so, and was not so before: what was taken back is no cause."""
-    value = now.get(name, ABSENT)
-    return lasting.get(name, ABSENT) == value and (not first or first.get(name, ABSENT) != value)
+def _lasts(name: str, value: str, latest: Facts, first: Facts) -> bool:
+    """It is still so, and was not so before: what was reverted is no cause."""
+    return latest.get(name, ABSENT) == value and (not first or first.get(name, ABSENT) != value)
 
 
-def _last_known(nights: Sequence[Night], kind: str) -> Facts:
+def _last_known(nights: Sequence[Night], kind: Kind) -> Facts:
     return next((facts for night in reversed(nights) if (facts := _facts(night, kind))), {})
 
 
-def _differences(
-    kind: str, was: Facts, now: Facts, names: list[str], night: int, offset: int
-) -> Iterator[SurroundingChange]:
-    for name in sorted(names):
-        before, after = was.get(name, ABSENT), now.get(name, ABSENT)
-        if before != after:
-            yield SurroundingChange(kind, name, before, after, night, offset)
-
-
-def _facts(night: Night, kind: str) -> Facts:
-    """Of one kind, as names and texts; empty where the night does not tell."""
-    around = night.surroundings
+def _facts(night: Night, kind: Kind) -> Facts:
+    """Of one kind, as names and texts; empty if the night does not record it."""
+    environment = night.environment
     if kind == "software":
-        return around.versions
+        return environment.versions
     if kind == "plan":
-        return {name: str(value) for name, value in around.plan.items()}
+        return {name: str(value) for name, value in environment.plan.items()}
     if kind == "nodes":
-        return dict.fromkeys(around.nodes, PRESENT)
-    return {"data": around.data} if around.data else {}
+        return dict.fromkeys(environment.nodes, PRESENT)
+    return {"data": environment.data} if environment.data else {}
 
 
 def _slow_ranks(before: Sequence[Night], after: Sequence[Night]) -> list[SlowRank]:
     """Ranks of the last night that were at least five percent less slow before."""
     if not after:
         return []
-    kept = [{one.rank: one.ratio for one in night.slow_ranks} for night in before]
+    ratios = [{slow.rank: slow.ratio for slow in night.slow_ranks} for night in before]
 
     def usual(rank: int) -> float:
-        return float(np.median([night.get(rank, 0.0) for night in kept])) if kept else 0.0
+        return float(np.median([night.get(rank, 0.0) for night in ratios])) if ratios else 0.0
 
-    return [one for one in after[-1].slow_ranks if one.ratio - usual(one.rank) >= LEAST_RANK_RATIO]
+    return [slow for slow in after[-1].slow_ranks if slow.ratio - usual(slow.rank) >= MIN_RANK_RATIO]

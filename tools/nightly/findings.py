@@ -1,4 +1,4 @@
-"""Which figures of a night are watched, and what is reported for each: suspected, new, persisting, over,
+"""Which figures of a night are watched, and what is reported for each: suspected, new, open, recovered,
 improved.
 
 Up is always worse; ratios are logarithms. A step that only one night shows is a suspicion until the next.
@@ -11,23 +11,34 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tools.nightly.night import Night
-from tools.nightly.noise import level_variance, middle
-from tools.nightly.steps import Course, Rules, Step, follow
+from tools.nightly.night import Night, StoredResult
+from tools.nightly.noise import level_variance, median_known
+from tools.nightly.steps import LevelHistory, Rules, Step, detect_steps
 
 STEP_TIME, MFU, MEMORY, SPREAD = "step_time_s", "mfu", "peak_memory_bytes", "rank_spread_ratio"
 TERM = "terms_s."
-LEAST_SCATTER = 0.005
+MIN_SCATTER = 0.005
 """Nights of a quiet machine still differ by half a percent."""
-LEAST_STEP_RATIO = 0.01
+MIN_STEP_RATIO = 0.01
+
+SUSPECTED, NEW, OPEN = "suspected", "new", "open"
+RECOVERED, IMPROVED = "recovered", "improved"
+ACCEPTED_AFTER = 28
+"""Nights at a new level after which it is no longer reported."""
+STRICTER = 0.1
+"""Factor on the chance of a false alarm for figures other than the step time: there are many of them."""
+RECOVERED_SHARE = 0.5
+"""A regression of which less than this share is left is over."""
+NEAR_SCATTERS = 2.0
+NEAR_NIGHTS = 7
 
 
 @dataclass(frozen=True)
 class Figure:
     name: str
     label: str
-    least: float
-    """The least change worth telling, in the figure's scale."""
+    min_change: float
+    """The smallest change that is reported, in the figure's scale."""
     to_scale: Callable[[float], float]
     from_scale: Callable[[float], float]
     is_ratio: bool = True
@@ -50,80 +61,26 @@ class Series:
     """A figure over the nights that have it."""
 
     figure: Figure
-    places: list[int]
-    """Which nights have it."""
+    nights: list[int]
+    """Which nights of the workload have it."""
+    times: list[float]
+    """When those nights were, in seconds since 1970."""
     values: list[float]
     """In the figure's scale."""
-    floor: float
+    min_scatter: float
 
-    def own_nights(self, places: Collection[int]) -> list[int]:
-        """Nights of the workload in the count of this series."""
-        return [night for night, place in enumerate(self.places) if place in places]
-
-
-def list_series(nights: Sequence[Night], least_step_ratio: float = LEAST_STEP_RATIO) -> list[Series]:
-    """The step time first. Nights are of one contract, oldest first."""
-    step_s = middle([night.step_time_s for night in nights], 1.0)
-    figures: list[tuple[Figure, Callable[[Night], float | None]]] = [
-        (_ratio(STEP_TIME, "step time", least_step_ratio), lambda night: night.step_time_s),
-        (_inverse(MFU, "MFU", least_step_ratio), lambda night: night.mfu),
-        (_ratio(MEMORY, "peak memory", 0.02), lambda night: night.peak_memory_bytes),
-        (_share(SPREAD, "spread of ranks", 0.02, 1.0), lambda night: night.rank_spread_ratio),
-    ]
-    terms = sorted({term for night in nights for term in night.terms_s})
-    figures += [(_share(TERM + term, term, 0.01, step_s), _term(term)) for term in terms]
-    found = [_series(figure, read, nights) for figure, read in figures]
-    return [one for one in found if one.values]
+    def positions_of(self, nights: Collection[int]) -> list[int]:
+        """Nights of the workload as positions in this series."""
+        return [position for position, night in enumerate(self.nights) if night in nights]
 
 
-def _term(name: str) -> Callable[[Night], float | None]:
-    return lambda night: night.terms_s.get(name)
-
-
-def _ratio(name: str, label: str, least_ratio: float) -> Figure:
-    return Figure(name, label, math.log1p(least_ratio), math.log, math.exp)
-
-
-def _inverse(name: str, label: str, least_ratio: float) -> Figure:
-    """Less is worse."""
-    return Figure(name, label, math.log1p(least_ratio), lambda x: -math.log(x), lambda y: math.exp(-y))
-
-
-def _share(name: str, label: str, least: float, whole: float) -> Figure:
-    return Figure(name, label, least, lambda x: x / whole, lambda y: y * whole, is_ratio=False)
-
-
-def _series(figure: Figure, read: Callable[[Night], float | None], nights: Sequence[Night]) -> Series:
-    places, values = [], []
-    for place, night in enumerate(nights):
-        value = read(night)
-        if value is not None and (value > 0 or not figure.is_ratio):
-            places.append(place)
-            values.append(figure.to_scale(value))
-    errors = [nights[place].step_error_ratio for place in places]
-    return Series(figure, places, values, max(LEAST_SCATTER, middle(errors, 0.0)))
-
-
-SUSPECTED, NEW, OPEN = "suspected", "new", "open"
-RECOVERED, IMPROVED = "recovered", "improved"
-ACCEPTED_AFTER = 28
-"""Nights at a new level after which it is no longer told."""
-STRICTER = 0.1
-"""Of the chance of a false alarm, for the figures beside the step time: there are many of them."""
-MADE_GOOD = 0.5
-"""A regression of which less than this share is left is over."""
-NEAR_SCATTERS = 2.0
-NEAR_NIGHTS = 7
-
-
-@dataclass(frozen=True)
-class Finding:
+class Finding(StoredResult):
     figure: str
     label: str
     state: str
     """suspected, new, open, recovered or improved."""
-    since: int
-    """The first night at the new level."""
+    since: float
+    """Time of the first night at the new level."""
     nights: int
     """At the new level so far."""
     before: float
@@ -132,7 +89,7 @@ class Finding:
     change_ratio: float
     """From before to now: of the figure, or in shares of the step for its parts."""
     anchor: float
-    """The level before the first regression that is still open; `before` where there is none."""
+    """The level before the first regression that is still open; `before` if there is none."""
     scatter_ratio: float
     """Of single nights, as `change_ratio`."""
 
@@ -140,110 +97,172 @@ class Finding:
     def is_bad(self) -> bool:
         return self.state in (SUSPECTED, NEW, OPEN)
 
+    @property
+    def is_share_of_step(self) -> bool:
+        return self.figure.startswith(TERM) or self.figure == SPREAD
+
 
 @dataclass(frozen=True)
-class _Story:
-    """The steps of a figure as a reader of the report has lived through them."""
+class Judgement:
+    """What to report of one figure on the last night, if anything, and how it got there."""
+
+    series: Series
+    history: LevelHistory
+    finding: Finding | None = None
+    first_night: int = 0
+    """Of the finding, among the workload's nights."""
+
+
+@dataclass(frozen=True)
+class _OpenRegression:
+    """The steps of a figure as a reader of the reports has followed them."""
 
     first: Step | None = None
-    """The step that began the regression which is open at the end."""
+    """The step that began the regression that is still open."""
     last: Step | None = None
     """The last step that was not cleared."""
     closed: Step | None = None
-    """The step that began the regression which `last` ended."""
+    """The step that began the regression that `last` ended."""
+
+
+def list_series(nights: Sequence[Night], min_step_ratio: float = MIN_STEP_RATIO) -> list[Series]:
+    """The step time first. Nights are of one contract, oldest first."""
+    step_s = median_known([night.step_time_s for night in nights], 1.0)
+    figures: list[tuple[Figure, Callable[[Night], float | None]]] = [
+        (_ratio(STEP_TIME, "step time", min_step_ratio), lambda night: night.step_time_s),
+        (_inverse(MFU, "MFU", min_step_ratio), lambda night: night.mfu),
+        (_ratio(MEMORY, "peak memory", 0.02), lambda night: night.peak_memory_bytes),
+        (_share(SPREAD, "spread of ranks", 0.02, 1.0), lambda night: night.rank_spread_ratio),
+    ]
+    terms = sorted({term for night in nights for term in night.terms_s})
+    figures += [(_share(TERM + term, term, 0.01, step_s), _read_term(term)) for term in terms]
+    all_series = [_series(figure, read, nights) for figure, read in figures]
+    return [series for series in all_series if series.values]
+
+
+def _read_term(name: str) -> Callable[[Night], float | None]:
+    return lambda night: night.terms_s.get(name)
+
+
+def _ratio(name: str, label: str, min_ratio: float) -> Figure:
+    return Figure(name, label, math.log1p(min_ratio), math.log, math.exp)
+
+
+def _inverse(name: str, label: str, min_ratio: float) -> Figure:
+    """Less is worse."""
+    return Figure(name, label, math.log1p(min_ratio), lambda x: -math.log(x), lambda y: math.exp(-y))
+
+
+def _share(name: str, label: str, min_change: float, whole: float) -> Figure:
+    return Figure(name, label, min_change, lambda x: x / whole, lambda y: y * whole, is_ratio=False)
+
+
+def _series(figure: Figure, read: Callable[[Night], float | None], nights: Sequence[Night]) -> Series:
+    positions, values = [], []
+    for position, night in enumerate(nights):
+        value = read(night)
+        if value is not None and (value > 0 or not figure.is_ratio):
+            positions.append(position)
+            values.append(figure.to_scale(value))
+    errors = [nights[position].step_error_ratio for position in positions]
+    times = [nights[position].at for position in positions]
+    return Series(figure, positions, times, values, max(MIN_SCATTER, median_known(errors, 0.0)))
 
 
 def judge(
-    series: Series, changed: Collection[int] = (), rules: Rules | None = None, unread: int | None = None
-) -> tuple[Finding | None, Course]:
-    """What to say of one figure on the last night, if anything, and how it got there.
-
-    `changed` are the nights on which surroundings changed; from `unread` on (the last one if absent) nights
-    have not been told of yet.
+    series: Series, changed: Collection[int] = (), rules: Rules | None = None, unreported: int | None = None
+) -> Judgement:
+    """`changed` are the nights on which the environment changed; nights from `unreported` on (the last one if
+    absent) have not been reported yet.
     """
     rules = rules or Rules()
     if not series.figure.is_headline:
-        rules = replace(rules, chance=rules.chance * STRICTER)
-    own = series.own_nights(changed)
-    course = follow(series.values, series.floor, series.figure.least, rules, own)
+        rules = replace(rules, false_alarm_chance=rules.false_alarm_chance * STRICTER)
+    changes = series.positions_of(changed)
+    history = detect_steps(series.values, series.min_scatter, series.figure.min_change, rules, changes)
     last = len(series.values) - 1
-    fresh = last if unread is None else min(last, bisect_left(series.places, unread))
-    return _find(series, course, rules, changed, fresh), course
+    fresh = last if unreported is None else min(last, bisect_left(series.nights, unreported))
+    return _judge(series, history, rules, changed, fresh)
 
 
 def alarm_night(step: Step, series: Series, changed: Collection[int]) -> int | None:
-    """The night on which a step is told as new, in the series' own count."""
-    if step.told != step.confirmed and series.places[step.night] in changed:
-        return step.told
+    """The night on which a step is reported as new, as a position in the series."""
+    if step.noticed != step.confirmed and series.nights[step.night] in changed:
+        return step.noticed
     return step.confirmed
 
 
-def _find(
-    series: Series, course: Course, rules: Rules, changed: Collection[int], fresh: int
-) -> Finding | None:
-    story = _tell(course.steps)
-    now = _now(series, course, rules)
-    if not story.first or not story.last:
-        return _good_news(series, course, story, now, fresh)
-    last = story.last
+def _judge(
+    series: Series, history: LevelHistory, rules: Rules, changed: Collection[int], fresh: int
+) -> Judgement:
+    regression = _follow_regression(history.steps)
+    now = _present_level(series, history, rules)
+    if not regression.first or not regression.last:
+        return _judge_improvement(series, history, regression, now, fresh)
+    first, last = regression.first, regression.last
     if len(series.values) - 1 - last.night >= ACCEPTED_AFTER:
-        return None
-    is_worse, told = last.after > last.before, alarm_night(last, series, changed)
-    if is_worse and (told is None or told >= fresh):
-        return _finding(series, SUSPECTED if told is None else NEW, last, now, story.first.before)
-    return _finding(series, OPEN, story.first, now, story.first.before)
+        return Judgement(series, history)
+    is_worse, alarm = last.after > last.before, alarm_night(last, series, changed)
+    if is_worse and (alarm is None or alarm >= fresh):
+        return _found(series, history, SUSPECTED if alarm is None else NEW, last, now, first.before)
+    return _found(series, history, OPEN, first, now, first.before)
 
 
-def _now(series: Series, course: Course, rules: Rules) -> float:
-    """The present level; that before a single better night, which proves nothing yet."""
-    last = course.steps[-1] if course.steps else None
+def _present_level(series: Series, history: LevelHistory, rules: Rules) -> float:
+    """The level before a single better night, if there is one: that night proves nothing yet."""
+    last = history.steps[-1] if history.steps else None
     if last and last.cleared is None and last.confirmed is None and last.after < last.before:
         return last.before
-    return rules.level(np.asarray([series.values[night] for night in course.present[-rules.window :]]))
+    return rules.level(np.asarray([series.values[night] for night in history.present[-rules.window :]]))
 
 
-def _good_news(series: Series, course: Course, story: _Story, now: float, fresh: int) -> Finding | None:
-    """Only of nights that have not been told of."""
-    if course.steps and (course.steps[-1].cleared or 0) >= max(fresh, 1):
-        odd = course.steps[-1]
-        if odd.after < odd.before:
-            return None
-        return _finding(series, RECOVERED, replace(odd, before=odd.after), now)
-    last = story.last
+def _judge_improvement(
+    series: Series, history: LevelHistory, regression: _OpenRegression, now: float, fresh: int
+) -> Judgement:
+    """Only of nights that have not been reported."""
+    nothing = Judgement(series, history)
+    if history.steps and (history.steps[-1].cleared or 0) >= max(fresh, 1):
+        outlier = history.steps[-1]
+        if outlier.after < outlier.before:
+            return nothing
+        return _found(series, history, RECOVERED, replace(outlier, before=outlier.after), now)
+    last = regression.last
     if last is None or last.after > last.before or last.confirmed is None or last.confirmed < fresh:
-        return None
-    return _finding(series, RECOVERED if story.closed else IMPROVED, last, now)
+        return nothing
+    return _found(series, history, RECOVERED if regression.closed else IMPROVED, last, now)
 
 
-def _tell(steps: list[Step]) -> _Story:
-    story = _Story()
+def _follow_regression(steps: list[Step]) -> _OpenRegression:
+    regression = _OpenRegression()
     for step in steps:
         is_better = step.after < step.before
         if step.cleared is not None or (is_better and step.confirmed is None):
             continue
-        if story.first is None:
-            story = _Story(first=None if is_better else step, last=step)
-        elif _is_back(step, story.first):
-            story = _Story(last=step, closed=story.first)
+        if regression.first is None:
+            regression = _OpenRegression(first=None if is_better else step, last=step)
+        elif _is_back(step, regression.first):
+            regression = _OpenRegression(last=step, closed=regression.first)
         else:
-            story = replace(story, last=step)
-    return story
+            regression = replace(regression, last=step)
+    return regression
 
 
 def _is_back(step: Step, first: Step) -> bool:
     """Near the level before the regression, or nearer to it than to the regression."""
     near = NEAR_SCATTERS * step.scatter * (2 * level_variance(NEAR_NIGHTS)) ** 0.5
     left = step.after - first.before
-    return step.after < step.before and left < max(near, MADE_GOOD * (first.after - first.before))
+    return step.after < step.before and left < max(near, RECOVERED_SHARE * (first.after - first.before))
 
 
-def _finding(series: Series, state: str, step: Step, now: float, anchor: float | None = None) -> Finding:
+def _found(
+    series: Series, history: LevelHistory, state: str, step: Step, now: float, anchor: float | None = None
+) -> Judgement:
     figure = series.figure
-    return Finding(
+    finding = Finding(
         figure=figure.name,
         label=figure.label,
         state=state,
-        since=series.places[step.night],
+        since=series.times[step.night],
         nights=len(series.values) - step.night,
         before=figure.from_scale(step.before),
         now=figure.from_scale(now),
@@ -251,3 +270,4 @@ def _finding(series: Series, state: str, step: Step, now: float, anchor: float |
         anchor=figure.from_scale(step.before if anchor is None else anchor),
         scatter_ratio=abs(figure.change_ratio(0.0, step.scatter)),
     )
+    return Judgement(series, history, finding, series.nights[step.night])

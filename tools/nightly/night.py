@@ -9,35 +9,44 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
+from pydantic import AliasChoices, ConfigDict, Field, ValidationError
 
 from tools.errors import DataError, InputError
+from tools.recommend.report import PlanFields, PlanValue
 from tools.scenario import Scenario
-from tools.scenario.spec import TRAINING_OPTIONS, Record
+from tools.scenario.spec import TRAINING_OPTIONS, Record, Result
 
 FORMAT = 1
+Described = Mapping[str, Any]
+"""A scenario as its author wrote it: the job's own plan is merged into it before it is parsed."""
 
 
-class SlowRank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank whose own work took longer than that of the middle rank."""
+class StoredResult(Result):
+    """Base of what the database keeps: fields of a newer release are ignored when an older one reads them."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class SlowRank(StoredResult):
+    """A rank whose own work took longer than that of the median rank."""
 
     rank: int
     node: str | None = None
     ratio: float
-    """Its own work over the middle rank's, minus 1."""
+    """Its own work over the median rank's, minus 1."""
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What may explain a change. Empty or None: not recorded, which is never taken for a change."""
+class RunEnvironment(StoredResult):
+    """What may explain a change. Empty or None means "not recorded", which never counts as a change."""
 
-    versions: dict[str, str] = {}
-    plan: dict[str, Any] = {}
-    nodes: list[str] = []
+    versions: dict[str, str] = Field(default_factory=dict)
+    plan: PlanFields = Field(default_factory=dict)
+    nodes: list[str] = Field(default_factory=list)
     data: str | None = None
 
 
-class Night(msgspec.Struct, frozen=True, kw_only=True):
+class Night(StoredResult):
     """All times in seconds, all sizes in bytes, all ratios plain."""
 
     format: int = FORMAT
@@ -46,42 +55,45 @@ class Night(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since 1970."""
     contract: str = ""
-    """Nights are comparable only where it is equal: model, training and number of devices, as a digest."""
+    """Only nights with the same one are comparable: a digest of model, training and number of devices."""
     num_devices: int = 1
     num_steps: int = 0
     step_time_s: float
     step_error_ratio: float | None = None
     """Standard error of `step_time_s` by the scatter of that night's own steps, over it."""
     mfu: float | None = None
-    terms_s: dict[str, float] = {}
-    """Parts of the step that add up to it, where a profile tells them."""
+    terms_s: dict[str, float] = Field(default_factory=dict)
+    """Parts of the step that add up to it, if the profile has them."""
     rank_spread_ratio: float | None = None
-    """How much longer the slowest rank's own work takes than the middle one's, over the step."""
+    """How much longer the slowest rank's own work takes than the median rank's, over the step."""
     peak_memory_bytes: float | None = None
-    slow_ranks: list[SlowRank] = []
-    surroundings: Surroundings = Surroundings()
+    slow_ranks: list[SlowRank] = Field(default_factory=list)
+    environment: RunEnvironment = Field(
+        default_factory=RunEnvironment,
+        # Records of release 0.1 have the second name.
+        validation_alias=AliasChoices("environment", "surroundings"),
+    )
     source: str = ""
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)
 
 
-def night_to_data(night: Night) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(night)
-    return data
-
-
-def night_from_data(data: dict[str, Any]) -> Night:
-    """A kept record that is not one is ours to explain, not the user's."""
+def parse_night(record: Mapping[str, object]) -> Night:
+    """From the database; a record that cannot be read is not the user's fault."""
     try:
-        return msgspec.convert(data, Night)
-    except msgspec.ValidationError as error:
-        raise DataError(f"a kept night cannot be read: {error}; remove it from the table nights") from None
+        return Night.model_validate(record)
+    except ValidationError as error:
+        reason = error.errors()[0]
+        place = ".".join(map(str, reason["loc"]))
+        raise DataError(
+            f"a stored night cannot be read: {place}: {reason['msg']}; remove it from the table nights"
+        ) from None
 
 
 ROUTING_GROUPS = ("n_group", "topk_group")
 
 
 def contract_of(scenario: Scenario) -> str:
-    """A digest, equal where nights are comparable.
+    """A digest, equal if nights are comparable.
 
     Optional fields that are not stated are left out, so that stored digests stay valid when one is added.
     """
@@ -99,81 +111,81 @@ def _unstated(part: Record, names: Sequence[str]) -> set[str]:
     return {name for name in names if getattr(part, name) == type(part).model_fields[name].default}
 
 
-def as_run(described: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The workload with what the job says of its plan; a cold start takes the job's plan as a whole."""
+def with_job_plan(described: Described, plan: PlanFields) -> Described:
+    """The scenario with what the job states of its plan; a cold start takes the job's plan as a whole."""
     if not plan:
-        return dict(described)
+        return described
     return {**described, "plan": {**(described.get("plan") or {}), **plan}}
 
 
 FILE = "job.yaml"
-MOST_BYTES = 1 << 20
-MOST_ENTRIES = 10_000
+MAX_BYTES = 1 << 20
+MAX_ENTRIES = 10_000
 PARTS = ("versions", "nodes", "data", "plan")
-_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "": None}
+_WORDS: PlanFields = {"true": True, "false": False, "null": None, "": None}
 
 
-def read_surroundings(folder: Path) -> Surroundings:
-    """Empty where there is no such file; InputError where there is one that cannot be used."""
+def read_environment(folder: Path) -> RunEnvironment:
+    """Empty if there is no such file; InputError if there is one that cannot be used."""
     path = folder / FILE
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        return Surroundings()
+        return RunEnvironment()
     except OSError as error:
         raise InputError(FILE, str(path), f"cannot be read: {error.strerror or error}") from None
-    if len(content) > MOST_BYTES:
-        raise InputError(FILE, str(path), f"must be at most {MOST_BYTES} bytes")
-    return parse_surroundings(_load(content, path))
+    if len(content) > MAX_BYTES:
+        raise InputError(FILE, str(path), f"must be at most {MAX_BYTES} bytes")
+    return parse_environment(_load(content, path))
 
 
 def _load(content: bytes, path: Path) -> object:
     try:
-        # BaseLoader makes text of every value and never an object of Python's.
+        # BaseLoader makes text of every value and never a Python object.
         return yaml.load(content, Loader=yaml.BaseLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(FILE, str(path), f"must be YAML: {reason}") from None
 
 
-def parse_surroundings(given: object) -> Surroundings:
-    """From the content of such a file, or of a part of another one that says the same."""
-    if not isinstance(given, dict):
-        raise InputError(FILE, given, f"must have {', '.join(PARTS)}")
-    for name in given:
+def parse_environment(content: object) -> RunEnvironment:
+    """From the content of job.yaml, or from the same fields in another file."""
+    if not isinstance(content, dict):
+        raise InputError(FILE, content, f"must have {', '.join(PARTS)}")
+    for name in content:
         if name not in PARTS:
-            raise InputError(f"{FILE} {name}", given[name], f"allowed: {', '.join(PARTS)}")
-    plan = _texts(given, "plan")
-    return Surroundings(
-        versions=_texts(given, "versions"),
-        plan={name: _typed(value) for name, value in plan.items()},
-        nodes=_list(given),
-        data=_text("data", given["data"]) if given.get("data") else None,
+            raise InputError(f"{FILE} {name}", content[name], f"allowed: {', '.join(PARTS)}")
+    plan = _parse_texts("plan", content.get("plan"))
+    data = content.get("data")
+    return RunEnvironment(
+        versions=_parse_texts("versions", content.get("versions")),
+        plan={name: _parse_plan_value(value) for name, value in plan.items()},
+        nodes=_parse_nodes(content.get("nodes")),
+        data=_parse_text("data", data) if data else None,
     )
 
 
-def _texts(given: dict[str, object], part: str) -> dict[str, str]:
-    found = given.get(part) or {}
-    if not isinstance(found, dict) or len(found) > MOST_ENTRIES:
-        raise InputError(f"{FILE} {part}", found, "must be names with a value each")
-    return {str(name): _text(f"{part}.{name}", value) for name, value in found.items()}
+def _parse_texts(part: str, content: object) -> dict[str, str]:
+    content = content or {}
+    if not isinstance(content, dict) or len(content) > MAX_ENTRIES:
+        raise InputError(f"{FILE} {part}", content, "must be names with a value each")
+    return {str(name): _parse_text(f"{part}.{name}", value) for name, value in content.items()}
 
 
-def _list(given: dict[str, object]) -> list[str]:
-    found = given.get("nodes") or []
-    if not isinstance(found, list) or len(found) > MOST_ENTRIES:
-        raise InputError(f"{FILE} nodes", found, "must be a list of names")
-    return [_text("nodes", name) for name in found]
+def _parse_nodes(content: object) -> list[str]:
+    content = content or []
+    if not isinstance(content, list) or len(content) > MAX_ENTRIES:
+        raise InputError(f"{FILE} nodes", content, "must be a list of names")
+    return [_parse_text("nodes", name) for name in content]
 
 
-def _text(field: str, value: object) -> str:
+def _parse_text(field: str, value: object) -> str:
     if isinstance(value, dict | list) or len(str(value)) > 1000:
         raise InputError(f"{FILE} {field}", value, "must be a text of at most 1,000 characters")
     return "null" if value is None else str(value)
 
 
-def _typed(text: str) -> object:
-    """A plan has numbers and switches."""
-    lower = text.lower()
-    return int(text) if text.isdecimal() else _WORDS.get(lower, text)
+def _parse_plan_value(text: str) -> PlanValue:
+    """A plan has numbers and switches; BaseLoader leaves them as text."""
+    return int(text) if text.isdecimal() else _WORDS.get(text.lower(), text)

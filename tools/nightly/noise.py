@@ -20,19 +20,19 @@ QN_FACTOR = 2.21914
 QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
 """Their corrections for few values; above nine n / (n + 1.4) for odd n and n / (n + 3.8) for even."""
 QN_EFFICIENCY = 0.82
-"""Qn knows as much of the scatter as a standard deviation of so large a share of the nights."""
-HELD_SCATTERS = 3.0
-"""A night that is further off counts as so far off where nights are compared with the next."""
-SURE = 1.645
-"""Standard errors below which a true value lies in one of twenty cases."""
-MOST_CORRELATION = 0.8
-"""Beyond it the figure drifts, and no number of nights makes a level."""
+"""Asymptotic efficiency of Qn against the standard deviation, under normal noise."""
+MAX_DEVIATION_SCATTERS = 3.0
+"""Larger deviations are clipped to this before nights are correlated, so that an outlier cannot dominate."""
+ONE_SIDED_95 = 1.645
+"""Standard errors of a one-sided 95% bound."""
+MAX_CORRELATION = 0.8
+"""Beyond this the figure drifts, and no number of nights gives a level."""
 LEVEL_VARIANCE = np.pi / 3
-"""Of the Hodges-Lehmann estimate under normal noise, in variances of the mean (Hodges and Lehmann 1963)."""
+"""Variance of the Hodges-Lehmann estimate under normal noise, in variances of the mean (1963)."""
 
 
 def scatter(values: Values) -> float:
-    """Qn of Croux and Rousseeuw: a quartile of all differences. Half of the nights may be odd."""
+    """Qn of Croux and Rousseeuw: a quartile of all differences. Up to half of the nights may be outliers."""
     n = len(values)
     if n < 2:
         return 0.0
@@ -54,25 +54,25 @@ def level(values: Values) -> float:
 
 
 def correlation(deviations: Values, scatter: float) -> float:
-    """Of a night with the next, as far as it is proven: the lower bound of the estimate, at least 0.
+    """Lag-one autocorrelation as far as it is proven: the lower bound of the estimate, at least 0.
 
-    The estimate is the first autocorrelation, odd nights held back and its bias taken off (Marriott and Pope
-    1954); its standard error is that of nights without correlation (Bartlett 1946).
+    Outliers are clipped and the bias is removed (Marriott and Pope 1954); the standard error is that of
+    uncorrelated nights (Bartlett 1946).
     """
     n = len(deviations)
-    held = np.clip(deviations, -HELD_SCATTERS * scatter, HELD_SCATTERS * scatter)
-    square = float(held @ held)
+    clipped = np.clip(deviations, -MAX_DEVIATION_SCATTERS * scatter, MAX_DEVIATION_SCATTERS * scatter)
+    square = float(clipped @ clipped)
     if not square:
         return 0.0
-    first = float(held[1:] @ held[:-1]) / square
-    proven = first + (1 + 4 * first) / n - SURE / math.sqrt(n)
-    return min(max(proven, 0.0), MOST_CORRELATION)
+    first = float(clipped[1:] @ clipped[:-1]) / square
+    proven = first + (1 + 4 * first) / n - ONE_SIDED_95 / math.sqrt(n)
+    return min(max(proven, 0.0), MAX_CORRELATION)
 
 
 def level_variance(num_nights: int, correlation: float = 0.0) -> float:
-    """Of a level, in variances of a single night. Up to two nights it is their mean.
+    """Variance of a level, in variances of a single night. Up to two nights the level is their mean.
 
-    Nights that resemble the one before tell less: the variance of a mean grows as for a first-order
+    Correlated nights carry less information: the variance of a mean grows as for a first-order
     autoregression (Box, Jenkins and Reinsel, "Time Series Analysis", section 2.1).
     """
     alone = (1.0 if num_nights <= 2 else LEVEL_VARIANCE) / num_nights
@@ -83,15 +83,15 @@ def level_variance(num_nights: int, correlation: float = 0.0) -> float:
 
 @cache
 def limit(chance: float, num_nights: int) -> float:
-    """How many scatters a difference must have; one known from few nights asks for more (Student's t)."""
+    """Threshold in scatters; larger when the scatter is estimated from few nights (Student's t)."""
     freedom = max(QN_EFFICIENCY * (num_nights - 1), 1.0)
     return float(stdtrit(freedom, 1.0 - chance))
 
 
-def middle(values: Sequence[float | None], otherwise: float) -> float:
-    """The median of those that are known."""
+def median_known(values: Sequence[float | None], default: float) -> float:
+    """The median of the values that are not None."""
     known = [value for value in values if value is not None]
-    return float(np.median(known)) if known else otherwise
+    return float(np.median(known)) if known else default
 
 
 @cache

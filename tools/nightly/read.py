@@ -6,6 +6,7 @@ Means over ranks and the steps after warm-up, in the cost model's terms.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.nightly.night import (
     PARTS,
+    Described,
     Night,
+    RunEnvironment,
     SlowRank,
-    Surroundings,
-    as_run,
     contract_of,
-    parse_surroundings,
-    read_surroundings,
+    parse_environment,
+    read_environment,
+    with_job_plan,
 )
 from tools.scenario import Scenario, parse_scenario
 from tools.trace.alignment import align
@@ -32,33 +34,33 @@ from tools.trace.report import TraceAnalysis, analyse_folder
 from tools.trace.terms import measure_terms
 
 NO_STEPS = "marks no steps; profile with torch.profiler's schedule and step(), as 'asap profile' does"
-MOST_SLOW_RANKS = 16
+MAX_SLOW_RANKS = 16
 EDGE_BYTES = 1 << 16
 PLAIN_TERMS = ("compute", "exposed_communication", "memory", "idle")
 
 
-def read_profile_night(described: Mapping[str, Any], folder: Path) -> tuple[Night, TraceAnalysis]:
-    """The night, and the analysis it was made from. Raises InputError where there is nothing to measure."""
-    around = read_surroundings(folder)
-    scenario = parse_scenario(as_run(described, around.plan), need_plan=False)
+def read_profile_night(described: Described, folder: Path) -> tuple[Night, TraceAnalysis]:
+    """The night, and the analysis it was made from. Raises InputError if there is nothing to measure."""
+    environment = read_environment(folder)
+    scenario = parse_scenario(with_job_plan(described, environment.plan), need_plan=False)
     analysis = analyse_folder(folder)
     ranks = [rank for rank in analysis.profile.ranks if rank.steady_steps]
     if not ranks:
         raise InputError("traces", str(folder), _reason(analysis))
-    return _night(scenario, around, folder, ranks, analysis), analysis
+    return _profile_night(scenario, environment, folder, ranks, analysis), analysis
 
 
 def profile_key(folder: Path) -> str:
     """By names, sizes and both ends of the files: a profile that is copied or touched keeps it."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in find_trace_files(folder):
         size = path.stat().st_size
-        found.update(f"{path.name}\0{size}\0".encode())
+        digest.update(f"{path.name}\0{size}\0".encode())
         with path.open("rb") as file:
-            found.update(file.read(EDGE_BYTES))
+            digest.update(file.read(EDGE_BYTES))
             file.seek(max(0, size - EDGE_BYTES))
-            found.update(file.read(EDGE_BYTES))
-    return found.hexdigest()[:32]
+            digest.update(file.read(EDGE_BYTES))
+    return digest.hexdigest()[:32]
 
 
 def profile_time(folder: Path) -> float:
@@ -73,10 +75,14 @@ def _reason(analysis: TraceAnalysis) -> str:
     return f"no trace could be read; {first.file}: {first.reason}"
 
 
-def _night(
-    scenario: Scenario, around: Surroundings, folder: Path, ranks: list[RankProfile], analysis: TraceAnalysis
+def _profile_night(
+    scenario: Scenario,
+    environment: RunEnvironment,
+    folder: Path,
+    ranks: list[RankProfile],
+    analysis: TraceAnalysis,
 ) -> Night:
-    terms_s = _terms(scenario, ranks)
+    terms_s = _profile_terms(scenario, ranks)
     step_s = sum(terms_s.values())
     own_s = {rank.rank: _own_work_s(rank) for rank in ranks}
     unread = len(analysis.profile.unreadable)
@@ -92,15 +98,15 @@ def _night(
         terms_s=terms_s,
         rank_spread_ratio=spread(list(own_s.values()), step_s),
         peak_memory_bytes=_peak_memory(ranks),
-        slow_ranks=slow_ranks(own_s, around.nodes, scenario.cluster.devices_per_node),
-        surroundings=with_plan(around, scenario),
+        slow_ranks=slow_ranks(own_s, environment.nodes, scenario.cluster.devices_per_node),
+        environment=_with_whole_plan(environment, scenario),
         source="/".join(folder.absolute().parts[-2:]),
         notes=[f"{unread} of {unread + len(ranks)} traces could not be read"] if unread else [],
     )
 
 
-def _terms(scenario: Scenario, ranks: list[RankProfile]) -> dict[str, float]:
-    """The cost model's terms where the plan is known, else what every trace tells."""
+def _profile_terms(scenario: Scenario, ranks: list[RankProfile]) -> dict[str, float]:
+    """The cost model's terms if the plan is known, else what every trace has."""
     if scenario.plan is not None:
         measured = measure_terms(ranks, align(ranks), scenario.plan)
         return {name: value for name, value in measured.terms_s.items() if value}
@@ -124,9 +130,9 @@ def error_ratio(times_s: Sequence[float]) -> float | None:
 
 
 def _own_work_s(rank: RankProfile) -> float:
-    """Computing and copying of one step: what a rank does before it can wait for others."""
-    whole = rank.steady_breakdown
-    return (whole.compute_ns + whole.memory_ns) * 1e-9 / len(rank.steady_steps)
+    """Compute and copies of one step: what a rank does before it can wait for others."""
+    total = rank.steady_breakdown
+    return (total.compute_ns + total.memory_ns) * 1e-9 / len(rank.steady_steps)
 
 
 def spread(own_s: Sequence[float], step_s: float) -> float | None:
@@ -137,20 +143,20 @@ def spread(own_s: Sequence[float], step_s: float) -> float | None:
 
 
 def slow_ranks(own_s: Mapping[int, float], nodes: Sequence[str], devices_per_node: int) -> list[SlowRank]:
-    """Those slower than the middle one, the slowest first; a pipeline's stages may differ by design."""
-    middle = float(np.median(list(own_s.values())))
-    if middle <= 0:
+    """Those slower than the median rank, the slowest first; a pipeline's stages may differ by design."""
+    median = float(np.median(list(own_s.values())))
+    if median <= 0:
         return []
-    slowest = sorted(own_s, key=lambda rank: -own_s[rank])[:MOST_SLOW_RANKS]
+    slowest = sorted(own_s, key=lambda rank: -own_s[rank])[:MAX_SLOW_RANKS]
     return [
-        SlowRank(rank=rank, node=_node(nodes, rank // devices_per_node), ratio=own_s[rank] / middle - 1)
+        SlowRank(rank=rank, node=_node(nodes, rank // devices_per_node), ratio=own_s[rank] / median - 1)
         for rank in slowest
-        if own_s[rank] > middle
+        if own_s[rank] > median
     ]
 
 
-def _node(nodes: Sequence[str], place: int) -> str | None:
-    return nodes[place] if place < len(nodes) else None
+def _node(nodes: Sequence[str], index: int) -> str | None:
+    return nodes[index] if index < len(nodes) else None
 
 
 def _peak_memory(ranks: list[RankProfile]) -> float | None:
@@ -167,44 +173,56 @@ def mfu_of(scenario: Scenario, step_time_s: float) -> float | None:
     return float(mfu) * float(predicted_s) / step_time_s
 
 
-def with_plan(around: Surroundings, scenario: Scenario) -> Surroundings:
+def _with_whole_plan(environment: RunEnvironment, scenario: Scenario) -> RunEnvironment:
     """The whole plan that ran, with its defaults."""
     plan = scenario.plan.model_dump(mode="json") if scenario.plan else {}
-    return Surroundings(versions=around.versions, plan=plan, nodes=around.nodes, data=around.data)
+    return environment.model_copy(update={"plan": plan})
 
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 STEP, STEPS = "step_time_s", "step_times_s"
-LEAST, MOST = 1e-12, 1e18
-"""Of what must be positive, and of any number: beyond them ratios become infinite."""
+MIN_POSITIVE, MAX_NUMBER = 1e-12, 1e18
+"""Beyond them ratios become infinite."""
 WARM_UP_RATIO = 1.5
 """A leading step this much longer than the median of the later ones is warm-up, as in tools.trace."""
 
 
-def read_metrics_night(described: Mapping[str, Any], path: Path) -> Night:
+@dataclass(frozen=True)
+class Metrics:
+    """The checked content of a metrics file."""
+
+    step_times_s: list[float]
+    """Without warm-up."""
+    rank_times_s: list[float]
+    """Own work of each rank; empty if it was not logged."""
+    mfu: float | None
+    terms_s: dict[str, float]
+    peak_memory_bytes: float | None
+    environment: RunEnvironment
+
+
+def read_metrics_night(described: Described, path: Path) -> Night:
     """Raises InputError that names what is wrong in the file."""
     content = _read(path)
-    given = _parse(content, path)
-    around = _surroundings(given, path)
-    scenario = parse_scenario(as_run(described, around.plan), need_plan=False)
-    times_s = _steady(_numbers(given[STEPS], STEPS), given.get("warmup"))
-    step_s = float(np.mean(times_s))
-    ranks_s = given.get("rank_times_s")
-    own_s = {} if ranks_s is None else dict(enumerate(_numbers(ranks_s, "rank_times_s")))
+    metrics = _parse_metrics(content, path)
+    environment = metrics.environment
+    scenario = parse_scenario(with_job_plan(described, environment.plan), need_plan=False)
+    step_s = float(np.mean(metrics.step_times_s))
+    own_s = dict(enumerate(metrics.rank_times_s))
     return Night(
         key=hashlib.sha256(content).hexdigest()[:32],
         at=path.stat().st_mtime,
         contract=contract_of(scenario),
         num_devices=scenario.cluster.num_devices,
-        num_steps=len(times_s),
+        num_steps=len(metrics.step_times_s),
         step_time_s=step_s,
-        step_error_ratio=error_ratio(times_s),
-        mfu=_mfu(given) or mfu_of(scenario, step_s),
-        terms_s=_terms_metrics_night(given),
-        rank_spread_ratio=spread(list(own_s.values()), step_s),
-        peak_memory_bytes=_peak(given),
-        slow_ranks=slow_ranks(own_s, around.nodes, scenario.cluster.devices_per_node) if own_s else [],
-        surroundings=with_plan(around, scenario),
+        step_error_ratio=error_ratio(metrics.step_times_s),
+        mfu=metrics.mfu or mfu_of(scenario, step_s),
+        terms_s=metrics.terms_s,
+        rank_spread_ratio=spread(metrics.rank_times_s, step_s),
+        peak_memory_bytes=metrics.peak_memory_bytes,
+        slow_ranks=slow_ranks(own_s, environment.nodes, scenario.cluster.devices_per_node) if own_s else [],
+        environment=_with_whole_plan(environment, scenario),
         source=path.name,
     )
 
@@ -212,51 +230,64 @@ def read_metrics_night(described: Mapping[str, Any], path: Path) -> Night:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError("metrics", str(path), f"cannot be read: {error.strerror or error}") from None
-    if len(content) > MOST_BYTES:
-        raise InputError("metrics", str(path), f"must be at most {MOST_BYTES >> 20} MiB")
+    if len(content) > MAX_BYTES:
+        raise InputError("metrics", str(path), f"must be at most {MAX_BYTES >> 20} MiB")
     return content
 
 
-def _parse(content: bytes, path: Path) -> dict[str, Any]:
-    """The lines of a log become one object: what does not change from step to step is the last one's."""
+def _parse_metrics(content: bytes, path: Path) -> Metrics:
+    """The lines of a log become one object; of a field that several lines have, the last one counts."""
+    records = _parse_records(content, path)
+    steps = [record[STEP] for record in records if STEP in record]
+    fields = {name: value for record in records for name, value in record.items()}
+    if STEPS not in fields and not steps:
+        raise InputError("metrics", str(path), f"must hold {STEPS}, or lines with {STEP}")
+    environment = _parse_environment(fields, path)
+    times_s = _without_warm_up(_numbers(fields.get(STEPS, steps), STEPS), fields.get("warmup"))
+    ranks_s = fields.get("rank_times_s")
+    return Metrics(
+        step_times_s=times_s,
+        rank_times_s=[] if ranks_s is None else _numbers(ranks_s, "rank_times_s"),
+        mfu=_parse_mfu(fields.get("mfu")),
+        terms_s=_parse_terms(fields.get("breakdown_s")),
+        peak_memory_bytes=_parse_peak(fields.get("peak_memory_bytes")),
+        environment=environment,
+    )
+
+
+def _parse_records(content: bytes, path: Path) -> list[dict[str, Any]]:
     try:
         records = [json.loads(content)]
     except (ValueError, RecursionError):
-        records = [
-            _line(line, number, path) for number, line in enumerate(content.splitlines(), 1) if line.strip()
-        ]
-    if not records or not all(isinstance(one, dict) for one in records):
-        raise InputError("metrics", str(path), f"must hold a JSON object, or one a line with {STEP}")
-    steps = [one[STEP] for one in records if STEP in one]
-    merged = {name: value for one in records for name, value in one.items()}
-    if STEPS not in merged and not steps:
-        raise InputError("metrics", str(path), f"must hold {STEPS}, or lines with {STEP}")
-    return {STEPS: steps, **merged}
+        lines = enumerate(content.splitlines(), 1)
+        records = [_parse_line(line, number, path) for number, line in lines if line.strip()]
+    if not records or not all(isinstance(record, dict) for record in records):
+        raise InputError("metrics", str(path), f"must hold a JSON object, or one per line with {STEP}")
+    return records
 
 
-def _line(line: bytes, number: int, path: Path) -> Any:  # noqa: ANN401 - any JSON
+def _parse_line(line: bytes, number: int, path: Path) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path.name} line {number}", line[:60].decode(errors="replace"), f"{error}"
-        ) from None
+        near = line[:60].decode(errors="replace")
+        raise InputError(f"{path.name} line {number}", near, f"{error}") from None
 
 
-def _surroundings(given: Mapping[str, Any], path: Path) -> Surroundings:
-    """The file's own words before those of a job.yaml beside it; of a result.json the fingerprint's too."""
-    beside = read_surroundings(path.parent)
-    stated = {name: given[name] for name in PARTS if name in given}
-    fingerprint = given.get("fingerprint")
+def _parse_environment(fields: Mapping[str, object], path: Path) -> RunEnvironment:
+    """The file itself comes before a job.yaml beside it; the fingerprint of a result.json counts too."""
+    beside = read_environment(path.parent)
+    stated = {name: fields[name] for name in PARTS if name in fields}
+    fingerprint = fields.get("fingerprint")
     if isinstance(fingerprint, dict):
-        told = fingerprint.get("versions")
-        versions = {"stack": ", ".join(map(str, told))} if isinstance(told, list) else {}
+        stack = fingerprint.get("versions")
+        versions = {"stack": ", ".join(map(str, stack))} if isinstance(stack, list) else {}
         stated = {"versions": versions, "data": fingerprint.get("data"), **stated}
-    own = parse_surroundings(stated)
-    return Surroundings(
+    own = parse_environment(stated)
+    return RunEnvironment(
         versions={**beside.versions, **own.versions},
         plan={**beside.plan, **own.plan},
         nodes=own.nodes or beside.nodes,
@@ -264,7 +295,7 @@ def _surroundings(given: Mapping[str, Any], path: Path) -> Surroundings:
     )
 
 
-def _steady(times_s: list[float], warmup: object) -> list[float]:
+def _without_warm_up(times_s: list[float], warmup: object) -> list[float]:
     if isinstance(warmup, int) and not isinstance(warmup, bool) and 0 <= warmup < len(times_s):
         return times_s[warmup:]
     leading = 0
@@ -275,45 +306,43 @@ def _steady(times_s: list[float], warmup: object) -> list[float]:
     return times_s[leading:]
 
 
-def _numbers(given: object, field: str) -> list[float]:
-    if not isinstance(given, list) or not given:
-        raise InputError(field, given, "must be a list of positive numbers")
-    for one in given:
-        if not _is_number(one) or one < LEAST:
-            raise InputError(field, one, f"must be positive numbers up to {MOST:.0e}")
-    return [float(one) for one in given]
+def _numbers(values: object, field: str) -> list[float]:
+    if not isinstance(values, list) or not values:
+        raise InputError(field, values, "must be a list of positive numbers")
+    for value in values:
+        if not _is_number(value) or value < MIN_POSITIVE:
+            raise InputError(field, value, f"must be positive numbers up to {MAX_NUMBER:.0e}")
+    return [float(value) for value in values]
 
 
-def _number(given: Mapping[str, Any], field: str) -> float | None:
-    value = given.get(field)
+def _number(value: Any, field: str) -> float | None:  # noqa: ANN401 - any JSON
     if value is None:
         return None
-    if not _is_number(value) or value < LEAST:
-        raise InputError(field, value, f"must be a positive number up to {MOST:.0e}")
+    if not _is_number(value) or value < MIN_POSITIVE:
+        raise InputError(field, value, f"must be a positive number up to {MAX_NUMBER:.0e}")
     return float(value)
 
 
-def _mfu(given: Mapping[str, Any]) -> float | None:
-    """Some log it in percent."""
-    mfu = _number(given, "mfu")
+def _parse_mfu(value: object) -> float | None:
+    """Some jobs log it in percent."""
+    mfu = _number(value, "mfu")
     if mfu is not None and mfu > 1:
         raise InputError("mfu", mfu, "must be a ratio between 0 and 1")
     return mfu
 
 
+def _parse_terms(value: object) -> dict[str, float]:
+    terms = value or {}
+    if not isinstance(terms, dict) or not all(_is_number(part) for part in terms.values()):
+        raise InputError("breakdown_s", terms, "must be parts of the step with seconds each")
+    return {str(name): float(part) for name, part in terms.items()}
+
+
+def _parse_peak(value: object) -> float | None:
+    name = "peak_memory_bytes"
+    return max(_numbers(value, name)) if isinstance(value, list) else _number(value, name)
+
+
 def _is_number(value: object) -> bool:
     """Not NaN, and not so large that the sum of several is infinite."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST
-
-
-def _terms_metrics_night(given: Mapping[str, Any]) -> dict[str, float]:
-    terms = given.get("breakdown_s") or {}
-    if not isinstance(terms, dict) or not all(_is_number(value) for value in terms.values()):
-        raise InputError("breakdown_s", terms, "must be parts of the step with seconds each")
-    return {str(name): float(value) for name, value in terms.items()}
-
-
-def _peak(given: Mapping[str, Any]) -> float | None:
-    name = "peak_memory_bytes"
-    peak = given.get(name)
-    return max(_numbers(peak, name)) if isinstance(peak, list) else _number(given, name)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER

@@ -9,12 +9,18 @@ from itertools import pairwise
 
 import numpy as np
 
-from tools.nightly.attribution import Attribution, SurroundingChange, attribute, nights_with_changes
+from tools.nightly.attribution import (
+    Attribution,
+    EnvironmentChange,
+    Kind,
+    attribute,
+    nights_with_changes,
+)
 from tools.nightly.findings import (
     IMPROVED,
-    LEAST_STEP_RATIO,
     MEMORY,
     MFU,
+    MIN_STEP_RATIO,
     NEW,
     OPEN,
     RECOVERED,
@@ -23,31 +29,15 @@ from tools.nightly.findings import (
     SUSPECTED,
     TERM,
     Finding,
-    Series,
+    Judgement,
     judge,
     list_series,
 )
 from tools.nightly.night import Night, SlowRank
 from tools.nightly.noise import level
-from tools.nightly.steps import Course, Rules
+from tools.nightly.steps import Rules
 
 HOURS_PER_DAY = 24.0
-
-
-def lost_device_hours(
-    num_devices: int, fast_s: float, slow_s: float, hours_per_day: float = HOURS_PER_DAY
-) -> float:
-    """Of the hours a day in which the job runs, the share that steps of `fast_s` would not need."""
-    if slow_s <= 0 or fast_s >= slow_s:
-        return 0.0
-    return num_devices * hours_per_day * (1.0 - max(fast_s, 0.0) / slow_s)
-
-
-def gained_device_hours(num_devices: int, speedup: float, hours_per_day: float = HOURS_PER_DAY) -> float:
-    """What a plan that is so much faster would free."""
-    return lost_device_hours(num_devices, 1.0, speedup, hours_per_day)
-
-
 REGRESSED, SLOWER, SUSPECTED_SLOW, NOTICE = "regressed", "slower", "suspected", "notice"
 QUIET, LEARNING = "quiet", "learning"
 STATUSES = {
@@ -59,13 +49,27 @@ STATUSES = {
 }
 
 
+def lost_device_hours(
+    num_devices: int, fast_s: float, slow_s: float, hours_per_day: float = HOURS_PER_DAY
+) -> float:
+    """Device-hours per day that steps of `fast_s` would not need, for a job that runs `hours_per_day`."""
+    if slow_s <= 0 or fast_s >= slow_s:
+        return 0.0
+    return num_devices * hours_per_day * (1.0 - max(fast_s, 0.0) / slow_s)
+
+
+def gained_device_hours(num_devices: int, speedup: float, hours_per_day: float = HOURS_PER_DAY) -> float:
+    """Device-hours per day that a plan with this speed-up would free."""
+    return lost_device_hours(num_devices, 1.0, speedup, hours_per_day)
+
+
 @dataclass(frozen=True)
 class Review:
-    """`findings` are of the last night; the step time comes first where it has one."""
+    """`findings` are of the last night; the one about the step time comes first if there is one."""
 
     nights: list[Night]
     """Of the last night's contract, oldest first."""
-    others: int
+    num_others: int
     """Nights of other contracts, which were left out."""
     findings: list[Finding]
     attribution: Attribution | None
@@ -73,18 +77,18 @@ class Review:
     lost_device_hours_per_day: float
     """Against the level before the regression that is open."""
     levels: dict[str, list[float]]
-    """Of every figure the level on each night that has it, for plots."""
-    learning: bool
+    """For every figure its level on each night that has it, for plots."""
+    is_learning: bool
     """Whether there are too few nights to judge."""
 
     @property
     def headline(self) -> Finding | None:
-        """What is said of the step time."""
-        return next((one for one in self.findings if one.figure == STEP_TIME), None)
+        """The finding about the step time."""
+        return _headline(self.findings)
 
     @property
     def is_regression(self) -> bool:
-        """Whether the step time has got worse on this night: what an alarm is raised for."""
+        """Whether the step time got worse on this night: the reason for an alarm."""
         return self.headline is not None and self.headline.state == NEW
 
     @property
@@ -92,71 +96,78 @@ class Review:
         """The night in a word, by the step time first."""
         if self.headline is not None:
             return STATUSES[self.headline.state]
-        if any(one.state in (NEW, OPEN) for one in self.findings):
+        if any(finding.state in (NEW, OPEN) for finding in self.findings):
             return NOTICE
-        return LEARNING if self.learning else QUIET
+        return LEARNING if self.is_learning else QUIET
 
 
 def review(
     nights: Sequence[Night],
     hours_per_day: float = HOURS_PER_DAY,
-    least_step_ratio: float = LEAST_STEP_RATIO,
+    min_step_ratio: float = MIN_STEP_RATIO,
     rules: Rules | None = None,
-    told_until: float | None = None,
+    reported_until: float | None = None,
 ) -> Review:
     """Nights in any order; those of another contract than the last one's are left out.
 
-    What happened after `told_until` is new; if absent, only what happened on the last night.
+    What happened after `reported_until` is new; if absent, only what happened on the last night.
     """
     if not nights:
         raise ValueError("a review needs at least one night")
     ordered = sorted(nights, key=lambda night: (night.at, night.key))
     same = [night for night in ordered if night.contract == ordered[-1].contract]
     changed = nights_with_changes(same)
-    unread = None if told_until is None else sum(night.at <= told_until for night in same)
-    judged = [(one, *judge(one, changed, rules, unread)) for one in list_series(same, least_step_ratio)]
-    findings = [found for one, found, _ in judged if found and one.places[-1] == len(same) - 1]
-    head = next((one for one in findings if one.figure == STEP_TIME), None)
-    told = head or next(iter(findings), None)
+    unreported = None if reported_until is None else sum(night.at <= reported_until for night in same)
+    judged = [judge(series, changed, rules, unreported) for series in list_series(same, min_step_ratio)]
+    current = [one for one in judged if one.finding and one.series.nights[-1] == len(same) - 1]
+    findings = [one.finding for one in current if one.finding]
+    headline = _headline(findings)
+    explained = next((one for one in current if one.finding is headline), next(iter(current), None))
     return Review(
         nights=same,
-        others=len(ordered) - len(same),
-        findings=_without_repeats(findings, head),
-        attribution=attribute(same, told.since) if told else None,
-        lost_device_hours_per_day=_lost(head, same[-1].num_devices, hours_per_day),
-        levels={one.figure.name: _levels(one, course) for one, _, course in judged},
-        learning=len(same) <= (rules or Rules()).learning,
+        num_others=len(ordered) - len(same),
+        findings=_without_repeats(findings, headline),
+        attribution=attribute(same, explained.first_night) if explained else None,
+        lost_device_hours_per_day=_lost(headline, same[-1].num_devices, hours_per_day),
+        levels={one.series.figure.name: _levels(one) for one in judged},
+        is_learning=len(same) <= (rules or Rules()).min_nights,
     )
 
 
-def _lost(head: Finding | None, num_devices: int, hours_per_day: float) -> float:
-    if head is None or not head.is_bad:
+def _headline(findings: Sequence[Finding]) -> Finding | None:
+    return next((finding for finding in findings if finding.figure == STEP_TIME), None)
+
+
+def _lost(headline: Finding | None, num_devices: int, hours_per_day: float) -> float:
+    if headline is None or not headline.is_bad:
         return 0.0
-    return lost_device_hours(num_devices, head.anchor, head.now, hours_per_day)
+    return lost_device_hours(num_devices, headline.anchor, headline.now, hours_per_day)
 
 
-def _without_repeats(findings: list[Finding], head: Finding | None) -> list[Finding]:
-    """MFU says what the step time says, and parts of the step are told as its causes."""
-    if head is None:
+def _without_repeats(findings: list[Finding], headline: Finding | None) -> list[Finding]:
+    """MFU repeats the step time, and parts of the step are reported as its causes."""
+    if headline is None:
         return findings
-    return [one for one in findings if not one.figure.startswith((MFU, TERM))]
+    return [finding for finding in findings if not finding.figure.startswith((MFU, TERM))]
 
 
-def _levels(series: Series, course: Course) -> list[float]:
+def _levels(judged: Judgement) -> list[float]:
     """A step is drawn where it began, not where it was noticed."""
-    lasting = [step for step in course.steps if step.cleared is None]
+    series, history = judged.series, judged.history
+    lasting = [step for step in history.steps if step.cleared is None]
     values = np.asarray(series.values)
     bounds = [0, *(step.night for step in lasting), len(values)]
-    parts = [values[start:end] for start, end in pairwise(bounds)]
-    heights = [step.before for step in lasting] + [level(values[course.present])]
+    heights = [step.before for step in lasting] + [level(values[history.present])]
     return [
-        series.figure.from_scale(height) for part, height in zip(parts, heights, strict=True) for _ in part
+        series.figure.from_scale(height)
+        for (start, end), height in zip(pairwise(bounds), heights, strict=True)
+        for _ in range(start, end)
     ]
 
 
-MOST_NAMES = 5
+MAX_NAMES = 5
 LOOK_AT = {
-    "compute": "the kernels: compare a profile of before and one of now with `asap diagnose --compare`",
+    "compute": "the kernels: compare an earlier profile with one of now with `asap diagnose --compare`",
     "memory_bound_ops": "element-wise kernels: a fusion may have been lost (compilation, a new mask)",
     "tp_comm_exposed": "tensor-parallel collectives: links inside the node, and what they overlap with",
     "cp_comm_exposed": "context-parallel exchange: sequence lengths, and links inside the node",
@@ -164,66 +175,68 @@ LOOK_AT = {
     "dp_comm_exposed": "gradient and parameter exchange: links between nodes, bucket sizes, overlap",
     "other_comm_exposed": "collectives that belong to no axis of the plan: logging or checks in the step",
     "pipeline": "the pipeline: balance of its stages, and the number of micro-batches",
-    "optimizer": "the optimizer: fused kernels, and where its state lies",
-    "host_and_other": "the host: data loading, synchronisation, and ranks that come late",
+    "optimizer": "the optimizer: fused kernels, and where its state lives",
+    "host_and_other": "the host: data loading, synchronisation, and ranks that arrive late",
     "idle": "the host: data loading and synchronisation",
     "exposed_communication": "collectives: links, and what they used to overlap with",
 }
 
 
 def advise(found: Review) -> list[str]:
-    """Most telling first; empty where nothing is wrong."""
-    bad = [one for one in found.findings if one.is_bad]
+    """Most useful first; empty if nothing is wrong."""
+    bad = [finding for finding in found.findings if finding.is_bad]
     if not bad or found.attribution is None:
         return []
     why = found.attribution
-    says = [*_by_changes(why.changes), *_by_ranks(why.slow_ranks)]
+    advice = [*_by_changes(why.changes), *_by_ranks(why.slow_ranks)]
     if found.headline in bad:
-        says += _by_terms(why)
-    says += [text for one in bad for text in _by_figure(one)]
+        advice += _by_terms(why)
+    advice += [text for finding in bad for text in _by_figure(finding)]
     if not why.changes and why.unknown:
         names = " and ".join(why.unknown)
-        says.append(f"record {names} of every night (job.yaml), so that the next change can be explained")
-    return says
+        advice.append(f"record {names} of every night (job.yaml), so that the next change can be explained")
+    return advice
 
 
-def _by_changes(changes: Sequence[SurroundingChange]) -> list[str]:
-    """Those of the same night by kind; those nearby only where there are none."""
-    same = [one for one in changes if one.offset == 0]
-    grouped: dict[str, list[SurroundingChange]] = defaultdict(list)
-    for one in same or changes:
-        grouped[one.kind].append(one)
+def _by_changes(changes: Sequence[EnvironmentChange]) -> list[str]:
+    """Those of the same night by kind; those nearby only if there are none."""
+    same = [change for change in changes if change.offset == 0]
+    grouped: dict[Kind, list[EnvironmentChange]] = defaultdict(list)
+    for change in same or changes:
+        grouped[change.kind].append(change)
     when = "the same night" if same else "about that night"
-    return [_BY_KIND[kind](_names(some), when) for kind, some in grouped.items()]
+    return [_BY_KIND[kind](_names(group), when) for kind, group in grouped.items()]
 
 
 _BY_KIND = {
-    "software": lambda names, when: f"run once with the software of before: {names}, changed {when}",
-    "plan": lambda names, when: f"the plan changed {when} ({names}): compare both plans by `asap explain`",
+    "software": lambda names, when: f"run once with the previous software: {names}, changed {when}",
+    "plan": lambda names, when: f"the plan changed {when} ({names}): compare both plans with `asap explain`",
     "nodes": lambda names, when: f"check the nodes that changed {when}: {names}",
     "data": lambda names, when: f"the data changed {when} ({names}): check sequence lengths and loading",
 }
 
 
-def _names(changes: Sequence[SurroundingChange]) -> str:
-    told = [f"{one.name} {one.before} to {one.now}" for one in changes[:MOST_NAMES]]
-    more = len(changes) - len(told)
-    return ", ".join(told) + (f" and {more} more" if more else "")
+def _names(changes: Sequence[EnvironmentChange]) -> str:
+    names = [f"{change.name} {change.before} to {change.now}" for change in changes[:MAX_NAMES]]
+    more = len(changes) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def _by_ranks(ranks: Sequence[SlowRank]) -> list[str]:
     if not ranks:
         return []
-    nodes = sorted({one.node for one in ranks if one.node})
-    where = f" on {', '.join(nodes[:MOST_NAMES])}" if nodes else ""
-    names = ", ".join(str(one.rank) for one in ranks[:MOST_NAMES])
-    slowest = max(one.ratio for one in ranks)
-    return [f"rank {names}{where} became up to {slowest:.0%} slower than the middle one: check those devices"]
+    nodes = sorted({slow.node for slow in ranks if slow.node})
+    where = f" on {', '.join(nodes[:MAX_NAMES])}" if nodes else ""
+    names = ", ".join(str(slow.rank) for slow in ranks[:MAX_NAMES])
+    slowest = max(slow.ratio for slow in ranks)
+    return [
+        f"rank {names}{where} became up to {slowest:.0%} slower than the median rank: check those devices"
+    ]
 
 
 def _by_terms(why: Attribution) -> list[str]:
     """The part that grew most, if anything is known about it."""
-    return [f"look at {LOOK_AT[one.term]}" for one in why.terms[:1] if one.term in LOOK_AT]
+    return [f"look at {LOOK_AT[change.term]}" for change in why.terms[:1] if change.term in LOOK_AT]
 
 
 def _by_figure(finding: Finding) -> list[str]:

@@ -9,7 +9,7 @@ import yaml
 
 from service.cli.main import main
 from service.settings import load_settings
-from tests.unit.service_nightly.making import add_night, add_nights, workload
+from tests.unit.service.nightly.builders import add_night, add_nights, workload
 
 
 @pytest.fixture(autouse=True)

@@ -25,14 +25,14 @@ from service.db.sessions import SessionFilter, get_session, list_sessions, lock_
 from service.nightly.config import Policy, parse
 from service.nightly.dispatch import NightQueue, run_now, tick
 from service.nightly.fleet import fleet_of
-from service.nightly.run_night import PATIENCE_S, NightShop, ThroughQueue, run_dispatch
+from service.nightly.run_night import PATIENCE_S, NightShop, QueuedReoptimizer, run_dispatch
 from service.settings import Settings
 from service.traces import Uploads
 from service.worker.jobs import Lease, Queue
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import opened, settings_for, wait_for, working
 from tests.integration.service.fleet import Fleet
-from tests.unit.service_nightly.making import add_night, add_nights, scenario, workload
+from tests.unit.service.nightly.builders import add_night, add_nights, scenario, workload
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -78,11 +78,11 @@ def test_a_night_is_run_re_optimized_and_told(settings: Settings, tmp_path: Path
             row = ended(database, run.id)
         assert (row.state, row.outcome, row.reason, row.claims) == ("completed", "regression", None, 1)
         assert row.report is not None
-        (said,) = row.report["workloads"]
-        assert (said["status"], said["reoptimized"]["reason"]) == ("regressed", "the step got slower")
+        said: Any = row.report.workloads[0]
+        assert (said.status, said.reoptimized.reason) == ("regressed", "the step got slower")
         assert len(hook.got) == 1
         with database.read() as conn:
-            session = get_session(conn, "", said["proposal"]["session_id"])
+            session = get_session(conn, "", said.proposal.session_id)
             fleet = fleet_of(conn, "")
     assert (session.state, session.owner) == ("completed", "anna")
     assert session.labels == {"schedule": "nightly", "workload": "job", "night": run.id}
@@ -111,16 +111,16 @@ def test_a_session_that_waits_for_a_person_does_not_hold_the_night(tmp_path: Pat
             later = ended(database, second.id)
         assert row.report is not None
         assert later.report is not None
-        proposal = row.report["workloads"][0]["proposal"]
-        assert later.report["workloads"][0]["proposal"] == proposal
+        proposal: Any = row.report.workloads[0].proposal
+        assert later.report.workloads[0].proposal == proposal
         with database.begin() as conn:
             assert len(list_sessions(conn, "", SessionFilter())[0]) == 1
             fleet = fleet_of(conn, "")
-            request_cancel(conn, lock_session(conn, proposal["session_id"], tenant=""))
+            request_cancel(conn, lock_session(conn, proposal.session_id, tenant=""))
             after = fleet_of(conn, "")
-    assert proposal["waits"]
+    assert proposal.waits
     assert fleet.approvals_waiting == 1
-    assert fleet.workloads[0].waiting_session_id == proposal["session_id"]
+    assert fleet.workloads[0].waiting_session_id == proposal.session_id
     assert after.approvals_waiting == 0
 
 
@@ -159,7 +159,7 @@ def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
         run_dispatch(shop(settings, database, queue), run.id, 2)
         row = look(database, run.id)
     assert row.report is not None
-    assert [(one["name"], one["is_alarm"]) for one in row.report["workloads"]] == [
+    assert [(one.name, one.is_alarm) for one in row.report.workloads] == [
         ("one", True),
         ("two", True),
     ]
@@ -184,7 +184,7 @@ def test_a_night_that_another_worker_took_over_is_left_to_it(tmp_path: Path) -> 
 def test_a_repeated_night_goes_on_with_its_session_though_a_newer_profile_is_there(tmp_path: Path) -> None:
     with opened(settings_for(tmp_path / "data")) as desk:
         policy = parse(Policy, {"workloads": [workload()]})
-        again = ThroughQueue(
+        again = QueuedReoptimizer(
             desk.database, desk.queue, "", "anna", "nightly", "r1", policy, -PATIENCE_S, lambda: None
         )
         first, second = (again.run("job", {**scenario(), "notes": notes}) for notes in ("older", "newer"))
@@ -210,7 +210,7 @@ def test_a_death_between_recording_and_telling_loses_no_alarm(
             raise SystemExit
 
         with monkeypatch.context() as patch:
-            patch.setattr(one_workload, "_keep", die)
+            patch.setattr(one_workload, "_store", die)
             with pytest.raises(SystemExit):
                 run_dispatch(shop(settings, database, queue), run.id, 1)
         run_dispatch(shop(settings, database, queue), run.id, 1)
@@ -281,8 +281,8 @@ def test_a_night_whose_workers_are_killed_ends_once(tmp_path: Path, postgres_url
             found, _ = list_sessions(conn, "", SessionFilter(labels={"night": run.id}))
     assert (row.state, row.outcome) == ("completed", "regression")
     assert row.report is not None
-    assert sorted(one["name"] for one in row.report["workloads"]) == names
-    assert all(one["is_alarm"] for one in row.report["workloads"])
+    assert sorted(one.name for one in row.report.workloads) == names
+    assert all(one.is_alarm for one in row.report.workloads)
     assert sorted(session.labels["workload"] for session in found) == names
 
 

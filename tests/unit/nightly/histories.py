@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tools.nightly.night import Night, Surroundings
+from tools.nightly.night import Night, RunEnvironment
 
 DAY_S = 86_400.0
 
@@ -22,5 +22,5 @@ def wobble(count: int, level_s: float = 10.0, ratio: float = 0.01) -> list[float
     return [level_s * (1 + ratio * pattern[place % len(pattern)]) for place in range(count)]
 
 
-def around(versions: dict[str, str] | None = None, **parts: Any) -> Surroundings:  # noqa: ANN401 - as above
-    return Surroundings(versions=versions or {}, **parts)
+def around(versions: dict[str, str] | None = None, **parts: Any) -> RunEnvironment:  # noqa: ANN401 - as above
+    return RunEnvironment(versions=versions or {}, **parts)

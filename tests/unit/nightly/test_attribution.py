@@ -1,10 +1,10 @@
 from tests.unit.nightly.histories import around, night
 from tools.nightly.attribution import attribute, nights_with_changes
-from tools.nightly.night import Night, SlowRank, Surroundings
+from tools.nightly.night import Night, RunEnvironment, SlowRank
 
 
-def history(*surroundings: Surroundings) -> list[Night]:
-    return [night(number, surroundings=one) for number, one in enumerate(surroundings)]
+def history(*surroundings: RunEnvironment) -> list[Night]:
+    return [night(number, environment=one) for number, one in enumerate(surroundings)]
 
 
 def test_the_part_that_grew_comes_first_with_its_share() -> None:
@@ -49,13 +49,13 @@ def test_a_change_that_was_taken_back_is_not_told() -> None:
 
 def test_what_is_not_recorded_is_no_change_and_is_named() -> None:
     known = around({"torch": "2.12"})
-    found = attribute(history(known, Surroundings(), known), 1)
+    found = attribute(history(known, RunEnvironment(), known), 1)
     assert found.changes == []
     assert found.unknown == ["plan", "nodes", "data"]
 
 
 def test_a_change_is_seen_across_nights_that_do_not_tell() -> None:
-    nights = history(around(data="d1"), Surroundings(), around(data="d2"))
+    nights = history(around(data="d1"), RunEnvironment(), around(data="d2"))
     assert nights_with_changes(nights) == {2}
     assert [one.now for one in attribute(nights, 2).changes] == ["d2"]
 

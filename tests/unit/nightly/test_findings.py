@@ -2,12 +2,12 @@ from collections.abc import Collection
 
 import pytest
 
-from tests.unit.nightly.histories import nights, wobble
+from tests.unit.nightly.histories import DAY_S, nights, wobble
 from tools.nightly.findings import Finding, judge, list_series
 
 
 def said(times_s: list[float], changed: Collection[int] = ()) -> Finding | None:
-    return judge(list_series(nights(times_s))[0], changed)[0]
+    return judge(list_series(nights(times_s))[0], changed).finding
 
 
 def state(times_s: list[float], changed: Collection[int] = ()) -> str | None:
@@ -51,14 +51,14 @@ def test_an_improvement_is_told_when_it_is_sure() -> None:
 
 def test_what_happened_on_nights_nobody_was_told_of_is_new() -> None:
     series = list_series(nights(wobble(20) + wobble(5, 11.5)))[0]
-    found = [judge(series, unread=unread)[0] for unread in (0, 20, 21, 22, 24, 99)]
+    found = [judge(series, unreported=unread).finding for unread in (0, 20, 21, 22, 24, 99)]
     assert [one.state for one in found if one] == ["new", "new", "new", "open", "open", "open"]
 
 
 def test_a_finding_says_how_much_and_since_when() -> None:
     finding = said(wobble(20) + wobble(5, 11.0))
     assert finding is not None
-    assert (finding.since, finding.nights) == (20, 5)
+    assert (finding.since, finding.nights) == (20 * DAY_S, 5)
     assert finding.before == pytest.approx(10.0, rel=0.01)
     assert finding.now == pytest.approx(11.0, rel=0.01)
     assert finding.change_ratio == pytest.approx(0.1, abs=0.02)

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.nightly.noise import (
-    MOST_CORRELATION,
+    MAX_CORRELATION,
     Values,
     correlation,
     level,
     level_variance,
     limit,
-    middle,
+    median_known,
     scatter,
 )
 
@@ -67,8 +67,8 @@ def test_a_scatter_known_from_few_nights_asks_for_more() -> None:
 
 
 def test_middle_leaves_out_what_is_not_known() -> None:
-    assert middle([None, 3.0, 1.0, 2.0], 9.0) == 2.0
-    assert middle([None], 9.0) == 9.0
+    assert median_known([None, 3.0, 1.0, 2.0], 9.0) == 2.0
+    assert median_known([None], 9.0) == 9.0
 
 
 def _wandering(random: np.random.Generator, alike: float, count: int) -> Values:
@@ -97,7 +97,7 @@ def test_correlation_is_seen_where_it_is_and_seldom_elsewhere() -> None:
 
 @given(figures, st.floats(0, 1e6))
 def test_correlation_is_a_share_whatever_the_nights(values: list[float], scatter: float) -> None:
-    assert 0.0 <= correlation(np.array(values), scatter) <= MOST_CORRELATION
+    assert 0.0 <= correlation(np.array(values), scatter) <= MAX_CORRELATION
 
 
 def test_odd_nights_neither_make_a_correlation_nor_hide_one() -> None:

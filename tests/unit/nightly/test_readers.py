@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.errors import InputError
-from tools.nightly.night import parse_surroundings, read_surroundings
+from tools.nightly.night import parse_environment, read_environment
 from tools.nightly.read import profile_key, read_metrics_night, read_profile_night, slow_ranks, spread
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples/traces/gpt-ddp-gloo"
@@ -87,7 +87,7 @@ def test_the_job_says_versions_nodes_data_and_plan(workload: dict[str, Any], fol
     (folder / "job.yaml").write_text(
         "versions: {torch: 2.10, image: 5f1c}\nnodes: [n1]\ndata: d7\nplan: {micro_batch_size: 1}\n"
     )
-    around = read_profile_night(workload, folder)[0].surroundings
+    around = read_profile_night(workload, folder)[0].environment
     assert around.versions == {"torch": "2.10", "image": "5f1c"}
     assert (around.nodes, around.data) == (["n1"], "d7")
     assert around.plan["micro_batch_size"] == 1
@@ -96,7 +96,7 @@ def test_the_job_says_versions_nodes_data_and_plan(workload: dict[str, Any], fol
 
 def test_json_is_a_job_file_too(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(json.dumps({"plan": {"tp": 4, "sequence_parallel": True}}))
-    assert read_surroundings(tmp_path).plan == {"tp": 4, "sequence_parallel": True}
+    assert read_environment(tmp_path).plan == {"tp": 4, "sequence_parallel": True}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_json_is_a_job_file_too(tmp_path: Path) -> None:
 def test_a_job_file_that_cannot_be_used_names_the_part(tmp_path: Path, text: str, field: str) -> None:
     (tmp_path / "job.yaml").write_text(text)
     with pytest.raises(InputError) as refused:
-        read_surroundings(tmp_path)
+        read_environment(tmp_path)
     assert refused.value.field == field
 
 
@@ -122,7 +122,7 @@ def test_a_job_file_that_cannot_be_used_names_the_part(tmp_path: Path, text: str
 @given(values | st.dictionaries(st.sampled_from(["versions", "nodes", "data", "plan"]), values, max_size=3))
 def test_any_job_content_is_taken_or_refused(content: object) -> None:
     with suppress(InputError):
-        assert parse_surroundings(content).versions is not None
+        assert parse_environment(content).versions is not None
 
 
 def test_metrics_of_one_object_and_of_lines_are_the_same_night(
@@ -136,7 +136,7 @@ def test_metrics_of_one_object_and_of_lines_are_the_same_night(
     logged = read_metrics_night(workload, lines)
     assert whole.step_time_s == logged.step_time_s == pytest.approx(0.5)  # the first one was warm-up
     assert (whole.num_steps, logged.num_steps) == (4, 4)
-    assert whole.surroundings == logged.surroundings
+    assert whole.environment == logged.environment
 
 
 def test_metrics_may_tell_memory_parts_and_ranks(workload: dict[str, Any], tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_the_reference_trainers_result_is_a_metrics_file(workload: dict[str, Any
         peak_memory_bytes=[4, 5],
         fingerprint={"versions": ["gloo torch 2.13.0"], "data": "tokens", "nodes": {"vm": 2}},
     )
-    around = read_metrics_night(workload, path).surroundings
+    around = read_metrics_night(workload, path).environment
     assert around.versions == {"stack": "gloo torch 2.13.0"}
     assert (around.data, around.nodes, around.plan["micro_batch_size"]) == ("tokens", ["vm"], 1)
 
@@ -203,7 +203,7 @@ def test_metrics_that_cannot_be_used_name_the_field(
 
 def test_a_field_of_the_plan_that_is_null_is_not_stated(workload: dict[str, Any], tmp_path: Path) -> None:
     path = write_metrics(tmp_path, step_times_s=[1.0], plan={"vpp": None, "recompute": None})
-    assert read_metrics_night(workload, path).surroundings.plan["vpp"] == 1
+    assert read_metrics_night(workload, path).environment.plan["vpp"] == 1
 
 
 def test_another_training_contract_is_another_history(workload: dict[str, Any], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from tests.unit.nightly.histories import around, night, nights, wobble
 from tools.errors import DataError
-from tools.nightly.night import night_from_data, night_to_data
+from tools.nightly.night import parse_night
 from tools.nightly.review import gained_device_hours, lost_device_hours, review
 
 
@@ -25,7 +25,7 @@ def test_nights_of_another_contract_are_left_out() -> None:
     short = [night(n, s, contract="seq 4096") for n, s in enumerate(wobble(20))]
     long = [night(20 + n, 2 * s, contract="seq 8192") for n, s in enumerate(wobble(3))]
     found = review(short + long)
-    assert (len(found.nights), found.others, found.findings, found.learning) == (3, 20, [], True)
+    assert (len(found.nights), found.num_others, found.findings, found.is_learning) == (3, 20, [], True)
 
 
 def test_the_order_of_the_nights_does_not_matter() -> None:
@@ -56,7 +56,7 @@ def test_a_figure_that_the_last_night_lacks_is_not_told() -> None:
 def test_the_cause_is_looked_for_where_the_step_began() -> None:
     times_s = wobble(20) + wobble(2, 11.5)
     old, new = around({"torch": "2.12"}), around({"torch": "2.13"})
-    history = [night(n, s, surroundings=old if n < 20 else new) for n, s in enumerate(times_s)]
+    history = [night(n, s, environment=old if n < 20 else new) for n, s in enumerate(times_s)]
     found = review(history)
     assert found.attribution is not None
     assert [(one.name, one.offset) for one in found.attribution.changes] == [("torch", 0)]
@@ -98,10 +98,10 @@ def test_a_plan_twice_as_fast_frees_half_of_the_devices() -> None:
 
 
 def test_a_night_survives_being_kept() -> None:
-    whole = night(3, 10.5, terms_s={"compute": 10.5}, surroundings=around({"torch": "2.13"}, nodes=["n1"]))
-    assert night_from_data(night_to_data(whole)) == whole
+    whole = night(3, 10.5, terms_s={"compute": 10.5}, environment=around({"torch": "2.13"}, nodes=["n1"]))
+    assert parse_night(whole.model_dump(mode="json")) == whole
 
 
 def test_a_kept_night_that_is_broken_says_what_to_do() -> None:
     with pytest.raises(DataError, match="remove it"):
-        night_from_data({"key": "x"})
+        parse_night({"key": "x"})

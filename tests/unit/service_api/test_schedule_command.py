@@ -14,9 +14,8 @@ from asap_client.client import Client
 from service.cli import schedule
 from service.cli.main import main
 from service.db.schedules import claim_run, set_run
-from service.nightly.review import report_of
 from tests.unit.service_api.served import SCENARIO, Served
-from tests.unit.service_api.test_schedules import finish, said
+from tests.unit.service_api.test_schedules import broken_report, finish
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -106,7 +105,7 @@ def test_a_run_by_hand_and_its_report(run: Run, file: Path, served: Served) -> N
     assert status == 1
     assert "no run of nightly has a report yet" in err
     made = json.loads(run("run", "nightly", "--json")[1])
-    finish(served, made["id"], report_of([said()], "Night", 1.79e9, made["id"]))
+    finish(served, made["id"], broken_report(made["id"]))
     assert "broken" in run("runs", "nightly")[1]
     assert json.loads(run("runs", "nightly", "--json")[1])["outcome"] == "broken"
     assert "| llama | not read |" in run("report", "nightly")[1]
@@ -159,7 +158,7 @@ def test_the_exit_status_tells_what_the_night_found_as_asap_nightly_does(
 ) -> None:
     add(run, file)
 
-    deliveries = [{"to": "team", "ok": told}]
+    deliveries = [{"kind": "email", "to": "team", "ok": told, "answer": "", "at": 1.0}]
     ended = worker_sets(served, state="completed", outcome=outcome, deliveries=deliveries)
     monkeypatch.setattr("time.sleep", ended)
     assert run("run", "nightly", "--wait")[0] == status

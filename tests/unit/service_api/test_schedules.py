@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from service.db.schedules import WorkloadRow, claim_run, set_run, set_workload
-from service.nightly.config import Workload, parse
-from service.nightly.review import broken, report_of
 from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tools.nightly.result import NightReport, NightResult, report_of
 
 NAMES = "/v1/schedules"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -125,16 +124,20 @@ def test_addresses_with_tokens_are_not_shown(serve: Serve) -> None:
     assert "secret" not in served.client.get(NAMES).text
 
 
-def finish(served: Served, run_id: str, report: dict[str, Any]) -> None:
+def finish(served: Served, run_id: str, report: NightReport) -> None:
     """What a worker would do."""
     with served.app.database.begin() as conn:
         row = claim_run(conn, run_id, "test", 1)
         assert row
-        set_run(conn, row, state="completed", outcome=report["outcome"], report=report, deliveries=[])
+        set_run(conn, row, state="completed", outcome=report.outcome, report=report, deliveries=[])
 
 
-def said() -> dict[str, Any]:
-    return broken(parse(Workload, body()["workloads"][0]), "nothing is there", {})
+def broken_result() -> NightResult:
+    return NightResult(name="llama", status="broken", reason="nothing is there", hours_per_day=24.0)
+
+
+def broken_report(run_id: str) -> NightReport:
+    return report_of([broken_result()], "Night", 1.79e9, run_id, "0.1.0", 1.79e9)
 
 
 def test_a_run_is_asked_for_and_its_report_is_fetched_in_three_forms(served: Served) -> None:
@@ -145,7 +148,7 @@ def test_a_run_is_asked_for_and_its_report_is_fetched_in_three_forms(served: Ser
     place = f"{NAMES}/nightly/runs/{run.json()['id']}"
     early = client.get(f"{place}/report")
     assert (early.status_code, early.json()["field"]) == (409, "state")
-    finish(served, run.json()["id"], report_of([said()], "Night", 1.79e9, run.json()["id"]))
+    finish(served, run.json()["id"], broken_report(run.json()["id"]))
     assert client.get(place).json()["outcome"] == "broken"
     assert client.get(f"{NAMES}/nightly").json()["last_run"]["outcome"] == "broken"
     assert [one["id"] for one in client.get(f"{NAMES}/nightly/runs").json()["items"]] == [run.json()["id"]]
@@ -171,7 +174,9 @@ def test_a_run_is_found_under_its_own_schedule_only(served: Served) -> None:
 def test_workloads_are_listed_by_what_they_waste(served: Served) -> None:
     with served.app.database.begin() as conn:
         for name, hours in (("small", 1.0), ("large", 90.0)):
-            set_workload(conn, WorkloadRow("", name, "slower", None, hours, 1.79e9, None, None, said()))
+            set_workload(
+                conn, WorkloadRow("", name, "slower", None, hours, 1.79e9, None, None, broken_result())
+            )
     items = served.client.get("/v1/workloads").json()["items"]
     assert [one["name"] for one in items] == ["large", "small"]
     assert served.client.get("/v1/workloads/small").json()["wasted_device_hours_per_day"] == 1.0

@@ -1,15 +1,14 @@
 """The fleet and the schedules: what is wasted first, what a night said, and what can be done about it."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from service.db.schedules import WorkloadRow, set_workload
-from service.nightly.config import Workload, parse
-from service.nightly.review import broken
-from service.render.terms import STATUS
+from service.render.nightly import STATUS
 from tests.unit.service_api.served import SCENARIO, Served
 from tests.unit.web.browsing import EVIL, get, post, token
+from tools.nightly.result import NightResult, OpenProposal
+from tools.scenario import Plan
 
 BODY: dict[str, Any] = {
     "name": "nightly",
@@ -20,12 +19,26 @@ BODY: dict[str, Any] = {
 
 
 def workload(
-    served: Served, name: str, wasted: float, reason: str, status: str = "broken", **before: object
+    served: Served,
+    name: str,
+    wasted: float,
+    reason: str,
+    status: str = "broken",
+    proposal: OpenProposal | None = None,
 ) -> None:
-    said = broken(parse(Workload, {**BODY["workloads"][0], "name": name}), reason, before)
-    row = WorkloadRow("", name, status, reason, wasted, 1e9, None, None, said)
+    result = NightResult(name=name, status="broken", reason=reason, hours_per_day=24.0, proposal=proposal)
     with served.app.database.begin() as conn:
-        set_workload(conn, replace(row, outcome=json.loads(json.dumps(said))))
+        set_workload(conn, WorkloadRow("", name, status, reason, wasted, 1e9, None, None, result))
+
+
+def proposed(summary: str) -> OpenProposal:
+    degrees = dict.fromkeys(("pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "micro_batch_size"), 1)
+    options = {"zero_stage": 0, "sequence_parallel": False, "recompute": None, "schedule": "1f1b"}
+    plan = Plan.model_validate({"tp": 2, **degrees, **options})
+    texts = dict.fromkeys(("rationale", "verdict", "first_step", "session_id"))
+    speedups = dict.fromkeys(("speedup", "speedup_low", "speedup_high", "changes", "measured"))
+    content = {"plan": plan, "summary": summary, "since": 0.0, "reason": "it is time", "waits": False}
+    return OpenProposal.model_validate({**content, **texts, **speedups})
 
 
 def test_workloads_are_shown_by_what_they_waste_with_the_reason(served: Served) -> None:
@@ -56,7 +69,7 @@ def test_what_needs_somebody_is_marked_in_the_fleet(served: Served) -> None:
 
 def test_a_workload_whose_schedule_is_removed_wastes_nothing_and_keeps_its_history(served: Served) -> None:
     assert served.client.post("/v1/schedules", json=BODY).status_code == 201
-    workload(served, "llama", 120.0, "", proposal={"summary": "tp 2"})
+    workload(served, "llama", 120.0, "", proposal=proposed("tp 2"))
     assert "120" in get(served, "/fleet")[1].text
     assert served.client.delete("/v1/schedules/nightly").status_code == 204
     _, page = get(served, "/fleet")

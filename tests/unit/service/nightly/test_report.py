@@ -4,7 +4,6 @@ import json
 import math
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,17 +21,18 @@ from service.nightly.report import (
     write_report,
 )
 from service.nightly.review import run_night
-from service.render.terms import moved
+from service.render.nightly import span
 from service.render.trends import _Frame, _steps, _ticks, plots_of, spark_points
 from service.settings import Settings
-from tests.unit.service_nightly.making import Scripted, add_night, add_nights, desk, workload
+from tests.unit.service.nightly.builders import ScriptedReoptimizer, add_night, add_nights, context, workload
 from tests.unit.web.browsing import Page
+from tools.nightly.result import NightReport
 
 HOSTILE = "</title><script>alert(1)</script>\"'<img src=x onerror=y>|`&<!here>"
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(tmp_path_factory: pytest.TempPathFactory) -> NightReport:
     """One workload that got slower with hostile names about, one quiet, one broken."""
     base = tmp_path_factory.mktemp("report")
     with closing(open_database(Settings(data_dir=base / "data", _env_file=None).database)) as database:
@@ -40,7 +40,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         return make_report(database, base)
 
 
-def make_report(database: Database, tmp_path: Path) -> dict[str, Any]:
+def make_report(database: Database, tmp_path: Path) -> NightReport:
     versions = {"torch": "2.12"}
     terms = {"compute": 1.2, HOSTILE: 0.8}
     add_nights(tmp_path / "slow", range(20), versions=versions, breakdown_s=terms)
@@ -50,27 +50,30 @@ def make_report(database: Database, tmp_path: Path) -> dict[str, Any]:
     named = workload("slow")
     named["scenario"]["model"]["name"] = HOSTILE
     given = parse(Policy, {"workloads": [workload("quiet"), workload("broken"), named], "gain": 1.01})
-    return run_night(desk(database, tmp_path, Scripted()), given, f"Night {HOSTILE}")
+    return run_night(context(database, tmp_path, ScriptedReoptimizer()), given, f"Night {HOSTILE}")
 
 
-def test_what_got_slower_comes_first_then_what_could_not_be_read(report: dict[str, Any]) -> None:
-    told = [(one["name"], one["status"]) for one in report["workloads"]]
+def test_what_got_slower_comes_first_then_what_could_not_be_read(report: NightReport) -> None:
+    told = [(one.name, one.status) for one in report.workloads]
     assert told == [("slow", "regressed"), ("broken", "broken"), ("quiet", "quiet")]
-    assert report["outcome"] == "regression"
-    assert report["summary"].startswith("3 workloads: 1 got slower, 1 could not be read, 1 quiet")
+    assert report.outcome == "regression"
+    assert report.summary.startswith("3 workloads: 1 got slower, 1 could not be read, 1 quiet")
 
 
-def test_the_overview_has_a_row_a_workload_and_what_to_do(report: dict[str, Any]) -> None:
+def test_the_overview_has_a_row_a_workload_and_what_to_do(report: NightReport) -> None:
     page = Page(html_overview(report, lambda name: f"workloads/{name}.html"))
     text = " ".join(page.words)
     assert len(page.all("tr")) == 1 + 3
     assert "2.00 to 2.51 s (+25" in text
-    assert "Run once with the software of before" in text
+    assert "Run once with the previous software" in text
     assert next(one["href"] for tag, one in page.elements if tag == "a") == "workloads/slow.html"
 
 
-def test_no_name_becomes_markup(report: dict[str, Any]) -> None:
-    pages = [html_overview(report), *(html_workload(report, said) for said in report["workloads"])]
+def test_no_name_becomes_markup(report: NightReport) -> None:
+    pages = [
+        html_overview(report),
+        *(html_workload(said, report.at, report.title) for said in report.workloads),
+    ]
     for page in map(Page, pages):
         assert not page.all("script")
         assert not page.all("img")
@@ -78,8 +81,8 @@ def test_no_name_becomes_markup(report: dict[str, Any]) -> None:
     assert "alert(1)" in " ".join(Page(pages[0]).words)
 
 
-def test_pages_need_nothing_from_elsewhere(report: dict[str, Any]) -> None:
-    page = Page(html_workload(report, report["workloads"][0]))
+def test_pages_need_nothing_from_elsewhere(report: NightReport) -> None:
+    page = Page(html_workload(report.workloads[0], report.at, report.title))
     outside = {"src", "href", "action", "style"}
     assert not [name for _, attrs in page.elements for name in attrs if name in outside]
     policy = next(attrs["content"] for tag, attrs in page.elements if tag == "meta" and "http-equiv" in attrs)
@@ -87,56 +90,56 @@ def test_pages_need_nothing_from_elsewhere(report: dict[str, Any]) -> None:
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
 
 
-def test_a_workloads_page_draws_every_night_and_marks_the_change(report: dict[str, Any]) -> None:
-    said = report["workloads"][0]
+def test_a_workloads_page_draws_every_night_and_marks_the_change(report: NightReport) -> None:
+    said = report.workloads[0]
     plots = plots_of(said)
     assert [plot.id for plot in plots] == ["step_time_s", "terms", "mfu"]
     assert len(plots[0].dots) == 21
-    assert [mark.place for mark in plots[0].marks] == [plots[0].dots[20].x]
+    assert [mark.position for mark in plots[0].marks] == [plots[0].dots[20].x]
     assert len(plots[0].lines) == 2  # a level before the step, and one after
     assert all(0 <= dot.y <= 190 and 0 <= dot.x <= 720 for plot in plots for dot in plot.dots)
 
 
-def test_the_last_night_of_a_plot_is_marked(report: dict[str, Any]) -> None:
-    dots = Page(html_workload(report, report["workloads"][0])).all("circle")
+def test_the_last_night_of_a_plot_is_marked(report: NightReport) -> None:
+    dots = Page(html_workload(report.workloads[0], report.at, report.title)).all("circle")
     assert [one.get("class") for one in dots[:21]] == ["night"] * 20 + ["night last"]
 
 
-def test_a_workload_without_nights_has_a_page_too(report: dict[str, Any]) -> None:
-    said = report["workloads"][1]
+def test_a_workload_without_nights_has_a_page_too(report: NightReport) -> None:
+    said = report.workloads[1]
     assert plots_of(said) == []
-    assert "nothing is there" in html_workload(report, said)
+    assert "matches nothing" in html_workload(said, report.at, report.title)
 
 
-def test_markdown_keeps_its_table_whatever_the_names_are(report: dict[str, Any]) -> None:
+def test_markdown_keeps_its_table_whatever_the_names_are(report: NightReport) -> None:
     text = markdown_overview(report)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
     assert {row.count("|") - row.count("\\|") for row in rows} == {7}
     assert "<script>" not in text
-    assert "<script>" not in markdown_workload(report, report["workloads"][0])
+    assert "<script>" not in markdown_workload(report.workloads[0], report.at)
 
 
-def test_a_chat_message_mentions_nobody_and_fits(report: dict[str, Any]) -> None:
+def test_a_chat_message_mentions_nobody_and_fits(report: NightReport) -> None:
     message = json.loads(chat_message(report, "https://asap.example/nights/1"))
     texts = [block["text"]["text"] for block in message["blocks"]]
     assert texts[-1] == "<https://asap.example/nights/1|The whole report>"
     assert not any("<!here>" in text or "<img" in text for text in [message["text"], *texts])
     assert any("*slow*: got slower" in text for text in texts)
-    many = {**report, "workloads": report["workloads"] * 40}
+    many = report.model_copy(update={"workloads": report.workloads * 40})
     blocks = json.loads(chat_message(many))["blocks"]
     assert len(blocks) <= 50
     assert all(len(block["text"]["text"]) <= 3000 for block in blocks)
 
 
 def test_a_range_is_told_in_one_unit_with_the_same_decimals() -> None:
-    assert moved("terms_s.dp_comm_exposed", 0.6, 1.5) == "0.60 to 1.50 s"
-    assert moved("step_time_s", 0.0469, 0.2) == "47 to 200 ms"
-    assert moved("mfu", 0.4, 0.381) == "40.0% to 38.1%"
-    assert moved("peak_memory_bytes", 2.0**30, 3 * 2.0**30) == "1.0 GiB to 3.0 GiB"
+    assert span("terms_s.dp_comm_exposed", 0.6, 1.5) == "0.60 to 1.50 s"
+    assert span("step_time_s", 0.0469, 0.2) == "47 to 200 ms"
+    assert span("mfu", 0.4, 0.381) == "40.0% to 38.1%"
+    assert span("peak_memory_bytes", 2.0**30, 3 * 2.0**30) == "1.0 GiB to 3.0 GiB"
 
 
-def test_files_are_replaced_and_others_left_alone(report: dict[str, Any], tmp_path: Path) -> None:
+def test_files_are_replaced_and_others_left_alone(report: NightReport, tmp_path: Path) -> None:
     folder = tmp_path / "pages"
     folder.mkdir()
     (folder / "mine.txt").write_text("mine")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.nightly.dispatch import Planned, jitter, plan
 from service.nightly.schedule import ScheduleSpec, parse_schedule
-from tests.unit.schedules.making import ID, body, spec, utc
+from tests.unit.service.nightly.schedules.builders import ID, body, spec, utc
 from tools.errors import InputError
 
 NIGHT = utc(2026, 11, 16, 5, 30)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from service.nightly.config import Config, Policy, Workload, check_modes, load_config, load_yaml, parse
 from service.nightly.ingest import check_workload
-from tests.unit.service_nightly.making import EXAMPLES, add_nights, workload
+from tests.unit.service.nightly.builders import EXAMPLES, add_nights, workload
 from tools.errors import InputError
 
 JOB: dict[str, Any] = {"name": "job", "scenario": {}, "metrics": "x"}
@@ -22,7 +22,7 @@ JOB: dict[str, Any] = {"name": "job", "scenario": {}, "metrics": "x"}
         ({"workloads": [{**JOB, "scenario": 3}]}, "workloads[0].scenario", "valid"),
         ({"workloads": [{**JOB, "metrics": None}]}, "workloads[0]", "one of traces, metrics, uploads"),
         ({"workloads": [{**JOB, "traces": "y"}]}, "workloads[0]", "one of traces, metrics, uploads"),
-        ({"workloads": [JOB, {**JOB}]}, "body", "job is there twice"),
+        ({"workloads": [JOB, {**JOB}]}, "body", "job is listed twice"),
         ({"workloads": [{**JOB, "hours_per_day": 25}]}, "workloads[0].hours_per_day", "24"),
         ({"workloads": [JOB], "gain": 0.9}, "gain", "1"),
         ({"workloads": [JOB], "mode": "guess"}, "mode", "advise"),
@@ -65,7 +65,7 @@ def test_tuning_and_waiting_are_refused_where_they_cannot_be() -> None:
 
 def test_the_example_is_a_configuration_whose_workloads_can_be_read() -> None:
     config = load_config(EXAMPLES / "nightly.yaml")
-    assert [check_workload(one, EXAMPLES)["reason"] for one in config.workloads] == [None]
+    assert [check_workload(one, EXAMPLES).reason for one in config.workloads] == [None]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_example_is_a_configuration_whose_workloads_can_be_read() -> None:
     [
         ("workloads: [", "must be YAML"),
         ("- a list", "must hold workloads"),
-        ("gain: 1.1\ngain: 1.2", "gain is there twice"),
+        ("gain: 1.1\ngain: 1.2", "gain is listed twice"),
         ("{[a]: b}", "must be YAML"),
         ("? {a: b}\n: c", "must be YAML"),
         ("!!python/object/apply:os.system [exit]", "must be YAML"),
@@ -104,14 +104,14 @@ def test_an_absent_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_check_reads_the_newest_night_and_keeps_nothing(tmp_path: Path) -> None:
     add_nights(tmp_path / "job", range(3))
     found = check_workload(parse(Workload, workload()), tmp_path)
-    assert Path(found["newest"]).name == "002.json"
-    assert found["step_time_s"] == pytest.approx(2.0, rel=0.02)
+    assert Path(found.newest or "").name == "002.json"
+    assert found.step_time_s == pytest.approx(2.0, rel=0.02)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job"]
 
 
 def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path) -> None:
     add_nights(tmp_path / "runs[1]" / "job", range(3))
-    assert check_workload(parse(Workload, workload()), tmp_path / "runs[1]")["reason"] is None
+    assert check_workload(parse(Workload, workload()), tmp_path / "runs[1]").reason is None
 
 
 def test_a_report_folder_is_part_of_the_file_only() -> None:

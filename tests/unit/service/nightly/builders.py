@@ -1,4 +1,4 @@
-"""Workloads whose nights are metrics files, written in a line; and a session that answers what it is told."""
+"""Workloads whose nights are metrics files, and a session with scripted answers."""
 
 import json
 import os
@@ -6,13 +6,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from graph.report import Report, Stopping
 from service.db.engine import Database
-from service.nightly.reoptimize import Answer
-from service.nightly.review import Desk
+from service.nightly.reoptimize import Answer, WaitingProposal
+from service.nightly.review import NightContext
 from service.settings import Settings
 from service.traces import Uploads
+from tools.nightly.night import Described
+from tools.nightly.result import BestPlan
+from tools.recommend.report import Change, MeasuredPlan, Proposal
+from tools.scenario import Plan
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 BASE = EXAMPLES / "traces/gpt-ddp-gloo"
 DAY_S = 86_400.0
 FIRST_S = 1_790_000_000.0
@@ -75,17 +80,17 @@ def workload(name: str = "job", **parts: Any) -> dict[str, Any]:  # noqa: ANN401
     return {"name": name, "scenario": scenario(), **source, **parts}
 
 
-class Scripted:
-    """Answers as it is told, and remembers what it was asked."""
+class ScriptedReoptimizer:
+    """Returns a scripted answer, and records its requests."""
 
     def __init__(self, answer: Answer | None = None) -> None:
         self.answer = answer or Answer(report=report(), session_id="5" * 32)
         self.later = self.answer
         """What a later night finds."""
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
 
-    def run(self, workload: str, request: dict[str, Any]) -> Answer:
-        self.asked.append({"workload": workload, **request})
+    def run(self, workload: str, request: Described) -> Answer:
+        self.requests.append({"workload": workload, **request})
         return self.answer
 
     def look(self, session_id: str) -> Answer | None:
@@ -93,16 +98,48 @@ class Scripted:
         return self.later
 
 
-def report(speedup: float = 1.3) -> dict[str, Any]:
+def faster_plan() -> Plan:
     defaults = {"vpp": 1, "etp": 1, "sequence_parallel": False, "schedule": "1f1b"}
-    plan = {**scenario()["plan"], **defaults, "zero_stage": 1, "dp_shard": 2}
-    first = {
-        "plan": plan, "speedup": speedup, "speedup_low": speedup - 0.1, "speedup_high": speedup + 0.1,
-        "changes": [{"field": "dp_shard", "from": 1, "to": 2}], "rationale": "less of it",
-    }  # fmt: skip
-    return {"proposals": [first], "verdict": "It can be faster.", "first_step": "Measure it."}
+    return Plan.model_validate({**scenario()["plan"], **defaults, "zero_stage": 1, "dp_shard": 2})
 
 
-def desk(database: Database, base: Path, again: Scripted | None = None, **parts: Any) -> Desk:  # noqa: ANN401
+def proposal(speedup: float = 1.3, measured_speedup: float | None = None) -> Proposal:
+    measured: dict[str, Any] = {"speedup": measured_speedup, "speedup_low": None, "speedup_high": None}
+    content: dict[str, Any] = {"rank": 1, "plan": faster_plan()}
+    return Proposal.model_construct(
+        **content,
+        speedup=speedup,
+        speedup_low=speedup - 0.1,
+        speedup_high=speedup + 0.1,
+        changes=[Change.model_validate({"field": "dp_shard", "from": 1, "to": 2})],
+        rationale="less of it",
+        measured=MeasuredPlan.model_construct(**measured) if measured_speedup else None,
+    )
+
+
+def report(*proposals: Proposal, stopping: str | None = None, **parts: Any) -> Report:  # noqa: ANN401
+    """Only what a night reads of it."""
+    content: dict[str, Any] = {"proposals": list(proposals) or [proposal()], "decisions": [], **parts}
+    content |= {"verdict": "It can be faster.", "first_step": "Measure it."}
+    reason: dict[str, Any] = {"says": stopping}
+    content["stopping"] = Stopping.model_construct(**reason) if stopping else None
+    return Report.model_construct(**content)
+
+
+def waiting(session_id: str | None = None) -> Answer:
+    return Answer(waiting_for=[WaitingProposal(rank=1, plan=faster_plan())], session_id=session_id)
+
+
+def fast(_described: Described, _previous: BestPlan | None) -> BestPlan:
+    """In place of a search."""
+    return BestPlan(asked="x", plan=faster_plan(), speedup=1.3)
+
+
+def context(
+    database: Database,
+    base: Path,
+    reoptimizer: ScriptedReoptimizer | None = None,
+    **parts: Any,  # noqa: ANN401 - fields of a context
+) -> NightContext:
     settings = Settings(data_dir=base / "data", _env_file=None)
-    return Desk(database, "", base, Uploads(settings), again, **parts)
+    return NightContext(database, "", base, Uploads(settings), reoptimizer, **parts)

@@ -25,7 +25,7 @@ from service.db.schedules import (
 )
 from service.errors import ConflictError, FencedError, NotFoundError
 from service.nightly.dispatch import NightQueue, run_now, tick, workflow_id
-from tests.unit.schedules.making import body, job, utc
+from tests.unit.service.nightly.schedules.builders import body, job, utc
 
 NIGHT = utc(2026, 11, 16, 5, 30)
 DAY_S = 86_400.0

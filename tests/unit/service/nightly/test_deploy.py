@@ -10,7 +10,7 @@ import yaml
 from graph.request import parse_request
 from service.nightly.config import Config, check_modes, parse
 
-DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+DEPLOY = Path(__file__).resolve().parents[4] / "deploy"
 
 
 @pytest.fixture

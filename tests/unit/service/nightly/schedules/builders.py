@@ -5,7 +5,7 @@ from typing import Any
 
 from service.nightly.config import parse
 from service.nightly.schedule import ScheduleSpec
-from tests.unit.service_nightly.making import scenario
+from tests.unit.service.nightly.builders import scenario
 
 ID = "0" * 32
 

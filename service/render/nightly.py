@@ -1,0 +1,164 @@
+"""Words and sentences about a workload's night that every format shares: pages, Markdown, mail and chat."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from service.render.terms import STEP
+from service.render.text import gib, percent, seconds, seconds_span
+from tools.cost.memory import GIB
+from tools.nightly.attribution import Attribution, EnvironmentChange, TermChange
+from tools.nightly.findings import MEMORY, MFU, SPREAD, TERM, Finding
+from tools.nightly.night import SlowRank
+from tools.nightly.result import NightResult
+
+STATUS = {
+    "regressed": "got slower",
+    "slower": "still slower",
+    "suspected": "slow for one night",
+    "notice": "notice",
+    "recovered": "back to normal",
+    "improved": "faster",
+    "quiet": "quiet",
+    "learning": "learning",
+    "stale": "no new profile",
+    "broken": "not read",
+    "unwatched": "not watched",
+}
+STORIES = ("regressed", "slower", "suspected", "notice", "broken", "stale", "recovered", "improved")
+"""Statuses that an overview explains; chat leaves out those that ask nothing of anybody."""
+TERMS = {**STEP, "pipeline": "pipeline", "other_comm_exposed": "other communication"}
+KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}
+MAX_CHANGES = 6
+
+
+def day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def minute(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def amount(figure: str, value: float) -> str:
+    """A figure in the unit people read it in."""
+    if figure == MFU:
+        return percent(value)
+    if figure == SPREAD:
+        return f"{value:.1%} of the step"
+    if figure == MEMORY:
+        return gib(value / GIB)
+    return seconds(value)
+
+
+def span(figure: str, before: float, now: float) -> str:
+    """From what to what."""
+    if figure in (MFU, SPREAD, MEMORY):
+        return f"{amount(figure, before)} to {amount(figure, now)}"
+    return seconds_span(before, now)
+
+
+def hours(value: float) -> str:
+    """Device-hours per day, with as many digits as matter."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value else "0"
+
+
+def term(name: str) -> str:
+    return TERMS.get(name, name.replace("_", " "))
+
+
+def label(finding: Finding) -> str:
+    name = finding.figure
+    return term(name.removeprefix(TERM)) if name.startswith(TERM) else finding.label
+
+
+def change(finding: Finding) -> str:
+    """+5.2%, and of what."""
+    return f"{finding.change_ratio:+.1%}" + (" of the step" if finding.is_share_of_step else "")
+
+
+def sentence(finding: Finding) -> str:
+    """What happened to a figure."""
+    since = day(finding.since)
+    course = span(finding.figure, finding.before, finding.now)
+    start = f"{label(finding)} {course} ({change(finding)})"
+    if finding.state == "suspected":
+        return f"{start} in one night, {since}; the next night shows whether it lasts"
+    if finding.state == "recovered":
+        return f"{start}: back to normal"
+    count = f"{finding.nights} nights" if finding.nights > 1 else "one night"
+    return f"{start} since {since}, {count}; single nights scatter by {finding.scatter_ratio:.1%}"
+
+
+def causes(result: NightResult) -> list[str]:
+    """Why, as far as it is known."""
+    why = result.attribution
+    if why is None:
+        return []
+    return [*_grown(why.terms), *_changed(why.changes), *_slow(why.slow_ranks), *_unexplained(why)]
+
+
+def _grown(terms: Sequence[TermChange]) -> list[str]:
+    return [
+        f"{term(grown.term)} {seconds_span(grown.before_s, grown.now_s)}: "
+        f"{min(grown.share, 1.0):.0%} of the change"
+        for grown in terms
+    ]
+
+
+def _changed(changes: Sequence[EnvironmentChange]) -> list[str]:
+    lines = [
+        f"{KINDS[changed.kind]}: {changed.name} {changed.before} to {changed.now}, {_when(changed.offset)}"
+        for changed in changes[:MAX_CHANGES]
+    ]
+    more = len(changes) - len(lines)
+    return [*lines, f"{more} more changes about that night"] if more > 0 else lines
+
+
+def _when(offset: int) -> str:
+    if not offset:
+        return "the same night"
+    nights = f"{abs(offset)} night{'s' if abs(offset) > 1 else ''}"
+    return f"{nights} {'later' if offset > 0 else 'earlier'}"
+
+
+def _slow(ranks: Sequence[SlowRank]) -> list[str]:
+    return [
+        f"rank {slow.rank}{' on ' + slow.node if slow.node else ''} takes {slow.ratio:.0%} longer "
+        "than the median rank"
+        for slow in ranks
+    ]
+
+
+def _unexplained(why: Attribution) -> list[str]:
+    if why.changes or why.slow_ranks:
+        return []
+    known = [name for kind, name in KINDS.items() if kind not in why.unknown]
+    return [f"nothing recorded changed with it ({', '.join(known)})"] if known else []
+
+
+def proposal(result: NightResult) -> str | None:
+    """The open proposal in one sentence."""
+    proposed = result.proposal
+    if proposed is None:
+        return None
+    how = "as measured" if proposed.measured else "by prediction"
+    speed = f"{proposed.speedup:.2f}x as fast {how}" if proposed.speedup else "proposed"
+    if proposed.speedup_low:
+        speed += f" ({proposed.speedup_low:.2f} to {proposed.speedup_high:.2f})"
+    freed = result.gained_device_hours_per_day
+    worth = f", {freed:,.0f} device-hours per day" if freed >= 1 else ""
+    waits = "; it waits for an approval" if proposed.waits else ""
+    return f"{proposed.summary}: {speed}{worth}{waits}"
+
+
+def session(result: NightResult) -> list[str]:
+    """The last session about the workload, as far as it needs attention."""
+    last = result.asked
+    if not last:
+        return []
+    name = f"session {last.session_id}" if last.session_id else "the session"
+    lines = [f"{name} failed: {last.failure}"] if last.failure else []
+    if last.is_open:
+        waits = result.proposal is not None and result.proposal.waits
+        lines.append(f"{name} " + ("waits for an approval" if waits else "has not ended yet"))
+    return [*lines, *([f"trials: {last.trials}"] if last.trials else [])]
