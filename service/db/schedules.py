@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -192,12 +192,12 @@ def get_run(conn: sa.Connection, tenant: str, id: str) -> RunRow:
 
 
 def _run_row(row: sa.Row[Any]) -> RunRow:
-    columns = {**row._mapping}
-    if columns.get("report") is not None:
-        columns["report"] = NightReport.model_validate(columns["report"])
-    if columns["deliveries"] is not None:
-        columns["deliveries"] = [Delivery.model_validate(delivery) for delivery in columns["deliveries"]]
-    return RunRow(**columns)
+    stored = RunRow(*row)
+    deliveries = None
+    if stored.deliveries is not None:
+        deliveries = [Delivery.model_validate(delivery) for delivery in stored.deliveries]
+    report = None if stored.report is None else NightReport.model_validate(stored.report)
+    return replace(stored, deliveries=deliveries, report=report)
 
 
 def list_runs(

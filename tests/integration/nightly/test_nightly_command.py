@@ -97,7 +97,7 @@ def test_check_says_what_it_finds(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["nightly", "check", "--config", path]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("002.json")
-    assert "nothing is there" in lines[1]
+    assert "matches nothing" in lines[1]
     assert not (tmp_path / "data").exists()
 
 
@@ -112,7 +112,7 @@ def test_two_runs_at_once_do_not_tell_everybody_twice(
     with (tmp_path / "data/nightly.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert main(["nightly", "run", "--config", path]) == 1
-    assert "under way" in capsys.readouterr().err
+    assert "in progress" in capsys.readouterr().err
 
 
 def test_the_agents_look_for_a_faster_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
