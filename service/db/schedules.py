@@ -191,7 +191,7 @@ def get_run(conn: sa.Connection, tenant: str, id: str) -> RunRow:
     return _run_row(row)
 
 
-def _run_row(row: sa.Row[Any]) -> RunRow:
+def _run_row(row: Sequence[Any]) -> RunRow:
     stored = RunRow(*row)
     deliveries = None
     if stored.deliveries is not None:

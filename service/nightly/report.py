@@ -36,7 +36,9 @@ def markdown_workload(result: NightResult, at: float) -> str:
 
 
 def _render_markdown(template: str, **content: object) -> str:
-    return markdown.collapse_blank_lines(_markdown_environment().get_template(template).render(words=words, **content))
+    return markdown.collapse_blank_lines(
+        _markdown_environment().get_template(template).render(words=words, **content)
+    )
 
 
 @cache
