@@ -196,12 +196,14 @@ class Point:
 def roofline_figure(points: Sequence[Point], device: Device | None, precisions: Sequence[str]) -> Figure:
     """Without a roof if `device` is None: traces may not name it."""
     roofs = [
-        _roof(device, one, points) for one in precisions if device is not None and one in device.peak_flops
+        _roof(device, precision, points)
+        for precision in precisions
+        if device is not None and precision in device.peak_flops
     ]
     data = [*roofs, *_operations(points)]
     layout = frame("FLOPs per byte moved", "TFLOP/s", 440)
-    layout["xaxis"] = log_axis("FLOPs per byte moved", [x for one in data for x in one["x"]])
-    layout["yaxis"] = log_axis("TFLOP/s", [y for one in data for y in one["y"]])
+    layout["xaxis"] = log_axis("FLOPs per byte moved", [x for trace in data for x in trace["x"]])
+    layout["yaxis"] = log_axis("TFLOP/s", [y for trace in data for y in trace["y"]])
     return {"data": data, "layout": layout}
 
 
@@ -298,7 +300,7 @@ def collectives_figure(transfers: Sequence[Transfer], links: Sequence[tuple[str,
     ]
     layout = frame("message size", "bus bandwidth, GB/s", 400, showlegend=True)
     layout["xaxis"] = log_axis("message size", sizes, bytes_of)
-    layout["yaxis"] = log_axis("bus bandwidth, GB/s", [y for transfer in data for y in transfer["y"]])
+    layout["yaxis"] = log_axis("bus bandwidth, GB/s", [y for trace in data for y in trace["y"]])
     return {"data": data, "layout": layout}
 
 

@@ -225,7 +225,7 @@ def _around_waiting(trace: RankTrace) -> NDArray[np.bool_]:
     """Which host ops contain a span that waits, on the same thread; what they compute are ops inside."""
     both = (trace.host_ops, trace.annotations)
     waits = join_spans(
-        [one.take(match_names(trace.names, one, lambda name: name.startswith(_WAITS))) for one in both]
+        [spans.take(match_names(trace.names, spans, lambda name: name.startswith(_WAITS))) for spans in both]
     )
     contains = np.zeros(len(trace.host_ops), dtype=np.bool_)
     for lane in np.unique(waits.lane):

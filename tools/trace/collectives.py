@@ -187,7 +187,7 @@ def _shape_bytes(kind: str, shapes: OpArguments, name: str, group_size: int | No
 
 
 def count_elements(dims: object) -> int | None:
-    """Of one tensor, or of all tensors of a list; None for anything else."""
+    """Elements of one tensor, or of all tensors of a list; None for anything else."""
     if not isinstance(dims, list) or not dims:
         return None
     tensors = dims if isinstance(dims[0], list) else [dims]

@@ -93,14 +93,14 @@ _MAX_RANKS = 1 << 20
 
 
 class StreamArguments(msgspec.Struct, gc=False):
-    """Of kernels, copies and sets."""
+    """Arguments of kernels, copies and sets."""
 
     stream: int | None = None
     correlation: int | None = None
 
 
 class CollectiveDescription(msgspec.Struct, gc=False):
-    """Of kernels that communicate and of `record_param_comms`."""
+    """Arguments of kernels that communicate and of `record_param_comms`."""
 
     collective: str | None = msgspec.field(default=None, name="Collective name")
     in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
@@ -112,13 +112,13 @@ class CollectiveDescription(msgspec.Struct, gc=False):
 
 
 class LaunchArguments(msgspec.Struct, gc=False):
-    """Of calls into the device runtime."""
+    """Arguments of calls into the device runtime."""
 
     correlation: int | None = None
 
 
 class ShapeArguments(msgspec.Struct, gc=False):
-    """Of host ops."""
+    """Arguments of host ops."""
 
     dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
     types: list[Any] | None = msgspec.field(default=None, name="Input type")
@@ -126,7 +126,7 @@ class ShapeArguments(msgspec.Struct, gc=False):
 
 
 class MemoryArguments(msgspec.Struct, gc=False):
-    """Of `[memory]` events."""
+    """Arguments of `[memory]` events."""
 
     device_type: int | None = msgspec.field(default=None, name="Device Type")
     device: int | None = msgspec.field(default=None, name="Device Id")
@@ -149,9 +149,9 @@ def decode_arguments(raw: Sequence[bytes], form: type[Form]) -> list[Form]:
 def _coerce(item: object, form: type[Form]) -> Form:
     known = item if isinstance(item, dict) else {}
     fitting: dict[str, Any] = {}
-    for one in msgspec.structs.fields(form):
+    for field in msgspec.structs.fields(form):
         try:
-            fitting[one.name] = msgspec.convert(known.get(one.encode_name), one.type, strict=False)
+            fitting[field.name] = msgspec.convert(known.get(field.encode_name), field.type, strict=False)
         except msgspec.ValidationError:
             continue
     return form(**fitting)
@@ -163,7 +163,7 @@ def as_links(correlations: list[int | None]) -> Integers:
         return np.array(correlations, dtype=np.int64)
     except (TypeError, ValueError, OverflowError):
         return np.array(
-            [NO_LINK if one is None else _bounded(one, NO_LINK) for one in correlations], dtype=np.int64
+            [NO_LINK if link is None else _bounded(link, NO_LINK) for link in correlations], dtype=np.int64
         )
 
 
@@ -172,7 +172,7 @@ def as_lanes(tracks: Sequence[object]) -> Integers:
     try:
         return np.array(tracks, dtype=np.int64)
     except (TypeError, ValueError, OverflowError):
-        return np.array([_as_lane(one) for one in tracks], dtype=np.int64)
+        return np.array([_as_lane(track) for track in tracks], dtype=np.int64)
 
 
 def _as_lane(track: object) -> int:
@@ -215,8 +215,8 @@ def as_op_arguments(arguments: ShapeArguments) -> OpArguments | None:
         return None
     return OpArguments(
         dims=tuple(arguments.dims),
-        types=tuple(str(one) for one in arguments.types or ()),
-        concrete=tuple(str(one) for one in arguments.concrete or ()),
+        types=tuple(str(dtype) for dtype in arguments.types or ()),
+        concrete=tuple(str(value) for value in arguments.concrete or ()),
     )
 
 
@@ -235,16 +235,16 @@ def _count(elements: int | None) -> int | None:
     return elements if elements is not None and 0 <= elements < _INT64_LIMIT else None
 
 
-_LONGEST_NS = 10**16
+_MAX_DURATION_NS = 10**16
 """116 days. No profile lasts so long, and an end of every start that can be parsed still fits into int64."""
 
 
 def check_times(start_ns: Integers, duration_ns: Integers, names: Sequence[str]) -> None:
-    """Raises UnreadableTraceError where arithmetic on the times would go wrong."""
+    """Raises UnreadableTraceError if arithmetic on the times would overflow or go backwards."""
     for what, wrong, how in (
         ("duration", duration_ns < 0, "negative"),
-        ("duration", duration_ns > _LONGEST_NS, "out of range"),
-        ("start", start_ns < -_LONGEST_NS, "out of range"),
+        ("duration", duration_ns > _MAX_DURATION_NS, "out of range"),
+        ("start", start_ns < -_MAX_DURATION_NS, "out of range"),
     ):
         if wrong.any():
             raise UnreadableTraceError(f"the {what} of {names[int(wrong.argmax())][:60]!r} is {how}")
@@ -303,11 +303,11 @@ class MemoryColumns:
     def add(self, events: Sequence[TraceEvent]) -> None:
         """Appends the events of one batch."""
         decoded = decode_arguments([event.args for event in events], MemoryArguments)
-        rows = [(one.device_type, one.device, one.allocated, one.reserved) for one in decoded]
-        told = [position for position, row in enumerate(rows) if None not in row]
-        if told:
-            time_ns = parse_nanoseconds([events[position].ts for position in told])
-            figures = np.array([rows[position] for position in told], dtype=np.int64).T
+        rows = [(event.device_type, event.device, event.allocated, event.reserved) for event in decoded]
+        complete = [position for position, row in enumerate(rows) if None not in row]
+        if complete:
+            time_ns = parse_nanoseconds([events[position].ts for position in complete])
+            figures = np.array([rows[position] for position in complete], dtype=np.int64).T
             self._parts.append(np.vstack([time_ns, figures]))
 
     def finish(self) -> tuple[MemoryCounter, ...]:

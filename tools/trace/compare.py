@@ -72,7 +72,7 @@ def _has_steps(profiles: list[RankProfile]) -> bool:
 
 
 def _mean(profiles: list[RankProfile], by_step: bool) -> BreakdownUs:
-    """Of one rank's steady step, or of its whole trace."""
+    """The mean steady step of a rank, or the mean trace."""
     parts = [profile.steady_breakdown if by_step else profile.breakdown for profile in profiles]
     count = sum(len(profile.steady_steps) if by_step else 1 for profile in profiles) or 1
     summed = add_breakdowns(parts)

@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,14 +33,14 @@ from tools.trace.record import (
     RankTrace,
     UnreadableTraceError,
 )
-from tools.trace.stream import EventStream, ReadLimits, TraceEvent, open_json
+from tools.trace.stream import EventStream, Metadata, ReadLimits, TraceEvent, open_json
 
 _MAX_RANK = 10_000_000
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NUMBER_IN_NAME = re.compile(r"(?:^|[._-])(\d{1,7})(?=[._-]|$)")
 
 
-def read_distributed_info(metadata: dict[str, Any]) -> DistributedInfo:
+def read_distributed_info(metadata: Metadata) -> DistributedInfo:
     """From `distributedInfo`; strange values count as absent."""
     info = metadata.get("distributedInfo")
     if not isinstance(info, dict):
@@ -62,13 +61,13 @@ def _read_groups(config: object) -> tuple[dict[str, tuple[int, ...]], dict[str, 
         if not isinstance(group, dict) or not isinstance(group.get("pg_name"), str):
             continue
         ranks = group.get("ranks")
-        if isinstance(ranks, list) and ranks and all(_small_number(one) is not None for one in ranks):
+        if isinstance(ranks, list) and ranks and all(_small_number(rank) is not None for rank in ranks):
             groups[group["pg_name"]] = tuple(ranks)
         descriptions[group["pg_name"]] = str(group.get("pg_desc", ""))
     return groups, descriptions
 
 
-def find_device_name(metadata: dict[str, Any]) -> str | None:
+def find_device_name(metadata: Metadata) -> str | None:
     """The first accelerator's name."""
     properties = metadata.get("deviceProperties")
     if isinstance(properties, list) and properties and isinstance(properties[0], dict):
@@ -141,7 +140,7 @@ def _read(path: Path, limits: ReadLimits, keep_host_ops: bool) -> RankTrace:
 
 
 class _Builder:
-    """Takes batches of events; each method of `_takers` takes the events of one sort."""
+    """Takes batches of events; each method in `_add_kind` takes the events of one kind."""
 
     def __init__(self, keep_host_ops: bool) -> None:
         self.keep_host_ops = keep_host_ops
@@ -155,7 +154,7 @@ class _Builder:
         self.op_collectives: dict[int, CollectiveArguments] = {}
         self.annotation_arguments: dict[int, OpArguments] = {}
         self.memory = MemoryColumns()
-        self._takers: dict[str, Callable[[list[TraceEvent]], None]] = {
+        self._add_kind: dict[str, Callable[[list[TraceEvent]], None]] = {
             "kernel": self._add_kernel,
             "copy": self._add_copy,
             "launch": self._add_launch,
@@ -170,29 +169,31 @@ class _Builder:
         for event in events:
             by_category[event.cat].append(event)
         for category, chosen in by_category.items():
-            sort = KIND_OF_CATEGORY.get(category)
-            if sort is not None:
-                self._takers[sort](chosen)
+            kind = KIND_OF_CATEGORY.get(category)
+            if kind is not None:
+                self._add_kind[kind](chosen)
 
     def _add_kernel(self, events: list[TraceEvent], is_memory: bool = False) -> None:
         texts = [event.args for event in events]
         decoded = decode_arguments(texts, StreamArguments)
         self._add_collectives(self.device_collectives, self.device.length, texts)
-        streams: list[object] = [one.stream for one in decoded]
+        streams: list[object] = [arguments.stream for arguments in decoded]
         if None in streams:
-            streams = [event.tid if one is None else one for one, event in zip(streams, events, strict=True)]
-        self.device.add(events, as_lanes(streams), as_links([one.correlation for one in decoded]))
+            streams = [
+                event.tid if stream is None else stream for stream, event in zip(streams, events, strict=True)
+            ]
+        self.device.add(events, as_lanes(streams), as_links([arguments.correlation for arguments in decoded]))
         self.is_memory += [is_memory] * len(events)
 
     def _add_collectives(
         self, collectives: dict[int, CollectiveArguments], first: int, texts: Sequence[bytes]
     ) -> None:
-        """Keeps the descriptions of collectives; looks closer only where the texts mention any."""
+        """Keeps the descriptions of collectives; decodes only if the texts mention any."""
         if not any_collective(texts):
             return
-        for position, one in enumerate(decode_arguments(texts, CollectiveDescription), first):
-            if is_collective(one):
-                collectives[position] = as_collective(one)
+        for position, description in enumerate(decode_arguments(texts, CollectiveDescription), first):
+            if is_collective(description):
+                collectives[position] = as_collective(description)
 
     def _add_copy(self, events: list[TraceEvent]) -> None:
         self._add_kernel(events, is_memory=True)
@@ -200,7 +201,9 @@ class _Builder:
     def _add_launch(self, events: list[TraceEvent]) -> None:
         events = [event for event in events if is_device_work(event.name)]
         decoded = decode_arguments([event.args for event in events], LaunchArguments)
-        self.launches.add(events, _threads(events), as_links([one.correlation for one in decoded]))
+        self.launches.add(
+            events, _threads(events), as_links([arguments.correlation for arguments in decoded])
+        )
 
     def _add_host_op(self, events: list[TraceEvent]) -> None:
         if not self.keep_host_ops:
@@ -252,5 +255,5 @@ def _threads(events: list[TraceEvent]) -> Integers:
 
 def _shapes(events: list[TraceEvent], chosen: list[int], offset: int) -> dict[int, OpArguments]:
     decoded = decode_arguments([events[i].args for i in chosen], ShapeArguments)
-    shapes = ((offset + i, as_op_arguments(one)) for i, one in zip(chosen, decoded, strict=True))
-    return {position: one for position, one in shapes if one is not None}
+    shapes = ((offset + i, as_op_arguments(arguments)) for i, arguments in zip(chosen, decoded, strict=True))
+    return {position: shape for position, shape in shapes if shape is not None}

@@ -86,7 +86,7 @@ class MemoryReport(Result):
 
 
 class MemoryProfile(msgspec.Struct, frozen=True):
-    """Of one rank's accelerator, or of its host when the trace has no accelerator."""
+    """Memory of one rank's accelerator, or of its host if the trace has no accelerator."""
 
     is_accelerator: bool
     peak_allocated_bytes: int
@@ -224,7 +224,7 @@ class RankProfile(msgspec.Struct, kw_only=True):
     other_kernel_ns: int = 0
     """Time with a matrix product or the like running, and with other compute kernels only."""
     optimizer_kernel_ns: int | None = None
-    """Compute time inside `Optimizer.step` marks; None where the trace has none."""
+    """Compute time inside `Optimizer.step` marks; None if the trace has none."""
     roofline: list[RoofPoint] = []
     host: HostProfile = msgspec.field(default_factory=HostProfile)
     memory: MemoryProfile | None = None
@@ -238,7 +238,7 @@ class RankProfile(msgspec.Struct, kw_only=True):
 
     @property
     def steady_breakdown(self) -> Breakdown:
-        """Of the steps after warm-up, or of the whole trace if no steps are marked."""
+        """Sum of the steps after warm-up, or the whole trace if no steps are marked."""
         steps = self.steady_steps
         return add_breakdowns([step.breakdown for step in steps]) if steps else self.breakdown
 

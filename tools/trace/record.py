@@ -56,12 +56,12 @@ def empty_spans() -> Spans:
 def join_spans(parts: list[Spans]) -> Spans:
     """One after the other."""
     columns = ("start_ns", "end_ns", "name", "lane", "link")
-    return Spans(*(np.concatenate([getattr(part, one) for part in parts]) for one in columns))
+    return Spans(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
 
 
 @dataclass(frozen=True)
 class CollectiveArguments:
-    """What a trace says of one collective; None where it does not."""
+    """What a trace records of one collective; None for what it does not."""
 
     kind: str | None = None
     group: str | None = None
@@ -93,7 +93,7 @@ class MemoryCounter:
 
 @dataclass(frozen=True)
 class DistributedInfo:
-    """What the file says of the job; None where it does not."""
+    """What the file records of the job; None for what it does not."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -183,7 +183,8 @@ def cover(start_ns: Integers, end_ns: Integers) -> Coverage:
 def join(*coverages: Coverage) -> Coverage:
     """The union of several coverages."""
     return cover(
-        np.concatenate([one.start_ns for one in coverages]), np.concatenate([one.end_ns for one in coverages])
+        np.concatenate([coverage.start_ns for coverage in coverages]),
+        np.concatenate([coverage.end_ns for coverage in coverages]),
     )
 
 
@@ -212,19 +213,19 @@ def find_launches(link: Integers, launches: Spans) -> FoundLaunches:
 
 
 def find_enclosing(spans: Spans, lane: Integers, time_ns: Integers) -> Integers:
-    """Position of the span on that lane that is open at that time; -1 where there is none.
+    """Position of the span that is open on each lane at each time; -1 for none.
 
-    Of nested spans the one that started last is found; spans here do not nest as a rule.
+    Of nested spans, the one that started last; spans here rarely nest.
     """
     result = np.full(len(time_ns), -1, dtype=np.int64)
-    for one in np.unique(lane):
-        here = np.flatnonzero(spans.lane == one)
-        asked = np.flatnonzero(lane == one)
+    for number in np.unique(lane):
+        here = np.flatnonzero(spans.lane == number)
+        queries = np.flatnonzero(lane == number)
         if not len(here):
             continue
         here = here[np.argsort(spans.start_ns[here], kind="stable")]
-        index = np.searchsorted(spans.start_ns[here], time_ns[asked], side="right") - 1
+        index = np.searchsorted(spans.start_ns[here], time_ns[queries], side="right") - 1
         candidate = here[np.maximum(index, 0)]
-        inside = (index >= 0) & (spans.end_ns[candidate] >= time_ns[asked])
-        result[asked] = np.where(inside, candidate, -1)
+        inside = (index >= 0) & (spans.end_ns[candidate] >= time_ns[queries])
+        result[queries] = np.where(inside, candidate, -1)
     return result

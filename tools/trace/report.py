@@ -149,7 +149,7 @@ def build_report(folder: FolderProfile, device: Device | None = None) -> TraceRe
 
 
 def _waiting_ns(aligned: list[AlignedCollectives]) -> float:
-    """Of all ranks together."""
+    """Sum over all ranks."""
     return float(sum(np.sum(group.waiting_ns) for group in aligned if group.waiting_ns is not None))
 
 

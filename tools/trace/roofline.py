@@ -44,7 +44,7 @@ _CAUSAL_ARGUMENT = {
 """Place of is_causal, or of the mask's type, in each op's schema (PyTorch's native_functions.yaml of 2.13,
 flash_attn_interface.py of flash-attn 2.7)."""
 _CAUSAL_VALUES = ("True", "true", "1", "2")
-"""Of a mask's type: causal from the top left or from the bottom right."""
+"""Values of is_causal, and of a mask's type: causal from the top left or from the bottom right."""
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ def under_roof(points: list[RoofPoint], device: Device | None) -> list[RoofPoint
     # float32 tensors multiplied faster than the fp32 peak went through the TF32 units.
     if not any(_beats_fp32(point) for point in roofed):
         return roofed
-    return [_with_roof(one, device, "tf32") if one.precision == "fp32" else one for one in roofed]
+    return [_with_roof(point, device, "tf32") if point.precision == "fp32" else point for point in roofed]
 
 
 def _beats_fp32(point: RoofPoint) -> bool:
@@ -245,7 +245,7 @@ def _beats_fp32(point: RoofPoint) -> bool:
 
 
 def _with_roof(point: RoofPoint, device: Device, precision: str) -> RoofPoint:
-    """Unchanged where the device has no peak in this precision."""
+    """Unchanged if the device has no peak in this precision."""
     peaks = device.peak_flops
     peak = peaks.get(precision) or (peaks.get("bf16") if precision == "fp16" else None)
     if peak is None:

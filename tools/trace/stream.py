@@ -217,14 +217,18 @@ class TraceEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+Metadata = dict[str, Any]
+"""The keys beside the event array, as the writer left them."""
+
+
 class EventStream:
     """Iterates over batches of events; `metadata` is complete once the iteration has ended.
 
-    The texts of a batch live in the window: they are gone when the next batch is asked for.
+    The texts of a batch live in the window: they are gone when the next batch is read.
     """
 
     def __init__(self, source: JsonSource) -> None:
-        self.metadata: dict[str, Any] = {}
+        self.metadata: Metadata = {}
         self.repaired = False
         self._decoder = msgspec.json.Decoder(list[TraceEvent])
         self._window = Window(source, WINDOW_BYTES)
@@ -270,7 +274,7 @@ class EventStream:
         if opening is None:
             return None
         before = head[: opening.start()] + b'"traceEvents":[]}'
-        self.metadata = msgspec.json.decode(before, type=dict[str, Any])
+        self.metadata = msgspec.json.decode(before, type=Metadata)
         return opening.end()
 
     def _take(self, event_start: re.Pattern[bytes] | None) -> list[TraceEvent]:
@@ -326,7 +330,7 @@ class EventStream:
             return
         if not tail:
             raise UnreadableTraceError("the JSON is truncated after the event array")
-        self.metadata.update(msgspec.json.decode(b"{" + tail.removeprefix(b","), type=dict[str, Any]))
+        self.metadata.update(msgspec.json.decode(b"{" + tail.removeprefix(b","), type=Metadata))
         self.metadata.pop("traceEvents", None)
 
 

@@ -147,7 +147,7 @@ def _spans(events: list[_ViewerEvent], names: NameTable) -> Spans:
 
 
 def _full_name(event: _ViewerEvent) -> str:
-    """With XLA's category where xprof gives it: it tells a fusion around a matrix product from the others."""
+    """With XLA's category if xprof has it: it distinguishes fusions around a matrix product from others."""
     category = (event.args or {}).get("hlo_category")
     return f"{event.name} ({category})" if isinstance(category, str) and category else event.name
 
