@@ -137,20 +137,22 @@ UNEXPECTED = "the analysis failed in a way that was not expected; the server's l
 
 
 class Analyses:
+    """Analyses complete uploads one after the other, in the background."""
+
     def __init__(self, database: Database, uploads: Uploads) -> None:
         self._database, self._uploads = database, uploads
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="analysis")
         self._lock = Lock()
-        self._begun: set[str] = set()
+        self._running: set[str] = set()
 
-    def want(self, row: TraceRow) -> None:
-        """Begins the analysis where it is still missing and not under way here."""
+    def ensure_started(self, row: TraceRow) -> None:
+        """Starts the analysis if it is missing and not already running here. Idempotent."""
         if row.state != COMPLETE or row.analysis is not None or row.error is not None:
             return
         with self._lock:
-            if row.id in self._begun:
+            if row.id in self._running:
                 return
-            self._begun.add(row.id)
+            self._running.add(row.id)
         self._threads.submit(self._run, row.id)
 
     def close(self) -> None:
@@ -159,11 +161,11 @@ class Analyses:
     def _run(self, id: str) -> None:
         try:
             self._analyse(id)
-        except Exception:  # the database is away: whoever asks next begins it again
-            log.exception("an analysis could not be kept", extra={"trace": id})
+        except Exception:  # database unavailable: the next request starts it again
+            log.exception("an analysis could not be stored", extra={"trace": id})
         finally:
             with self._lock:
-                self._begun.discard(id)
+                self._running.discard(id)
 
     def _analyse(self, id: str) -> None:
         from tools.trace.report import analyse_folder

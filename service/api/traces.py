@@ -132,7 +132,7 @@ def get_one(id: Id, app: AppDep, caller: Reader) -> TraceDetail:
     """The analysis is made in the background; ask again while both it and `error` are null."""
     with app.database.read() as conn:
         row = get_trace(conn, caller.tenant, id)
-    app.analyses.want(row)
+    app.analyses.ensure_started(row)
     return detailed_trace(row)
 
 
@@ -146,7 +146,7 @@ def complete(id: Id, given: CompleteCreate, app: AppDep, caller: Submitter) -> T
     _check_digests(app, row, given.files)
     with app.database.begin() as conn:
         row = complete_trace(conn, caller.tenant, id, given.files)
-    app.analyses.want(row)
+    app.analyses.ensure_started(row)
     return detailed_trace(row)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trace.builders import host_event, kernel, launch, write
+from tests.unit.trace.builders import Event, host_event, kernel, launch, write
 from tools.trace.breakdown import (
     Breakdown,
     StepProfile,
@@ -29,64 +29,47 @@ def _measure(path: Path) -> Breakdown:
     return measure(classify(trace, load_patterns()), trace.launches)
 
 
-def test_overlap_is_zero_when_streams_are_serial(tmp_path: Path) -> None:
-    result = _measure(write(tmp_path, [kernel("gemm", 0, 10), kernel(NCCL, 10, 30, stream=9)]))
-    assert result.overlap_ratio == 0
-    assert result.exposed_communication_ns == 30_000
+COPY = kernel("Memcpy HtoD", 5, 15, stream=3) | {"cat": "gpu_memcpy"}
 
 
-def test_hidden_communication_is_not_exposed(tmp_path: Path) -> None:
-    result = _measure(write(tmp_path, [kernel("gemm", 0, 40), kernel(NCCL, 10, 60, stream=9)]))
-    assert result.communication_ns == 60_000
-    assert result.exposed_communication_ns == 30_000
-    assert result.overlap_ratio == 0.5
-
-
-def test_copies_count_only_where_nothing_else_runs(tmp_path: Path) -> None:
-    copy = kernel("Memcpy HtoD", 5, 15, stream=3) | {"cat": "gpu_memcpy"}
-    result = _measure(write(tmp_path, [kernel("gemm", 0, 10), copy]))
-    assert result.memory_ns == 10_000
-
-
-def test_two_kernels_at_once_are_not_counted_twice(tmp_path: Path) -> None:
-    assert _measure(write(tmp_path, [kernel("a", 0, 10), kernel("b", 5, 10, stream=8)])).compute_ns == 15_000
-
-
-def test_idle_before_a_late_launch_is_the_hosts(tmp_path: Path) -> None:
-    events = [
-        launch(0, 1, 1),
-        kernel("a", 2, 8, correlation=1),
-        launch(25, 5, 2),
-        kernel("b", 33, 7, correlation=2),
-    ]
-    result = _measure(write(tmp_path, events))
-    assert result.idle_ns == 23_000
-    assert result.idle_host_ns == 20_000
-    assert result.idle_waiting_ns == 3_000
-
-
-def test_idle_with_work_launched_early_is_waiting(tmp_path: Path) -> None:
-    events = [
-        launch(0, 1, 1),
-        launch(1, 1, 2),
-        kernel("a", 2, 8, correlation=1),
-        kernel("b", 30, 5, correlation=2),
-    ]
-    result = _measure(write(tmp_path, events))
-    assert (result.idle_host_ns, result.idle_waiting_ns) == (0, 20_000)
-
-
-def test_idle_whose_launch_is_not_captured_is_unknown(tmp_path: Path) -> None:
-    result = _measure(write(tmp_path, [kernel("a", 0, 5), kernel("b", 9, 1, correlation=77)]))
-    assert result.idle_unknown_ns == 4_000
-
-
-def test_a_trace_without_communication_has_no_overlap_ratio(tmp_path: Path) -> None:
-    assert _measure(write(tmp_path, [kernel("a", 0, 5)])).as_microseconds().overlap_ratio is None
-
-
-def test_an_empty_trace_takes_no_time(tmp_path: Path) -> None:
-    assert _measure(write(tmp_path, [])) == Breakdown()
+@pytest.mark.parametrize(
+    ("events", "terms"),
+    [
+        (
+            [kernel("gemm", 0, 10), kernel(NCCL, 10, 30, stream=9)],
+            {"exposed_communication_ns": 30_000, "overlap_ratio": 0},
+        ),
+        (
+            [kernel("gemm", 0, 40), kernel(NCCL, 10, 60, stream=9)],
+            {"communication_ns": 60_000, "exposed_communication_ns": 30_000, "overlap_ratio": 0.5},
+        ),
+        ([kernel("gemm", 0, 10), COPY], {"memory_ns": 10_000}),
+        ([kernel("a", 0, 10), kernel("b", 5, 10, stream=8)], {"compute_ns": 15_000, "overlap_ratio": None}),
+        (
+            [launch(0, 1, 1), kernel("a", 2, 8, 7, 1), launch(25, 5, 2), kernel("b", 33, 7, 7, 2)],
+            {"idle_ns": 23_000, "idle_host_ns": 20_000, "idle_waiting_ns": 3_000},
+        ),
+        (
+            [launch(0, 1, 1), launch(1, 1, 2), kernel("a", 2, 8, 7, 1), kernel("b", 30, 5, 7, 2)],
+            {"idle_host_ns": 0, "idle_waiting_ns": 20_000},
+        ),
+        ([kernel("a", 0, 5), kernel("b", 9, 1, 7, 77)], {"idle_unknown_ns": 4_000}),
+        ([], {"total_ns": 0, "overlap_ratio": None}),
+    ],
+    ids=[
+        "serial streams do not overlap",
+        "hidden communication is not exposed",
+        "copies count only if nothing else runs",
+        "two kernels at once count once",
+        "idle before a late launch is the host's",
+        "idle with work launched is waiting",
+        "idle without a captured launch is unknown",
+        "an empty trace takes no time",
+    ],
+)
+def test_each_moment_counts_as_one_term(tmp_path: Path, events: list[Event], terms: dict[str, float]) -> None:
+    measured = _measure(write(tmp_path, events))
+    assert {name: getattr(measured, name) for name in terms} == terms
 
 
 def test_breakdowns_add_term_by_term() -> None:

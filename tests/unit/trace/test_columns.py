@@ -11,25 +11,19 @@ from tools.trace.columns import parse_nanoseconds
 from tools.trace.record import UnreadableTraceError
 
 
-def test_a_nanosecond_survives_near_todays_epoch() -> None:
-    texts = [b"1712195495505582.988", b"1712195495505582.989"]
-    assert parse_nanoseconds(texts).tolist() == [1712195495505582988, 1712195495505582989]
-
-
-def test_whole_short_and_long_decimals_mix() -> None:
-    assert parse_nanoseconds([b"5", b"5.1", b"5.12", b"5.123"]).tolist() == [5000, 5100, 5120, 5123]
-
-
-def test_exponents_and_signs_are_numbers_too() -> None:
-    assert parse_nanoseconds([b"1.5e3", b"-2.25", b"0"]).tolist() == [1500000, -2250, 0]
-
-
-def test_a_fourth_decimal_is_rounded_to_the_nearest_nanosecond() -> None:
-    assert parse_nanoseconds([b"0.0016", b"0.0014", b"1e-300"]).tolist() == [2, 1, 0]
-
-
-def test_no_texts_give_no_times() -> None:
-    assert parse_nanoseconds([]).tolist() == []
+@pytest.mark.parametrize(
+    ("texts", "times_ns"),
+    [
+        (["1712195495505582.988", "1712195495505582.989"], [1712195495505582988, 1712195495505582989]),
+        (["5", "5.1", "5.12", "5.123"], [5000, 5100, 5120, 5123]),
+        (["1.5e3", "-2.25", "0"], [1500000, -2250, 0]),
+        (["0.0016", "0.0014", "1e-300"], [2, 1, 0]),
+        ([], []),
+    ],
+    ids=["epoch", "decimals", "exponents", "rounded", "none"],
+)
+def test_texts_become_nanoseconds(texts: list[str], times_ns: list[int]) -> None:
+    assert parse_nanoseconds([text.encode() for text in texts]).tolist() == times_ns
 
 
 @pytest.mark.parametrize("text", [b"null", b'"5"', b"missing", b"true", b"", b"5 6", b"NaN", b"Infinity"])

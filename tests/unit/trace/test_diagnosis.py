@@ -34,6 +34,7 @@ def _diagnose(*profiles: RankProfile, unreadable: int = 0) -> ProfileDiagnosis:
         (_terms(compute=80, idle=20), (10, 90), "memory"),
         (_terms(compute=20, memory=70, idle=10), (100, 0), "memory"),
         (_terms(compute=20, idle=80), (100, 0), "host"),
+        (_terms(compute=30, exposed_communication=70), (100, 0), "communication"),
     ],
 )
 def test_the_largest_term_is_the_cause(terms: Breakdown, kernels: tuple[int, int], cause: str) -> None:
@@ -41,12 +42,6 @@ def test_the_largest_term_is_the_cause(terms: Breakdown, kernels: tuple[int, int
     diagnosis = _diagnose(_profile(terms=terms, matrix_kernel_ns=matrix, other_kernel_ns=other))
     assert diagnosis.bottleneck == cause
     assert sum(diagnosis.shares.values()) == pytest.approx(1, abs=0.001)
-
-
-def test_exposed_communication_is_the_cause_when_it_is_largest() -> None:
-    terms = _terms(compute=30, exposed_communication=70)
-    diagnosis = _diagnose(_profile(terms=terms))
-    assert (diagnosis.bottleneck, diagnosis.severity) == ("communication", 0.7)
 
 
 def test_send_and_receive_between_stages_is_the_pipelines() -> None:
@@ -66,13 +61,10 @@ def test_warm_up_does_not_weigh() -> None:
     assert _diagnose(profile).shares["compute"] == 0.9
 
 
-def test_a_close_second_competes() -> None:
-    diagnosis = _diagnose(_profile(terms=_terms(compute=52, idle=48)))
-    assert [one.bottleneck for one in diagnosis.competing_causes] == ["host"]
-
-
-def test_a_clear_first_has_no_competitor() -> None:
-    assert _diagnose(_profile(terms=_terms(compute=90, idle=10))).competing_causes == []
+@pytest.mark.parametrize(("compute", "idle", "competing"), [(52, 48, ["host"]), (90, 10, [])])
+def test_only_a_close_second_competes(compute: int, idle: int, competing: list[str]) -> None:
+    causes = _diagnose(_profile(terms=_terms(compute=compute, idle=idle))).competing_causes
+    assert [cause.bottleneck for cause in causes] == competing
 
 
 @pytest.mark.parametrize(

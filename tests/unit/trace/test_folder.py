@@ -24,28 +24,24 @@ def test_an_unreadable_rank_is_listed_and_the_others_are_analysed(tmp_path: Path
     assert "gzip" in result.unreadable[0].reason
 
 
-def test_the_rank_comes_from_the_metadata_before_the_name(tmp_path: Path) -> None:
-    write(tmp_path, [kernel("gemm", 0, 5)], "rank0.json", distributedInfo={"rank": 5})
-    (rank,) = profile_folder(tmp_path).ranks
-    assert (rank.rank, rank.rank_source) == (5, "distributedInfo")
-
-
-def test_files_without_a_rank_are_numbered_by_order(tmp_path: Path) -> None:
-    for name in ("a.json", "b.json"):
-        write(tmp_path, [kernel("gemm", 0, 5)], name)
-    ranks = profile_folder(tmp_path).ranks
-    assert [(rank.file, rank.rank, rank.rank_source) for rank in ranks] == [
-        ("a.json", 0, "order"),
-        ("b.json", 1, "order"),
-    ]
-
-
-def test_two_files_of_one_rank_do_not_hide_each_other(tmp_path: Path) -> None:
-    for name in ("a.json", "b.json"):
-        write(tmp_path, [kernel("gemm", 0, 5)], name, distributedInfo={"rank": 0})
-    ranks = profile_folder(tmp_path).ranks
-    assert [rank.rank for rank in ranks] == [0, 1]
-    assert "another file is rank 0" in ranks[1].notes[0]
+@pytest.mark.parametrize(
+    ("files", "ranks"),
+    [
+        ({"rank0.json": 5}, [("rank0.json", 5, "distributedInfo")]),
+        ({"a.json": None, "b.json": None}, [("a.json", 0, "order"), ("b.json", 1, "order")]),
+        ({"a.json": 0, "b.json": 0}, [("a.json", 0, "distributedInfo"), ("b.json", 1, "order")]),
+    ],
+    ids=["metadata before name", "order", "two files of one rank"],
+)
+def test_every_file_gets_a_rank_of_its_own(
+    tmp_path: Path, files: dict[str, int | None], ranks: list[tuple[str, int, str]]
+) -> None:
+    for name, rank in files.items():
+        write(tmp_path, [kernel("gemm", 0, 5)], name, distributedInfo={"rank": rank})
+    profiles = profile_folder(tmp_path).ranks
+    assert [(profile.file, profile.rank, profile.rank_source) for profile in profiles] == ranks
+    doubled = list(files.values()) == [0, 0]
+    assert any("another file is rank 0" in note for note in profiles[-1].notes) == doubled
 
 
 @pytest.mark.parametrize(

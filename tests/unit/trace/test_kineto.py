@@ -48,26 +48,24 @@ def test_streams_as_texts_and_missing_correlations_are_accepted(tmp_path: Path) 
     assert device.link.tolist()[1] == NO_LINK
 
 
-def test_a_negative_duration_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableTraceError, match="'broken' is negative"):
-        read_kineto(write(tmp_path, [kernel("fine", 0, 5), kernel("broken", 5, -1)]))
-
-
 @pytest.mark.parametrize(
-    ("start", "length", "what"), [(9e15, 9e15, "duration"), (0, 9e15, "duration"), (-9e15, 5, "start")]
+    ("start", "length", "reason"),
+    [
+        (5, -1, "the duration of 'broken' is negative"),
+        (9e15, 9e15, "the duration of 'broken' is out of range"),
+        (0, 9e15, "the duration of 'broken' is out of range"),
+        (-9e15, 5, "the start of 'broken' is out of range"),
+        (None, 5, "not a number"),
+    ],
 )
-def test_times_whose_arithmetic_int64_cannot_hold_are_refused_by_name(
-    tmp_path: Path, start: float, length: float, what: str
+def test_times_that_cannot_be_computed_with_are_refused_by_name(
+    tmp_path: Path, start: float | None, length: float, reason: str
 ) -> None:
-    with pytest.raises(UnreadableTraceError, match=f"the {what} of 'broken' is out of range"):
-        read_kineto(write(tmp_path, [kernel("fine", 0, 5), kernel("broken", start, length)]))
-
-
-def test_a_kernel_without_a_time_is_refused(tmp_path: Path) -> None:
-    event = kernel("a", 0, 5)
-    del event["ts"]
-    with pytest.raises(UnreadableTraceError, match="not a number"):
-        read_kineto(write(tmp_path, [event]))
+    broken = kernel("broken", start or 0, length)
+    if start is None:
+        del broken["ts"]
+    with pytest.raises(UnreadableTraceError, match=reason):
+        read_kineto(write(tmp_path, [kernel("fine", 0, 5), broken]))
 
 
 def test_rank_groups_and_device_come_from_the_metadata(tmp_path: Path) -> None:

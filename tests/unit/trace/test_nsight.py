@@ -1,6 +1,7 @@
 """Nsight Systems exports, in the documented schema."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,10 +32,13 @@ INSERT INTO NVTX_EVENTS VALUES (0, 90, 59, NULL, 4, 5), (5, NULL, 34, 'mark', NU
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
     path = tmp_path / "report.sqlite"
-    with sqlite3.connect(path) as connection:
-        connection.executescript(_SCHEMA)
-    connection.close()
+    _execute(path, _SCHEMA)
     return path
+
+
+def _execute(path: Path, statements: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.executescript(statements)
 
 
 def test_an_export_gives_the_same_terms_as_a_trace(report: Path) -> None:
@@ -47,9 +51,7 @@ def test_an_export_gives_the_same_terms_as_a_trace(report: Path) -> None:
 
 
 def test_the_busiest_of_several_devices_is_analysed(report: Path) -> None:
-    with sqlite3.connect(report) as connection:
-        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 9, 1, 7, 9, 1, 1)")
-    connection.close()
+    _execute(report, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 9, 1, 7, 9, 1, 1)")
     trace = read_nsight(report)
     assert len(trace.device) == 3
     assert "several devices" in trace.notes[0]
@@ -71,8 +73,6 @@ def test_what_is_no_export_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 def test_an_event_that_ends_before_it_starts_is_refused(report: Path) -> None:
-    with sqlite3.connect(report) as connection:
-        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (50, 9, 0, 7, 9, 1, 1)")
-    connection.close()
+    _execute(report, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (50, 9, 0, 7, 9, 1, 1)")
     with pytest.raises(UnreadableTraceError, match="'gemm' is negative"):
         read_nsight(report)

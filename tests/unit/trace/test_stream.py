@@ -161,39 +161,27 @@ def test_several_gzip_members_are_one_file(tmp_path: Path) -> None:
     assert _read_bytes(path) == b"abcd"
 
 
-def test_truncated_gzip_is_refused(tmp_path: Path) -> None:
+_PACKED = gzip.compress(bytes(range(256)) * 100)
+
+
+@pytest.mark.parametrize(
+    ("content", "limits", "reason"),
+    [
+        (_PACKED[:-20], ReadLimits(), "truncated"),
+        (_PACKED[:-6] + bytes([_PACKED[-6] ^ 0xFF]) + _PACKED[-5:], ReadLimits(), "damaged"),
+        (None, ReadLimits(), "cannot be opened"),
+        (gzip.compress(b" " * 5_000_000), ReadLimits(expansion_free_bytes=1 << 20), "bomb"),
+        (b" " * 3000, ReadLimits(max_json_bytes=1000), "GiB of JSON"),
+    ],
+)
+def test_damaged_missing_and_oversized_files_are_refused(
+    tmp_path: Path, content: bytes | None, limits: ReadLimits, reason: str
+) -> None:
     path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(bytes(range(256)) * 100)[:-20])
-    with pytest.raises(UnreadableTraceError, match="truncated"):
-        _read_bytes(path)
-
-
-def test_damaged_gzip_is_refused(tmp_path: Path) -> None:
-    content = bytearray(gzip.compress(bytes(range(256)) * 100))
-    content[-6] ^= 0xFF
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(content)
-    with pytest.raises(UnreadableTraceError, match="damaged"):
-        _read_bytes(path)
-
-
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableTraceError, match="cannot be opened"):
-        _read_bytes(tmp_path / "absent.json")
-
-
-def test_a_ratio_no_trace_has_is_a_bomb(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(b" " * 5_000_000))
-    with pytest.raises(UnreadableTraceError, match="bomb"):
-        _read_bytes(path, ReadLimits(expansion_free_bytes=1 << 20))
-
-
-def test_more_json_than_allowed_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_bytes(b" " * 3000)
-    with pytest.raises(UnreadableTraceError, match="GiB of JSON"):
-        _read_bytes(path, ReadLimits(max_json_bytes=1000), size=100)
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UnreadableTraceError, match=reason):
+        _read_bytes(path, limits, size=100)
 
 
 _VALUES = st.recursive(

@@ -77,54 +77,49 @@ def test_waiting_for_a_late_rank_is_no_communication() -> None:
     assert measured.step_time_s == pytest.approx(1000e-9)
 
 
-def _group(kind: str = "all_reduce", ranks: tuple[int, ...] | None = None) -> GroupTime:
-    return GroupTime(kind, "key", None, ranks, 1, 1)
-
-
-def test_the_only_axis_needs_no_hint() -> None:
-    assert find_axis(_group(), "", plan(dp=2)) == "dp"
-    assert find_axis(_group(), "default_pg", plan(tp=8)) == "tp"
-
-
 @pytest.mark.parametrize(
-    ("description", "axis"),
+    ("degrees", "kind", "description", "ranks", "axis"),
     [
-        ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
-        ("DATA_PARALLEL_GROUP_WITH_CP", "dp"),
-        ("CONTEXT_PARALLEL_GROUP", "cp"),
-        ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
-        ("EXPERT_DATA_PARALLEL_GROUP", "dp"),
-        ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
-        ("mesh_tp", "tp"),
-        ("mesh_dp_shard_cp", "dp"),
-        ("mesh_fsdp", "dp"),
-        ("pp", "pp"),
+        # the only axis needs no hint
+        ({"dp": 2}, "all_reduce", "", None, "dp"),
+        ({"tp": 8}, "all_reduce", "default_pg", None, "tp"),
+        # the group's description decides
+        *(
+            ({"tp": 2, "pp": 2, "cp": 2, "dp": 4, "ep": 2}, "all_reduce", description, None, axis)
+            for description, axis in (
+                ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
+                ("DATA_PARALLEL_GROUP_WITH_CP", "dp"),
+                ("CONTEXT_PARALLEL_GROUP", "cp"),
+                ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
+                ("EXPERT_DATA_PARALLEL_GROUP", "dp"),
+                ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
+                ("mesh_tp", "tp"),
+                ("mesh_dp_shard_cp", "dp"),
+                ("mesh_fsdp", "dp"),
+                ("pp", "pp"),
+            )
+        ),
+        # send and receive serve the pipeline or the ring, all-to-all the experts
+        ({"pp": 2, "dp": 4}, "send_recv", "", None, "pp"),
+        ({"cp": 2, "dp": 4}, "send_recv", "", None, "cp"),
+        ({"dp": 8, "ep": 8}, "all_to_all", "", None, "ep"),
+        # ranks are ordered tensor, data, pipeline
+        *(
+            ({"tp": 2, "dp": 4, "pp": 2}, "all_reduce", "", ranks, axis)
+            for ranks, axis in (
+                ((0, 1), "tp"),
+                ((4, 5), "tp"),
+                ((0, 2, 4, 6), "dp"),
+                ((1, 9), "pp"),
+                ((0, 3), "other"),
+            )
+        ),
+        # what fits two axes, or none, is not guessed
+        ({"tp": 2, "ep": 2, "dp": 4}, "all_reduce", "", (0, 1), "other"),
+        ({"tp": 2, "dp": 4}, "all_reduce", "", None, "other"),
     ],
 )
-def test_a_description_of_the_group_decides(description: str, axis: str) -> None:
-    assert find_axis(_group(), description, plan(tp=2, pp=2, cp=2, dp=4, ep=2)) == axis
-
-
-def test_send_and_receive_serve_the_pipeline_or_the_ring() -> None:
-    assert find_axis(_group("send_recv"), "", plan(pp=2, dp=4)) == "pp"
-    assert find_axis(_group("send_recv"), "", plan(cp=2, dp=4)) == "cp"
-
-
-def test_all_to_all_serves_the_experts() -> None:
-    assert find_axis(_group("all_to_all"), "", plan(dp=8, ep=8)) == "ep"
-
-
-@pytest.mark.parametrize(
-    ("ranks", "axis"),
-    [((0, 1), "tp"), ((4, 5), "tp"), ((0, 2, 4, 6), "dp"), ((1, 9), "pp"), ((0, 3), "other")],
-)
-def test_ranks_are_ordered_tensor_data_pipeline(ranks: tuple[int, ...], axis: str) -> None:
-    assert find_axis(_group(ranks=ranks), "", plan(tp=2, dp=4, pp=2)) == axis
-
-
-def test_a_group_that_fits_two_axes_is_not_guessed() -> None:
-    assert find_axis(_group(ranks=(0, 1)), "", plan(tp=2, ep=2, dp=4)) == "other"
-
-
-def test_nothing_told_is_other() -> None:
-    assert find_axis(_group(), "", plan(tp=2, dp=4)) == "other"
+def test_a_collective_belongs_to_the_axis_that_its_group_shows(
+    degrees: dict[str, int], kind: str, description: str, ranks: tuple[int, ...] | None, axis: str
+) -> None:
+    assert find_axis(GroupTime(kind, "key", None, ranks, 1, 1), description, plan(**degrees)) == axis
