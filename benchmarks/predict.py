@@ -16,7 +16,6 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from tools.cost.predict import predict, predict_rows  # noqa: E402
 from tools.scenario import (  # noqa: E402
     RECOMPUTES,
     SCHEDULES,
+    SEARCHED_FIELDS,
     Facts,
     PlanColumns,
     Scenario,
@@ -89,11 +89,11 @@ def legal_plans(scenario: Scenario) -> PlanColumns:
 
 
 def take(plans: PlanColumns, rows: NDArray[np.intp]) -> PlanColumns:
-    return PlanColumns(**{f.name: getattr(plans, f.name)[rows] for f in fields(plans)})
+    return PlanColumns(**{name: getattr(plans, name)[rows] for name in SEARCHED_FIELDS})
 
 
 def listed(plans: PlanColumns, count: int) -> list[Plan]:
-    columns = {f.name: getattr(plans, f.name)[:count].tolist() for f in fields(plans)}
+    columns = {name: getattr(plans, name)[:count].tolist() for name in SEARCHED_FIELDS}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 

@@ -24,7 +24,7 @@ from tools.recommend.words import short  # noqa: E402
 from tools.scenario import Plan, parse_scenario  # noqa: E402
 from tools.search.constraints import Constraints  # noqa: E402
 from tools.search.search import Search  # noqa: E402
-from tools.search.space import decoded  # noqa: E402
+from tools.search.space import decode_row  # noqa: E402
 
 GPT_1T: dict[str, Any] = {
     "model": {
@@ -72,7 +72,7 @@ def measure(given: dict[str, Any]) -> Figures:
     found = Search(scenario, Constraints()).run()
     seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB / 2**30
-    best = short(Plan.model_validate(decoded(found.best.plans, 0)))
+    best = short(Plan.model_validate(decode_row(found.best.plans, 0)))
     fastest_s = float(found.best.step_time_s[0])
     return Figures(found.searched, found.timed, seconds, cpu_s, peak_gib, best, fastest_s)
 

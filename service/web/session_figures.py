@@ -50,7 +50,7 @@ from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.search.search import Ranked, Search
-from tools.search.space import decoded
+from tools.search.space import decode_row
 from tools.trace.rank_profile import find_device
 from tools.trace.report import DrawnReport, analyse_folder
 
@@ -92,7 +92,7 @@ def _sample(ranked: Ranked, limit: int) -> list[Dot]:
         Dot(
             float(ranked.memory_bytes[row]) / GIB,
             float(ranked.step_time_s[row]),
-            short(Plan.model_validate(decoded(ranked.plans, row))),
+            short(Plan.model_validate(decode_row(ranked.plans, row))),
         )
         for row in rows
     ]

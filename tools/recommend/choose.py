@@ -16,7 +16,7 @@ from tools.cost.inputs import Array
 from tools.recommend.workload import why_inexpressible
 from tools.scenario import RECOMPUTES, Plan, Scenario, get_framework
 from tools.search.search import Ranked
-from tools.search.space import Table, decoded
+from tools.search.space import Table, decode_row
 
 REMATERIALISING = ("maxtext", "torchtitan")
 """Frameworks whose recipes recompute as a rule."""
@@ -90,7 +90,7 @@ def choose(
 
 
 def _plan(plans: Table, row: int) -> Plan:
-    return Plan.model_validate(decoded(plans, row))
+    return Plan.model_validate(decode_row(plans, row))
 
 
 def _is_expressible(scenario: Scenario, plans: Table, row: int) -> bool:

@@ -17,7 +17,7 @@ from tools.recommend.workload import Workload
 from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.spec import MAX_DEVICES
 from tools.search.search import Found, Ranked, together
-from tools.search.space import Mask, Table, decoded, joined, permitted_mask, to_columns, where
+from tools.search.space import Mask, Table, decode_row, joined, permitted_mask, to_columns, where
 
 DEGREES = ("dp", "pp", "tp", "cp")
 
@@ -68,7 +68,7 @@ def _fastest(workload: Workload, plans: Table) -> tuple[Plan, float] | None:
     if not np.any(fits):
         return None
     row = int(np.argmin(np.where(fits, costs.step_time_s, np.inf)))
-    return Plan.model_validate(decoded(plans, row)), float(costs.step_time_s[row])
+    return Plan.model_validate(decode_row(plans, row)), float(costs.step_time_s[row])
 
 
 FRONT_POINTS = 20
@@ -96,7 +96,7 @@ def _case(name: str, ranked: Ranked, times: Array, limit_bytes: float) -> Sensit
     if not np.any(allowed):
         return Sensitivity(if_=name, best=None, stays=False, says="none of the best plans fits")
     row = int(np.argmin(np.where(allowed, times, np.inf)))
-    plan = Plan.model_validate(decoded(ranked.plans, row))
+    plan = Plan.model_validate(decode_row(ranked.plans, row))
     same = row == int(np.argmin(ranked.step_time_s))
     return Sensitivity(
         if_=name,
@@ -116,7 +116,7 @@ def pareto(found: Found) -> list[ParetoPoint]:
         ParetoPoint(
             step_time_s=float(front.step_time_s[row]),
             peak_memory_gib=float(front.memory_bytes[row]) / GIB,
-            plan=Plan.model_validate(decoded(front.plans, int(row))),
+            plan=Plan.model_validate(decode_row(front.plans, int(row))),
         )
         for row in rows
     ]

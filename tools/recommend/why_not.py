@@ -13,7 +13,7 @@ from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import RECOMPUTES, Plan
 from tools.search.constraints import Constraints, parse_constraints
 from tools.search.search import Found, Progress, Search, count_changes
-from tools.search.space import decoded, table_of
+from tools.search.space import decode_row, table_of
 
 MAX_REJECTED = 6
 _SCALED = ("tp", "pp", "cp", "ep", "micro_batch_size", "vpp")
@@ -150,7 +150,7 @@ def infeasible(workload: Workload, progress: Progress | None = None) -> Infeasib
     # The front has every recomputation; the best, where memory is no limit, only none.
     row = int(np.argmin(found.front.memory_bytes))
     least = found.front.memory_bytes[row] / GIB
-    plan = Plan.model_validate(decoded(found.front.plans, row))
+    plan = Plan.model_validate(decode_row(found.front.plans, row))
     start = (
         f"no legal plan fits: the smallest ({short(plan)}) needs {least:.1f} GiB "
         f"of {workload.limit_gib:.1f} usable per device"

@@ -4,28 +4,27 @@ Covers reading and checking a scenario and the rules of each training framework.
 """
 
 from tools.names import did_you_mean, nearest
+from tools.scenario.columns import NOT_STATED, RECOMPUTES, SCHEDULES, Facts, PlanColumns, columns_of
 from tools.scenario.frameworks import FrameworkData, StatedPlan, get_framework, resolve_defaults
 from tools.scenario.parse import parse_scenario
 from tools.scenario.rules import Rule, check_plan, legal_mask, rules_for
 from tools.scenario.spec import (
-    NOT_STATED,
-    RECOMPUTES,
-    SCHEDULES,
+    SEARCHED_FIELDS,
+    Axis,
     ClusterSpec,
-    Facts,
     ModelSpec,
     Plan,
-    PlanColumns,
     Scenario,
     TopologySpec,
     TrainingSpec,
-    columns_of,
 )
 
 __all__ = [
     "NOT_STATED",
     "RECOMPUTES",
     "SCHEDULES",
+    "SEARCHED_FIELDS",
+    "Axis",
     "ClusterSpec",
     "Facts",
     "FrameworkData",

@@ -5,7 +5,7 @@ Which framework applies a check, its reason and its source are data in `kb_seed/
 
 import numpy as np
 
-from tools.scenario.spec import BoolArray, Facts, divides, equals, has_schedule
+from tools.scenario.columns import BoolArray, Facts, divides, equals, has_schedule
 
 
 def degrees_multiply(facts: Facts) -> BoolArray:

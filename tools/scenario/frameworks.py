@@ -8,23 +8,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, create_model
 
 import kb_seed
 from tools.errors import DataError
-from tools.scenario.spec import (
-    MAX_BATCH,
-    MAX_DEVICES,
-    MAX_LAYERS,
-    MAX_NAME,
-    Integer,
-    Plan,
-    Recompute,
-    Record,
-    Schedule,
-)
+from tools.scenario.spec import MAX_DEVICES, MAX_NAME, Integer, Plan, Record, plan_role, sharding_group
 
 GENERAL = "general"
 
@@ -89,23 +79,38 @@ def _rule(name: str, row: dict[str, Any]) -> RuleData:
         raise DataError(f"kb_seed/frameworks/{name}.toml: bad rule {row.get('check')}: {error}") from error
 
 
-class StatedPlan(Record):
-    """A plan as written: null or absent where the source did not say."""
+def _stated_fields() -> dict[str, Any]:
+    """The fields of `Plan`; one that may be open takes null too and may be absent."""
+    fields: dict[str, Any] = {}
+    for name, field in Plan.model_fields.items():
+        validators = [item for item in field.metadata if isinstance(item, BeforeValidator)]
+        bounds = [item for item in field.metadata if item not in validators]
+        is_open = plan_role(name).may_be_open
+        # Bounds stay outside of the union with null: there pydantic writes them into the JSON schema.
+        annotation: Any = Annotated[field.annotation, *validators, None]
+        fields[name] = (
+            Annotated[annotation | None if is_open else annotation, *bounds],
+            None if is_open else ...,
+        )
+    return fields
 
-    tp: Integer = Field(ge=1, le=MAX_DEVICES)
-    pp: Integer = Field(ge=1, le=MAX_DEVICES)
-    cp: Integer = Field(ge=1, le=MAX_DEVICES)
-    dp: Integer = Field(ge=1, le=MAX_DEVICES)
-    ep: Integer = Field(ge=1, le=MAX_DEVICES)
-    dp_shard: Integer = Field(ge=1, le=MAX_DEVICES)
-    zero_stage: Integer = Field(ge=0, le=3)
-    micro_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
-    vpp: Integer | None = Field(None, ge=1, le=MAX_LAYERS)
-    etp: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
-    sequence_parallel: bool | None = None
-    recompute: Recompute | None = None
-    schedule: Schedule | None = None
-    zero_stage_known: bool | None = None
+
+if TYPE_CHECKING:
+
+    class StatedPlan(Record):
+        """Has the fields of `Plan`, derived below; the search for types sees those that are read by name."""
+
+        micro_batch_size: int
+
+else:
+    StatedPlan = create_model(
+        "StatedPlan",
+        __base__=Record,
+        __module__=__name__,
+        __doc__="A plan as written: null or absent where the source did not say.",
+        **_stated_fields(),
+        zero_stage_known=(bool | None, None),
+    )
 
 
 class StatedCluster(Record):
@@ -120,17 +125,19 @@ class StatedCluster(Record):
 
 
 def resolve_defaults(stated: StatedPlan, framework: str, num_hidden_layers: int) -> Plan:
-    """The plan that would really run: nulls replaced by what the framework does by default."""
-    data = get_framework(framework)
-    deepest = max(num_hidden_layers // stated.pp, 1) if stated.pp > 1 else 1
-    vpp = stated.vpp or data.vpp or deepest
+    """The plan that would really run: open fields get what the framework does by default."""
+    data, plan = get_framework(framework), stated.model_dump(exclude={"zero_stage_known"})
+    pp, is_split = plan["pp"], plan["sequence_parallel"]
+    deepest = max(num_hidden_layers // pp, 1) if pp > 1 else 1
+    vpp = plan["vpp"] or data.vpp or deepest
     usual = data.schedule_interleaved if vpp > 1 else data.schedule
-    wanted = data.sequence_parallel if stated.sequence_parallel is None else stated.sequence_parallel
-    filled = {
+    plan |= {
         "vpp": vpp,
-        "etp": stated.etp or data.etp,
+        "ep": plan["ep"] or 1,
+        "etp": plan["etp"] or data.etp,
+        "dp_shard": plan["dp_shard"] or sharding_group(plan["zero_stage"], plan["dp"], plan["cp"]),
         # One stage has no schedule, and one tensor rank nothing to split a sequence over.
-        "schedule": stated.schedule if stated.schedule and stated.pp > 1 else usual,
-        "sequence_parallel": wanted and stated.tp > 1,
+        "schedule": plan["schedule"] if plan["schedule"] and pp > 1 else usual,
+        "sequence_parallel": (data.sequence_parallel if is_split is None else is_split) and plan["tp"] > 1,
     }
-    return Plan.model_validate(stated.model_dump(exclude={"zero_stage_known"}) | filled)
+    return Plan.model_validate(plan)

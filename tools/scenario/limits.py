@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from tools.scenario.spec import (
-    RECOMPUTES,
-    SCHEDULES,
+from tools.scenario.columns import (
     BoolArray,
     Facts,
     IntArray,
     divides,
+    encode_value,
     equals,
     has_schedule,
 )
@@ -18,9 +17,8 @@ Values = tuple[int | str, ...]
 
 def one_of(facts: Facts, field: str, values: Values) -> BoolArray:
     """The field of the plan is one of the values."""
-    names = RECOMPUTES if field == "plan.recompute" else SCHEDULES
-    codes = [names.index(value) if isinstance(value, str) else value for value in values]
-    return ~np.isin(getattr(facts.plan, field.removeprefix("plan.")), codes)
+    name = field.removeprefix("plan.")
+    return ~np.isin(getattr(facts.plan, name), [encode_value(name, value) for value in values])
 
 
 def chunks_have_layers(facts: Facts, field: str, values: Values) -> BoolArray:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tools.errors import InputError
 from tools.hardware import Device, get_device
+from tools.scenario.columns import Facts, columns_of
 from tools.scenario.frameworks import StatedCluster, StatedPlan, resolve_defaults
 from tools.scenario.huggingface import canonical_model
 from tools.scenario.rules import check_plan
@@ -16,14 +17,13 @@ from tools.scenario.spec import (
     MAX_PATH,
     NOTHING,
     ClusterSpec,
-    Facts,
     LoraSpec,
     ModelSpec,
+    Plan,
     Scenario,
     TopologySpec,
     TrainingSpec,
     build,
-    columns_of,
     get_object,
     refuse_unknown,
     shown,
@@ -107,8 +107,21 @@ def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
     _check_precision(training, device)
     plan = resolve_defaults(stated_plan, training.framework, model.num_hidden_layers) if stated_plan else None
     if plan:
+        _check_recompute(plan, model.num_hidden_layers)
         check_plan(Facts(model=model, cluster=cluster, training=training, plan=columns_of([plan])))
     return Scenario(model=model, cluster=cluster, training=training, plan=plan, **extras)
+
+
+def _check_recompute(plan: Plan, num_hidden_layers: int) -> None:
+    """How much is recomputed may be stated only for the kind of recomputation that it details."""
+    for name, kind in (("recompute_layers", "full"), ("recompute_modules", "selective")):
+        value = getattr(plan, name)
+        if value is not None and plan.recompute != kind:
+            raise InputError(f"plan.{name}", shown(value), f'allowed only if plan.recompute is "{kind}"')
+    deepest = math.ceil(num_hidden_layers / plan.pp)
+    if plan.recompute_layers is not None and plan.recompute_layers > deepest:
+        allowed = f"allowed: an integer from 1 to the {deepest} layers of a pipeline stage"
+        raise InputError("plan.recompute_layers", plan.recompute_layers, allowed)
 
 
 def _training(given: dict[str, Any]) -> TrainingSpec:

@@ -4,7 +4,7 @@ Validating a plan runs the rules on arrays of length one, so search and validati
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType
 
@@ -12,8 +12,9 @@ import numpy as np
 
 from tools.errors import DataError, InputError
 from tools.scenario import checks, limits
+from tools.scenario.columns import BoolArray, Facts, decode_value
 from tools.scenario.frameworks import RuleData, get_framework, get_general_rules
-from tools.scenario.spec import RECOMPUTES, SCHEDULES, BoolArray, Facts
+from tools.scenario.spec import SEARCHED_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,8 @@ def numbers_of(facts: Facts) -> dict[str, object]:
     numbers: dict[str, object] = {}
     for part in (facts.model, facts.cluster, facts.training):
         numbers |= {name: getattr(part, name) for name in type(part).model_fields}
-    columns = {field.name: np.ravel(getattr(facts.plan, field.name)) for field in fields(facts.plan)}
-    numbers |= {name: column[0].item() for name, column in columns.items()}
-    numbers["schedule"] = SCHEDULES[int(columns["schedule"][0])]
-    code = int(columns["recompute"][0])
-    numbers["recompute"] = RECOMPUTES[code] if code >= 0 else None
+    for name in SEARCHED_FIELDS:
+        numbers[name] = decode_value(name, int(np.ravel(getattr(facts.plan, name))[0]))
     return numbers | _products(numbers, facts)
 
 

@@ -1,18 +1,16 @@
-"""The typed scenario: model, cluster, training and plan, the number types they use, and plans as columns of
-arrays.
+"""The typed scenario: model, cluster, training and plan, and the number types they use.
 
 Integral floats are accepted as integers because published rows write `3.0`; in a model, zero means "does
-not have it". The columns are what the rules and the search read, for one plan or for millions.
+not have it".
 """
 
 import math
 import types
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -183,6 +181,7 @@ Schedule = Literal["1f1b", "interleaved", "zero_bubble", "gpipe"]
 Network = Literal["rail", "fat-tree", "torus"]
 MoeDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
 LoraTarget = Literal["attention", "mlp"]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Month = Annotated[str, Field(pattern="^20[0-9]{2}-(0[1-9]|1[0-2])$")]
 MAX_CAPACITY_FACTOR = 1000
 
@@ -345,22 +344,100 @@ TRAINING_OPTIONS = (
 """Fields of `TrainingSpec` that a scenario may leave out and that change speed at the same plan."""
 
 
+class Axis(StrEnum):
+    """The axes along which a plan divides a job over devices, in the order of ranks, fastest first."""
+
+    TP = "tp"
+    CP = "cp"
+    DP = "dp"
+    PP = "pp"
+    EP = "ep"
+    ETP = "etp"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRole:
+    """Metadata of a plan field: whether a scenario may leave it open, and whether the search tries values."""
+
+    may_be_open: bool = False
+    is_searched: bool = True
+
+
+OPEN = PlanRole(may_be_open=True)
+"""null or absent: what the framework does by default (`frameworks.resolve_defaults`)."""
+CARRIED = PlanRole(may_be_open=True, is_searched=False)
+"""Kept, shown and not priced; searched plans leave it open."""
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Plan(Record):
     """A sharding configuration; `recompute` None lets the cost model choose by memory."""
 
+    # The one list of plan fields: the columns of the search, the constraints and `StatedPlan` (a plan as a
+    # scenario states it) are derived from these fields and their `PlanRole`.
     tp: Integer = Field(ge=1, le=MAX_DEVICES)
     pp: Integer = Field(ge=1, le=MAX_DEVICES)
-    vpp: Integer = Field(ge=1, le=MAX_LAYERS)
+    vpp: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_LAYERS)
     cp: Integer = Field(ge=1, le=MAX_DEVICES)
-    ep: Integer = Field(ge=1, le=MAX_DEVICES)
-    etp: Integer = Field(ge=1, le=MAX_DEVICES)
+    ep: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_DEVICES)
+    etp: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_DEVICES)
     dp: Integer = Field(ge=1, le=MAX_DEVICES)
-    dp_shard: Integer = Field(ge=1, le=MAX_DEVICES)
+    dp_shard: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_DEVICES)
     zero_stage: Integer = Field(ge=0, le=3)
     micro_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
-    sequence_parallel: bool
-    recompute: Recompute | None
-    schedule: Schedule
+    sequence_parallel: Annotated[bool, OPEN]
+    recompute: Annotated[Recompute | None, OPEN]
+    schedule: Annotated[Schedule, OPEN]
+    recompute_layers: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_LAYERS), BeforeValidator(_whole)] | None,
+        CARRIED,
+        Allowed(f"an integer from 1 to {MAX_LAYERS:,}"),
+    ] = Field(None, exclude_if=_is_none)
+    """With full recomputation: how many layers of a stage are recomputed; None: all."""
+    recompute_modules: Annotated[
+        Annotated[tuple[Name, ...], Field(min_length=1)] | None,
+        FromList,
+        CARRIED,
+        Allowed("a non-empty list of names of modules"),
+    ] = Field(None, exclude_if=_is_none)
+    """With selective recomputation: what is repeated; None: what the framework's own switch repeats."""
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks that hold the same part of the model."""
+        return self.dp * self.cp
+
+    @property
+    def sharding_stage(self) -> int:
+        """The ZeRO stage that has an effect: sharding over one rank is none."""
+        return self.zero_stage if self.dp_shard > 1 else 0
+
+    @property
+    def is_fully_sharded(self) -> bool:
+        """Weights too are sharded (ZeRO-3, FSDP)."""
+        return self.sharding_stage == 3
+
+    @property
+    def is_hybrid_sharded(self) -> bool:
+        """Sharded over a part of the data ranks (HSDP)."""
+        return self.sharding_stage > 0 and self.dp_shard < self.data_ranks
+
+
+def plan_role(name: str) -> PlanRole:
+    metadata = Plan.model_fields[name].metadata
+    return next((item for item in metadata if isinstance(item, PlanRole)), PlanRole())
+
+
+SEARCHED_FIELDS = tuple(name for name in Plan.model_fields if plan_role(name).is_searched)
+"""The plan fields that the search tries values of."""
+
+
+def sharding_group(zero_stage: int, dp: int, cp: int) -> int:
+    """Ranks over which a ZeRO stage shards if nothing else is stated: all that hold the same weights."""
+    return dp * cp if zero_stage else 1
 
 
 class Scenario(Record):
@@ -374,75 +451,3 @@ class Scenario(Record):
     constraints: dict[str, Any] = Field(default_factory=dict)
     traces: str | None = Field(None, max_length=MAX_PATH)
     notes: str | None = Field(None, max_length=MAX_NOTES)
-
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
-
-SCHEDULES: tuple[str, ...] = get_args(Schedule)
-RECOMPUTES: tuple[str, ...] = get_args(Recompute)
-NOT_STATED = -1
-
-
-@dataclass(frozen=True, slots=True)
-class PlanColumns:
-    """One array for each field of a plan; the arrays need only broadcast to one another.
-
-    `schedule` and `recompute` hold positions in SCHEDULES and RECOMPUTES (NOT_STATED for a null recompute).
-    """
-
-    tp: IntArray
-    pp: IntArray
-    vpp: IntArray
-    cp: IntArray
-    ep: IntArray
-    etp: IntArray
-    dp: IntArray
-    dp_shard: IntArray
-    zero_stage: IntArray
-    micro_batch_size: IntArray
-    sequence_parallel: BoolArray
-    recompute: IntArray
-    schedule: IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything a rule may look at: the workload, and the plans tried on it."""
-
-    model: ModelSpec
-    cluster: ClusterSpec
-    training: TrainingSpec
-    plan: PlanColumns
-
-    @property
-    def micro_batches(self) -> IntArray:
-        """Micro-batches a rank runs in a step (rounded down where the batch does not divide)."""
-        return self.training.global_batch_size // (self.plan.dp * self.plan.micro_batch_size)
-
-
-def divides(divisor: IntArray | int, number: IntArray | int) -> BoolArray:
-    """Where the divisor divides the number."""
-    return np.asarray(np.mod(number, divisor) == 0, dtype=np.bool_)
-
-
-def equals(one: NDArray[Any], other: NDArray[Any] | int) -> BoolArray:
-    """Where the two are the same (NumPy's own == is typed Any)."""
-    return np.asarray(one == other, dtype=np.bool_)
-
-
-def has_schedule(facts: Facts, name: str) -> BoolArray:
-    """Where the plan runs the named schedule."""
-    return equals(facts.plan.schedule, SCHEDULES.index(name))
-
-
-def columns_of(plans: list[Plan]) -> PlanColumns:
-    """The plans as arrays of one entry each plan."""
-    named: dict[str, list[Any]] = {
-        field.name: [getattr(plan, field.name) for plan in plans] for field in fields(PlanColumns)
-    }
-    named["schedule"] = [SCHEDULES.index(name) for name in named["schedule"]]
-    named["recompute"] = [
-        NOT_STATED if name is None else RECOMPUTES.index(name) for name in named["recompute"]
-    ]
-    return PlanColumns(**{name: np.asarray(values) for name, values in named.items()})

@@ -5,27 +5,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from tools.errors import InputError
-from tools.scenario import RECOMPUTES, SCHEDULES, Plan
+from tools.scenario import SEARCHED_FIELDS, Plan
+from tools.scenario.columns import CHOICES
 from tools.scenario.spec import build, refuse_unknown, shown
 
-FIELDS = tuple(Plan.model_fields)
 CHECKPOINT_FIELDS = ("tp", "pp")
 """Degrees that the layout of a saved checkpoint depends on, where it is not resharded on load."""
 DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
-_ANY: dict[str, object] = {
-    **dict.fromkeys(FIELDS, 1),
-    "sequence_parallel": False,
-    "recompute": "none",
-    "schedule": "1f1b",
-}
+_ANY: dict[str, object] = {name: CHOICES[name][0] if name in CHOICES else 1 for name in SEARCHED_FIELDS}
+"""A valid value of each field, to check one field by itself."""
 _OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space")
-_CHOICES: dict[str, tuple[object, ...]] = {
-    "sequence_parallel": (False, True),
-    "recompute": RECOMPUTES,
-    "schedule": SCHEDULES,
-}
-"""Fields without an order: `min` and `max` mean nothing for them."""
 _FORMS = 'allowed: a value of that field, a list of values, or {"not": [...], "min": n, "max": n}'
 
 Space = Literal["practice", "all"]
@@ -90,8 +80,8 @@ class Constraints:
 
 def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constraints:
     """From the scenario's `constraints`: `{"tp": [4, 8], "pp": {"max": 4}, "max_memory_fraction": 0.9}`."""
-    refuse_unknown(given, (*FIELDS, *_OTHER_KEYS), "constraints.")
-    stated = {name: given[name] for name in FIELDS if given.get(name) is not None}
+    refuse_unknown(given, (*SEARCHED_FIELDS, *_OTHER_KEYS), "constraints.")
+    stated = {name: given[name] for name in SEARCHED_FIELDS if given.get(name) is not None}
     limits = {name: _limit(name, value) for name, value in stated.items() if isinstance(value, dict)}
     allowed = {
         name: _values(name, value, f"constraints.{name}")
@@ -129,7 +119,7 @@ def _limit(name: str, given: Mapping[str, Any]) -> Limit:
     if not stated:
         raise InputError(place, shown(given), _FORMS)
     for key in ("min", "max"):
-        if key in stated and name in _CHOICES:
+        if key in stated and name in CHOICES:
             raise InputError(
                 f"{place}.{key}", shown(stated[key]), f'{name} has no order; use "not" or a list'
             )
@@ -143,7 +133,7 @@ def _limit(name: str, given: Mapping[str, Any]) -> Limit:
     )
     if limit.minimum is not None and limit.maximum is not None and limit.minimum > limit.maximum:
         raise InputError(f"{place}.min", limit.minimum, f"must not exceed max ({limit.maximum})")
-    if name in _CHOICES and not any(map(limit.permits, _CHOICES[name])):
+    if name in CHOICES and not any(map(limit.permits, CHOICES[name])):
         raise InputError(f"{place}.not", shown(list(limit.excluded)), f"leaves no value of {name}")
     return limit
 

@@ -22,8 +22,9 @@ from tools.cost.memory import Activity, activity_bytes, memory_bytes, memory_set
 from tools.cost.sizes import vocabulary_parameters
 from tools.cost.step import Core, step_core, with_data_parallelism
 from tools.scenario import RECOMPUTES, Plan, Scenario, columns_of
+from tools.scenario.columns import encode_value
 from tools.search.constraints import Constraints
-from tools.search.space import Mask, PlanSpace, Rows, Table, count, encoded, joined, to_columns, where
+from tools.search.space import Mask, PlanSpace, Rows, Table, count, joined, to_columns, where
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class Search:
         self._device = scenario_device(scenario.cluster)
         self.limit_bytes = float(self._device.memory_bytes) * constraints.max_memory_fraction
         self.codes = [
-            encoded("recompute", name) for name in RECOMPUTES if constraints.permits("recompute", name)
+            encode_value("recompute", name) for name in RECOMPUTES if constraints.permits("recompute", name)
         ]
 
     def run(self, progress: Progress | None = None) -> Found:
@@ -252,8 +253,8 @@ class Search:
     def _excluded(self, table: Table, code: int) -> Mask:
         out = np.zeros(count(table), dtype=np.bool_)
         for one in self.constraints.excluded:
-            shared = [table[name] == encoded(name, one[name]) for name in one if name in table]
-            is_meant = one.get("recompute") is None or encoded("recompute", one["recompute"]) == code
+            shared = [table[name] == encode_value(name, one[name]) for name in one if name in table]
+            is_meant = one.get("recompute") is None or encode_value("recompute", one["recompute"]) == code
             out |= np.logical_and.reduce(shared) & is_meant
         return out
 
@@ -274,7 +275,7 @@ def count_changes(today: Plan, plans: Table) -> NDArray[np.int64]:
     followers = ("dp", "schedule", "dp_shard")
     names = [name for name in plans if name not in followers and getattr(today, name) is not None]
     changed = sum(
-        (plans[name] != encoded(name, getattr(today, name)) for name in names),
+        (plans[name] != encode_value(name, getattr(today, name)) for name in names),
         np.zeros(len(plans["tp"]), dtype=np.int64),
     )
     whole = plans["dp_shard"] == plans["dp"] * plans["cp"]

@@ -4,16 +4,13 @@ The table grows field by field; after each field every applicable rule of `tools
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from types import SimpleNamespace
-from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.scenario import (
-    RECOMPUTES,
     SCHEDULES,
+    SEARCHED_FIELDS,
     Facts,
     Plan,
     PlanColumns,
@@ -22,6 +19,7 @@ from tools.scenario import (
     get_framework,
     rules_for,
 )
+from tools.scenario.columns import MissingColumn, decode_value
 from tools.search.constraints import Constraints
 
 Mask = NDArray[np.bool_]
@@ -116,18 +114,18 @@ class PlanSpace:
 
     def _permitted(self, names: tuple[str, ...], option: tuple[int, ...]) -> bool:
         pairs = zip(names, option, strict=True)
-        return all(self._constraints.permits(name, decoded_value(name, code)) for name, code in pairs)
+        return all(self._constraints.permits(name, decode_value(name, code)) for name, code in pairs)
 
     def _legal(self, table: Table) -> Table:
         """The rows that break no rule, as far as the fields that are there can tell."""
         s = self.scenario
-        facts = Facts(s.model, s.cluster, s.training, cast(PlanColumns, SimpleNamespace(**_typed(table))))
+        facts = Facts(s.model, s.cluster, s.training, to_columns(table))
         legal = permitted_mask(self._constraints, table)
         for rule in rules_for(s.training.framework):
             try:
                 legal &= ~rule.breaks(facts)
-            except AttributeError:
-                continue  # looks at a field that is not there yet
+            except MissingColumn:
+                continue  # applied once the table has the field
         return where(table, legal)
 
     def _values(self, name: str, known: Sequence[object]) -> list[int]:
@@ -136,55 +134,39 @@ class PlanSpace:
         return [i for i, value in enumerate(known) if all(value in rule.values for rule in rules)]
 
 
-def encoded(name: str, value: object) -> int:
-    """A plan's value as the integer that stands for it in a table."""
-    codes = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
-    return codes.index(str(value)) if codes else int(cast(int, value))
-
-
-def decoded_value(name: str, code: int) -> object:
-    """What the integer of a table stands for."""
-    codes = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(name)
-    if codes:
-        return codes[code]
-    return bool(code) if name == "sequence_parallel" else code
-
-
 def permitted_mask(constraints: Constraints, table: Table) -> Mask:
     """The rows whose values the user's constraints on single fields permit."""
     mask = np.ones(count(table), dtype=np.bool_)
     for name in constraints.fields:
         if name in table:
             codes, rows = np.unique(table[name], return_inverse=True)
-            verdicts = [constraints.permits(name, decoded_value(name, int(code))) for code in codes]
+            verdicts = [constraints.permits(name, decode_value(name, int(code))) for code in codes]
             mask &= np.asarray(verdicts, dtype=np.bool_)[rows]
     return mask
 
 
-def decoded(table: Table, row: int) -> dict[str, object]:
-    """One row as a plan's fields."""
-    plan: dict[str, object] = {name: int(column[row]) for name, column in table.items()}
-    plan["sequence_parallel"] = bool(plan["sequence_parallel"])
-    plan["schedule"] = SCHEDULES[int(table["schedule"][row])]
-    plan["recompute"] = RECOMPUTES[int(table["recompute"][row])]
-    return {f.name: plan[f.name] for f in fields(PlanColumns)}
+def decode_row(table: Table, row: int) -> dict[str, object]:
+    """One row as the searched fields of a plan."""
+    return {name: decode_value(name, int(table[name][row])) for name in SEARCHED_FIELDS}
+
+
+def get_plan(table: Table, row: int) -> Plan:
+    """One row as a plan."""
+    return Plan.model_validate(decode_row(table, row))
 
 
 def table_of(plans: Sequence[Plan]) -> Table:
     """Plans whose recomputation is stated, as a table."""
-    columns = columns_of(list(plans))
-    return {f.name: getattr(columns, f.name).astype(np.int64) for f in fields(PlanColumns)}
+    columns = columns_of(plans)
+    return {name: getattr(columns, name).astype(np.int64) for name in SEARCHED_FIELDS}
 
 
 def to_columns(table: Table) -> PlanColumns:
-    typed = _typed(table)
-    return PlanColumns(**{f.name: typed[f.name] for f in fields(PlanColumns)})
-
-
-def _typed(table: Table) -> dict[str, Any]:
-    """The columns with the types that rules expect."""
-    flag = table.get("sequence_parallel")
-    return table if flag is None else {**table, "sequence_parallel": flag.astype(np.bool_)}
+    """The columns with the types that rules expect, as far as the table has them."""
+    columns = {name: table[name] for name in SEARCHED_FIELDS if name in table}
+    if "sequence_parallel" in columns:
+        return PlanColumns(**{**columns, "sequence_parallel": table["sequence_parallel"].astype(np.bool_)})
+    return PlanColumns(**columns)
 
 
 def count(table: Table) -> int:

@@ -19,7 +19,7 @@ from tools.cost.predict import predict
 from tools.cost.reference import reference_prediction
 from tools.scenario import RECOMPUTES, Plan, Scenario, parse_scenario
 from tools.search.constraints import Constraints
-from tools.search.space import PlanSpace, Table, count, decoded, where
+from tools.search.space import PlanSpace, Table, count, decode_row, where
 
 DEVICES = (
     ("h100-sxm-80gb", "bf16"),
@@ -82,7 +82,7 @@ def random_plan(scenario: Scenario, choose: np.random.Generator) -> Plan | None:
         table = one_row(grow(table), choose)
     if not count(table):
         return None
-    row = decoded(table | {"recompute": np.zeros(1, dtype=np.int64)}, 0)
+    row = decode_row(table | {"recompute": np.zeros(1, dtype=np.int64)}, 0)
     return Plan.model_validate(row | {"recompute": (*RECOMPUTES, None)[choose.integers(4)]})
 
 

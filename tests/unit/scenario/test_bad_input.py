@@ -40,7 +40,7 @@ REQUIRED = {
     "model": ["num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"],
     "cluster": ["device", "num_devices"],
     "training": ["seq_len", "global_batch_size", "precision", "framework"],
-    "plan": ["tp", "pp", "cp", "ep", "dp", "dp_shard", "zero_stage", "micro_batch_size"],
+    "plan": ["tp", "pp", "cp", "dp", "zero_stage", "micro_batch_size"],
 }
 
 

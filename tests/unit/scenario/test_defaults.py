@@ -1,10 +1,13 @@
 """What a plan does not state is what the framework does by default."""
 
+import json
 from typing import Any, get_args
 
 import pytest
 
-from tools.scenario import Plan, StatedPlan, get_framework, resolve_defaults
+from tools.cost.predict import predict
+from tools.errors import InputError
+from tools.scenario import Plan, StatedPlan, get_framework, parse_scenario, resolve_defaults
 from tools.scenario.spec import Framework
 
 STATED = {
@@ -63,3 +66,64 @@ def test_what_is_stated_stays() -> None:
     stated: dict[str, Any] = {"vpp": 3, "etp": 2, "sequence_parallel": False, "recompute": "full"}
     plan = resolved("megatron-core", **stated)
     assert plan.model_dump() == plan.model_dump() | STATED | stated
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [({"zero_stage": 0}, 1), ({"zero_stage": 1}, 8), ({"zero_stage": 3}, 8), ({"dp_shard": 2}, 2)],
+)
+def test_experts_and_the_sharding_group_need_not_be_stated(stated: dict[str, Any], expected: int) -> None:
+    """A dense model has no experts, and ZeRO shards over all ranks with the same weights."""
+    plan = resolved("megatron-core", **{"ep": None, "dp_shard": None, "dp": 4, "cp": 2} | stated)
+    assert (plan.ep, plan.dp_shard) == (1, expected)
+
+
+def test_a_plan_without_ep_and_dp_shard_is_accepted(example: dict[str, Any]) -> None:
+    stated = parse_scenario(example).plan
+    del example["plan"]["ep"], example["plan"]["dp_shard"]
+    assert parse_scenario(example).plan == stated
+
+
+@pytest.mark.parametrize(
+    ("plan", "field"),
+    [
+        ({"recompute": "selective", "recompute_layers": 4}, "plan.recompute_layers"),
+        ({"recompute": "full", "recompute_layers": 0}, "plan.recompute_layers"),
+        ({"recompute": "full", "recompute_layers": 41}, "plan.recompute_layers"),
+        ({"recompute": "full", "recompute_modules": ["mlp"]}, "plan.recompute_modules"),
+        ({"recompute_modules": ["mlp"]}, "plan.recompute_modules"),
+        ({"recompute": "selective", "recompute_modules": []}, "plan.recompute_modules"),
+        ({"recompute": "selective", "recompute_modules": [1]}, "plan.recompute_modules"),
+        ({"recompute": "selective", "recompute_modules": "mlp"}, "plan.recompute_modules"),
+    ],
+)
+def test_how_much_is_recomputed_is_checked_by_name(
+    example: dict[str, Any], plan: dict[str, Any], field: str
+) -> None:
+    """The example has 80 layers on two stages."""
+    with pytest.raises(InputError) as caught:
+        parse_scenario(with_recompute(example, plan))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"recompute": "full", "recompute_layers": 4},
+        {"recompute": "selective", "recompute_modules": ["core_attn", "mlp"]},
+    ],
+)
+def test_how_much_is_recomputed_is_kept_and_not_priced(example: dict[str, Any], plan: dict[str, Any]) -> None:
+    detailed = parse_scenario(with_recompute(example, plan))
+    plain = parse_scenario(with_recompute(example, {"recompute": plan["recompute"]}))
+    assert detailed.plan is not None
+    assert plain.plan is not None
+    assert json.loads(detailed.plan.model_dump_json()).items() >= plan.items()
+    assert Plan.model_validate(detailed.plan.model_dump()) == detailed.plan
+    assert not {"recompute_layers", "recompute_modules"} & plain.plan.model_dump().keys()
+    assert predict([detailed]) == predict([plain])
+
+
+def with_recompute(example: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
+    stated = {name: value for name, value in example["plan"].items() if name != "recompute"}
+    return example | {"plan": stated | plan}

@@ -1,7 +1,6 @@
 """Framework rules: each refuses what the framework refuses, for one plan and for many alike."""
 
 import string
-from dataclasses import fields, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from tools.errors import DataError, InputError
 from tools.scenario import (
+    SEARCHED_FIELDS,
     Facts,
     Plan,
     PlanColumns,
@@ -21,6 +21,7 @@ from tools.scenario import (
     parse_scenario,
     rules_for,
 )
+from tools.scenario.columns import CHOICES, MissingColumn, decode_value, encode_value
 from tools.scenario.frameworks import RuleData
 from tools.scenario.rules import _breaks, check_plan, numbers_of
 from tools.scenario.spec import Framework
@@ -248,11 +249,26 @@ def test_many_plans_at_once_are_judged_as_one_by_one(
 def test_columns_need_only_broadcast(example: dict[str, Any]) -> None:
     scenario = parse_scenario(example)
     assert scenario.plan is not None
-    one = columns_of([scenario.plan])
-    grid = replace(one, tp=np.array([[1], [4], [8]]), dp=np.array([[4, 8, 32]]), dp_shard=np.array([[1]]))
+    columns = {name: getattr(columns_of([scenario.plan]), name) for name in SEARCHED_FIELDS}
+    columns |= {"tp": np.array([[1], [4], [8]]), "dp": np.array([[4, 8, 32]]), "dp_shard": np.array([[1]])}
+    grid = PlanColumns(**columns)
     legal = legal_mask(Facts(scenario.model, scenario.cluster, scenario.training, grid))
     assert legal.tolist() == [[False, False, True], [False, True, False], [True, False, False]]
 
 
-def test_the_columns_are_the_fields_of_a_plan() -> None:
-    assert {field.name for field in fields(PlanColumns)} == set(Plan.model_fields)
+def test_a_column_that_is_not_there_yet_differs_from_a_name_that_no_plan_has() -> None:
+    partly_built = PlanColumns(tp=np.ones(1, dtype=np.int64))
+    with pytest.raises(MissingColumn):
+        _ = partly_built.pp
+    with pytest.raises(AttributeError):
+        _ = partly_built.zero_stag
+    with pytest.raises(TypeError):
+        PlanColumns(zero_stag=np.ones(1, dtype=np.int64))
+
+
+def test_text_and_flags_have_codes_and_come_back() -> None:
+    assert set(CHOICES) == {"sequence_parallel", "recompute", "schedule"}
+    for name, values in CHOICES.items():
+        assert [decode_value(name, encode_value(name, value)) for value in values] == list(values)
+    assert decode_value("recompute", encode_value("recompute", None)) is None
+    assert encode_value("tp", 8) == decode_value("tp", 8) == 8

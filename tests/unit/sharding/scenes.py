@@ -15,6 +15,7 @@ from tools.cost.predict import Costs, predict_rows
 from tools.scenario import (
     RECOMPUTES,
     SCHEDULES,
+    SEARCHED_FIELDS,
     Facts,
     Plan,
     PlanColumns,
@@ -24,7 +25,7 @@ from tools.scenario import (
     parse_scenario,
 )
 
-FIELDS = tuple(Plan.model_fields)
+FIELDS = SEARCHED_FIELDS
 MOE: dict[str, Any] = {
     "num_hidden_layers": 4,
     "hidden_size": 1024,

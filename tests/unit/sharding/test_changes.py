@@ -7,7 +7,7 @@ from tools.cost.predict import predict
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import Constraints
 from tools.search.search import Found, Search, count_changes
-from tools.search.space import decoded, table_of
+from tools.search.space import decode_row, table_of
 
 
 def with_today(plan: Plan, memory_gib: float = 80.0) -> Scenario:
@@ -24,7 +24,7 @@ def test_no_change_leaves_todays_plan_whatever_its_recomputation_and_sequence_pa
     today = listed(counted("torchtitan", True)[row : row + 1])[0]
     s = with_today(today)
     found = search(s, 0)
-    plans = [decoded(found.best.plans, i) for i in range(len(found.best.step_time_s))]
+    plans = [decode_row(found.best.plans, i) for i in range(len(found.best.step_time_s))]
     assert today.model_dump() in plans
     following = {"dp", "dp_shard", "schedule"}
     assert all(

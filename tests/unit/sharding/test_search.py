@@ -15,9 +15,10 @@ from tests.unit.sharding.scenes import (
 )
 from tools.cost.predict import predict
 from tools.scenario import Facts, Plan, Scenario, legal_mask
+from tools.scenario.columns import decode_value
 from tools.search.constraints import Constraints, Limit, parse_constraints
 from tools.search.search import Found, Search, front_bytes
-from tools.search.space import decoded, decoded_value, to_columns
+from tools.search.space import decode_row, to_columns
 
 GIB = 2.0**30
 TIGHT_GIB = (2.3, 3.0)
@@ -29,7 +30,7 @@ def search(s: Scenario, constraints: Constraints | None = None, kept: int = 4096
 
 
 def plans_of(found: Found, rows: range) -> list[Plan]:
-    return [Plan.model_validate(decoded(found.best.plans, row)) for row in rows]
+    return [Plan.model_validate(decode_row(found.best.plans, row)) for row in rows]
 
 
 @pytest.mark.parametrize("memory_gib", [*TIGHT_GIB, 80.0])
@@ -146,11 +147,11 @@ def test_the_winner_under_constraints_is_the_fastest_that_obeys_them(given: dict
     eligible = costs.memory_bytes <= fitting_limit_bytes(s)
     for name in wanted.fields:
         codes = rows[:, FIELDS.index(name)].tolist()
-        eligible &= np.array([wanted.permits(name, decoded_value(name, code)) for code in codes])
+        eligible &= np.array([wanted.permits(name, decode_value(name, code)) for code in codes])
     found = search(s, wanted)
     assert found.best.step_time_s[0] == pytest.approx(np.min(costs.step_time_s[eligible]), rel=1e-9)
     for row in range(len(found.best.step_time_s)):
-        plan = decoded(found.best.plans, row)
+        plan = decode_row(found.best.plans, row)
         assert all(wanted.permits(name, plan[name]) for name in given)
 
 
@@ -183,4 +184,4 @@ def test_progress_rises_from_above_zero_to_one(moe: bool) -> None:
 def test_the_same_search_gives_the_same_answer_twice() -> None:
     first, second = (search(scenario("other", memory_gib=3.0)) for _ in range(2))
     assert [*first.best.step_time_s] == [*second.best.step_time_s]
-    assert decoded(first.best.plans, 0) == decoded(second.best.plans, 0)
+    assert decode_row(first.best.plans, 0) == decode_row(second.best.plans, 0)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.unit.sharding.scenes import FIELDS, FRAMEWORKS, counted, every_legal_plan, listed, scenario
-from tools.scenario import RECOMPUTES, Facts, Scenario, legal_mask
+from tools.scenario import RECOMPUTES, Facts, Rule, Scenario, legal_mask
+from tools.scenario.columns import BoolArray, encode_value, equals
+from tools.search import space as space_module
 from tools.search.constraints import Constraints, parse_constraints
-from tools.search.space import PlanSpace, Table, count, decoded, divisors, encoded, table_of, to_columns
+from tools.search.space import PlanSpace, Table, count, decode_row, divisors, table_of, to_columns
 
 
 def enumerated(s: Scenario, constraints: Constraints | None = None) -> Table:
@@ -68,7 +70,7 @@ def test_constraints_leave_just_the_plans_that_obey_them(given: dict[str, Any]) 
     s = scenario("megatron-core")
     wanted = parse_constraints(given, None)
     found = set(with_recompute(enumerated(s, wanted)))
-    coded = {name: {encoded(name, v) for v in values} for name, values in wanted.allowed.items()}
+    coded = {name: {encode_value(name, v) for v in values} for name, values in wanted.allowed.items()}
     obeying = {
         row
         for row in with_recompute(enumerated(s))
@@ -113,4 +115,18 @@ def test_divisors_are_those_of_counting() -> None:
 def test_a_plan_survives_the_way_into_a_table_and_back() -> None:
     plans = listed(counted("megatron-core", False)[::97])
     table = table_of(plans)
-    assert [decoded(table, row) for row in range(len(plans))] == [plan.model_dump() for plan in plans]
+    assert [decode_row(table, row) for row in range(len(plans))] == [plan.model_dump() for plan in plans]
+
+
+def test_a_typo_in_a_rule_is_an_error_and_not_a_rule_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rules are tried on partly built tables; only a field that is yet to come may be missing."""
+
+    def mistyped(facts: Facts) -> BoolArray:
+        return equals(facts.plan.zero_stag, 0)
+
+    rule = Rule("mistyped", "plan.tp", "a reason", "a source", mistyped)
+    monkeypatch.setattr(space_module, "rules_for", lambda framework: (rule,))
+    with pytest.raises(AttributeError, match="zero_stag"):
+        PlanSpace(scenario("megatron-core"), Constraints()).degrees()

@@ -9,7 +9,7 @@ from tools.errors import InfeasibleError
 from tools.recommend.optimize import best_plans, workload_of
 from tools.scenario import Plan, parse_scenario
 from tools.search.search import Search
-from tools.search.space import decoded
+from tools.search.space import decode_row
 from tools.trials.steering import KIN, default_plan, is_settled, steered, with_recompute
 
 WORKLOAD = workload_of(parse_scenario(small()))
@@ -27,7 +27,7 @@ def trial(plan: Data, kind: str | None = None, **more: object) -> Data:
 def plans_of(trials: list[Data]) -> list[Data]:
     workload = steered(WORKLOAD, trials)
     found = Search(workload.scenario, workload.constraints, workload.calibration).run().best
-    return [decoded(found.plans, row) for row in range(len(found.step_time_s))]
+    return [decode_row(found.plans, row) for row in range(len(found.step_time_s))]
 
 
 def test_a_measured_plan_is_left_out_and_nothing_else() -> None:

@@ -9,7 +9,9 @@ from tools.trials.calibrate import read_terms
 
 TRACES = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
 ONES = dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "dp_shard", "micro_batch_size"), 1)
-DDP = Plan(**ONES, dp=2, zero_stage=0, sequence_parallel=False, recompute="none", schedule="1f1b")
+DDP = Plan.model_validate(
+    {**ONES, "dp": 2, "zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"}
+)
 
 
 def test_a_profile_tells_the_seconds_of_a_steps_parts() -> None:

@@ -5,7 +5,7 @@ from graph.reasoner.prompts import SYSTEM, TASKS, task_text
 from graph.reasoner.rules import ANSWERS
 from tests.integration.llm.questions import PAYLOADS
 from tools.recommend.notes import NAMES
-from tools.scenario import Plan
+from tools.scenario import SEARCHED_FIELDS
 
 
 def test_every_question_has_a_task() -> None:
@@ -13,7 +13,7 @@ def test_every_question_has_a_task() -> None:
 
 
 def test_the_vocabulary_names_every_field_of_a_plan() -> None:
-    for name in {*SuggestedPlan.model_fields, *Plan.model_fields}:
+    for name in {*SuggestedPlan.model_fields, *SEARCHED_FIELDS}:
         assert f"{name} " in SYSTEM or f"{name};" in SYSTEM, name
 
 
