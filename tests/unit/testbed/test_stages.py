@@ -25,9 +25,8 @@ def model(layers: int, leading_dense: int) -> ModelSpec:
 
 def plan(**degrees: int) -> Plan:
     ones = dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "micro_batch_size"), 1)
-    return Plan(
-        **{**ones, "zero_stage": 0, **degrees}, sequence_parallel=False, recompute="none", schedule="1f1b"
-    )
+    choices = {"zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"}
+    return Plan.model_validate({**ones, **choices, **degrees})
 
 
 @given(layers=st.integers(1, 40), leading=st.integers(0, 5), pp=st.integers(1, 8), vpp=st.integers(1, 4))
