@@ -42,7 +42,7 @@ class DataParallel:
         return nullcontext()
 
     def finish_gradients(self) -> None:
-        """Once a step after the last backward: what neither DDP nor `fully_shard` has averaged."""
+        """Once per step, after the last backward: what neither DDP nor `fully_shard` has averaged."""
         if isinstance(self.module, FSDPModule):
             return
         routed = self.layout.routed

@@ -67,15 +67,15 @@ def _measured(program: Program, memory: MemoryRecorder, watch: Watch) -> Figures
     tokens = torch.zeros(shape, dtype=torch.int64)
     program.step(tokens, tokens)
     memory.restart_peak()
-    held = _GradientBytes(program)
-    program.optimizer.register_step_pre_hook(held)
+    gradient_bytes = _GradientBytes(program)
+    program.optimizer.register_step_pre_hook(gradient_bytes)
     traffic, flops = TrafficRecorder(recipe.layout), FlopRecorder()
     watch.recorders += [traffic, flops]
     program.step(tokens, tokens)
     return {
         "flops": float(flops.flops),
         "memory.parameters": _bytes(_parameters(program)),
-        "memory.gradients": held.most_bytes,
+        "memory.gradients": gradient_bytes.max_bytes,
         "memory.optimizer": _bytes(_optimizer_state(program)),
         "memory.peak": float(memory.peak_bytes),
         **traffic.figures(),
@@ -87,11 +87,11 @@ class _GradientBytes:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self.most_bytes = 0.0
+        self.max_bytes = 0.0
 
     def __call__(self, *arguments: object) -> None:
         gradients = (p.grad for p in _parameters(self._program) if p.grad is not None)
-        self.most_bytes = _bytes(gradients)
+        self.max_bytes = _bytes(gradients)
 
 
 def _parameters(program: Program) -> Iterator[torch.nn.Parameter]:

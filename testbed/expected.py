@@ -52,10 +52,10 @@ def along(low: Figures, high: Figures, position: float) -> Figures:
 
 def traffic_of(figures: Figures) -> list[Traffic]:
     """In order of group and kind; without what never happened."""
-    found = sorted({tuple(name.split(".")[1:3]) for name in figures if name.startswith("traffic.")})
+    groups = sorted({tuple(name.split(".")[1:3]) for name in figures if name.startswith("traffic.")})
     rows = [
         Traffic(group, kind, *(figures[f"traffic.{group}.{kind}.{what}"] for what in _COLUMNS))
-        for group, kind in found
+        for group, kind in groups
     ]
     return [row for row in rows if row.messages]
 

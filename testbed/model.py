@@ -136,10 +136,10 @@ class Chunk(nn.Module):
         if self.head and self.embedding and self.recipe.model.tie_word_embeddings:
             self.head.weight = self.embedding.weight
 
-    def forward(self, given: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Tokens (batch, sequence) or hidden states in; hidden states or the micro-batch's loss out."""
         recipe = self.recipe
-        hidden = given if self.embedding is None else self._embed(given)
+        hidden = inputs if self.embedding is None else self._embed(inputs)
         rotary = Rotary(recipe.seq_len, recipe.model.head_dim, recipe.layout.cp, hidden.device)
         for layer in self.layers.values():
             hidden = layer(hidden, rotary)

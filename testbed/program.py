@@ -51,7 +51,7 @@ def make_schedule(
             plan.pp * plan.vpp,
             layout.device,
             input_args=_received(chunk, plan.micro_batch_size),
-            output_args=_given(chunk, plan.micro_batch_size),
+            output_args=_example_output(chunk, plan.micro_batch_size),
             group=layout.pp.group,
         )
         for number, (module, chunk) in enumerate(zip(modules, chunks, strict=True))
@@ -90,7 +90,7 @@ def _received(chunk: Chunk, micro_batch: int) -> Tensor:
     return _hidden(recipe, micro_batch)
 
 
-def _given(chunk: Chunk, micro_batch: int) -> Tensor:
+def _example_output(chunk: Chunk, micro_batch: int) -> Tensor:
     if chunk.spec.is_last:
         return torch.empty((), device="meta", requires_grad=True)
     return _hidden(chunk.recipe, micro_batch)
@@ -155,11 +155,11 @@ class Program:
     def _accumulate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         part, total = self.parts[0], torch.zeros((), device=inputs.device)
         size, last = self.plan.micro_batch_size, self.recipe.micro_batches - 1
-        for i, (given, wanted) in enumerate(
+        for i, (micro_inputs, micro_targets) in enumerate(
             zip(torch.split(inputs, size), torch.split(targets, size), strict=True)
         ):
             with part.micro_batch(is_last=i == last):
-                loss: Tensor = part.module(given, wanted)
+                loss: Tensor = part.module(micro_inputs, micro_targets)
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
@@ -207,7 +207,7 @@ def make_optimizer(chunks: list[Chunk], name: str) -> Optimizer:
         for parameter in chunk.parameters():
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             groups.setdefault(mesh, []).append(parameter)
-    given = [{"params": parameters} for parameters in groups.values()]
+    param_groups = [{"params": parameters} for parameters in groups.values()]
     if name == "sgd":
-        return SGD(given, lr=LEARNING_RATES[name])
-    return AdamW(given, lr=LEARNING_RATES[name], fused=True)
+        return SGD(param_groups, lr=LEARNING_RATES[name])
+    return AdamW(param_groups, lr=LEARNING_RATES[name], fused=True)

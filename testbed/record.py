@@ -54,15 +54,15 @@ RESULT, PROGRESS, FAILURES, TRACES = "result.json", "progress.jsonl", "failures"
 FORMAT = 1
 DATA = "tokens 5 * previous + 0..2 modulo vocabulary"
 
-Json = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 @dataclass
 class Measurements:
-    """Of all ranks, as every rank knows them."""
+    """Of all ranks; every rank has the same."""
 
     step_times_s: list[float] = field(default_factory=list)
-    """The slowest rank's, of every step."""
+    """Of every step, the slowest rank's."""
     losses: list[float] = field(default_factory=list)
 
 
@@ -71,10 +71,10 @@ def result(
     plan: Plan,
     settings: RunSettings,
     measured: Measurements,
-    ranks: Sequence[Json],
-    memory: Sequence[Json],
-) -> Json:
-    """The content of result.json; `ranks` and `memory` have one entry a rank."""
+    ranks: Sequence[JsonObject],
+    memory: Sequence[JsonObject],
+) -> JsonObject:
+    """The content of result.json; `ranks` and `memory` have one entry per rank."""
     first, last = settings.warmup, settings.warmup + settings.steps
     return {
         "format": FORMAT,
@@ -95,8 +95,8 @@ def result(
     }
 
 
-def fingerprint(scenario: Scenario, settings: RunSettings, ranks: Sequence[Json]) -> Json:
-    """Two runs are comparable only where every entry is equal."""
+def fingerprint(scenario: Scenario, settings: RunSettings, ranks: Sequence[JsonObject]) -> JsonObject:
+    """Two runs are comparable only if every entry is equal."""
     training = scenario.training
     hosts = [rank["host"] for rank in ranks]
     return {
@@ -114,12 +114,12 @@ def fingerprint(scenario: Scenario, settings: RunSettings, ranks: Sequence[Json]
     }
 
 
-def write_result(folder: Path, content: Json) -> None:
+def write_result(folder: Path, content: JsonObject) -> None:
     _write_whole(folder / RESULT, content)
 
 
 class Progress:
-    """A heartbeat a step: a run that no longer writes has stopped."""
+    """A heartbeat per step: a run that no longer writes has stopped."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,8 +133,8 @@ class Progress:
 
 
 def write_failure(folder: Path, error: BaseException, rank: int | None) -> None:
-    """Evidence for whoever asks why: one file a process, since the launcher's exit status says little. The
-    first account is kept: it knows most."""
+    """The cause of a failure, one file per process, since the launcher's exit status says little. The first
+    one is kept: later ones are consequences."""
     path = folder / FAILURES / f"{socket.gethostname()}-{os.getpid()}.json"
     if path.exists():
         return
@@ -149,8 +149,8 @@ def write_failure(folder: Path, error: BaseException, rank: int | None) -> None:
     _write_whole(path, content)
 
 
-def _write_whole(path: Path, content: Json) -> None:
+def _write_whole(path: Path, content: JsonObject) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(content, indent=1) + "\n")
-    beside.replace(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.replace(path)

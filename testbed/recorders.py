@@ -52,11 +52,11 @@ class Watch(TorchDispatchMode):
         return result
 
 
-def tensors_of(found: object) -> list[Tensor]:
+def tensors_of(value: object) -> list[Tensor]:
     """All tensors of a nested result."""
-    if isinstance(found, Tensor):
-        return [found]
-    return [one for one in tree_iter(found) if isinstance(one, Tensor)]
+    if isinstance(value, Tensor):
+        return [value]
+    return [leaf for leaf in tree_iter(value) if isinstance(leaf, Tensor)]
 
 
 class FlopRecorder:
@@ -220,5 +220,7 @@ def _data_labels(layout: Layout) -> dict[str, str]:
     }
 
 
-def _group(given: Any) -> ProcessGroup:  # noqa: ANN401 - a name, or a boxed group
-    return _resolve_process_group(GroupName(given)) if isinstance(given, str) else ProcessGroup.unbox(given)
+def _group(handle: Any) -> ProcessGroup:  # noqa: ANN401 - a name, or a boxed group
+    return (
+        _resolve_process_group(GroupName(handle)) if isinstance(handle, str) else ProcessGroup.unbox(handle)
+    )

@@ -22,7 +22,7 @@ from testbed.plan import chunk_specs
 from testbed.program import Program, build_program, make_chunks, make_recipe
 from testbed.record import (
     TRACES,
-    Json,
+    JsonObject,
     Measurements,
     Progress,
     RunSettings,
@@ -47,7 +47,7 @@ class PeakMemory:
     method: str
 
 
-def held_bytes(device: torch.device) -> int:
+def allocated_bytes(device: torch.device) -> int:
     """What the process (CPU) or the allocator (GPU) holds now."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
@@ -99,7 +99,7 @@ class RankFacts:
 
 
 def choose_device(scenario: Scenario) -> torch.device:
-    """By the scenario, not by what is found: a plan for GPUs must not be timed on a CPU unnoticed."""
+    """From the scenario, not from what is present: a plan for GPUs must not be timed on a CPU by mistake."""
     name, precision = scenario.cluster.device, scenario.training.precision
     if get_device(name).vendor == "cpu":
         if precision != "fp32":
@@ -168,7 +168,7 @@ def run(scenario: Scenario, plan: Plan, settings: RunSettings) -> None:
 
 def train(scenario: Scenario, plan: Plan, settings: RunSettings, device: torch.device) -> None:
     """With the process group there already; every rank calls it."""
-    before = held_bytes(device)
+    before = allocated_bytes(device)
     program = _build(scenario, plan, settings, device)
     measured, memory = _train(program, scenario, settings, before)
     _write(scenario, plan, settings, measured, memory, device)
@@ -245,7 +245,7 @@ def _write(
     device: torch.device,
 ) -> None:
     mine = (asdict(rank_facts(device)), asdict(memory))
-    everyone: list[tuple[Json, Json]] = [mine] * dist.get_world_size()
+    everyone: list[tuple[JsonObject, JsonObject]] = [mine] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     if dist.get_rank() == 0:
         ranks, memories = zip(*everyone, strict=True)

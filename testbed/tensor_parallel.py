@@ -67,8 +67,8 @@ class VocabularyEmbedding(nn.Embedding):
             return super().forward(tokens)
         local = tokens - self.tp.rank * self.num_embeddings
         outside = (local < 0) | (local >= self.num_embeddings)
-        found = super().forward(local.masked_fill(outside, 0))
-        return found.masked_fill(outside.unsqueeze(-1), 0.0)
+        embedded = super().forward(local.masked_fill(outside, 0))
+        return embedded.masked_fill(outside.unsqueeze(-1), 0.0)
 
 
 class Norm(nn.Module):

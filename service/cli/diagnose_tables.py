@@ -5,7 +5,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import said
+from service.cli.io import safe_text
 from service.render.text import signed_percent
 from tools.trace.alignment import CollectiveSummary, Straggler
 from tools.trace.breakdown import BreakdownUs
@@ -24,7 +24,7 @@ def print_prediction(console: Console, comparison: PredictionComparison) -> None
     console.print(_term_table(comparison))
     console.print(_coefficient_table(comparison.coefficients))
     for note in comparison.notes:
-        console.print(said(note, style="dim"))
+        console.print(safe_text(note, style="dim"))
 
 
 def _term_table(comparison: PredictionComparison) -> Table:
@@ -67,7 +67,7 @@ def _coefficient_table(coefficients: list[MeasuredCoefficient]) -> Table:
     for constant in coefficients:
         mark = " (its bound)" if constant.is_bounded else ""
         figures = (f"{constant.default:.3g}", f"{constant.value:.3g}")
-        table.add_row(constant.name, *figures, said(f"{constant.source}{mark}"))
+        table.add_row(constant.name, *figures, safe_text(f"{constant.source}{mark}"))
     return table
 
 
@@ -102,10 +102,10 @@ def print_report(console: Console, report: TraceReport) -> None:
 
 
 def _verdict(diagnosis: ProfileDiagnosis) -> Panel:
-    lines = [said(diagnosis.summary)]
-    lines += [said(f"• {item.says}", style="dim") for item in diagnosis.evidence]
-    lines += [said(f"also {item.bottleneck}: {item.why}") for item in diagnosis.competing_causes]
-    lines += [said(f"next: {item}", style="italic") for item in diagnosis.next_to_profile]
+    lines = [safe_text(diagnosis.summary)]
+    lines += [safe_text(f"• {item.says}", style="dim") for item in diagnosis.evidence]
+    lines += [safe_text(f"also {item.bottleneck}: {item.why}") for item in diagnosis.competing_causes]
+    lines += [safe_text(f"next: {item}", style="italic") for item in diagnosis.next_to_profile]
     title = (
         f"[bold]{diagnosis.bottleneck}[/bold] costs {diagnosis.severity:.0%} of the step"
         f" (confidence {diagnosis.confidence:.2f})"
@@ -165,8 +165,8 @@ def _collective_table(collectives: list[CollectiveSummary]) -> Table:
     for collective in collectives[:8]:
         size = collective.message_bytes
         table.add_row(
-            said(collective.kind),
-            said(_short_group(collective.group)),
+            safe_text(collective.kind),
+            safe_text(_short_group(collective.group)),
             _number(None if size is None else size / 1e6, 2),
             str(collective.count),
             _number(collective.time_us / 1000, 1),
@@ -193,7 +193,7 @@ def _straggler_table(stragglers: list[Straggler]) -> Table:
             f"{straggler.arrives_last_ratio:.0%}",
             f"{straggler.late_by_us / 1000:.2f}",
             f"{straggler.late_total_us / 1000:.1f}",
-            said(straggler.cause),
+            safe_text(straggler.cause),
         )
     return table
 
@@ -227,8 +227,8 @@ def _roofline_table(points: list[RoofReport]) -> Table:
         table.add_column(name, justify="right", no_wrap=True, min_width=7)
     for point in points:
         table.add_row(
-            said(_short_op(point.op)),
-            said(f"{point.shape} {point.precision}"),
+            safe_text(_short_op(point.op)),
+            safe_text(f"{point.shape} {point.precision}"),
             _significant(point.achieved_tflops),
             _significant(point.roof_tflops),
             point.bound or "-",
@@ -269,12 +269,12 @@ def _host_table(ranks: list[RankReport]) -> Table:
 def _print_notes(console: Console, report: TraceReport) -> None:
     for rank in report.ranks:
         for note in rank.notes:
-            console.print(said(f"rank {rank.rank}: {note}", style="dim"))
+            console.print(safe_text(f"rank {rank.rank}: {note}", style="dim"))
     by_order = [str(rank.rank) for rank in report.ranks if rank.rank_source == "order"]
     if by_order:
         console.print(Text(f"ranks numbered by the order of the files: {', '.join(by_order)}", style="dim"))
     for unreadable in report.unreadable:
-        console.print(said(f"unreadable: {unreadable.file}: {unreadable.reason}", style="red"))
+        console.print(safe_text(f"unreadable: {unreadable.file}: {unreadable.reason}", style="red"))
 
 
 def print_change(console: Console, change: TraceChange) -> None:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import read_object, said, write_json_line
+from service.cli.io import read_object, safe_text, write_json_line
 from service.cli.parser import add_action
 from tools.errors import InputError
 from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, KINDS, STATUSES, Case, Entry, Hit, Playbook
@@ -30,8 +30,8 @@ def print_hits(hits: Sequence[Hit], limitation: str | None) -> None:
     for rank, hit in enumerate(hits, start=1):
         mark = Text("  refuted by measurement", "bold red") if hit.warning else Text("")
         console.print(Text.assemble(f"{rank}. ", (hit.entry.id, "bold"), f"  {hit.entry.kind}", mark))
-        console.print(Padding(said(hit.entry.title), _INDENT))
-        console.print(Padding(said(_gist(hit.entry.body), style="dim"), _INDENT))
+        console.print(Padding(safe_text(hit.entry.title), _INDENT))
+        console.print(Padding(safe_text(_gist(hit.entry.body), style="dim"), _INDENT))
     if not hits:
         console.print("nothing found; try other words, or 'asap kb list'")
     elif limitation:
@@ -48,7 +48,7 @@ def print_list(entries: Sequence[Entry]) -> None:
     for column in ("id", "kind", "status", "title"):
         table.add_column(column, no_wrap=column != "title")
     for entry in entries:
-        table.add_row(said(entry.id), entry.kind, entry.status, said(entry.title))
+        table.add_row(safe_text(entry.id), entry.kind, entry.status, safe_text(entry.title))
     console = Console()
     console.print(table)
     console.print(f"\n{len(entries)} entries; 'asap kb show ID' prints one in full")
@@ -57,17 +57,17 @@ def print_list(entries: Sequence[Entry]) -> None:
 def print_entry(entry: Entry) -> None:
     """All fields of one entry."""
     console = Console()
-    console.print(Text.assemble(said(entry.id, "bold"), f"  {entry.kind}, {entry.status}"))
-    console.print(said(entry.title))
+    console.print(Text.assemble(safe_text(entry.id, "bold"), f"  {entry.kind}, {entry.status}"))
+    console.print(safe_text(entry.title))
     for field, value in entry.json_body().items():
         if field not in _HEAD and value not in ("", [], {}):
             console.print()
-            console.print(said(field, style="bold"))
+            console.print(safe_text(field, style="bold"))
             for text in _lines(value):
                 if "://" in text:  # an address stays in one piece
-                    console.print(Text("    ").append_text(said(text)), soft_wrap=True)
+                    console.print(Text("    ").append_text(safe_text(text)), soft_wrap=True)
                 else:
-                    console.print(Padding(said(text), _INDENT))
+                    console.print(Padding(safe_text(text), _INDENT))
 
 
 def _lines(value: object) -> Iterator[str]:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graph.report import Advice, CaseReference, Notes, Report
-from service.cli.io import said
+from service.cli.io import safe_text
 from service.render.terms import EVIDENCE
 from service.render.text import plain, seconds, sentence
 from service.render.view import NOTHING, Planned, RawJson, View, view_of
@@ -49,7 +49,7 @@ LEGEND = {
 
 def print_report(request: RawJson, report: Report) -> None:
     console, view = Console(highlight=False), view_of(request, report)
-    console.print(said(view.title, "bold"))
+    console.print(safe_text(view.title, "bold"))
     console.print(Text(view.contract, style="dim"))
     for rows in (
         _head(view),
@@ -60,7 +60,7 @@ def print_report(request: RawJson, report: Report) -> None:
         _cases(view),
         _rejected(report.rejected),
         _notes(report.notes),
-        [("incident", said(f"{one.node}, {one.kind}: {one.says}")) for one in report.incidents],
+        [("incident", safe_text(f"{one.node}, {one.kind}: {one.says}")) for one in report.incidents],
         _footer(report),
     ):
         _print_rows(console, list(rows))
@@ -83,27 +83,27 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
 
 def _head(view: View) -> Iterator[Row]:
     diagnosis = view.report.diagnosis
-    yield "verdict", said(view.report.verdict, style="bold")
+    yield "verdict", safe_text(view.report.verdict, style="bold")
     yield "", ""
     weighed = f" {sentence(diagnosis.weighed)}" if diagnosis.weighed else ""
-    yield "diagnosis", said(f"Limited by {diagnosis.bottleneck}.{weighed}")
+    yield "diagnosis", safe_text(f"Limited by {diagnosis.bottleneck}.{weighed}")
     for one in diagnosis.evidence:
         yield "diagnosis", _tagged(EVIDENCE[one.kind], one.says)
 
 
 def _trials(view: View) -> Iterator[Row]:
     for row in view.trials:
-        yield "trials", said(f"{row.name}: {row.plan}", style="bold")
+        yield "trials", safe_text(f"{row.name}: {row.plan}", style="bold")
         gain = f", {row.gain} the baseline's speed" if row.gain != NOTHING else ""
         yield (
             "trials",
-            said(f"{row.outcome}: {row.measured}{gain}; predicted before {row.predicted}, {row.off}"),
+            safe_text(f"{row.outcome}: {row.measured}{gain}; predicted before {row.predicted}, {row.off}"),
         )
         for line in row.evidence:
-            yield "trials", said(f"evidence: {line}", style="dim")
+            yield "trials", safe_text(f"evidence: {line}", style="dim")
     stopping = view.report.stopping
     if stopping:
-        yield "trials", said(f"ended because {stopping.says}")
+        yield "trials", safe_text(f"ended because {stopping.says}")
 
 
 def _plans(view: View) -> Iterator[Row]:
@@ -113,20 +113,20 @@ def _plans(view: View) -> Iterator[Row]:
         yield one.name, _bar(one.prediction, slowest)
         yield one.name, Text(_figures(one))
         if one.proposal:
-            yield one.name, said(one.proposal.rationale)
+            yield one.name, safe_text(one.proposal.rationale)
         for risk in one.risks:
-            yield one.name, said(f"risk: {risk}", style="dim")
+            yield one.name, safe_text(f"risk: {risk}", style="dim")
         yield "", ""
     yield "", _legend(view)
 
 
 def _next(report: Report) -> Iterator[Row]:
-    yield "try first", said(report.first_step, style="bold")
+    yield "try first", safe_text(report.first_step, style="bold")
     yield "", ""
-    yield "what if", said(report.would_change)
+    yield "what if", safe_text(report.would_change)
     for one in report.beyond_contract:
         if one.throughput_ratio >= WORTH_SAYING:
-            yield "what if", said(one.says, style="dim")
+            yield "what if", safe_text(one.says, style="dim")
 
 
 def _advice(books: Sequence[Advice]) -> Iterator[Row]:
@@ -156,11 +156,11 @@ def _notes(notes: Notes | None) -> Iterator[Row]:
     if notes is None:
         return
     for one in notes.accepted:
-        yield "notes", said(f'{one.field} = {one.value}, from "{one.quote}"')
+        yield "notes", safe_text(f'{one.field} = {one.value}, from "{one.quote}"')
     for one in notes.refused:
-        yield "notes", said(f"not applied: {one.field} = {one.value}: {one.reason}", style="dim")
+        yield "notes", safe_text(f"not applied: {one.field} = {one.value}: {one.reason}", style="dim")
     if notes.says:
-        yield "notes", said(notes.says)
+        yield "notes", safe_text(notes.says)
 
 
 def _footer(report: Report) -> Iterator[Row]:
@@ -169,7 +169,7 @@ def _footer(report: Report) -> Iterator[Row]:
     spent = f", {usage.tokens:,.0f} tokens, {usage.cost:.2f} spent" if usage.tokens else ""
     spent += f", {usage.fell_back:.0f} answers by the expert rules instead" if usage.fell_back else ""
     kept = f"; saved as case {report.case}" if report.case else ""
-    yield "", said(f"{made}{spent}{kept}. More with --format markdown, html or json.", style="dim")
+    yield "", safe_text(f"{made}{spent}{kept}. More with --format markdown, html or json.", style="dim")
 
 
 def _figures(one: Planned) -> str:
@@ -201,5 +201,5 @@ def _tagged(tag: str, words: object) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=TAG_WIDTH, style="dim")
     grid.add_column()
-    grid.add_row(plain(tag), said(words))
+    grid.add_row(plain(tag), safe_text(words))
     return grid

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import JsonRecord, read_object, read_records, said, write_json_line
+from service.cli.io import JsonRecord, read_object, read_records, safe_text, write_json_line
 from tools.cost.calibration import Calibration, parse_cluster_calibration
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict
@@ -33,7 +33,9 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
     capacity = device.memory_bytes / GIB
     where = f" on {scenario.cluster.num_devices} x {device.title}"
     how = f", {scenario.training.framework}, {scenario.training.precision}"
-    console.print(Text.assemble(said(scenario.model.name or "model", "bold"), where, _cluster(scenario), how))
+    console.print(
+        Text.assemble(safe_text(scenario.model.name or "model", "bold"), where, _cluster(scenario), how)
+    )
     if options := scenario.training.options():
         listed = ", ".join(f"{name} {value}" for name, value in options.items())
         console.print(f"  stated      {listed} (no effect on the prediction yet)")
@@ -56,7 +58,7 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
 
 def _cluster(scenario: Scenario) -> Text:
     name = scenario.cluster.name
-    return Text.assemble(" in ", said(name)) if name else Text("")
+    return Text.assemble(" in ", safe_text(name)) if name else Text("")
 
 
 def _parameters(p: Prediction) -> str:
@@ -93,7 +95,7 @@ def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> T
     table.add_column("fits")
     table.add_column("bottleneck")
     for scenario, p in zip(scenarios, predictions, strict=True):
-        table.add_row(*map(said, _row(scenario, p)))
+        table.add_row(*map(safe_text, _row(scenario, p)))
     return table
 
 
