@@ -204,6 +204,9 @@ class Measured(Record):
 class Case(Record):
     """What once happened: a change of a plan, and what came of it."""
 
+    # Built on first use: most runs of `asap optimize` read the seed only.
+    model_config = ConfigDict(defer_build=True)
+
     id: Slug
     title: Line
     story: Prose
@@ -226,7 +229,7 @@ class Case(Record):
 class SeedCase(Case):
     """A case that comes with ASAP: complete, and with its sources."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=False)
 
     status: Literal["confirmed", "refuted"]
     model: Line
@@ -244,6 +247,8 @@ class SeedCase(Case):
 
 class Change(Record):
     """One line of a case's history: who gave it which status, when and why."""
+
+    model_config = ConfigDict(defer_build=True)
 
     at: str
     by: str
