@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, get_args
 from urllib.parse import urlencode
 
@@ -19,6 +20,7 @@ from service.api.knowledge import (
     start_after,
 )
 from service.render.text import format_value, humanize, seconds
+from service.sessions import JsonObject
 from service.web.forms import CheckedForm
 from service.web.rendering import PageRoute, page
 from tools.errors import InputError
@@ -42,10 +44,14 @@ SETUP = ("model", "architecture", "device", "num_devices", "framework", "bottlen
 class EntryView:
     entry: Entry
 
+    @cached_property
+    def body(self) -> JsonObject:
+        return self.entry.json_body()
+
     @property
     def brief(self) -> str:
         """What it teaches, for a list."""
-        return str(next((self.entry.body[name] for name in LESSON if self.entry.body.get(name)), ""))
+        return str(next((self.body[name] for name in LESSON if self.body.get(name)), ""))
 
     @property
     def tags(self) -> list[str]:
@@ -60,13 +66,16 @@ class EntryView:
         return self._stated({name: humanize(name) for name in SETUP})
 
     def _stated(self, names: Mapping[str, str]) -> list[tuple[str, str]]:
-        body = self.entry.body
-        return [(name, format_value(body[key])) for key, name in names.items() if body.get(key)]
+        return [(name, format_value(self.body[key])) for key, name in names.items() if self.body.get(key)]
+
+    def _table(self, name: str) -> JsonObject:
+        part = self.body.get(name)
+        return part if isinstance(part, dict) else {}
 
     @property
     def plan_changes(self) -> list[tuple[str, str, str]]:
         """Fields of the plan, before and after."""
-        before, after = self.entry.body.get("before") or {}, self.entry.body.get("after") or {}
+        before, after = self._table("before"), self._table("after")
         names = dict.fromkeys((*before, *after))
         fields = [(name, format_value(before.get(name)), format_value(after.get(name))) for name in names]
         return [field for field in fields if field[1] != field[2]]
@@ -74,7 +83,7 @@ class EntryView:
     @property
     def figures(self) -> dict[str, list[tuple[str, str]]]:
         """What was predicted and what was measured, as recorded."""
-        parts = {name: self.entry.body.get(name) or {} for name in ("predicted", "measured")}
+        parts = {name: self._table(name) for name in ("predicted", "measured")}
         return {
             name: [_figure(key, value) for key, value in part.items()] for name, part in parts.items() if part
         }
