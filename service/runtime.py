@@ -45,7 +45,7 @@ def open_trials(settings: Settings) -> LaunchedTrials | None:
         default_template=_default_template(settings, templates),
         results=settings.data_dir.absolute() / RESULTS,
         length=RunLength(settings.trial_steps, settings.trial_warmup, settings.trial_profile_steps),
-        most_runs=settings.trial_runs,
+        max_runs=settings.trial_runs,
         queue_s=settings.trial_queue_s,
     )
 

@@ -88,8 +88,8 @@ STEP_SPREAD = 0.02
 TERM_SPREAD = 0.1
 """A standard deviation: profiled steps are slower than plain ones, and rules tell their terms apart."""
 STEP_WEIGHTS = (1.0, 10.0, 100.0)
-LEAST_SHARE = 0.003
-"""Of the step: terms below it are not told from nothing."""
+MIN_SHARE = 0.003
+"""Terms below this share of the step are indistinguishable from zero."""
 MIXED_TERMS: Mapping[str, tuple[str, ...]] = {"pipeline": ("pp_comm_exposed", "pipeline_bubble")}
 """Terms that a trace shows as one."""
 UNMEASURED = 2.0
@@ -102,7 +102,7 @@ MOVABLE = (
     *("host_kernel_s", "micro_batch_overhead_s", "step_overhead_s", "scale_jitter"),
 )
 """Rates and overheads. What shapes a curve (tiles, depths, narrow formats) few trials cannot tell."""
-LEAST_EFFECT = 1e-4
+MIN_EFFECT = 1e-4
 """On log time: a constant that moves it less is left where it is."""
 NUDGE = 1e-5
 UNTOLD = ("host_and_other", "other_comm_exposed")
@@ -155,7 +155,7 @@ class _Trials:
     def _term_errors(self, breakdown: Breakdown, sets: int, row: int, name: str, seconds: float) -> Array:
         parts = sum((getattr(breakdown, part) for part in MIXED_TERMS.get(name, (name,))), np.zeros(()))
         predicted_s = np.broadcast_to(parts, sets * len(self.step_s)).reshape(sets, -1)[:, row]
-        least_s = LEAST_SHARE * self.step_s[row]
+        least_s = MIN_SHARE * self.step_s[row]
         return np.asarray(np.log((predicted_s + least_s) / (seconds + least_s)))
 
 
@@ -198,7 +198,7 @@ def _levers(trials: _Trials, start: Coefficients, base: Calibration) -> list[_Le
         if one.name in MOVABLE
     ]
     low, high = (trials.errors(start, found, sign * np.eye(len(found)))[0] for sign in (-1.0, 1.0))
-    matters = np.abs(high - low).max(axis=1) > LEAST_EFFECT
+    matters = np.abs(high - low).max(axis=1) > MIN_EFFECT
     return [lever for lever, moves in zip(found, matters, strict=True) if lever.value > 0 and moves]
 
 

@@ -14,9 +14,9 @@ from tools.launch.files import open_plain
 
 RESULT, TRACES = "result.json", "traces"
 COVERAGE = 0.95
-MOST_BYTES = 16 * 2**20
-MOST_STEPS = 100_000
-_MOST_DIGITS, _NAME_CHARACTERS = 19, 253
+MAX_BYTES = 16 * 2**20
+MAX_STEPS = 100_000
+_MAX_DIGITS, _NAME_CHARACTERS = 19, 253
 NORMAL_SPREAD = 1.4826
 """Standard deviations in a median absolute deviation, for a normal distribution."""
 
@@ -122,24 +122,24 @@ def _read(path: Path) -> dict[str, Any]:
     if file is None:
         raise MeasurementError(f"the job left no {RESULT}: its program must write one (docs/trials.md)")
     with file:
-        text = file.read(MOST_BYTES + 1)
+        text = file.read(MAX_BYTES + 1)
     try:
-        content = json.loads(text, parse_int=_whole) if len(text) <= MOST_BYTES else None
+        content = json.loads(text, parse_int=_whole) if len(text) <= MAX_BYTES else None
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
-        raise MeasurementError(f"{RESULT} must be one JSON object of at most {MOST_BYTES:,} bytes")
+        raise MeasurementError(f"{RESULT} must be one JSON object of at most {MAX_BYTES:,} bytes")
     return content
 
 
 def _whole(digits: str) -> float:
     """No store takes a whole number beyond 64 bits; a float of so many digits may be infinite."""
-    return int(digits) if len(digits) < _MOST_DIGITS else float(digits)
+    return int(digits) if len(digits) < _MAX_DIGITS else float(digits)
 
 
 def _numbers(content: Mapping[str, Any], name: str) -> tuple[float, ...]:
     values = content.get(name)
-    if not isinstance(values, list) or len(values) > MOST_STEPS or not all(map(_is_finite, values)):
+    if not isinstance(values, list) or len(values) > MAX_STEPS or not all(map(_is_finite, values)):
         raise MeasurementError(f"{RESULT}: {name} must be a list of finite numbers")
     return tuple(map(float, values))
 
@@ -150,7 +150,7 @@ def _is_finite(value: object) -> bool:
 
 def _names(content: Mapping[str, Any], name: str) -> tuple[str, ...]:
     values = content.get(name) or []
-    if not isinstance(values, list) or len(values) > MOST_STEPS:
+    if not isinstance(values, list) or len(values) > MAX_STEPS:
         raise MeasurementError(f"{RESULT}: {name} must be a list of names")
     return tuple(printable(str(value), _NAME_CHARACTERS) for value in values)
 

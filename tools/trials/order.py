@@ -15,16 +15,16 @@ from tools.launch.job import ConfigFile, Job
 from tools.launch.template import Template, placeholder_of
 from tools.scenario import Plan, Scenario, parse_scenario
 
-MOST_CHARACTERS = 37
+MAX_CHARACTERS = 37
 """Three fewer than a launcher's key may have: repeats add a suffix."""
 _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _HEAD, _DIGEST = 14, 12
 
 
 def trial_key(session_id: str, number: int) -> str:
-    """The session's own id where it can stand in a job's name, else its beginning and a digest."""
+    """The session's own id if it is valid in a job's name, else its beginning and a digest."""
     key = f"{session_id.replace('.', '-')}-{number}"
-    if _PLAIN.fullmatch(key) and len(key) <= MOST_CHARACTERS and "-" not in session_id:
+    if _PLAIN.fullmatch(key) and len(key) <= MAX_CHARACTERS and "-" not in session_id:
         return key
     head = re.sub(r"[^a-z0-9]+", "-", session_id.lower())[:_HEAD].strip("-") or "trial"
     return f"{head}-{hashlib.sha256(session_id.encode()).hexdigest()[:_DIGEST]}-{number}"
@@ -40,22 +40,22 @@ Status = Literal["measured", "failed", "cancelled"]
 
 @dataclass(frozen=True)
 class TrialOrder:
-    """One plan to be measured. The same key is the same trial, whoever asks and how often."""
+    """One plan to be measured. The key makes it idempotent: the same key is the same trial."""
 
     key: str
     scenario: Mapping[str, Any]
-    """Model, cluster, training; the plan stands beside it."""
+    """Model, cluster, training."""
     plan: Mapping[str, Any]
     device_hours: float
-    """The most that it may take, repeats included."""
+    """The maximum, repeats included."""
     against_s: float | None = None
-    """The step time to be told apart from; None for the first measurement."""
+    """The step time to compare with; None for the first measurement."""
     template: str | None = None
-    """The launch template; None is the installation's."""
+    """The launch template; None for the installation's default."""
 
 
 class Watch(Protocol):
-    """Whoever waits for a trial."""
+    """Receives the progress of a trial, and may cancel it."""
 
     def tell(self, phase: str, **content: object) -> None: ...
 
@@ -73,11 +73,11 @@ class MeasuredPlan:
     noise: float
     """Robust spread of a step over its median: 0.05 means that steps differ by some 5%."""
     terms: Mapping[str, float] | None = None
-    """Seconds of parts of the step, where a profile told them; named as in a prediction's breakdown_s."""
+    """Seconds of parts of the step, if there is a profile; named as in a prediction's breakdown_s."""
 
 
 DESCRIBED = ("model", "cluster", "training")
-SECONDS_AN_HOUR = 3600
+SECONDS_PER_HOUR = 3600
 EXPORTS = {
     "torchtitan": "torchtitan",
     "megatron-core": "megatron",
@@ -86,12 +86,12 @@ EXPORTS = {
     "torch-fsdp": "accelerate",
     "torch-fsdp2": "accelerate",
 }
-"""Which of the exports a framework reads, for templates with {config}."""
+"""The export format of each framework, for templates with {config}."""
 
 
 @dataclass(frozen=True)
 class RunLength:
-    """Of every run of an installation's trials, so that all are comparable."""
+    """The same for all trials of an installation, so that they are comparable."""
 
     steps: int = 20
     warmup: int = 3
@@ -131,7 +131,7 @@ def ranks_of(template: Template, scenario: Scenario) -> tuple[int, int]:
 
 
 def check_cluster(template: Template, scenario: Scenario) -> None:
-    """Raises InputError where the template cannot run so many ranks."""
+    """Raises InputError if the template cannot run that many ranks."""
     nnodes, _ = ranks_of(template, scenario)
     limits, devices = template.limits, scenario.cluster.num_devices
     if devices > limits.devices:

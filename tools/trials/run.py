@@ -22,7 +22,7 @@ from tools.scenario import Plan, did_you_mean, parse_scenario
 from tools.trials.measure import TRACES, Measurement, MeasurementError, pooled, read_measurement
 from tools.trials.order import (
     DESCRIBED,
-    SECONDS_AN_HOUR,
+    SECONDS_PER_HOUR,
     RunLength,
     TrialOrder,
     Watch,
@@ -35,12 +35,12 @@ PAUSE_S = 0.5
 
 
 @contextmanager
-def own_turn(lock: Path, watch: Watch) -> Iterator[bool]:
-    """True when it is ours; False where the trial was cancelled while it waited."""
+def exclusive(lock: Path, watch: Watch) -> Iterator[bool]:
+    """Yields True once the lock is ours; False if the trial was cancelled while it waited."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        while not _is_taken(descriptor):
+        while not _try_lock(descriptor):
             if watch.must_cancel():
                 yield False
                 return
@@ -50,7 +50,7 @@ def own_turn(lock: Path, watch: Watch) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _is_taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -60,13 +60,13 @@ def _is_taken(descriptor: int) -> bool:
 
 POLL_S = 1.0
 GRACE_S = 120.0
-"""Beyond its limit, in which the engine should have ended a job by itself."""
+"""Beyond a job's limit, within which the engine should have ended it by itself."""
 OUTAGE_S = 600.0
-"""An engine may be out of reach so long while a job runs."""
+"""How long an engine may be unreachable while a job runs."""
 
 
 @dataclass(frozen=True)
-class RunTrouble:
+class RunFailure:
     """Why the run says nothing about the plan's speed; the words are the job's own, so they are only data."""
 
     kind: str
@@ -78,20 +78,20 @@ class RunTrouble:
 class Run:
     key: str
     measurement: Measurement | None = None
-    failure: dict[str, Any] | None = None
+    failure: RunFailure | None = None
     cancelled: bool = False
     device_hours: float = 0.0
     seconds: float = 0.0
     traces: str | None = None
 
 
-CANCELLED = RunTrouble("cancelled", 1.0, ("the session was cancelled, and its trial with it",))
+CANCELLED = RunFailure("cancelled", 1.0, ("the session was cancelled, and its trial with it",))
 
 
 def follow(
     launcher: Launcher, handle: Handle, wall_s: float, queue_s: float, watch: Watch
-) -> RunTrouble | None:
-    """Waits for the end of the job; what ASAP ended it for, where it did."""
+) -> RunFailure | None:
+    """Waits for the end of the job; returns why ASAP ended it, if it did."""
     since_s, last_state, reached_s = time.monotonic(), State.QUEUED, time.monotonic()
     while True:
         try:
@@ -106,53 +106,51 @@ def follow(
         if status.state is not last_state:
             since_s, last_state = time.monotonic(), status.state
             watch.tell(f"{status.state} {handle.key}", job=handle.key, nodes=list(status.nodes))
-        trouble = CANCELLED if watch.must_cancel() else _overdue(status, since_s, wall_s, queue_s)
-        if trouble:
+        failure = CANCELLED if watch.must_cancel() else _overdue(status, since_s, wall_s, queue_s)
+        if failure:
             launcher.cancel(handle)
-            return trouble
+            return failure
 
 
-def _overdue(status: JobStatus, since_s: float, wall_s: float, queue_s: float) -> RunTrouble | None:
+def _overdue(status: JobStatus, since_s: float, wall_s: float, queue_s: float) -> RunFailure | None:
     elapsed_s = time.monotonic() - since_s
     if status.state is State.QUEUED and elapsed_s > queue_s:
-        return RunTrouble("not_started", 1.0, (f"the engine let it wait for {elapsed_s:.0f} s",))
+        return RunFailure("not_started", 1.0, (f"it was queued for {elapsed_s:.0f} s",))
     if status.state is State.RUNNING and elapsed_s > wall_s + GRACE_S:
-        says = f"it ran {elapsed_s:.0f} s, where {wall_s:.0f} s are allowed, and the engine did not end it"
-        return RunTrouble("hang", 0.8, (says,))
+        says = f"it ran for {elapsed_s:.0f} s, {wall_s:.0f} s are allowed, and the engine did not end it"
+        return RunFailure("hang", 0.8, (says,))
     return None
 
 
 def finish_run(
-    launcher: Launcher, handle: Handle, folder: Path, devices: int, trouble: RunTrouble | None
+    launcher: Launcher, handle: Handle, folder: Path, devices: int, ended_for: RunFailure | None
 ) -> Run:
-    """Reads what the ended job left; a failure is told from evidence, and logs are evidence only."""
+    """Reads what the ended job left; failures are classified by evidence, and logs are only evidence."""
     evidence = gather_evidence(launcher, handle, folder)
     status = evidence.status
     seconds = max(0.0, (status.ended_unix_s or 0.0) - (status.started_unix_s or status.ended_unix_s or 0.0))
-    spent: dict[str, Any] = {"device_hours": seconds * devices / 3600, "seconds": seconds}
-    if trouble:
-        return Run(handle.key, failure=asdict(trouble), cancelled=trouble is CANCELLED, **spent)
+    run = Run(handle.key, device_hours=seconds * devices / SECONDS_PER_HOUR, seconds=seconds)
+    if ended_for:
+        return replace(run, failure=ended_for, cancelled=ended_for is CANCELLED)
     failure = classify(evidence)
     if failure:
-        told = RunTrouble(str(failure.kind), failure.confidence, failure.evidence)
-        return Run(handle.key, failure=asdict(told), **spent)
+        return replace(run, failure=RunFailure(str(failure.kind), failure.confidence, failure.evidence))
     try:
         measurement = read_measurement(folder)
     except MeasurementError as error:
-        told = RunTrouble("bad_configuration", 0.9, (str(error),))
-        return Run(handle.key, failure=asdict(told), **spent)
+        return replace(run, failure=RunFailure("bad_configuration", 0.9, (str(error),)))
     traces = folder / TRACES
-    return Run(handle.key, measurement, traces=str(traces) if traces.is_dir() else None, **spent)
+    return replace(run, measurement=measurement, traces=str(traces) if traces.is_dir() else None)
 
 
 TURN = "local-turn.lock"
 RESOLUTION = 0.02
-"""Half an interval that is no wider than this share of the median is sure enough, whatever is compared."""
+"""Stop repeating once the half-width of the interval is within 2% of the median."""
 NEW_BEST = 0.05
-"""Half an interval of a plan faster than all before: what later ones are told apart from must be sure."""
-RETRIED = ("node_down",)
+"""The same for a plan faster than all before: later ones are compared with it."""
+RETRIED_FAILURES = ("node_down",)
 """Failures that say nothing about the plan."""
-SUBMIT_TRIES, SUBMIT_PAUSE_S = 3, 5.0
+SUBMIT_ATTEMPTS, SUBMIT_BACKOFF_S = 3, 5.0
 Json = dict[str, Any]
 
 
@@ -161,15 +159,15 @@ class LaunchedTrials:
     """The trials of an installation: its launchers, its templates, and how long each run is."""
 
     launcher: Callable[[str], Launcher]
-    """Opens the engine of that name, or gives the one that is open."""
+    """Opens the engine of that name, or returns the one that is open."""
     templates: Mapping[str, Template]
     default_template: str
     results: Path
-    """Where what jobs leave behind is copied to, one folder a job."""
+    """Where the results of jobs are copied to, one folder per job."""
     length: RunLength = field(default_factory=RunLength)
-    most_runs: int = 3
-    queue_s: float = 4 * SECONDS_AN_HOUR
-    """A job that an engine lets wait so long is given up."""
+    max_runs: int = 3
+    queue_s: float = 4 * SECONDS_PER_HOUR
+    """A job that has been queued for this long is given up."""
 
     def check(self, scenario: Mapping[str, Any], template: str | None = None) -> None:
         """Raises InputError for a scenario that could not be measured here; before anything is launched."""
@@ -179,15 +177,15 @@ class LaunchedTrials:
     def run(self, order: TrialOrder, watch: Watch) -> Json:
         """Returns when the plan is measured, or it is clear that it will not be."""
         runs: list[Run] = []
-        while len(runs) < self.most_runs:
-            left_hours = order.device_hours - sum(one.device_hours for one in runs)
-            one = self._run_once(order, len(runs) + 1, left_hours, watch)
-            if one is None:
+        while len(runs) < self.max_runs:
+            left_hours = order.device_hours - sum(run.device_hours for run in runs)
+            run = self._run_once(order, len(runs) + 1, left_hours, watch)
+            if run is None:
                 break
-            runs.append(one)
-            if one.cancelled or self._is_enough(runs, order.against_s):
+            runs.append(run)
+            if run.cancelled or self._is_enough(runs, order.against_s):
                 break
-        return _told(order, self._template(order.template), runs)
+        return _trial_result(order, self._template(order.template), runs)
 
     def _template(self, name: str | None) -> Template:
         wanted = name or self.default_template
@@ -196,73 +194,73 @@ class LaunchedTrials:
         return self.templates[wanted]
 
     def _run_once(self, order: TrialOrder, number: int, left_hours: float, watch: Watch) -> Run | None:
-        """Nothing where the budget does not even allow a second of it."""
+        """None if the budget does not allow even one second."""
         template, key = self._template(order.template), run_key(order.key, number)
         launcher = self.launcher(template.launcher)
         devices = int(order.scenario["cluster"]["num_devices"])
-        wall_s = min(template.limits.wall_s, int(left_hours * SECONDS_AN_HOUR / devices))
-        with self._turn(template, watch) as is_ours:
+        wall_s = min(template.limits.wall_s, int(left_hours * SECONDS_PER_HOUR / devices))
+        with self._exclusive(template, watch) as is_ours:
             handle = launcher.find(key)
             if handle is None and not is_ours:
-                return Run(key, failure=asdict(CANCELLED), cancelled=True)
+                return Run(key, failure=CANCELLED, cancelled=True)
             if handle is None and wall_s < 1:
                 return None
             if handle is None:
                 length = self.length if number == 1 else replace(self.length, profile_steps=0)
                 job = make_job(template, order.scenario, order.plan, length, wall_s)
-                handle = _submitted(launcher, key, job)
+                handle = _submit(launcher, key, job)
             watch.tell(f"launched {key}", job=key, launcher=launcher.name, template=template.name)
-            trouble = follow(launcher, handle, wall_s, self.queue_s, watch)
-        return finish_run(launcher, handle, self.results / key, devices, trouble)
+            ended_for = follow(launcher, handle, wall_s, self.queue_s, watch)
+        return finish_run(launcher, handle, self.results / key, devices, ended_for)
 
-    def _turn(self, template: Template, watch: Watch) -> AbstractContextManager[bool]:
-        return own_turn(self.results / TURN, watch) if template.launcher == "local" else nullcontext(True)
+    def _exclusive(self, template: Template, watch: Watch) -> AbstractContextManager[bool]:
+        return exclusive(self.results / TURN, watch) if template.launcher == "local" else nullcontext(True)
 
     def _is_enough(self, runs: list[Run], against_s: float | None) -> bool:
-        """A failure that may pass is tried again; a measurement, until its interval tells the difference."""
+        """Transient failures are retried; measurements are repeated until the interval is narrow enough."""
         last = runs[-1]
         if last.failure:
-            return last.failure["kind"] not in RETRIED
+            return last.failure.kind not in RETRIED_FAILURES
         measured = _measured(runs)
         assert measured is not None
         ahead_s = (against_s or measured.step_time_s) - measured.step_time_s
-        told_apart = abs(ahead_s) / 2 / measured.step_time_s
-        matters = min(told_apart, NEW_BEST) if ahead_s > 0 else told_apart
-        return measured.uncertainty <= max(RESOLUTION, matters)
+        difference = abs(ahead_s) / 2 / measured.step_time_s
+        needed = min(difference, NEW_BEST) if ahead_s > 0 else difference
+        return measured.uncertainty <= max(RESOLUTION, needed)
 
 
-def _submitted(launcher: Launcher, key: str, job: Job) -> Handle:
-    """An engine that is out of reach for a moment is asked again: the key keeps it from launching twice."""
-    for _ in range(SUBMIT_TRIES - 1):
+def _submit(launcher: Launcher, key: str, job: Job) -> Handle:
+    """Retries while the engine is unreachable: the key makes this idempotent."""
+    for _ in range(SUBMIT_ATTEMPTS - 1):
         try:
             return launcher.submit(key, job)
         except LaunchError:
-            time.sleep(SUBMIT_PAUSE_S)
+            time.sleep(SUBMIT_BACKOFF_S)
     return launcher.submit(key, job)
 
 
 def _measured(runs: list[Run]) -> Measurement | None:
-    found = [one.measurement for one in runs if one.measurement]
-    return pooled(found) if found else None
+    measurements = [run.measurement for run in runs if run.measurement]
+    return pooled(measurements) if measurements else None
 
 
-def _told(order: TrialOrder, template: Template, runs: list[Run]) -> Json:
+def _trial_result(order: TrialOrder, template: Template, runs: list[Run]) -> Json:
     measured = _measured(runs)
-    traces = next((one.traces for one in runs if one.traces), None)
+    traces = next((run.traces for run in runs if run.traces), None)
     last = runs[-1] if runs else None
     cancelled = bool(last and last.cancelled)
     failure = last.failure if last and not measured else None
     if last is None:
-        failure = asdict(RunTrouble("no_budget", 1.0, ("the device-hours left do not allow another run",)))
+        failure = RunFailure("no_budget", 1.0, ("the device-hours left do not allow another run",))
     status = "cancelled" if cancelled else "measured" if measured else "failed"
     return {
         "key": order.key,
         "status": status,
         "template": template.name,
-        "runs": [one.key for one in runs],
-        "failure": None if status == "measured" else failure,
-        "device_hours": sum(one.device_hours for one in runs),
-        "seconds": sum(one.seconds for one in runs),
+        "runs": [run.key for run in runs],
+        "failure": asdict(failure) if failure and status != "measured" else None,
+        "device_hours": sum(run.device_hours for run in runs),
+        "seconds": sum(run.seconds for run in runs),
         "traces": traces,
         "terms": _terms(traces, order.plan),
         **(_figures(measured) if measured else {}),
@@ -270,7 +268,7 @@ def _told(order: TrialOrder, template: Template, runs: list[Run]) -> Json:
 
 
 def _terms(traces: str | None, plan: Mapping[str, Any]) -> dict[str, float] | None:
-    """Seconds of the parts of a step, where a profile tells them."""
+    """Seconds of the parts of a step, if there is a profile."""
     if traces is None:
         return None
     from tools.trials.calibrate import read_terms

@@ -12,7 +12,7 @@ from tools.search.space import divisors
 
 
 def with_recompute(workload: Workload, plan: Plan) -> Plan:
-    """The plan with its recomputation stated: none where that fits, else selective, else full."""
+    """The plan with its recomputation stated: none if that fits, else selective, else full."""
     if plan.recompute is not None:
         return plan
     stated = [plan.model_copy(update={"recompute": name}) for name in RECOMPUTES]
@@ -20,8 +20,8 @@ def with_recompute(workload: Workload, plan: Plan) -> Plan:
 
 
 def default_plan(workload: Workload) -> Plan:
-    """Data parallel over all devices with the framework's own sharding; split further only where that is
-    refused or does not fit. Raises InfeasibleError where no such plan is legal and fits."""
+    """Data parallel over all devices with the framework's own sharding; split further only if that is
+    refused or does not fit. Raises InfeasibleError if no such plan is legal and fits."""
     for plan in _candidates(workload):
         if workload.refusal(plan) is None and _is_allowed(workload, plan) and _fits(workload, plan):
             return plan
@@ -60,12 +60,23 @@ def _fits(workload: Workload, plan: Plan) -> bool:
         return False
 
 
-KIN = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "sequence_parallel", "recompute", "schedule")
-"""What decides which program runs: plans that share it differ in sizes alone, and hang or refuse alike."""
+PROGRAM_FIELDS = (
+    "tp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "etp",
+    "zero_stage",
+    "sequence_parallel",
+    "recompute",
+    "schedule",
+)
+"""These decide which program runs: plans that share them differ in sizes only, and hang or fail alike."""
 SAME_PROGRAM = ("hang", "communication_timeout", "numerics", "bad_configuration")
 OUT_OF_MEMORY = "out_of_memory"
-BELOW = 0.98
-"""Of the memory that a plan was predicted to need which then had none left."""
+MEMORY_MARGIN = 0.98
+"""Plans must stay below this share of the memory predicted for a plan that ran out."""
 
 
 def steered(workload: Workload, trials: Sequence[Mapping[str, Any]]) -> Workload:
@@ -87,7 +98,7 @@ def is_settled(plan: Mapping[str, Any], workload: Workload) -> bool:
 def _excluded(workload: Workload, trial: Mapping[str, Any]) -> dict[str, object]:
     """What a plan must share with this one to be left out: all fields, or what makes its program."""
     plan = _as_searched(with_recompute(workload, Plan.model_validate(trial["plan"])).model_dump())
-    return {name: plan[name] for name in KIN} if _is_the_programs_fault(trial) else plan
+    return {name: plan[name] for name in PROGRAM_FIELDS} if _is_the_programs_fault(trial) else plan
 
 
 def _as_searched(plan: dict[str, Any]) -> dict[str, Any]:
@@ -104,4 +115,4 @@ def _ceilings(workload: Workload, trials: Sequence[Mapping[str, Any]]) -> list[f
     """Shares of the device's memory beyond which plans ran out of it, as this model predicts them."""
     failed = [one for one in trials if (one.get("failure") or {}).get("kind") == OUT_OF_MEMORY]
     predictions = workload.predict([Plan.model_validate(one["plan"]) for one in failed]) if failed else []
-    return [BELOW * one.peak_memory_gib / workload.capacity_gib for one in predictions]
+    return [MEMORY_MARGIN * one.peak_memory_gib / workload.capacity_gib for one in predictions]

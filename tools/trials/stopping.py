@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
-LEAST_GAIN = 0.01
+MIN_GAIN = 0.01
 """Gains below one percent are not worth a trial, however quiet the cluster."""
 REMEMBERED = 2
 """Predictions whose errors count: older ones were made by a model that has learned since."""
@@ -22,7 +22,7 @@ _SIGMAS = 2 * _NORMAL.inv_cdf(0.9)
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent on trials, and what is."""
+    """What may be spent on trials, and what has been."""
 
     device_hours: float
     trials: int
@@ -35,11 +35,11 @@ class Budget:
 
     @property
     def spent(self) -> str | None:
-        """What is used up, in words; nothing where there is some left."""
+        """Which budget is exhausted, in words; None if some is left."""
         if self.spent_trials >= self.trials:
-            return f"the budget of {self.trials} trial{'' if self.trials == 1 else 's'} is spent"
+            return f"the budget of {self.trials} trial{'' if self.trials == 1 else 's'} is exhausted"
         if self.left_device_hours <= 0:
-            return f"the budget of {self.device_hours:g} device-hours is spent"
+            return f"the budget of {self.device_hours:g} device-hours is exhausted"
         return None
 
 
@@ -50,7 +50,7 @@ class Judgement:
     expected_gain: float | None = None
     """Of the most promising plan that is left, as a share of the step time."""
     noise: float | None = None
-    """Smallest gain that would be told from noise."""
+    """The smallest gain that can be distinguished from noise."""
 
 
 def surprise_of(trials: Sequence[Mapping[str, Any]]) -> float:
@@ -82,7 +82,7 @@ def judge(
     surprise: float = 0.0,
 ) -> Judgement:
     """`candidates` are predictions of plans not measured yet; `uncertainty` is that of the best's median."""
-    noise = max(LEAST_GAIN, math.sqrt(2) * uncertainty)
+    noise = max(MIN_GAIN, math.sqrt(2) * uncertainty)
     gains = [expected_gain(best_s, one, surprise) for one in candidates]
     best = max(gains, default=None)
     if best is None:

@@ -38,7 +38,7 @@ def test_two_plans_are_measured_over_two_nodes_and_compared(
         "test",
         tmp_path / "results",
         RunLength(steps=6, warmup=1, profile_steps=0),
-        most_runs=1,
+        max_runs=1,
     )
     ddp = {**tiny_scenario["plan"], "dp_shard": 1, "zero_stage": 0}
     outcomes = [

@@ -77,7 +77,7 @@ def trials_in(folder: Path, command: list[str], wall_s: int = 120, **options: An
     templates = parse_templates({"template": [template(command, wall_s)]})
     launcher = LocalLauncher(folder / "jobs", templates, dict(os.environ), grace_s=2.0)
     length = RunLength(steps=6, warmup=1, profile_steps=0)
-    settings = {"length": length, "most_runs": 1, **options}
+    settings = {"length": length, "max_runs": 1, **options}
     return LaunchedTrials(lambda name: launcher, templates, "test", folder / "results", **settings)
 
 

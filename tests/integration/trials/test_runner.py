@@ -12,7 +12,7 @@ from tests.integration.trials.conftest import QUICK, TORCHRUN, Patient, order, s
 from tools.errors import InputError
 from tools.launch.folder import JobFolder
 from tools.trials.gate import compare
-from tools.trials.run import TURN, LaunchedTrials, own_turn
+from tools.trials.run import TURN, LaunchedTrials, exclusive
 
 MakeTrials = Callable[..., LaunchedTrials]
 WRITE = (
@@ -98,7 +98,7 @@ def test_words_of_a_log_do_not_make_a_success_a_failure_nor_the_reverse(python: 
 
 
 def test_noisy_steps_are_run_again_under_keys_of_their_own(python: MakeTrials, tmp_path: Path) -> None:
-    trials = python(WRITE + "write([1.0, 2.0, 1.0, 2.0, 1.5, 1.2])", most_runs=3)
+    trials = python(WRITE + "write([1.0, 2.0, 1.0, 2.0, 1.5, 1.2])", max_runs=3)
     outcome = trials.run(order(), Patient())
     assert outcome["runs"] == ["t1", "t1-r2", "t1-r3"]
     assert outcome["steps"] == 18
@@ -112,7 +112,7 @@ def test_a_node_that_went_down_is_no_fault_of_the_plan(python: MakeTrials) -> No
     code = (
         WRITE + "sys.exit('srun: error: Node failure on n1') if '-r2' not in str(out) else write([1.0] * 6)"
     )
-    outcome = python(code, most_runs=2).run(order(), Patient())
+    outcome = python(code, max_runs=2).run(order(), Patient())
     assert outcome["status"] == "measured"
     assert outcome["runs"] == ["t1", "t1-r2"]
 
@@ -161,7 +161,7 @@ def test_a_trial_cancelled_while_it_waits_for_its_turn_is_never_launched(tmp_pat
             return True
 
     trials = trials_in(tmp_path, [*QUICK, "0"])
-    with own_turn(tmp_path / "results" / TURN, Patient()) as is_ours:
+    with exclusive(tmp_path / "results" / TURN, Patient()) as is_ours:
         assert is_ours
         assert trials.run(order(), Impatient())["status"] == "cancelled"
     assert not (tmp_path / "jobs").exists()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tools.trials.measure import (
-    MOST_BYTES,
+    MAX_BYTES,
     Measurement,
     MeasurementError,
     median_interval,
@@ -73,7 +73,7 @@ def test_what_is_no_measurement_names_the_entry(tmp_path: Path, name: str, value
         read_measurement(write(tmp_path, **{name: value}))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, " " * (MOST_BYTES + 2)])
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, " " * (MAX_BYTES + 2)])
 def test_a_broken_file_is_told_and_does_not_break_us(tmp_path: Path, text: str) -> None:
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(MeasurementError):

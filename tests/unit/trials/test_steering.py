@@ -10,7 +10,7 @@ from tools.recommend.optimize import best_plans, workload_of
 from tools.scenario import Plan, parse_scenario
 from tools.search.search import Search
 from tools.search.space import decode_row
-from tools.trials.steering import KIN, default_plan, is_settled, steered, with_recompute
+from tools.trials.steering import PROGRAM_FIELDS, default_plan, is_settled, steered, with_recompute
 
 WORKLOAD = workload_of(parse_scenario(small()))
 Data = dict[str, Any]
@@ -42,19 +42,19 @@ def test_a_program_that_failed_is_not_run_in_another_size(kind: str) -> None:
     failed = best()
     rest = plans_of([trial(failed, kind)])
     assert rest
-    assert not any(all(plan[name] == failed[name] for name in KIN) for plan in rest)
+    assert not any(all(plan[name] == failed[name] for name in PROGRAM_FIELDS) for plan in rest)
 
 
 def test_losses_apart_count_like_a_program_that_failed() -> None:
     failed = best()
     rest = plans_of([trial(failed, refusals=[{"entry": "losses"}])])
-    assert not any(all(plan[name] == failed[name] for name in KIN) for plan in rest)
+    assert not any(all(plan[name] == failed[name] for name in PROGRAM_FIELDS) for plan in rest)
 
 
 def test_other_nodes_are_no_fault_of_the_program() -> None:
     failed = best()
     rest = plans_of([trial(failed, refusals=[{"entry": "nodes"}])])
-    assert any(all(plan[name] == failed[name] for name in KIN) for plan in rest)
+    assert any(all(plan[name] == failed[name] for name in PROGRAM_FIELDS) for plan in rest)
 
 
 def test_memory_that_ran_out_bounds_the_next_plans() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.trials.stopping import LEAST_GAIN, Budget, expected_gain, judge, surprise_of
+from tools.trials.stopping import MIN_GAIN, Budget, expected_gain, judge, surprise_of
 
 PLENTY = Budget(device_hours=10, trials=8)
 
@@ -37,7 +37,7 @@ def test_a_plan_surely_faster_goes_on_and_one_surely_slower_stops() -> None:
     stopped = judge(1.0, 0.01, [prediction(1.5, 0.05)], PLENTY)
     assert stopped.stop
     assert stopped.expected_gain is not None
-    assert stopped.expected_gain < LEAST_GAIN
+    assert stopped.expected_gain < MIN_GAIN
 
 
 def test_noise_hides_a_small_gain() -> None:
