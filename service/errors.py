@@ -24,7 +24,11 @@ class FencedError(AsapError):
 
 
 class CancelledError(AsapError):
-    """Raised where the session tells its next event."""
+    """Raised when the session emits its next event."""
+
+
+class HandBackError(Exception):
+    """The job must go on elsewhere or later: this worker stops, or has lost its lease."""
 
 
 class OutOfTimeError(AsapError):

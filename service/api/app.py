@@ -16,6 +16,7 @@ from service.api.state import AppState, EventWatcher, LazyKnowledge, Metrics, Qu
 from service.auth import Authenticator
 from service.db.engine import Database
 from service.logs import Redactor, secrets_of
+from service.nightly.dispatch import night_queue
 from service.sessions import Sessions
 from service.settings import Settings
 from service.traces import Analyses, Retention, Uploads
@@ -53,6 +54,7 @@ def make_app_state(
         database=database,
         queue=queue,
         sessions=Sessions(settings, database, queue),
+        night_queue=night_queue(database),
         authenticator=Authenticator(settings, database, host),
         rates=RateLimit(settings.requests_per_minute),
         metrics=Metrics(database),
@@ -120,6 +122,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         retention.stop()
         state.analyses.close()
         state.knowledge.close()
+        state.night_queue.close()
         if state.settings.otlp_endpoint:
             app.state.spans.shutdown()
 

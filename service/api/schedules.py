@@ -1,6 +1,5 @@
 """/v1/schedules: nightly schedules, their runs and workloads."""
 
-from contextlib import closing
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -47,7 +46,7 @@ from service.db.schedules import get_run as get_run_schedules
 from service.db.schedules import list_runs as list_runs_schedules
 from service.errors import ConflictError, NotFoundError
 from service.nightly.config import parse
-from service.nightly.dispatch import NightQueue, database_clock, run_now
+from service.nightly.dispatch import database_clock, run_now
 from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, qualify_field
 from service.runtime import check_tune
 from service.schemas import EXAMPLE, Public, to_datetime
@@ -227,11 +226,10 @@ def get_one(id: Id, app: AppDep, caller: Reader) -> SchedulePublic:
 @router.delete("/{id}", status_code=204, summary="Remove a schedule and its runs")
 def remove(id: Id, app: AppDep, caller: Submitter) -> None:
     """The history of its workloads stays."""
-    with closing(NightQueue(app.database)) as queue:
-        with app.database.begin() as conn:
-            row, runs = delete_schedule(conn, caller.tenant, id)
-            _record(conn, caller, "schedule.remove", row)
-        queue.forget(runs)
+    with app.database.begin() as conn:
+        row, runs = delete_schedule(conn, caller.tenant, id)
+        _record(conn, caller, "schedule.remove", row)
+    app.night_queue.forget(runs)
 
 
 @router.post("/{id}/pause", summary="Run no more nights")
@@ -252,8 +250,8 @@ def resume_one(id: Id, app: AppDep, caller: Submitter) -> SchedulePublic:
 
 @router.post("/{id}/run", status_code=202, summary="Run it now, whatever the clock says")
 def run_once(id: Id, app: AppDep, caller: Submitter) -> RunPublic:
-    with closing(NightQueue(app.database)) as queue, app.database.begin() as conn:
-        run = run_now(conn, queue, caller.tenant, id)
+    with app.database.begin() as conn:
+        run = run_now(conn, app.night_queue, caller.tenant, id)
         record(
             conn, caller.tenant, caller.name, "schedule.run", run.schedule_id, get_request_id(), run=run.id
         )

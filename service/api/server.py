@@ -25,7 +25,7 @@ from service.api.state import AppState
 from service.auth import is_loopback
 from service.db.access import has_keys
 from service.db.engine import Database, open_database
-from service.worker.jobs import Queue, prepare
+from service.worker.jobs import prepare, session_queue
 from tools.errors import InputError
 
 log = logging.getLogger("asap.serve")
@@ -58,9 +58,10 @@ class WorkerRunner:
         return self._went_well
 
     def _start(self, on_failure: Callable[[], None]) -> None:
+        from service.nightly.run_night import night_jobs
         from service.worker.worker import Worker
 
-        worker = Worker(self._settings, observer=self._metrics)
+        worker = Worker(self._settings, observer=self._metrics, kinds=[night_jobs])
         try:
             worker.start()
         except Exception as error:  # the API of this process would take sessions that nobody runs
@@ -98,7 +99,7 @@ def serve(settings: Settings, host: str, port: int, role: str, announce: Announc
     with closing(open_database(settings.database)) as database:
         prepare(settings, database)
         _refuse_strangers(settings, database, host)
-        with closing(Queue(database)) as queue, _listen(host, port) as listening:
+        with closing(session_queue(database)) as queue, _listen(host, port) as listening:
             state = make_app_state(settings, database, queue, host)
             return _Process(state, role, announce).run(listening)
 

@@ -26,6 +26,7 @@ from service.auth import Authenticator
 from service.db.engine import Database
 from service.db.models import STATES, TERMINAL, events, sessions
 from service.db.sessions import counts_by_state
+from service.nightly.dispatch import NightQueue
 from service.sessions import SessionQueue, Sessions
 from service.settings import Settings
 from service.traces import Analyses, Uploads
@@ -249,6 +250,7 @@ class AppState:
     database: Database
     queue: Queue
     sessions: Sessions
+    night_queue: NightQueue
     authenticator: Authenticator
     rates: RateLimit
     metrics: Metrics

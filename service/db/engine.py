@@ -288,8 +288,8 @@ def lock_for_work(settings: Settings) -> IO[str]:
 
 T = TypeVar("T")
 FIRST_WAIT_S = 0.1
-LONGEST_WAIT_S = 2.0
-AWAY = (
+MAX_WAIT_S = 2.0
+CONNECTION_ERRORS = (
     sa.exc.OperationalError,
     sa.exc.InterfaceError,
     sa.exc.TimeoutError,
@@ -305,7 +305,9 @@ _log = logging.getLogger(__name__)
 def is_outage(error: BaseException) -> bool:
     if _is_wrong_statement(error):
         return False
-    return isinstance(error, AWAY) or (isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated)
+    return isinstance(error, CONNECTION_ERRORS) or (
+        isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated
+    )
 
 
 def _is_wrong_statement(error: BaseException) -> bool:
@@ -314,13 +316,13 @@ def _is_wrong_statement(error: BaseException) -> bool:
     return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
 
 
-def insist(
+def retry_transaction(
     database: Database,
     work: Callable[[sa.Connection], T],
     gives_up: Callable[[], bool] = lambda: False,
     flush: bool = True,
 ) -> T:
-    """The work in a transaction, again until the database answers: it must bear to be done twice."""
+    """Runs the work in a transaction, retried while the database is unavailable: it must be idempotent."""
     wait_s = FIRST_WAIT_S
     while True:
         try:
@@ -329,6 +331,6 @@ def insist(
         except Exception as error:
             if not is_outage(error) or gives_up():
                 raise
-            _log.warning("the database is away: %s", error)
+            _log.warning("database unavailable: %s", error)
         time.sleep(wait_s)
-        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        wait_s = min(2 * wait_s, MAX_WAIT_S)

@@ -184,6 +184,15 @@ def next_dispatch(conn: sa.Connection, id: str, dispatch_no: int) -> SessionRow 
     return _requeue(conn, row)
 
 
+def list_quiet(
+    conn: sa.Connection, before_s: float | sa.ColumnElement[float], after: str = "", limit: int = 500
+) -> list[tuple[str, int]]:
+    """Busy sessions nobody has written about since then: id and dispatch number."""
+    is_quiet = sessions.c.state.in_(BUSY), sessions.c.updated_at < before_s, sessions.c.id > after
+    query = sa.select(sessions.c.id, sessions.c.dispatch_no).where(*is_quiet)
+    return [(id, number) for id, number in conn.execute(query.order_by(sessions.c.id).limit(limit))]
+
+
 def _lock_busy(conn: sa.Connection, id: str, dispatch_no: int) -> SessionRow | None:
     try:
         row = lock_session(conn, id)

@@ -2,14 +2,12 @@
 
 import hashlib
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from dbos import DBOSClient, EnqueueOptions
 
 from service.db.engine import Database
-from service.db.lifecycle import list_living, now_s
+from service.db.lifecycle import now_s
 from service.db.schedules import (
     CAUGHT_UP,
     CRON,
@@ -17,6 +15,7 @@ from service.db.schedules import (
     RunRow,
     ScheduleRow,
     add_run,
+    claim_run,
     delete_old,
     get_schedule,
     is_busy,
@@ -25,102 +24,35 @@ from service.db.schedules import (
     lock_active,
     next_dispatch,
     set_considered,
+    set_run,
 )
 from service.errors import ConflictError
 from service.nightly.config import parse
 from service.nightly.schedule import ScheduleSpec
-from service.worker.jobs import APPLICATION, UNFINISHED
+from service.worker.jobs import JobKind, JobQueue
 from tools.errors import AsapError
 
-QUEUE = "nights"
-WORKFLOW = "run_night"
-POLL_S = 0.5
-AT_A_TIME = 2
-"""Nights that one worker runs; most of their time they wait for sessions."""
-TAKEOVER_LOCK = 0x41534152
-"""As an advisory lock: one survivor at a time takes over."""
+NIGHTS: JobKind[RunRow] = JobKind(
+    queue="nights",
+    workflow="run_night",
+    prefix="night.",
+    claim=claim_run,
+    check_fence=set_run,
+    next_dispatch=next_dispatch,
+    list_quiet=list_quiet,
+    partition=lambda run: f"schedule {run.schedule_id}",
+)
+NightQueue = JobQueue[RunRow]
 
 
-class NightQueue:
-    """Usable in any process, whether it runs nights or not."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._client = DBOSClient(
-            system_database_engine=database.engine,
-            application_name=APPLICATION,
-            lazy=True,
-            retry_connection_errors=False,
-        )
-
-    def enqueue(self, conn: sa.Connection, run: RunRow) -> None:
-        """In the transaction that booked the run."""
-        options: EnqueueOptions = {
-            "workflow_name": WORKFLOW,
-            "queue_name": QUEUE,
-            "workflow_id": workflow_id(run.id, run.dispatch_no),
-            "queue_partition_key": f"schedule {run.schedule_id}",
-        }
-        self._client.enqueue_in_transaction(conn, options, run.id, run.dispatch_no)
-
-    def set_limits(self) -> None:
-        self._client.register_queue(
-            QUEUE, worker_concurrency=AT_A_TIME, partition_concurrency=1, polling_interval_sec=POLL_S
-        )
-
-    def take_over(self, lease_s: float) -> list[str]:
-        """Puts back what was begun by workers that are gone; with SQLite there is one, and DBOS does it."""
-        if self._database.is_sqlite:
-            return []
-        with self._database.begin() as conn:
-            if not conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(TAKEOVER_LOCK))):
-                return []
-            living = {worker.id for worker in list_living(conn, lease_s)}
-            begun = self._list(status="PENDING", queue_name=QUEUE)
-            lost = [id for id, worker in begun.items() if worker not in living]
-            if lost:
-                self._client.resume_workflows(lost, queue_name=QUEUE)
-            return lost
-
-    def reconcile(self, quiet_s: float) -> list[str]:
-        """Queues runs again whose workflow is ended or not there: a worker died between two writes."""
-        with self._database.read() as conn:
-            quiet = list_quiet(conn, now_s(conn) - quiet_s)
-        if not quiet:
-            return []
-        known = self._list(workflow_ids=[workflow_id(*one) for one in quiet], status=list(UNFINISHED))
-        lost = [(id, dispatch_no) for id, dispatch_no in quiet if workflow_id(id, dispatch_no) not in known]
-        return [id for id, dispatch_no in lost if self.queue_again(id, dispatch_no)]
-
-    def queue_again(self, id: str, dispatch_no: int) -> bool:
-        with self._database.begin() as conn:
-            run = next_dispatch(conn, id, dispatch_no)
-            if run is None:
-                return False
-            self.enqueue(conn, run)
-            return True
-
-    def forget(self, runs: Iterable[tuple[str, int]]) -> None:
-        """The queue's own records of runs that are removed: id and number of legs."""
-        ids = [workflow_id(id, dispatch_no) for id, legs in runs for dispatch_no in range(1, legs + 1)]
-        if ids:
-            self._client.delete_workflows(ids)
-
-    def forget_old(self, kept_s: float) -> None:
-        with self._database.begin() as conn:
-            runs = delete_old(conn, now_s(conn) - kept_s)
-        self.forget(runs)
-
-    def close(self) -> None:
-        self._client.destroy()
-
-    def _list(self, **filters: object) -> dict[str, str]:
-        found = self._client.list_workflows(**filters, load_input=False, load_output=False)  # type: ignore[arg-type]
-        return {one.workflow_id: one.executor_id or "" for one in found}
+def night_queue(database: Database) -> NightQueue:
+    return JobQueue(database, NIGHTS)
 
 
-def workflow_id(run_id: str, dispatch_no: int) -> str:
-    return f"night.{run_id}.{dispatch_no}"
+def delete_old_runs(queue: NightQueue, kept_s: float) -> None:
+    with queue.database.begin() as conn:
+        runs = delete_old(conn, now_s(conn) - kept_s)
+    queue.forget(runs)
 
 
 GRACE_S = 900.0

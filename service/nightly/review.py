@@ -12,6 +12,7 @@ from graph.request import parse_request
 from service import __version__
 from service.db.engine import Database, is_outage
 from service.db.schedules import WorkloadRow, add_night, find_workload, list_nights, set_workload
+from service.errors import HandBackError
 from service.nightly.config import Policy, Workload, load_scenario
 from service.nightly.ingest import Source, find_sources, find_uploads
 from service.nightly.reoptimize import PlanUpdate, Reoptimizer, prediction_warnings, update_proposal
@@ -36,10 +37,6 @@ MAX_NEW_NIGHTS = 60
 """Nights read at once when a history begins or was interrupted."""
 
 _log = logging.getLogger(__name__)
-
-
-class InterruptedNightError(Exception):
-    """The night must continue elsewhere, or later: nothing is wrong with the workload."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ def run_workload(context: NightContext, workload: Workload, policy: Policy) -> N
         result = _run(context, workload, policy, before)
     except AsapError as error:
         result = _broken(workload, str(error), before)
-    except InterruptedNightError:
+    except HandBackError:
         raise
     except Exception as error:
         if is_outage(error):

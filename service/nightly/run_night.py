@@ -7,25 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
-from dbos import DBOS
 
 from graph.report import Report
 from graph.request import parse_request
-from service.db.engine import Database, insist, is_outage
+from service.db.engine import Database, is_outage, retry_transaction
 from service.db.models import BUSY, COMPLETED, WAITING, SessionRow, sessions
-from service.db.schedules import FAILED, RunRow, claim_run, get_schedule, next_dispatch, set_run
+from service.db.schedules import FAILED, RunRow, get_schedule, set_run
 from service.db.sessions import NewSession, create_session, get_session
-from service.errors import FencedError, NotFoundError
+from service.errors import FencedError, HandBackError, NotFoundError
 from service.nightly.config import Policy, parse
 from service.nightly.deliver import ReportSender
-from service.nightly.dispatch import QUEUE, WORKFLOW, NightQueue, tick
+from service.nightly.dispatch import delete_old_runs, night_queue, tick
 from service.nightly.reoptimize import Answer, WaitingProposal
-from service.nightly.review import InterruptedNightError, NightContext, run_night
+from service.nightly.review import NightContext, run_night
 from service.nightly.schedule import ScheduleSpec
-from service.settings import Settings
-from service.traces import Uploads
-from service.worker.jobs import Lease, Loop, Queue
-from service.worker.run_session import Shop
+from service.worker.jobs import JobQueue, Jobs, Loop
+from service.worker.run_session import WorkerDeps
 from tools.errors import AsapError
 from tools.nightly.night import Described
 from tools.nightly.result import NightReport
@@ -39,7 +36,7 @@ PATIENCE_S = 300.0
 @dataclass(frozen=True)
 class QueuedReoptimizer:
     database: Database
-    queue: Queue
+    queue: JobQueue[SessionRow]
     tenant: str
     owner: str
     schedule: str
@@ -47,7 +44,7 @@ class QueuedReoptimizer:
     policy: Policy
     session_s: float
     check: Callable[[], None]
-    """Raises where the night must be handed back."""
+    """Raises HandBackError if the night must be handed back."""
 
     def run(self, workload: str, request: Described) -> Answer:
         """The same session again where a night is repeated, even if a newer profile is there by then."""
@@ -61,7 +58,7 @@ class QueuedReoptimizer:
         return self._answer(self._wait(row))
 
     def _find(self, workload: str) -> SessionRow | None:
-        """What an earlier dispatch_no of this night began."""
+        """What an earlier dispatch of this night began."""
         is_own = sessions.c.tenant == self.tenant, sessions.c.idempotency_key == self._key(workload)
         with self.database.read() as conn:
             id = conn.scalar(sa.select(sessions.c.id).where(*is_own))
@@ -127,151 +124,85 @@ class QueuedReoptimizer:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class NightShop:
-    """What every night of a worker works with."""
-
-    settings: Settings
-    database: Database
-    nights: NightQueue
-    sessions: Queue
-    uploads: Uploads
-    lease: Lease
-    must_stop: Callable[[], bool]
-
-    def check(self) -> None:
-        if self.must_stop():
-            raise InterruptedNightError("this worker stops")
-        if not self.lease.is_held():
-            raise InterruptedNightError("this worker has lost its lease")
-
-
-def run_dispatch(shop: NightShop, run_id: str, dispatch_no: int) -> None:
-    """Returns when the run has ended, or when another has it; never raises for its failures."""
-    row = insist(shop.database, lambda conn: claim_run(conn, run_id, shop.lease.worker, dispatch_no))
-    if row is None:
-        return
+def run_scheduled_night(deps: WorkerDeps, row: RunRow) -> None:
+    """Until the run has ended. Its failures are stored; raised is what stops this worker."""
     try:
-        _run(shop, row)
-    except FencedError as error:
-        _log.warning("stopped: %s", error)
-    except InterruptedNightError as error:
-        _hand_back(shop, row, str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run must end with a reason
+        _run(deps, row)
+    except (FencedError, HandBackError):
+        raise
+    except Exception as error:
         if is_outage(error):
-            _hand_back(shop, row, f"the database is away: {error}")
-            return
-        _log.exception("night %s failed", run_id)
-        _fail(shop, row, error)
+            raise
+        _log.exception("night %s failed", row.id)
+        # Errors of ASAP explain themselves; others may hold secrets, and only the log has them.
+        reason = (
+            str(error) if isinstance(error, AsapError) else f"unexpected {type(error).__name__}; see the log"
+        )
+        retry_transaction(deps.database, lambda conn: set_run(conn, row, state=FAILED, reason=reason))
 
 
-def _hand_back(shop: NightShop, row: RunRow, reason: str) -> None:
-    """A new dispatch_no does what is left, unless somebody has taken the night over already."""
-    _log.warning("night %s handed back: %s", row.id, reason)
-
-    def give(conn: sa.Connection) -> None:
-        set_run(conn, row)
-        run = next_dispatch(conn, row.id, row.dispatch_no)
-        if run is not None:
-            shop.nights.enqueue(conn, run)
-
-    try:
-        insist(shop.database, give)
-    except FencedError as error:
-        _log.info("nothing to hand back: %s", error)
-
-
-def _fail(shop: NightShop, row: RunRow, error: Exception) -> None:
-    """Errors of ASAP speak for themselves; of others only the log tells more."""
-    reason = str(error) if isinstance(error, AsapError) else f"unexpected {type(error).__name__}; see the log"
-    try:
-        insist(shop.database, lambda conn: set_run(conn, row, state=FAILED, reason=reason))
-    except FencedError as fenced:
-        _log.warning("stopped: %s", fenced)
-
-
-def _run(shop: NightShop, row: RunRow) -> None:
+def _run(deps: WorkerDeps, row: RunRow) -> None:
     spec = parse(ScheduleSpec, row.definition or {})
-    report = row.report or _report(shop, row, spec)
+    report = row.report or _report(deps, row, spec)
     if row.report is None:
-        insist(shop.database, lambda conn: set_run(conn, row, report=report, outcome=report.outcome))
-    shop.check()
-    told = _sender(shop, row).send(report, spec.recipients, row.deliveries or ())
+        retry_transaction(
+            deps.database, lambda conn: set_run(conn, row, report=report, outcome=report.outcome)
+        )
+    deps.check()
+    told = _sender(deps, row).send(report, spec.recipients, row.deliveries or ())
     undelivered = [one for one in told if not one.ok]
     reason = f"not delivered to {undelivered[0].to} ({undelivered[0].answer})" if undelivered else None
     ended = {"state": COMPLETED, "deliveries": told, "reason": reason}
-    insist(shop.database, lambda conn: set_run(conn, row, **ended))
+    retry_transaction(deps.database, lambda conn: set_run(conn, row, **ended))
 
 
-def _report(shop: NightShop, row: RunRow, spec: ScheduleSpec) -> NightReport:
-    with shop.database.read() as conn:
+def _report(deps: WorkerDeps, row: RunRow, spec: ScheduleSpec) -> NightReport:
+    with deps.database.read() as conn:
         try:
             schedule = get_schedule(conn, row.tenant, row.schedule_id)
         except NotFoundError:
             raise FencedError(f"the schedule of run {row.id} was removed") from None
     again = QueuedReoptimizer(
-        shop.database,
-        shop.sessions,
+        deps.database,
+        deps.queue,
         row.tenant,
         schedule.owner,
         schedule.name,
         row.id,
         spec,
-        shop.settings.session_s,
-        shop.check,
+        deps.settings.session_s,
+        deps.check,
     )
-    context = NightContext(shop.database, row.tenant, Path("/"), shop.uploads, again, row.id)
-    return run_night(context, spec, schedule.name, row.planned_at, lambda _: shop.check())
+    context = NightContext(deps.database, row.tenant, Path("/"), deps.uploads, again, row.id)
+    return run_night(context, spec, schedule.name, row.planned_at, lambda _: deps.check())
 
 
-def _sender(shop: NightShop, row: RunRow) -> ReportSender:
-    base = shop.settings.public_url
+def _sender(deps: WorkerDeps, row: RunRow) -> ReportSender:
+    base = deps.settings.public_url
     link = f"{base.rstrip('/')}/v1/schedules/{row.schedule_id}/runs/{row.id}/report" if base else None
-    return ReportSender(shop.settings, row.id, link)
+    return ReportSender(deps.settings, row.id, link)
 
 
 TICK_S = 5.0
+NIGHT_POLL_S = 0.5
+NIGHTS_PER_WORKER = 2
+"""Most of their time they wait for sessions."""
 HOUR_S, DAY_S = 3600.0, 86_400.0
 KEPT_S = 180 * DAY_S
 """Runs with their reports; longer than anything that is planned again after a clock was set back."""
-Note = Callable[[str, bool], None]
-"""Told when a night begins (True) and ends in this worker."""
 
 
-class Nights:
-    """`register` before DBOS is launched, `loops` after it."""
-
-    name = QUEUE
-
-    def __init__(self, settings: Settings, shop: Shop, tick_s: float = TICK_S) -> None:
-        self._queue = NightQueue(shop.database)
-        self._database, self._lease_s, self._tick_s = shop.database, settings.lease_s, tick_s
-        self._shop = NightShop(
-            settings, shop.database, self._queue, shop.queue, shop.uploads, shop.lease, shop.must_stop
-        )
-
-    def register(self, note: Note) -> None:
-        def run_night(run_id: str, dispatch_no: int) -> None:
-            note(run_id, True)
-            try:
-                run_dispatch(self._shop, run_id, dispatch_no)
-            finally:
-                note(run_id, False)
-
-        # Our own limit on claims replaces DBOS's on recoveries.
-        DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)(run_night)
-
-    def loops(self) -> list[Loop]:
-        self._queue.set_limits()
-        return [
-            Loop("schedules", self._tick_s, lambda: tick(self._database, self._queue)),
-            Loop("nights", self._lease_s, self._look_after),
-            Loop("old nights", HOUR_S, lambda: self._queue.forget_old(KEPT_S)),
-        ]
-
-    def _look_after(self) -> None:
-        self._queue.take_over(self._lease_s)
-        self._queue.reconcile(self._lease_s)
-
-    def close(self) -> None:
-        self._queue.close()
+def night_jobs(deps: WorkerDeps) -> Jobs[RunRow]:
+    """Nights of schedules, for a worker to run beside sessions."""
+    queue = night_queue(deps.database)
+    return Jobs(
+        queue=queue,
+        run=lambda row: run_scheduled_night(deps, row),
+        per_worker=NIGHTS_PER_WORKER,
+        per_partition=1,
+        poll_s=NIGHT_POLL_S,
+        loops=(
+            Loop("schedules", TICK_S, lambda: tick(deps.database, queue)),
+            Loop("old nights", HOUR_S, lambda: delete_old_runs(queue, KEPT_S)),
+        ),
+    )

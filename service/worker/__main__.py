@@ -23,12 +23,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, stop)
     # After the signals: these take seconds, in which it may be told to stop already.
     from service.logs import configure_logs
+    from service.nightly.run_night import night_jobs
     from service.settings import load_settings
     from service.worker.worker import Worker
 
     settings = load_settings()
     configure_logs(settings)
-    worker = Worker(settings)
+    worker = Worker(settings, kinds=[night_jobs])
     worker.start()
     stopping.wait()
     if not worker.stop():

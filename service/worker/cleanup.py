@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from service.db.engine import Database
-from service.db.models import CANCELLED, COMPLETED, FAILED, TERMINAL, sessions
+from service.db.models import CANCELLED, COMPLETED, FAILED, TERMINAL, SessionRow, sessions
 from service.db.sessions import Cleanup, finish_cleanup, list_cleanups
-from service.worker.jobs import Queue, workflow_id
+from service.worker.jobs import JobQueue
 from tools.errors import AsapError
 from tools.launch.folder import JobFolder
 from tools.launch.status import Intent
@@ -42,7 +42,7 @@ def prune_checkpoints(saver: Saver, thread: str, state: str) -> None:
         _log.warning("checkpoints of %s stay", thread, exc_info=True)
 
 
-def erase_deleted(database: Database, queue: Queue, saver: Saver) -> list[str]:
+def erase_deleted(database: Database, queue: JobQueue[SessionRow], saver: Saver) -> list[str]:
     """Again until it is done: a worker may die in between."""
     with database.read() as conn:
         deleted = list_cleanups(conn)
@@ -53,12 +53,10 @@ def erase_deleted(database: Database, queue: Queue, saver: Saver) -> list[str]:
     return [one.session_id for one in deleted]
 
 
-def _erase(queue: Queue, saver: Saver, deleted: Cleanup) -> None:
+def _erase(queue: JobQueue[SessionRow], saver: Saver, deleted: Cleanup) -> None:
     for attempt in range(1, deleted.attempts + 1):
         saver.delete_thread(thread_of(deleted.session_id, attempt))
-    queue.forget(
-        workflow_id(deleted.session_id, dispatch_no) for dispatch_no in range(1, deleted.dispatches + 1)
-    )
+    queue.forget([(deleted.session_id, deleted.dispatches)])
 
 
 def _keep_latest(saver: Saver, thread: str) -> None:

@@ -1,5 +1,7 @@
-"""The durable queue (DBOS) and who may work on it: leases, heartbeat loops, takeover from dead workers,
-reconciliation.
+"""The job engine on DBOS: durable queues, leases, heartbeats, claims under a fence, takeover, reconciliation.
+
+A kind of job (sessions; nights of schedules) says how its rows are claimed and enqueued; the rest is here.
+At least once: a job may be dispatched several times, and every write is fenced by its claim.
 """
 
 import logging
@@ -9,13 +11,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, EnqueueOptions
 
-from service.db.engine import UPGRADE_LOCK, Database, upgrade_lock
-from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, next_dispatch, now_s
-from service.db.models import BUSY, SessionRow, sessions
+from service.db import lifecycle
+from service.db.engine import UPGRADE_LOCK, Database, is_outage, retry_transaction, upgrade_lock
+from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, now_s
+from service.db.models import SessionRow
+from service.db.sessions import lock_session
+from service.errors import FencedError, HandBackError
 from service.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -42,7 +49,7 @@ class Loop:
         while not self._stopping.is_set():
             try:
                 self._work()
-            except Exception:  # noqa: BLE001 - whatever it was, the next turn may do better
+            except Exception:  # noqa: BLE001 - the next turn may succeed
                 _log.warning("%s failed and will be tried again", self.name, exc_info=True)
             self._stopping.wait(self._every_s)
 
@@ -72,28 +79,81 @@ class Lease:
             return time.monotonic() - self._renewed_at < self.lease_s
 
     def give_up(self) -> None:
-        """What this worker still has may be taken over at once."""
+        """What this worker still runs may be taken over at once."""
         with self._lock:
             self._renewed_at = float("-inf")
         with self._database.begin() as conn:
             leave(conn, self.worker)
 
 
+class JobRow(Protocol):
+    """A row that can be claimed and dispatched."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def dispatch_no(self) -> int: ...
+
+    @property
+    def fence(self) -> int: ...
+
+
+RowT = TypeVar("RowT", bound=JobRow)
+Quiet = Callable[[sa.Connection, sa.ColumnElement[float], str], list[tuple[str, int]]]
+
+
+@dataclass(frozen=True)
+class JobKind(Generic[RowT]):
+    """How jobs of one kind are stored; the engine needs nothing else about them."""
+
+    queue: str
+    workflow: str
+    prefix: str
+    """Of the ids of its workflows."""
+    claim: Callable[[sa.Connection, str, str, int], RowT | None]
+    """By id, worker and dispatch number; None if that dispatch is over."""
+    check_fence: Callable[[sa.Connection, RowT], object]
+    """Locks the row, and raises FencedError if another worker has claimed it since."""
+    next_dispatch: Callable[[sa.Connection, str, int], RowT | None]
+    list_quiet: Quiet
+    partition: Callable[[RowT], str]
+    """Jobs of one partition share a limit on how many run at a time."""
+    priority: Callable[[RowT], int] | None = None
+    """1 runs first."""
+
+    def workflow_id(self, id: str, dispatch_no: int) -> str:
+        return f"{self.prefix}{id}.{dispatch_no}"
+
+
+HIGHEST_PRIORITY = 9
+SESSIONS: JobKind[SessionRow] = JobKind(
+    queue="sessions",
+    workflow="run_session",
+    prefix="",
+    claim=lifecycle.claim,
+    check_fence=lambda conn, row: lock_session(conn, row.id, row.fence),
+    next_dispatch=lifecycle.next_dispatch,
+    list_quiet=lifecycle.list_quiet,
+    partition=lambda row: f"tenant {row.tenant}",
+    priority=lambda row: 1 + HIGHEST_PRIORITY - min(max(row.priority, 0), HIGHEST_PRIORITY),
+)
+
 APPLICATION = "asap"
 VERSION = "1"
-"""Fixed: a session begun by one release is finished by the next; its progress is in the checkpoint."""
-QUEUE = "sessions"
-WORKFLOW = "run_session"
-POLL_S = 0.1
-HIGHEST_PRIORITY = 9
+"""Fixed: a job begun by one release is finished by the next; its progress is in the checkpoint."""
 UNFINISHED = ("ENQUEUED", "PENDING", "DELAYED")
 
 
-class Queue:
-    """Usable in any process, whether it runs sessions or not."""
+class JobQueue(Generic[RowT]):
+    """Usable in any process, whether it runs jobs or not."""
 
-    def __init__(self, database: Database) -> None:
-        speak_in_our_logs()
+    def __init__(self, database: Database, kind: JobKind[RowT]) -> None:
+        quiet_dbos_logs()
+        self.database, self.kind = database, kind
         self._client = DBOSClient(
             system_database_engine=database.engine,
             application_name=APPLICATION,
@@ -101,67 +161,125 @@ class Queue:
             retry_connection_errors=False,
         )
 
-    def enqueue(self, conn: sa.Connection, row: SessionRow) -> None:
-        """In the transaction that changed the session. DBOS runs low numbers first."""
+    def enqueue(self, conn: sa.Connection, row: RowT) -> None:
+        """In the transaction that changed the row."""
         options: EnqueueOptions = {
-            "workflow_name": WORKFLOW,
-            "queue_name": QUEUE,
-            "workflow_id": workflow_id(row.id, row.dispatch_no),
-            "priority": 1 + HIGHEST_PRIORITY - min(max(row.priority, 0), HIGHEST_PRIORITY),
-            "queue_partition_key": f"tenant {row.tenant}",
+            "workflow_name": self.kind.workflow,
+            "queue_name": self.kind.queue,
+            "workflow_id": self.kind.workflow_id(row.id, row.dispatch_no),
+            "queue_partition_key": self.kind.partition(row),
         }
+        if self.kind.priority:
+            options["priority"] = self.kind.priority(row)
         self._client.enqueue_in_transaction(conn, options, row.id, row.dispatch_no)
 
-    def set_limits(self, worker_sessions: int, tenant_sessions: int) -> None:
-        """How many run at a time in one worker, and of one tenant in all of them."""
+    def requeue(self, id: str, dispatch_no: int) -> bool:
+        """False if the job has gone on meanwhile."""
+        with self.database.begin() as conn:
+            row = self.kind.next_dispatch(conn, id, dispatch_no)
+            if row is not None:
+                self.enqueue(conn, row)
+        return row is not None
+
+    def set_limits(self, per_worker: int, per_partition: int, poll_s: float) -> None:
         self._client.register_queue(
-            QUEUE,
-            worker_concurrency=worker_sessions,
-            partition_concurrency=tenant_sessions,
-            polling_interval_sec=POLL_S,
+            self.kind.queue,
+            worker_concurrency=per_worker,
+            partition_concurrency=per_partition,
+            polling_interval_sec=poll_s,
         )
 
     def running(self) -> dict[str, str]:
-        """The workflows that were begun and not ended, each with the worker that began it."""
-        found = self._client.list_workflows(
-            status="PENDING", queue_name=QUEUE, load_input=False, load_output=False
+        """Workflows that were begun and have not ended, each with its worker."""
+        begun = self._client.list_workflows(
+            status="PENDING", queue_name=self.kind.queue, load_input=False, load_output=False
         )
-        return {one.workflow_id: one.executor_id or "" for one in found}
+        return {workflow.workflow_id: workflow.executor_id or "" for workflow in begun}
 
     def unfinished(self, ids: Iterable[str]) -> set[str]:
         """Those of the workflows that will still do something."""
         return self.known(ids, UNFINISHED)
 
     def known(self, ids: Iterable[str], states: Sequence[str] | None = None) -> set[str]:
-        """Those of the workflows of which there is a record."""
+        """Those of the workflows that the queue has a record of."""
         wanted = list(states) if states else None
-        found = self._client.list_workflows(
+        workflows = self._client.list_workflows(
             workflow_ids=list(ids), status=wanted, load_input=False, load_output=False
         )
-        return {one.workflow_id for one in found}
+        return {workflow.workflow_id for workflow in workflows}
 
     def put_back(self, ids: Iterable[str]) -> None:
-        """To be begun again, by whoever comes first."""
-        self._client.resume_workflows(list(ids), queue_name=QUEUE)
+        """To be begun again, by any worker."""
+        self._client.resume_workflows(list(ids), queue_name=self.kind.queue)
 
-    def forget(self, ids: Iterable[str]) -> None:
-        """The queue's own records of sessions that are deleted."""
-        self._client.delete_workflows(list(ids))
-
-    def check(self) -> None:
-        """Raises where the queue cannot be reached."""
-        self._client.check_connection()
+    def forget(self, jobs: Iterable[tuple[str, int]]) -> None:
+        """Deletes the queue's records of these jobs: id and number of dispatches."""
+        ids = [self.kind.workflow_id(id, number) for id, last in jobs for number in range(1, last + 1)]
+        if ids:
+            self._client.delete_workflows(ids)
 
     def close(self) -> None:
         self._client.destroy()
 
 
-def workflow_id(session_id: str, dispatch_no: int) -> str:
-    return f"{session_id}.{dispatch_no}"
+def session_queue(database: Database) -> JobQueue[SessionRow]:
+    return JobQueue(database, SESSIONS)
 
 
-def speak_in_our_logs() -> None:
-    """DBOS prints on its own unless its logger has a handler, and tells more than anybody wants to know."""
+@dataclass(frozen=True)
+class Jobs(Generic[RowT]):
+    """A kind of job as one worker runs it."""
+
+    queue: JobQueue[RowT]
+    run: Callable[[RowT], None]
+    per_worker: int
+    per_partition: int
+    poll_s: float
+    loops: tuple[Loop, ...] = ()
+    """What else must happen regularly for this kind."""
+
+
+def run_dispatch(
+    queue: JobQueue[RowT], worker: str, run: Callable[[RowT], None], id: str, dispatch_no: int
+) -> None:
+    """Returns when the job has ended or waits, is handed back, or belongs to another worker.
+
+    `run` ends the job itself, also if it fails; it raises only for what must stop this worker from going on.
+    """
+    database, kind = queue.database, queue.kind
+    row = retry_transaction(database, lambda conn: kind.claim(conn, id, worker, dispatch_no))
+    if row is None:
+        return
+    try:
+        run(row)
+    except FencedError as error:
+        _log.warning("stopped: %s", error)
+    except HandBackError as error:
+        _hand_back(queue, row, str(error))
+    except Exception as error:
+        if not is_outage(error):
+            raise
+        _hand_back(queue, row, f"database unavailable: {error}")
+
+
+def _hand_back(queue: JobQueue[RowT], row: RowT, reason: str) -> None:
+    """A new dispatch does what is left, unless another worker has taken the job over."""
+    _log.warning("%s %s handed back: %s", queue.kind.workflow, row.id, reason, extra={"job": row.id})
+
+    def dispatch_again(conn: sa.Connection) -> None:
+        queue.kind.check_fence(conn, row)
+        again = queue.kind.next_dispatch(conn, row.id, row.dispatch_no)
+        if again is not None:
+            queue.enqueue(conn, again)
+
+    try:
+        retry_transaction(queue.database, dispatch_again)
+    except FencedError as error:
+        _log.info("nothing to hand back: %s", error)
+
+
+def quiet_dbos_logs() -> None:
+    """DBOS prints by itself unless its logger has a handler, and more than an operator needs."""
     logger = logging.getLogger("dbos")
     logger.setLevel(logging.WARNING)
     if not logger.handlers:
@@ -169,67 +287,52 @@ def speak_in_our_logs() -> None:
 
 
 def prepare(settings: Settings, database: Database) -> None:
-    """Makes or upgrades every table that sessions need; safe when several processes start at once."""
-    speak_in_our_logs()
+    """Makes or upgrades all tables; safe when several processes start at once."""
+    quiet_dbos_logs()
     with upgrade_lock(settings):
         database.upgrade()
         DBOS.migrate(settings.database)
 
 
 TAKEOVER_LOCK = UPGRADE_LOCK + 1
-"""As an advisory lock: one survivor at a time takes over, so that none puts back what another has begun."""
-PAGE = 500
-FORGET_AFTER_LEASES = 100
+"""An advisory lock: one survivor at a time takes over, so that none puts back what another has begun."""
+DELETE_AFTER_LEASES = 100
 
 
-def take_over(database: Database, queue: Queue, lease_s: float) -> list[str]:
-    """Puts back what was begun by workers that have not been heard of for a lease.
+def take_over(queue: JobQueue[RowT], lease_s: float) -> list[str]:
+    """Puts back what was begun by workers that have not been heard from for a lease.
 
-    On PostgreSQL only: with SQLite there is one worker, and DBOS gives it back what it had when it starts.
+    On PostgreSQL only: with SQLite there is one worker, and DBOS returns to it what it had when it starts.
     """
-    with database.begin() as conn:
+    with queue.database.begin() as conn:
         if not conn.scalar(sa.select(sa.func.pg_try_advisory_xact_lock(TAKEOVER_LOCK))):
             return []
-        living = {worker.id for worker in list_living(conn, lease_s)}
-        delete_dead(conn, FORGET_AFTER_LEASES * lease_s)
-        lost = [id for id, worker in queue.running().items() if worker not in living]
+        alive = {worker.id for worker in list_living(conn, lease_s)}
+        delete_dead(conn, DELETE_AFTER_LEASES * lease_s)
+        lost = [id for id, worker in queue.running().items() if worker not in alive]
         if lost:
-            _log.warning("taking over %d sessions of workers that are gone", len(lost))
+            _log.warning("taking over %d jobs (%s) of dead workers", len(lost), queue.kind.queue)
             queue.put_back(lost)
         return lost
 
 
-def reconcile(database: Database, queue: Queue, quiet_s: float) -> list[str]:
-    """Queues sessions again that are to run, and whose workflow is ended or not there.
+def reconcile(queue: JobQueue[RowT], quiet_s: float) -> list[str]:
+    """Enqueues busy jobs again whose workflow has ended or does not exist.
 
-    That happens when a worker dies between two writes, or somebody tampers with the queue.
+    That happens if a worker dies between two writes, or the queue was tampered with.
     """
-    found: list[str] = []
+    again: list[str] = []
     last = ""
-    while page := _quiet(database, quiet_s, last):
+    while page := _quiet(queue, quiet_s, last):
         last = page[-1][0]
-        known = queue.unfinished(workflow_id(id, dispatch_no) for id, dispatch_no in page)
-        lost = [(id, dispatch_no) for id, dispatch_no in page if workflow_id(id, dispatch_no) not in known]
-        found += [id for id, dispatch_no in lost if _queue_again(database, queue, id, dispatch_no)]
-    if found:
-        _log.warning("queued %d sessions again whose workflow was lost", len(found))
-    return found
+        names = {queue.kind.workflow_id(*job): job for job in page}
+        known = queue.unfinished(names)
+        again += [job[0] for name, job in names.items() if name not in known and queue.requeue(*job)]
+    if again:
+        _log.warning("enqueued %d jobs (%s) again whose workflow was lost", len(again), queue.kind.queue)
+    return again
 
 
-def _quiet(database: Database, quiet_s: float, after: str) -> list[tuple[str, int]]:
-    with database.read() as conn:
-        query = sa.select(sessions.c.id, sessions.c.dispatch_no).where(
-            sessions.c.state.in_(BUSY),
-            sessions.c.updated_at < now_s(conn) - quiet_s,
-            sessions.c.id > after,
-        )
-        return [(row.id, row.dispatch_no) for row in conn.execute(query.order_by(sessions.c.id).limit(PAGE))]
-
-
-def _queue_again(database: Database, queue: Queue, id: str, dispatch_no: int) -> bool:
-    with database.begin() as conn:
-        row = next_dispatch(conn, id, dispatch_no)
-        if row is None:
-            return False
-        queue.enqueue(conn, row)
-        return True
+def _quiet(queue: JobQueue[RowT], quiet_s: float, after: str) -> list[tuple[str, int]]:
+    with queue.database.read() as conn:
+        return queue.kind.list_quiet(conn, now_s(conn) - quiet_s, after)

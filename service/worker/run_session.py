@@ -19,14 +19,15 @@ from graph.events import Event
 from graph.request import parse_request
 from graph.session import Outcome, Session
 from service.checkpoints import GuardedSaver
-from service.db.engine import Database, insist, is_outage
-from service.db.lifecycle import claim, find_decision, next_dispatch, set_state
+from service.db.engine import Database, is_outage, retry_transaction
+from service.db.lifecycle import find_decision, set_state
 from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, Data, SessionRow
 from service.db.sessions import append_event, check_claim, lock_session
-from service.errors import CancelledError, FencedError, OutOfTimeError
+from service.errors import CancelledError, FencedError, HandBackError, OutOfTimeError
+from service.settings import Settings
 from service.traces import Uploads, find_reference
 from service.worker.cleanup import prune_checkpoints, thread_of
-from service.worker.jobs import Lease, Queue
+from service.worker.jobs import JobQueue, Lease
 from tools.errors import AsapError, InfeasibleError, InputError
 
 End = tuple[str, Data]
@@ -74,29 +75,26 @@ def _failure(kind: str, message: str, field: str | None = None) -> Data:
     return {"error": {"kind": kind, "message": message, "field": field}}
 
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 class Observer(Protocol):
-    """Whoever counts: service/api/state.py where the API runs in this process."""
+    """Counts: service.api.state.Metrics if the API runs in this process."""
 
     def observe_wait(self, seconds: float) -> None: ...
 
     def observe_event(self, event: Mapping[str, object]) -> None: ...
 
 
-class HandBackError(Exception):
-    """The session must go on elsewhere: this worker stops, or has lost its lease."""
-
-
 @dataclass(frozen=True)
-class Shop:
-    """What every dispatch_no of a worker works with."""
+class WorkerDeps:
+    """What all jobs of a worker work with."""
 
+    settings: Settings
     database: Database
-    queue: Queue
+    queue: JobQueue[SessionRow]
     context: Context
     checkpointer: BaseCheckpointSaver[Any]
     uploads: Uploads
@@ -105,133 +103,115 @@ class Shop:
     """Whether the time to finish is over."""
     observer: Observer | None = None
 
+    def check(self) -> None:
+        """Raises HandBackError if this worker may not go on."""
+        if self.must_stop():
+            raise HandBackError("this worker stops")
+        if not self.lease.is_held():
+            raise HandBackError("this worker has lost its lease")
 
-def run_dispatch(shop: Shop, session_id: str, dispatch_no: int) -> None:
-    """Returns when the session has ended or waits, or when another has it; never raises for its failures."""
-    row = insist(shop.database, lambda conn: claim(conn, session_id, shop.lease.worker, dispatch_no))
-    if row is None:
-        return
-    if shop.observer and row.started_at is not None and row.claims == 1:
-        shop.observer.observe_wait(row.updated_at - row.queued_at)
+
+def run_session(deps: WorkerDeps, row: SessionRow) -> None:
+    """Until the session has ended or waits. Its failures are stored; raised is what stops this worker."""
+    if deps.observer and row.started_at is not None and row.claims == 1:
+        deps.observer.observe_wait(row.updated_at - row.queued_at)
+    wanted, columns = _outcome(deps, row)
+    state = retry_transaction(
+        deps.database, lambda conn: set_state(conn, row.id, wanted, row.fence, **columns)
+    )
+    prune_checkpoints(deps.checkpointer, thread_of(row.id, row.attempt), state)
+
+
+def _outcome(deps: WorkerDeps, row: SessionRow) -> End:
     try:
-        wanted, columns = _run(shop, row)
-        state = insist(shop.database, lambda conn: set_state(conn, session_id, wanted, row.fence, **columns))
-        prune_checkpoints(shop.checkpointer, thread_of(session_id, row.attempt), state)
-    except FencedError as error:
-        _log.warning("stopped: %s", error)
-    except HandBackError as error:
-        _hand_back(shop, row, str(error))
-
-
-def _run(shop: Shop, row: SessionRow) -> End:
-    try:
-        return end_of(_session(shop, row).run(*_given(shop, row)))
+        return end_of(_session(deps, row).run(*_arguments(deps, row)))
     except CancelledError:
         return CANCELLED, {}
     except (FencedError, HandBackError):
         raise
     except Exception as error:
         if is_outage(error):
-            raise HandBackError(f"the database is away: {error}") from error
+            raise
         _log.exception("session %s failed", row.id, extra={"session": row.id})
         return failure_of(error, row.id)
 
 
-def _session(shop: Shop, row: SessionRow) -> Session:
+def _session(deps: WorkerDeps, row: SessionRow) -> Session:
     """A budget can only be smaller than the installation's."""
-    limits = shop.context.limits.within(row.budget)
+    limits = deps.context.limits.within(row.budget)
     # Trials take their own time; between them the coordinator sees to what is left.
     ends_at = math.inf if row.mode == "tune" else time.monotonic() + limits.session_s
     context = replace(
-        shop.context,
+        deps.context,
         limits=limits,
-        progress=_attentive(lambda: _check(shop, row, ends_at)),
-        must_cancel=lambda: _must_cancel(shop, row),
+        progress=_checking_progress(lambda: _check(deps, row, ends_at)),
+        must_cancel=lambda: _must_cancel(deps, row),
     )
-    saver = GuardedSaver(shop.checkpointer, lambda: _claimed(shop, row))
+    saver = GuardedSaver(deps.checkpointer, lambda: _claimed(deps, row))
     return Session(thread_of(row.id, row.attempt), context, saver)
 
 
 @contextmanager
-def _claimed(shop: Shop, row: SessionRow) -> Iterator[None]:
+def _claimed(deps: WorkerDeps, row: SessionRow) -> Iterator[None]:
     """Nobody takes the session over in this block; raises FencedError where somebody has before it."""
-    with shop.database.begin(flush=False) as conn:
+    with deps.database.begin(flush=False) as conn:
         lock_session(conn, row.id, row.fence)
         yield
 
 
-def _given(shop: Shop, row: SessionRow) -> tuple[Any, Callable[[Event], None], Data | None]:
-    request = parse_request(_with_folder(shop, row.request or {}), row.tenant or None)
-    with shop.database.read() as conn:
+def _arguments(deps: WorkerDeps, row: SessionRow) -> tuple[Any, Callable[[Event], None], Data | None]:
+    request = parse_request(_with_folder(deps, row.request or {}), row.tenant or None)
+    with deps.database.read() as conn:
         decision = find_decision(conn, row.id, row.attempt)
-    return request, lambda event: _tell(shop, row, event), decision
+    return request, lambda event: _emit(deps, row, event), decision
 
 
-def _with_folder(shop: Shop, request: Data) -> Data:
+def _with_folder(deps: WorkerDeps, request: Data) -> Data:
     """An upload lies in a folder that only the server knows."""
     id = find_reference(str(request.get("traces") or ""))
-    return request if id is None else {**request, "traces": str(shop.uploads.folder(id))}
+    return request if id is None else {**request, "traces": str(deps.uploads.folder(id))}
 
 
-def _tell(shop: Shop, row: SessionRow, event: Event) -> None:
-    """Here a session notices everything that should stop it. The keys of another attempt are other keys."""
+def _emit(deps: WorkerDeps, row: SessionRow, event: Event) -> None:
+    """Here a session learns of everything that must stop it. Each attempt has keys of its own."""
     named = {**event, "key": f"{row.attempt}/{event['key']}"}
-    _write(shop, lambda conn: append_event(conn, row.id, named, row.fence))
-    if shop.observer:
-        shop.observer.observe_event(event)
+    _write(deps, lambda conn: append_event(conn, row.id, named, row.fence))
+    if deps.observer:
+        deps.observer.observe_event(event)
 
 
-def _check(shop: Shop, row: SessionRow, ends_at: float) -> None:
+def _check(deps: WorkerDeps, row: SessionRow, ends_at: float) -> None:
     """Between nodes the coordinator sees to the time and reports what it has; a search has nothing yet."""
     if time.monotonic() > ends_at:
         raise OutOfTimeError(
             "the time of the session was over before its search was; allow it more (budget.session_s, "
             "ASAP_SESSION_S), or narrow the search by constraints"
         )
-    _write(shop, lambda conn: check_claim(conn, row.id, row.fence))
+    _write(deps, lambda conn: check_claim(conn, row.id, row.fence))
 
 
-def _write(shop: Shop, work: Callable[[sa.Connection], object]) -> None:
-    if shop.must_stop():
-        raise HandBackError("this worker stops")
-    if not shop.lease.is_held():
-        raise HandBackError("this worker has lost its lease")
-    insist(shop.database, work, lambda: shop.must_stop() or not shop.lease.is_held(), flush=False)
+def _write(deps: WorkerDeps, work: Callable[[sa.Connection], object]) -> None:
+    deps.check()
+    retry_transaction(deps.database, work, lambda: deps.must_stop() or not deps.lease.is_held(), flush=False)
 
 
-def _attentive(check: Callable[[], None]) -> Callable[[float], None]:
-    """The search reports its progress but tells no event, for minutes where there are many plans."""
-    looked_at = time.monotonic()
+def _checking_progress(check: Callable[[], None]) -> Callable[[float], None]:
+    """A search emits no event, for minutes if there are many plans; but it reports its progress."""
+    checked_at = time.monotonic()
 
-    def look(_done: float) -> None:
-        nonlocal looked_at
-        if time.monotonic() - looked_at >= LOOK_EVERY_S:
+    def progress(_done: float) -> None:
+        nonlocal checked_at
+        if time.monotonic() - checked_at >= CHECK_EVERY_S:
             check()
-            looked_at = time.monotonic()
+            checked_at = time.monotonic()
 
-    return look
+    return progress
 
 
-def _must_cancel(shop: Shop, row: SessionRow) -> bool:
+def _must_cancel(deps: WorkerDeps, row: SessionRow) -> bool:
     """Asked while a trial runs. Whoever takes the session over finds the trial's job by its key."""
     try:
-        _write(shop, lambda conn: check_claim(conn, row.id, row.fence))
+        _write(deps, lambda conn: check_claim(conn, row.id, row.fence))
     except CancelledError:
         return True
     return False
-
-
-def _hand_back(shop: Shop, row: SessionRow, reason: str) -> None:
-    """A new dispatch goes on from the last checkpoint, unless another worker has it."""
-    _log.warning("session %s handed back: %s", row.id, reason, extra={"session": row.id})
-
-    def give(conn: sa.Connection) -> None:
-        lock_session(conn, row.id, row.fence)
-        again = next_dispatch(conn, row.id, row.dispatch_no)
-        if again is not None:
-            shop.queue.enqueue(conn, again)
-
-    try:
-        insist(shop.database, give)
-    except FencedError as error:
-        _log.info("nothing to hand back: %s", error)

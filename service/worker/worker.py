@@ -1,52 +1,63 @@
-"""The worker process: runs sessions, renews its lease, takes over from dead workers, shuts down cleanly."""
+"""The worker process: runs jobs, renews its lease, takes over from dead workers, shuts down cleanly."""
 
 import logging
 import math
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from dbos import DBOS, DBOSConfig
 
 from graph.context import Context
 from service.checkpoints import open_checkpoints
-from service.db.engine import AWAY, Database, lock_for_work, open_database
-from service.nightly.run_night import Nights
+from service.db.engine import CONNECTION_ERRORS, Database, lock_for_work, open_database
 from service.runtime import jobs_folder, open_context
 from service.settings import Settings
 from service.traces import Uploads
 from service.worker.cleanup import end_orphans, erase_deleted
 from service.worker.jobs import (
     APPLICATION,
-    QUEUE,
     VERSION,
-    WORKFLOW,
+    Jobs,
     Lease,
     Loop,
-    Queue,
     prepare,
     reconcile,
+    run_dispatch,
+    session_queue,
     take_over,
 )
-from service.worker.run_session import Observer, Shop, run_dispatch
+from service.worker.run_session import Observer, WorkerDeps, run_session
 from service.worker.webhooks import Webhooks
 from tools.trials.run import LaunchedTrials
 
-BEATS_A_LEASE = 3
+HEARTBEATS_PER_LEASE = 3
 HAND_BACK_S = 5.0
-"""To write that a session is handed back, after the time to finish it is over."""
+"""To write that a job is handed back, after the time to finish it is over."""
 WEBHOOK_POLL_S = 0.5
+SESSION_POLL_S = 0.1
+
+JobsFactory = Callable[[WorkerDeps], Jobs[Any]]
 
 _log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One a process: DBOS keeps its workflows by name."""
+    """One per process: DBOS keeps its workflows by name.
+
+    Sessions are always run; `kinds` are further kinds of jobs (nights of schedules), which entry points add.
+    """
 
     def __init__(
-        self, settings: Settings, context: Context | None = None, observer: Observer | None = None
+        self,
+        settings: Settings,
+        context: Context | None = None,
+        observer: Observer | None = None,
+        kinds: Sequence[JobsFactory] = (),
     ) -> None:
-        self._settings, self._context, self._observer = settings, context, observer
+        self._settings, self._context, self._observer, self._kinds = settings, context, observer, kinds
         self._open = ExitStack()
         self._loops: list[Loop] = []
         self._running: set[str] = set()
@@ -54,7 +65,7 @@ class Worker:
         self._hand_back_at = math.inf
 
     def start(self) -> None:
-        """Returns when sessions are being taken. Raises BusyFolderError where SQLite has a worker already."""
+        """Returns when jobs are being taken. Raises BusyFolderError if SQLite has a worker already."""
         try:
             self._start()
         except BaseException:
@@ -67,25 +78,26 @@ class Worker:
         if database.is_sqlite:
             self._open.enter_context(lock_for_work(settings))
         prepare(settings, database)
-        queue = Queue(database)
-        self._open.callback(queue.close)
         lease = Lease(database, settings.lease_s)
         lease.renew()
         self._lease = lease
-        shop = self._shop(database, queue, lease)
-        nights = Nights(settings, shop)
-        self._open.callback(nights.close)
-        self._launch(shop, nights)
-        queue.set_limits(settings.worker_sessions, settings.tenant_sessions)
-        self._begin_loops(shop, nights)
-        _log.info("worker %s takes sessions", lease.worker)
+        deps = self._deps(database, lease)
+        jobs = [_session_jobs(deps), *(make(deps) for make in self._kinds)]
+        for kind in jobs:
+            self._open.callback(kind.queue.close)
+        self._launch(jobs)
+        for kind in jobs:
+            kind.queue.set_limits(kind.per_worker, kind.per_partition, kind.poll_s)
+        self._begin_loops(deps, jobs)
+        _log.info("worker %s ready", lease.worker)
 
-    def _shop(self, database: Database, queue: Queue, lease: Lease) -> Shop:
+    def _deps(self, database: Database, lease: Lease) -> WorkerDeps:
         with database.alone():
             checkpointer = self._open.enter_context(open_checkpoints(self._settings))
-        return Shop(
+        return WorkerDeps(
+            settings=self._settings,
             database=database,
-            queue=queue,
+            queue=session_queue(database),
             context=self._context or open_context(self._settings, saves_cases=True),
             checkpointer=checkpointer,
             uploads=Uploads(self._settings),
@@ -94,60 +106,69 @@ class Worker:
             observer=self._observer,
         )
 
-    def _launch(self, shop: Shop, nights: Nights) -> None:
+    def _launch(self, jobs: Sequence[Jobs[Any]]) -> None:
         config: DBOSConfig = {
             "name": APPLICATION,
             "application_version": VERSION,
-            "executor_id": shop.lease.worker,
+            "executor_id": self._lease.worker,
             "system_database_url": self._settings.database,
             "run_migrations": False,
             "log_level": "WARNING",
         }
         DBOS(config=config)
         self._open.callback(DBOS.destroy, destroy_registry=True)
-
-        def run_session(session_id: str, dispatch_no: int) -> None:
-            self._note(session_id, begins=True)
-            try:
-                run_dispatch(shop, session_id, dispatch_no)
-            finally:
-                self._note(session_id, begins=False)
-
-        # Our own limit on claims replaces DBOS's on recoveries.
-        DBOS.workflow(name=WORKFLOW, max_recovery_attempts=None)(run_session)
-        nights.register(self._note)
-        DBOS.listen_queues([QUEUE, nights.name])
+        for kind in jobs:
+            self._register(kind)
+        DBOS.listen_queues([kind.queue.kind.queue for kind in jobs])
         DBOS.launch()
 
-    def _note(self, session_id: str, begins: bool) -> None:
-        with self._lock:
-            (self._running.add if begins else self._running.discard)(session_id)
+    def _register(self, jobs: Jobs[Any]) -> None:
+        def workflow(id: str, dispatch_no: int) -> None:
+            with self._lock:
+                self._running.add(id)
+            try:
+                run_dispatch(jobs.queue, self._lease.worker, jobs.run, id, dispatch_no)
+            finally:
+                with self._lock:
+                    self._running.discard(id)
 
-    def _begin_loops(self, shop: Shop, nights: Nights) -> None:
-        database, queue, lease_s = shop.database, shop.queue, shop.lease.lease_s
-        beat_s = lease_s / BEATS_A_LEASE
+        # Our own limit on claims replaces DBOS's on recoveries.
+        DBOS.workflow(name=jobs.queue.kind.workflow, max_recovery_attempts=None)(workflow)
+
+    def _begin_loops(self, deps: WorkerDeps, jobs: Sequence[Jobs[Any]]) -> None:
+        database, lease_s = deps.database, deps.lease.lease_s
+        heartbeat_s = lease_s / HEARTBEATS_PER_LEASE
+
+        def reconcile_all() -> None:
+            for kind in jobs:
+                reconcile(kind.queue, quiet_s=lease_s)
+
+        def take_over_all() -> None:
+            for kind in jobs:
+                take_over(kind.queue, lease_s)
+
         self._loops = [
-            Loop("heartbeat", beat_s, shop.lease.renew),
-            Loop("reconcile", lease_s, lambda: reconcile(database, queue, quiet_s=lease_s)),
-            Loop("erase", lease_s, lambda: erase_deleted(database, queue, shop.checkpointer)),
-            *self._trial_loops(shop),
-            *nights.loops(),
+            Loop("heartbeat", heartbeat_s, deps.lease.renew),
+            Loop("reconcile", lease_s, reconcile_all),
+            Loop("cleanup", lease_s, lambda: erase_deleted(database, deps.queue, deps.checkpointer)),
+            *self._trial_loops(deps),
+            *(loop for kind in jobs for loop in kind.loops),
         ]
         if not database.is_sqlite:
-            self._loops.append(Loop("takeover", beat_s, lambda: take_over(database, queue, lease_s)))
+            self._loops.append(Loop("takeover", heartbeat_s, take_over_all))
         if self._settings.webhook_secret:
             self._loops.append(Loop("webhooks", WEBHOOK_POLL_S, Webhooks(self._settings, database).send_due))
         for loop in self._loops:
             loop.start()
 
-    def _trial_loops(self, shop: Shop) -> list[Loop]:
-        trials, jobs = shop.context.trials, jobs_folder(self._settings)
+    def _trial_loops(self, deps: WorkerDeps) -> list[Loop]:
+        trials, jobs = deps.context.trials, jobs_folder(self._settings)
         if not isinstance(trials, LaunchedTrials):
             return []
-        return [Loop("orphans", shop.lease.lease_s, lambda: end_orphans(shop.database, trials, jobs))]
+        return [Loop("orphans", deps.lease.lease_s, lambda: end_orphans(deps.database, trials, jobs))]
 
     def stop(self) -> bool:
-        """Takes no more sessions, finishes or hands back those it has, and tells whether it could."""
+        """Takes no more jobs, finishes or hands back those it has; returns whether it could."""
         self._hand_back_at = time.monotonic() + self._settings.shutdown_s
         limit_s = math.ceil(self._settings.shutdown_s + HAND_BACK_S)
         DBOS.destroy(destroy_registry=True, workflow_completion_timeout_sec=limit_s)
@@ -156,11 +177,22 @@ class Worker:
         for loop in self._loops:
             loop.stop()
         if left:
-            _log.warning("%d sessions did not come to a point where they could be handed back", len(left))
+            _log.warning("%d jobs reached no point at which they could be handed back", len(left))
         try:
             self._lease.give_up()
-        except AWAY:
-            _log.warning("left without saying so: the database is away")
+        except CONNECTION_ERRORS:
+            _log.warning("could not release the lease: database unavailable")
         if not left:
             self._open.close()
         return not left
+
+
+def _session_jobs(deps: WorkerDeps) -> Jobs[Any]:
+    settings = deps.settings
+    return Jobs(
+        queue=deps.queue,
+        run=lambda row: run_session(deps, row),
+        per_worker=settings.worker_sessions,
+        per_partition=settings.tenant_sessions,
+        poll_s=SESSION_POLL_S,
+    )

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from pydantic import ConfigDict, JsonValue
+from pydantic import JsonValue
 
 from tools.errors import InputError
 from tools.kb.entries import (
@@ -34,8 +34,6 @@ from tools.scenario.spec import Record
 
 
 class _Body(Record):
-    model_config = ConfigDict(defer_build=True)
-
     def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -145,8 +143,6 @@ def case_record(
 
 
 class _Measured(Record):
-    model_config = ConfigDict(defer_build=True)
-
     measured: JsonTable
 
 

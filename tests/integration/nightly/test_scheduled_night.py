@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 import service.nightly.review as one_workload
+from graph.context import Context
 from service.db.engine import Database
 from service.db.lifecycle import request_cancel
 from service.db.schedules import (
@@ -23,16 +25,18 @@ from service.db.schedules import (
 )
 from service.db.sessions import SessionFilter, get_session, list_sessions, lock_session
 from service.nightly.config import Policy, parse
-from service.nightly.dispatch import NightQueue, run_now, tick
+from service.nightly.dispatch import NightQueue, night_queue, run_now, tick
 from service.nightly.fleet import fleet_of
-from service.nightly.run_night import PATIENCE_S, NightShop, QueuedReoptimizer, run_dispatch
+from service.nightly.run_night import PATIENCE_S, QueuedReoptimizer, run_scheduled_night
 from service.settings import Settings
 from service.traces import Uploads
-from service.worker.jobs import Lease, Queue
+from service.worker.jobs import Lease, run_dispatch, session_queue
+from service.worker.run_session import WorkerDeps
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import opened, settings_for, wait_for, working
 from tests.integration.service.fleet import Fleet
 from tests.unit.service.nightly.builders import add_night, add_nights, scenario, workload
+from tools.kb import open_seed
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -43,7 +47,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 
 @contextmanager
 def office(settings: Settings) -> Iterator[tuple[Database, NightQueue]]:
-    with opened(settings) as desk, closing(NightQueue(desk.database)) as queue:
+    with opened(settings) as desk, closing(night_queue(desk.database)) as queue:
         yield desk.database, queue
 
 
@@ -135,13 +139,24 @@ class Stop:
         return self.looks < 0
 
 
-def shop(
-    settings: Settings, database: Database, queue: NightQueue, stop: Callable[[], bool] | None = None
-) -> NightShop:
+def dispatch(
+    settings: Settings, queue: NightQueue, run_id: str, number: int, stop: Callable[[], bool] | None = None
+) -> None:
+    """What a worker does with one dispatch of a night."""
+    database = queue.database
     lease = Lease(database, settings.lease_s)
     lease.renew()
-    sessions = Queue(database)
-    return NightShop(settings, database, queue, sessions, Uploads(settings), lease, stop or Stop(10**6))
+    deps = WorkerDeps(
+        settings=settings,
+        database=database,
+        queue=session_queue(database),
+        context=Context(open_seed()),
+        checkpointer=InMemorySaver(),
+        uploads=Uploads(settings),
+        lease=lease,
+        must_stop=stop or Stop(10**6),
+    )
+    run_dispatch(queue, lease.worker, lambda row: run_scheduled_night(deps, row), run_id, number)
 
 
 def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
@@ -152,11 +167,11 @@ def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
         add_night(tmp_path / name, 20, 2.5, data="d2")
     with office(settings) as (database, queue):
         run = ask(database, queue, spec(tmp_path, "one", "two", reoptimize=False))
-        run_dispatch(shop(settings, database, queue, Stop(0)), run.id, 1)
+        dispatch(settings, queue, run.id, 1, Stop(0))
         handed_back = look(database, run.id)
         assert (handed_back.state, handed_back.dispatch_no, handed_back.report) == ("queued", 2, None)
         (tmp_path / "one").rename(tmp_path / "gone")  # what is done is not looked at again
-        run_dispatch(shop(settings, database, queue), run.id, 2)
+        dispatch(settings, queue, run.id, 2)
         row = look(database, run.id)
     assert row.report is not None
     assert [(one.name, one.is_alarm) for one in row.report.workloads] == [
@@ -176,7 +191,7 @@ def test_a_night_that_another_worker_took_over_is_left_to_it(tmp_path: Path) -> 
                 assert claim_run(conn, run.id, "other", 1)
             return True
 
-        run_dispatch(shop(settings, database, queue, take_over), run.id, 1)
+        dispatch(settings, queue, run.id, 1, take_over)
         row = look(database, run.id)
     assert (row.state, row.dispatch_no, row.worker) == ("running", 1, "other")
 
@@ -201,7 +216,7 @@ def test_a_death_between_recording_and_telling_loses_no_alarm(
     add_nights(tmp_path / "job", range(20), data="d1")
     with office(settings) as (database, queue):
         run = ask(database, queue, spec(tmp_path, reoptimize=False))
-        run_dispatch(shop(settings, database, queue), run.id, 1)
+        dispatch(settings, queue, run.id, 1)
         add_night(tmp_path / "job", 20, 2.5, data="d2")
         with database.begin() as conn:
             run = run_now(conn, queue, "", "nightly")
@@ -212,8 +227,8 @@ def test_a_death_between_recording_and_telling_loses_no_alarm(
         with monkeypatch.context() as patch:
             patch.setattr(one_workload, "_store", die)
             with pytest.raises(SystemExit):
-                run_dispatch(shop(settings, database, queue), run.id, 1)
-        run_dispatch(shop(settings, database, queue), run.id, 1)
+                dispatch(settings, queue, run.id, 1)
+        dispatch(settings, queue, run.id, 1)
         row = look(database, run.id)
     assert (row.state, row.outcome, row.claims) == ("completed", "regression", 2)
 
@@ -224,8 +239,8 @@ def test_who_was_told_before_a_death_is_not_told_again(tmp_path: Path) -> None:
     with Hook() as hook, office(settings) as (database, queue):
         given = spec(tmp_path, reoptimize=False, recipients={"webhooks": [hook.url]})
         run = ask(database, queue, given)
-        run_dispatch(shop(settings, database, queue), run.id, 1)
-        run_dispatch(shop(settings, database, queue), run.id, 1)  # a workflow that is repeated finds it ended
+        dispatch(settings, queue, run.id, 1)
+        dispatch(settings, queue, run.id, 1)  # a workflow that is repeated finds it ended
     assert len(hook.got) == 1
 
 
@@ -236,7 +251,7 @@ def test_a_schedule_that_is_removed_while_it_runs_ends_quietly(tmp_path: Path) -
         run = ask(database, queue, spec(tmp_path, reoptimize=False))
         with database.begin() as conn:
             delete_schedule(conn, "", "nightly")
-        run_dispatch(shop(settings, database, queue), run.id, 1)
+        dispatch(settings, queue, run.id, 1)
 
 
 def test_the_clock_of_a_worker_books_and_runs_what_was_missed(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from service.db.engine import Database, open_database
 from service.db.lifecycle import WorkerRow, list_living
 from service.db.models import BUSY, EventRow, SessionRow
 from service.db.sessions import NewSession, create_session, events_after, get_session, list_sessions
+from service.nightly.run_night import night_jobs
 from service.settings import Settings
-from service.worker.jobs import Queue, prepare
+from service.worker.jobs import JobQueue, prepare, session_queue
 from service.worker.worker import Worker
 from tests.unit.graph.cases import small
 from tools.kb import open_seed
@@ -37,7 +38,7 @@ class Desk:
     """What an API process has: the database and the queue."""
 
     database: Database
-    queue: Queue
+    queue: JobQueue[SessionRow]
 
     def submit(self, tenant: str = "", **fields: Any) -> str:  # noqa: ANN401 - of NewSession
         with self.database.begin() as conn:
@@ -90,7 +91,7 @@ def wait_for(look: Callable[[], T | None], longest_s: float = LONGEST_WAIT_S) ->
 def opened(settings: Settings) -> Iterator[Desk]:
     database = open_database(settings.database)
     prepare(settings, database)
-    queue = Queue(database)
+    queue = session_queue(database)
     yield Desk(database, queue)
     queue.close()
     database.close()
@@ -98,7 +99,7 @@ def opened(settings: Settings) -> Iterator[Desk]:
 
 @contextmanager
 def working(settings: Settings, context: Context | None = None) -> Iterator[Worker]:
-    worker = Worker(settings, context or Context(open_seed()))
+    worker = Worker(settings, context or Context(open_seed()), kinds=[night_jobs])
     worker.start()
     try:
         yield worker

@@ -128,7 +128,7 @@ def search_without_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             time.sleep(0.02)
 
     monkeypatch.setattr("graph.tools.propose", propose)
-    monkeypatch.setattr("service.worker.run_session.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("service.worker.run_session.CHECK_EVERY_S", 0.05)
     return runs
 
 

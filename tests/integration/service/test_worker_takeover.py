@@ -12,7 +12,7 @@ from service.db.lifecycle import claim, heartbeat, set_state
 from service.db.sessions import NewSession, create_session
 from service.settings import Settings
 from service.worker.cleanup import thread_of
-from service.worker.jobs import reconcile, take_over, workflow_id
+from service.worker.jobs import SESSIONS, reconcile, take_over
 from service.worker.worker import Worker
 from tests.integration.service.at_work import (
     TINY,
@@ -30,7 +30,7 @@ def pretend(desk: Desk, id: str, status: str, worker: str | None = None) -> None
     with desk.database.begin() as conn:
         conn.execute(
             sa.text(f"UPDATE {table} SET status = :status, executor_id = :worker WHERE workflow_uuid = :id"),
-            {"status": status, "worker": worker, "id": workflow_id(id, 1)},
+            {"status": status, "worker": worker, "id": SESSIONS.workflow_id(id, 1)},
         )
 
 
@@ -41,19 +41,19 @@ def test_only_sessions_of_dead_workers_are_put_back(desk: Desk) -> None:
     pretend(desk, held, "PENDING", "living")
     with desk.database.begin() as conn:
         heartbeat(conn, "living", "host", 1)
-    assert take_over(desk.database, desk.queue, lease_s=60) == [workflow_id(lost, 1)]
-    assert take_over(desk.database, desk.queue, lease_s=60) == []
-    assert desk.queue.running() == {workflow_id(held, 1): "living"}
-    assert desk.queue.unfinished([workflow_id(queued, 1)]) == {workflow_id(queued, 1)}
+    assert take_over(desk.queue, lease_s=60) == [SESSIONS.workflow_id(lost, 1)]
+    assert take_over(desk.queue, lease_s=60) == []
+    assert desk.queue.running() == {SESSIONS.workflow_id(held, 1): "living"}
+    assert desk.queue.unfinished([SESSIONS.workflow_id(queued, 1)]) == {SESSIONS.workflow_id(queued, 1)}
 
 
 def test_a_session_without_a_workflow_is_queued_again_and_runs(settings: Settings, desk: Desk) -> None:
     with desk.database.begin() as conn:
         id = create_session(conn, NewSession(request=TINY))[0].id
     there = desk.submit()
-    assert reconcile(desk.database, desk.queue, quiet_s=60) == []
-    assert reconcile(desk.database, desk.queue, quiet_s=-60) == [id]
-    assert reconcile(desk.database, desk.queue, quiet_s=-60) == []
+    assert reconcile(desk.queue, quiet_s=60) == []
+    assert reconcile(desk.queue, quiet_s=-60) == [id]
+    assert reconcile(desk.queue, quiet_s=-60) == []
     with working(settings):
         rows = [desk.wait(id), desk.wait(there)]
     assert [(row.state, row.dispatch_no) for row in rows] == [("completed", 2), ("completed", 1)]
@@ -66,16 +66,15 @@ def test_a_session_whose_workflow_ended_without_it_is_queued_again(desk: Desk) -
         pretend(desk, one, "SUCCESS")
     with desk.database.begin() as conn:
         set_state(conn, ended, "completed")
-    assert reconcile(desk.database, desk.queue, quiet_s=-60) == [id]
+    assert reconcile(desk.queue, quiet_s=-60) == [id]
     assert desk.row(id).dispatch_no == 2
-    assert desk.queue.unfinished([workflow_id(id, 2)]) == {workflow_id(id, 2)}
+    assert desk.queue.unfinished([SESSIONS.workflow_id(id, 2)]) == {SESSIONS.workflow_id(id, 2)}
 
 
 def test_what_the_queue_keeps_of_a_session_can_be_forgotten(desk: Desk) -> None:
     id = desk.submit()
-    desk.queue.check()
-    desk.queue.forget([workflow_id(id, 1)])
-    assert desk.queue.unfinished([workflow_id(id, 1)]) == set()
+    desk.queue.forget([(id, 1)])
+    assert desk.queue.unfinished([SESSIONS.workflow_id(id, 1)]) == set()
 
 
 def test_a_submission_that_is_rolled_back_is_not_queued(desk: Desk) -> None:
@@ -83,7 +82,7 @@ def test_a_submission_that_is_rolled_back_is_not_queued(desk: Desk) -> None:
         row, _ = create_session(conn, NewSession(request=TINY))
         desk.queue.enqueue(conn, row)
         transaction.rollback()
-    assert desk.queue.unfinished([workflow_id(row.id, 1)]) == set()
+    assert desk.queue.unfinished([SESSIONS.workflow_id(row.id, 1)]) == set()
 
 
 class TakesOver:

@@ -6,7 +6,7 @@ from service.db.lifecycle import decide
 from service.db.sessions import delete_session, list_cleanups, lock_session
 from service.settings import Settings
 from service.worker.cleanup import erase_deleted, thread_of
-from service.worker.jobs import workflow_id
+from service.worker.jobs import SESSIONS
 from tests.integration.service.at_work import Desk, assert_whole, working
 from tools.kb import open_seed
 
@@ -64,4 +64,6 @@ def test_nothing_stays_of_a_session_that_was_deleted(settings: Settings, desk: D
         assert erase_deleted(desk.database, desk.queue, saver) == []
     assert checkpoints(settings, id) == 0
     assert checkpoints(settings, other) == 1
-    assert desk.queue.known([workflow_id(id, 1), workflow_id(other, 1)]) == {workflow_id(other, 1)}
+    assert desk.queue.known([SESSIONS.workflow_id(id, 1), SESSIONS.workflow_id(other, 1)]) == {
+        SESSIONS.workflow_id(other, 1)
+    }

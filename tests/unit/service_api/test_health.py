@@ -10,7 +10,7 @@ from service.api.app import create_app, make_app_state
 from service.api.state import BURST_S, MOST_CALLERS, Metrics, RateLimit
 from service.db.engine import open_database
 from service.settings import Settings
-from service.worker.jobs import Queue
+from service.worker.jobs import session_queue
 from tests.unit.service_api.served import BASE, LOOPBACK, Serve, Served
 
 
@@ -23,7 +23,7 @@ def test_health_needs_no_key(served: Served) -> None:
 def test_a_database_without_its_tables_is_not_ready(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     with closing(open_database(settings.database)) as database:
-        app = create_app(make_app_state(settings, database, Queue(database)))
+        app = create_app(make_app_state(settings, database, session_queue(database)))
         answer = TestClient(app, BASE, client=LOOPBACK).get("/readyz")
     assert answer.status_code == 503
     wrong = {name for name, check in answer.json()["checks"].items() if not check["ok"]}

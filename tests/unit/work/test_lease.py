@@ -45,7 +45,7 @@ def test_a_lease_that_is_not_renewed_runs_out(database: Database) -> None:
 
 def test_a_renewal_that_fails_extends_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(database, lease_s=60)
-    monkeypatch.setattr("service.worker.jobs.beat", lambda *_: 1 / 0)
+    monkeypatch.setattr("service.worker.jobs.heartbeat", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         lease.renew()
     assert not lease.is_held()

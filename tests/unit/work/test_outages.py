@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.db import engine as outages
-from service.db.engine import Database, insist, is_outage, open_database
+from service.db.engine import Database, is_outage, open_database, retry_transaction
 
 
 @pytest.fixture
@@ -38,20 +38,20 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_work_is_done_again_until_the_database_answers(database: Database) -> None:
     work = Flaky(3, psycopg.OperationalError("server closed the connection"))
-    assert insist(database, work) == "done"
+    assert retry_transaction(database, work) == "done"
     assert work.calls == 4
 
 
 def test_a_mistake_is_raised_at_once(database: Database) -> None:
     work = Flaky(1, ValueError("mistake"))
     with pytest.raises(ValueError, match="mistake"):
-        insist(database, work)
+        retry_transaction(database, work)
     assert work.calls == 1
 
 
 def test_whoever_gives_up_gets_the_outage(database: Database) -> None:
     with pytest.raises(sqlite3.OperationalError):
-        insist(database, Flaky(9, sqlite3.OperationalError("locked")), gives_up=lambda: True)
+        retry_transaction(database, Flaky(9, sqlite3.OperationalError("locked")), gives_up=lambda: True)
 
 
 def test_a_wrong_statement_is_no_outage() -> None:

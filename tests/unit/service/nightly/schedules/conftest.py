@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from service.db.engine import Database, open_database
-from service.nightly.dispatch import NightQueue
+from service.nightly.dispatch import NightQueue, night_queue
 from service.settings import Settings
 from service.worker.jobs import prepare
 
@@ -60,5 +60,5 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 @pytest.fixture
 def queue(database: Database) -> Iterator[NightQueue]:
-    with closing(NightQueue(database)) as opened:
+    with closing(night_queue(database)) as opened:
         yield opened

@@ -24,7 +24,8 @@ from service.db.schedules import (
     set_run,
 )
 from service.errors import ConflictError, FencedError, NotFoundError
-from service.nightly.dispatch import NightQueue, run_now, tick, workflow_id
+from service.nightly.dispatch import NIGHTS, NightQueue, delete_old_runs, run_now, tick
+from service.worker.jobs import reconcile
 from tests.unit.service.nightly.schedules.builders import body, job, utc
 
 NIGHT = utc(2026, 11, 16, 5, 30)
@@ -64,7 +65,7 @@ def test_a_clock_that_is_set_back_books_nothing_again(database: Database, queue:
 def test_what_is_booked_is_queued_under_the_runs_own_name(database: Database, queue: NightQueue) -> None:
     make(database)
     (run,) = tick(database, queue, NIGHT + 1)
-    assert list(queue._list(workflow_ids=[workflow_id(run.id, 1)])) == [workflow_id(run.id, 1)]
+    assert queue.unfinished([NIGHTS.workflow_id(run.id, 1)]) == {NIGHTS.workflow_id(run.id, 1)}
     assert (run.state, run.trigger, run.planned_at) == ("queued", "cron", NIGHT)
 
 
@@ -143,8 +144,8 @@ def test_a_lost_workflow_is_queued_again_once(database: Database, queue: NightQu
     make(database)
     (run,) = tick(database, queue, NIGHT + 1)
     queue.forget([(run.id, 1)])
-    assert queue.reconcile(quiet_s=-60) == [run.id]
-    assert queue.reconcile(quiet_s=-60) == []  # its new workflow is there
+    assert reconcile(queue, quiet_s=-60) == [run.id]
+    assert reconcile(queue, quiet_s=-60) == []  # its new workflow is there
     with database.read() as conn:
         assert get_run(conn, "", run.id).dispatch_no == 2
     with database.begin() as conn:
@@ -223,6 +224,6 @@ def test_old_runs_are_forgotten_and_those_under_way_are_not(database: Database, 
         assert claimed is not None
         set_run(conn, claimed, state="completed")
     tick(database, queue, NIGHT + DAY_S + 1)
-    queue.forget_old(-1000 * DAY_S)  # whatever today is, both were planned long before
+    delete_old_runs(queue, -1000 * DAY_S)  # whatever today is, both were planned long before
     assert [run.planned_at for run in runs(database, schedule)] == [NIGHT + DAY_S]
     assert tick(database, queue, NIGHT + DAY_S + 2) == []
