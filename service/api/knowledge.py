@@ -11,6 +11,7 @@ from service.errors import NotFoundError
 from service.schemas import Public
 from tools import kb
 from tools.errors import InputError
+from tools.kb.base import MAX_HITS
 
 Kind = Literal["playbook", "case"]
 Status = Literal["confirmed", "hypothesis", "refuted"]
@@ -36,18 +37,18 @@ class EntryPage(BaseModel):
 class HitPublic(Public):
     entry: EntryPublic
     score: float = Field(description="comparable within one search only")
-    matched: list[str] = Field(description="lexical, vector, facets: which ways found it")
+    matched: list[str] = Field(description="lexical, vector, facets: which methods found it")
     warning: bool = Field(description="a measurement spoke against it")
 
 
 class HitList(BaseModel):
     items: list[HitPublic]
-    methods: list[str] = Field(description="the ways in which was searched")
-    limitation: str | None = Field(description="why a search does not go by meaning, where it does not")
+    methods: list[str] = Field(description="the methods that were used")
+    limitation: str | None = Field(description="why a search does not use vectors, if it does not")
 
 
 class CaseCreate(BaseModel):
-    """A case to remember; its fields are those of the shipped cases."""
+    """A case to store; its fields are those of the shipped cases."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -89,7 +90,7 @@ class MarkCreate(BaseModel):
 
     status: Status
     reason: str = Field(min_length=1, max_length=4000)
-    measured: dict[str, Any] | None = Field(None, description="takes the place of what the case said")
+    measured: dict[str, Any] | None = Field(None, description="replaces what the case stated")
 
 
 def public_entry(entry: kb.Entry) -> EntryPublic:
@@ -110,14 +111,12 @@ def public_hit(hit: kb.Hit) -> HitPublic:
     )
 
 
-MOST_HITS = 100
-
 router = APIRouter(prefix="/v1/knowledge", tags=["knowledge"], route_class=StrictRoute)
 
 EntryId = Annotated[str, Path(max_length=100)]
 EntryCursor = Annotated[str | None, Query(max_length=120, description="`next_cursor` of the page before")]
 Query_ = Annotated[str, Query(alias="q", max_length=4000, description="a description of the situation")]
-Hits = Annotated[int, Query(ge=1, le=MOST_HITS)]
+Hits = Annotated[int, Query(ge=1, le=MAX_HITS)]
 Facet = Annotated[str | None, Query(max_length=100, description="weighs, and never excludes")]
 Devices = Annotated[int | None, Query(ge=1, le=1_000_000, description="the size of the job")]
 
@@ -134,9 +133,11 @@ def list_entries(
     """What comes with ASAP first, then cases by age."""
     entries = app.knowledge.get().entries(kind, status, caller.knowledge_tenant)
     start = _after(cursor, [entry.id for entry in entries])
-    shown = entries[start : start + limit]
+    items = entries[start : start + limit]
     more = start + limit < len(entries)
-    return EntryPage(items=[public_entry(one) for one in shown], next_cursor=shown[-1].id if more else None)
+    return EntryPage(
+        items=[public_entry(entry) for entry in items], next_cursor=items[-1].id if more else None
+    )
 
 
 @router.get("/search", summary="Find what answers a situation")
@@ -153,8 +154,8 @@ def search(
     vendor: Facet = None,
     num_devices: Devices = None,
 ) -> HitList:
-    """By words, by meaning where an embedder is there, and by facets; refuted entries are warnings."""
-    given: dict[str, str | int | None] = {
+    """By words, by meaning if there is an embedder, and by facets; refuted entries are warnings."""
+    stated: dict[str, str | int | None] = {
         "device": device,
         "architecture": architecture,
         "bottleneck": bottleneck,
@@ -163,7 +164,7 @@ def search(
         "vendor": vendor,
         "num_devices": num_devices,
     }
-    facets = {name: value for name, value in given.items() if value is not None}
+    facets = {name: value for name, value in stated.items() if value is not None}
     base = app.knowledge.get()
     hits = base.search(q, facets, caller.knowledge_tenant, limit)
     return HitList(
@@ -179,28 +180,28 @@ def get_entry(id: EntryId, app: AppDep, caller: Reader) -> EntryPublic:
         raise NotFoundError("entry", id) from None
 
 
-@router.post("", status_code=201, summary="Remember a case")
-def add_case(given: CaseCreate, app: AppDep, caller: Submitter) -> EntryPublic:
-    """Adding it again changes nothing; another case under its id is refused."""
-    entry = app.knowledge.get().add(given.body(), by=caller.name[:200], tenant=caller.knowledge_tenant)
+@router.post("", status_code=201, summary="Store a case")
+def add_case(case: CaseCreate, app: AppDep, caller: Submitter) -> EntryPublic:
+    """Idempotent; another case under the same id is refused."""
+    entry = app.knowledge.get().add(case.body(), by=caller.name[:200], tenant=caller.knowledge_tenant)
     return public_entry(entry)
 
 
 @router.post("/{id}/mark", summary="Confirm or refute a case")
-def mark_case(id: EntryId, given: MarkCreate, app: AppDep, caller: Approver) -> EntryPublic:
+def mark_case(id: EntryId, mark: MarkCreate, app: AppDep, caller: Approver) -> EntryPublic:
     """Nothing is deleted: the mark joins the case's history, and counts for this tenant alone."""
     get_entry(id, app, caller)
     entry = app.knowledge.get().mark(
         id,
-        given.status,
+        mark.status,
         by=caller.name[:200],
-        reason=given.reason,
+        reason=mark.reason,
         tenant=caller.knowledge_tenant,
-        measured=given.measured,
+        measured=mark.measured,
     )
-    said = given.model_dump(exclude_none=True)
+    details = mark.model_dump(exclude_none=True)
     with app.database.begin() as conn:
-        record(conn, caller.tenant, caller.name, "case.mark", id, get_request_id(), **said)
+        record(conn, caller.tenant, caller.name, "case.mark", id, get_request_id(), **details)
     return public_entry(entry)
 
 

@@ -14,7 +14,7 @@ from tools.hardware import Device, describe, device_names, get_device
 from tools.hardware.device import FIGURES, FLOPS_PER_TFLOPS, in_file_units, peak_key
 
 LIST_NOTE = """
-Peaks are dense, in TFLOP/s; 16-bit is bf16, or fp16 where there is no bf16.
+Peaks are dense, in TFLOP/s; 16-bit is bf16, or fp16 without bf16.
 Links are per device and one direction: fast inside the domain (2D, 3D: a
 torus), net beyond it. 'asap hardware show NAME' gives the sources."""
 _ABSENT = "-"
@@ -23,7 +23,7 @@ _LIST_COLUMNS = ("memory\nGiB", "memory\nGB/s", "\n16-bit", "\nfp8", "\nfp4", "f
 
 
 def list_table(devices: Sequence[Device]) -> Table:
-    """One row a device."""
+    """One row per device."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("\ndevice", no_wrap=True)
     for column in _LIST_COLUMNS:
@@ -97,10 +97,10 @@ def _figures(device: Device) -> Iterator[tuple[str, float, str]]:
 
 
 HELP = """\
-List the accelerators that ASAP knows, or show one with the source of every figure.
+List the accelerators in the catalogue, or show one with the source of every figure.
 
-The name is what `cluster.device` of a scenario says. A figure that differs in your cluster is replaced in
-`cluster.overrides`, under the name that 'show' prints.
+The name is used as `cluster.device` in a scenario. To replace a figure that differs in your cluster, put it
+under `cluster.overrides` by the name that 'show' prints.
 
 Examples:
   asap hardware list
@@ -111,13 +111,13 @@ Examples:
 def add_arguments(parser: ArgumentParser) -> None:
     """The two actions and their options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    add_action(actions, "list", "one line for each device")
-    showing = add_action(actions, "show", "every figure of one device and its source")
-    showing.add_argument("name", metavar="NAME", help="a name or an alias, for instance h100-sxm-80gb")
+    add_action(actions, "list", "print one line per device")
+    showing = add_action(actions, "show", "print every figure of one device and its source")
+    showing.add_argument("name", metavar="NAME", help="a name or an alias, for example h100-sxm-80gb")
 
 
 def run(args: Namespace) -> int:
-    """Print the list, or the one device; a name that is not known is the only thing to go wrong."""
+    """Print the list, or one device."""
     if args.action == "show":
         _show(_get_named(args.name), as_json=args.json)
     else:

@@ -2,10 +2,11 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import JsonValue
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -14,7 +15,17 @@ from rich.text import Text
 from service.cli.io import read_object, safe_text, write_json_line
 from service.cli.parser import add_action
 from tools.errors import InputError
-from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, KINDS, STATUSES, Case, Entry, Hit, Playbook
+from tools.kb.entries import (
+    ARCHITECTURES,
+    BOTTLENECKS,
+    KINDS,
+    STATUSES,
+    Case,
+    Entry,
+    Hit,
+    JsonObject,
+    Playbook,
+)
 
 if TYPE_CHECKING:
     from tools.kb import KnowledgeBase
@@ -70,7 +81,7 @@ def print_entry(entry: Entry) -> None:
                     console.print(Padding(safe_text(text), _INDENT))
 
 
-def _lines(value: object) -> Iterator[str]:
+def _lines(value: JsonValue) -> Iterator[str]:
     if isinstance(value, list):
         for item in value:
             yield f"- {_item(item)}"
@@ -78,13 +89,13 @@ def _lines(value: object) -> Iterator[str]:
         yield _item(value)
 
 
-def _item(value: object) -> str:
-    if isinstance(value, Mapping):
+def _item(value: JsonValue) -> str:
+    if isinstance(value, dict):
         return _pairs(value)
     return value if isinstance(value, str) else str(value)
 
 
-def _pairs(value: Mapping[str, object]) -> str:
+def _pairs(value: JsonObject) -> str:
     if value.keys() == {"title", "where"}:
         return f"{value['title']}: {value['where']}"
     if "fact" in value:
@@ -250,7 +261,7 @@ def _print_entry(entry: Entry, *, as_json: bool) -> None:
     print_entry(entry)
 
 
-def _head(entry: Entry) -> dict[str, object]:
+def _head(entry: Entry) -> JsonObject:
     return {
         "id": entry.id,
         "kind": entry.kind,
@@ -260,7 +271,7 @@ def _head(entry: Entry) -> dict[str, object]:
     }
 
 
-def _hit(hit: Hit) -> dict[str, object]:
+def _hit(hit: Hit) -> JsonObject:
     return {
         **_head(hit.entry),
         "warning": hit.warning,

@@ -61,15 +61,17 @@ class EntryView:
         """Fields of the plan, before and after."""
         before, after = self.body.get("before") or {}, self.body.get("after") or {}
         names = dict.fromkeys((*before, *after))
-        shown = [(name, format_value(before.get(name)), format_value(after.get(name))) for name in names]
-        return [one for one in shown if one[1] != one[2]]
+        changes = [(name, format_value(before.get(name)), format_value(after.get(name))) for name in names]
+        return [change for change in changes if change[1] != change[2]]
 
     @property
     def figures(self) -> dict[str, list[tuple[str, str]]]:
         """What was predicted and what was measured, as they were written."""
-        found = {name: self.body.get(name) or {} for name in ("predicted", "measured")}
+        figures = {name: self.body.get(name) or {} for name in ("predicted", "measured")}
         return {
-            name: [_figure(key, value) for key, value in part.items()] for name, part in found.items() if part
+            name: [_figure(key, value) for key, value in part.items()]
+            for name, part in figures.items()
+            if part
         }
 
 
@@ -113,13 +115,13 @@ def show(
     chosen: dict[str, str | None] = {"q": q, "kind": kind, "status": status}
     following, limitation, wanted = None, None, (_kind(kind), _status(status))
     if q.strip():
-        found = knowledge.search(app, caller, q, HITS)
-        entries = [hit_view(hit) for hit in found.items]
-        entries = [one for one in entries if _fits(one, *wanted)]
-        limitation = found.limitation
+        hits = knowledge.search(app, caller, q, HITS)
+        entries = [hit_view(hit) for hit in hits.items]
+        entries = [view for view in entries if _fits(view, *wanted)]
+        limitation = hits.limitation
     else:
         listed = knowledge.list_entries(app, caller, *wanted, cursor, LINES)
-        entries, following = [EntryView(one) for one in listed.items], listed.next_cursor
+        entries, following = [EntryView(entry) for entry in listed.items], listed.next_cursor
     return page(
         request,
         "knowledge_list",
@@ -151,8 +153,8 @@ def mark(id: knowledge.EntryId, form: CheckedForm, app: AppDep, caller: Approver
     return RedirectResponse(f"/knowledge/{id}", 303)
 
 
-def _fits(one: EntryView, kind: Kind | None, status: Status | None) -> bool:
-    return kind in (None, one.entry.kind) and status in (None, one.entry.status)
+def _fits(view: EntryView, kind: Kind | None, status: Status | None) -> bool:
+    return kind in (None, view.entry.kind) and status in (None, view.entry.status)
 
 
 def _kind(given: str) -> Kind | None:

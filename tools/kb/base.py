@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.kb.conditions import applies
+from tools.kb.conditions import FactValues, applies
 from tools.kb.embed import Embedder
 from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Playbook, Status, read_facets
 from tools.kb.ledger import (
@@ -216,7 +216,7 @@ def _suggest(wanted: str, known: Mapping[str, Entry]) -> str:
     )
 
 
-def matching(facts: Mapping[str, object], playbooks: Iterable[Entry]) -> list[Entry]:
+def matching(facts: FactValues, playbooks: Iterable[Entry]) -> list[Entry]:
     """The playbooks whose conditions all hold, in order."""
     return [
         entry for entry in playbooks if isinstance(entry.body, Playbook) and applies(entry.body.when, facts)

@@ -46,6 +46,8 @@ _ORDER: Mapping[str, Callable[[float, float], bool]] = {
 OPERATORS = ("is", "one_of", *_ORDER)
 
 Scalar = bool | int | float | str
+FactValues = Mapping[str, object]
+"""What is known of a situation, by the name of the fact; a value of another kind meets no condition."""
 
 
 class Condition(Record):
@@ -66,7 +68,7 @@ class Condition(Record):
             raise ValueError(f"must have one of {', '.join(OPERATORS)} besides its fact, or a range")
         return self
 
-    def holds(self, facts: Mapping[str, object]) -> bool:
+    def holds(self, facts: FactValues) -> bool:
         """Whether this is true of the facts; an unknown fact makes it false."""
         fact = facts.get(self.fact)
         if fact is None:
@@ -108,7 +110,7 @@ def parse_conditions(rows: Iterable[object]) -> tuple[Condition, ...]:
     return tuple(Condition.model_validate(row) for row in rows)
 
 
-def applies(conditions: Iterable[Condition], facts: Mapping[str, object]) -> bool:
+def applies(conditions: Iterable[Condition], facts: FactValues) -> bool:
     """Whether all hold; no condition at all is advice that always applies."""
     return all(condition.holds(facts) for condition in conditions)
 

@@ -34,7 +34,7 @@ class Embedder(Protocol):
         """Differs between embedders whose vectors cannot be compared; holds no secret."""
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, in order; EmbeddingError when that fails."""
+        """One vector per text, in order; raises EmbeddingError."""
 
 
 def find_local_embedder() -> Embedder | None:
@@ -98,7 +98,7 @@ def _vectors(answer: dict[str, Any], count: int) -> Iterator[list[float]]:
     """The vectors in the order of the texts: the answer numbers them and need not keep the order."""
     data = sorted(answer["data"], key=lambda item: int(item["index"]))
     if [item["index"] for item in data] != list(range(count)):
-        raise ValueError("not one vector a text")
+        raise ValueError("not one vector per text")
     if len({len(item["embedding"]) for item in data}) > 1:
         raise ValueError("vectors of different lengths")
     for item in data:
@@ -109,7 +109,7 @@ def _vectors(answer: dict[str, Any], count: int) -> Iterator[list[float]]:
         yield [value / length for value in vector]
 
 
-MOST_TOKENS = 256
+MAX_TOKENS = 256
 _NUM_HEADS = 12
 _BATCH_MINILM = 16
 
@@ -124,7 +124,7 @@ class MiniLM:
     @property
     def identity(self) -> str:
         try:
-            return f"all-MiniLM-L6-v2 ({MINILM_PACKAGE} {version(MINILM_PACKAGE)}, {MOST_TOKENS} tokens)"
+            return f"all-MiniLM-L6-v2 ({MINILM_PACKAGE} {version(MINILM_PACKAGE)}, {MAX_TOKENS} tokens)"
         except PackageNotFoundError:
             raise EmbeddingError(_absent()) from None
 
@@ -139,8 +139,8 @@ class MiniLM:
             with self._model.blas.limit(limits=1, user_api="blas"):
                 for start in range(0, len(texts), _BATCH_MINILM):
                     batch = by_length[start : start + _BATCH_MINILM]
-                    found = self._model.embed([texts[position] for position in batch])
-                    for position, vector in zip(batch, found, strict=True):
+                    rows = self._model.embed([texts[position] for position in batch])
+                    for position, vector in zip(batch, rows, strict=True):
                         vectors[position] = vector.tolist()
         return vectors
 
@@ -183,7 +183,7 @@ def _read(model: Path) -> _Model:
         raise EmbeddingError(
             f"the model in {model} cannot be read: {error}; reinstall its package"
         ) from error
-    tokenizer.enable_truncation(MOST_TOKENS)
+    tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.enable_padding()  # to the longest of its batch; the file says a fixed length
     return _Model(tokenizer, Bert(weights, _NUM_HEADS), ThreadpoolController())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tools.kb import find_local_embedder
-from tools.kb.embed import MINILM_PACKAGE, MOST_TOKENS, Embedder, MiniLM
+from tools.kb.embed import MAX_TOKENS, MINILM_PACKAGE, Embedder, MiniLM
 
 QUICKSTART = ["The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium."]
 
@@ -42,7 +42,7 @@ def test_a_vector_does_not_depend_on_its_neighbours(minilm: Embedder) -> None:
 
 
 def test_what_is_too_long_is_cut(minilm: Embedder) -> None:
-    words = ["bubble"] * (MOST_TOKENS - 2)
+    words = ["bubble"] * (MAX_TOKENS - 2)
     assert np.allclose(
         minilm.embed([" ".join(words)]), minilm.embed([" ".join([*words, "expert", "memory"])]), atol=1e-6
     )
