@@ -190,6 +190,3 @@ def safe_text(value: object, style: str = "") -> "Text":
     from service.render.text import plain
 
     return Text(plain(value), style=style)
-
-
-said = safe_text  # until the other commands use the new name
