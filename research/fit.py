@@ -35,7 +35,7 @@ NUDGE = 1e-4
 
 
 @dataclass(frozen=True)
-class Lever:
+class FreeParameter:
     """One free number: the shift of a coefficient for one key of one level."""
 
     coefficient: str
@@ -46,9 +46,9 @@ class Lever:
 
 @dataclass(frozen=True)
 class Design:
-    """Which lever moves which coefficient of which row."""
+    """Which parameter moves which coefficient of which row."""
 
-    levers: tuple[Lever, ...]
+    parameters: tuple[FreeParameter, ...]
     base: dict[str, Array]
     columns: dict[str, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]
     bounds: dict[str, tuple[float, float]]
@@ -58,32 +58,32 @@ class Design:
         values = {}
         for name, base in self.base.items():
             log_value = base.copy()
-            rows, levers, _ = self.columns[name]
-            np.add.at(log_value, rows, shifts[levers])
+            rows, parameters, _ = self.columns[name]
+            np.add.at(log_value, rows, shifts[parameters])
             values[name] = np.clip(np.exp(log_value), *self.bounds[name])
         return Coefficients(**values)
 
     def as_shifts(self, values: Array) -> Shifts:
         table: dict[str, dict[str, dict[str, float]]] = {}
-        for lever, value in zip(self.levers, values, strict=True):
-            table.setdefault(lever.coefficient, {}).setdefault(lever.level, {})[lever.key] = round(
-                float(value), 5
+        for parameter, value in zip(self.parameters, values, strict=True):
+            table.setdefault(parameter.coefficient, {}).setdefault(parameter.level, {})[parameter.key] = (
+                round(float(value), 5)
             )
         return table
 
 
 def design(keys: RowKeys) -> Design:
     """Levers for every level and key that the rows have."""
-    levers: list[Lever] = []
+    parameters: list[FreeParameter] = []
     base, columns, bounds = {}, {}, {}
     for d in definitions():
-        base[d.name], columns[d.name] = _design_one(d, keys, levers)
+        base[d.name], columns[d.name] = _design_one(d, keys, parameters)
         bounds[d.name] = (d.low, d.high)
-    return Design(tuple(levers), base, columns, bounds, len(keys.generation))
+    return Design(tuple(parameters), base, columns, bounds, len(keys.generation))
 
 
 def _design_one(
-    d: Definition, keys: RowKeys, levers: list[Lever]
+    d: Definition, keys: RowKeys, parameters: list[FreeParameter]
 ) -> tuple[Array, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]]:
     count = len(keys.generation)
     base = np.full(count, np.log(d.prior))
@@ -92,12 +92,12 @@ def _design_one(
         seen: dict[str, int] = {}
         for row in range(count):
             key = keys.key(level, row)
-            base[row] += np.log(d.at.get(f"{level}:{key}", 1.0))
+            base[row] += np.log(d.prior_factors.get(f"{level}:{key}", 1.0))
             if level not in d.spread:
                 continue
             if key not in seen:
-                seen[key] = len(levers)
-                levers.append(Lever(d.name, level, key, d.spread[level]))
+                seen[key] = len(parameters)
+                parameters.append(FreeParameter(d.name, level, key, d.spread[level]))
             entries.append((row, seen[key], number))
     table = np.array(entries, dtype=np.int64).reshape(-1, 3)
     return base, (table[:, 0], table[:, 1], table[:, 2])
@@ -106,7 +106,7 @@ def _design_one(
 def fit(x: Inputs, keys: RowKeys, measured_s: Array, weights: Array) -> Shifts:
     """The shifts that explain the measurements best; `weights` scale each row's residual."""
     plan = design(keys)
-    spreads = np.array([lever.spread for lever in plan.levers])
+    spreads = np.array([parameter.spread for parameter in plan.parameters])
 
     def predict(shifts: Array) -> Array:
         return np.log(step_breakdown(x, plan.coefficients(shifts)).total)
@@ -132,14 +132,14 @@ def fit(x: Inputs, keys: RowKeys, measured_s: Array, weights: Array) -> Shifts:
 
 def _derivatives(plan: Design, predict: Callable[[Array], Array], shifts: Array, centre: Array) -> Array:
     """Levers of one coefficient and level touch disjoint rows, so one evaluation serves them all."""
-    table = np.zeros((plan.rows, len(plan.levers)))
-    for rows, levers, levels in plan.columns.values():
+    table = np.zeros((plan.rows, len(plan.parameters)))
+    for rows, parameters, levels in plan.columns.values():
         for level in np.unique(levels):
             chosen = levels == level
             nudged = shifts.copy()
-            nudged[np.unique(levers[chosen])] += NUDGE
+            nudged[np.unique(parameters[chosen])] += NUDGE
             change = (predict(nudged) - centre) / NUDGE
-            table[rows[chosen], levers[chosen]] = change[rows[chosen]]
+            table[rows[chosen], parameters[chosen]] = change[rows[chosen]]
     return table
 
 

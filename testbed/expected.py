@@ -109,11 +109,11 @@ def _bytes_for_seconds(x: Inputs, c: Coefficients) -> tuple[Inputs, Coefficients
     one, none = np.ones(()), np.zeros(())
     links = replace(
         x,
-        fast_bandwidth=one,
-        slow_bandwidth=one,
-        fast_latency=none,
-        slow_latency=none,
-        domain=x.devices,
+        scale_up_bandwidth=one,
+        scale_out_bandwidth=one,
+        scale_up_latency=none,
+        scale_out_latency=none,
+        scale_up_size=x.devices,
         torus_dimensions=none,
         scatter_passes=one,
         flat_rings=none,

@@ -2,26 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-STEP = {
-    "compute": "compute",
-    "memory_bound_ops": "memory-bound operations",
-    "tp_comm_exposed": "tensor-parallel communication",
-    "cp_comm_exposed": "context-parallel communication",
-    "ep_comm_exposed": "expert all-to-all",
-    "dp_comm_exposed": "data-parallel communication",
-    "pp_comm_exposed": "pipeline transfers",
-    "pipeline_bubble": "pipeline bubble",
-    "optimizer": "optimizer",
-    "host_and_other": "host and other",
-}
-MEMORY = {
-    "parameters": "parameters",
-    "gradients": "gradients",
-    "optimizer": "optimizer state",
-    "activations": "activations",
-    "buffers": "buffers",
-    "runtime": "runtime",
-}
+from tools.cost.terms import MEMORY_PARTS, STEP_TERMS
+
+STEP = {name: term.label for name, term in STEP_TERMS.items()}
+MEMORY = dict(MEMORY_PARTS)
 MEASURED = {
     "compute_us": "compute",
     "exposed_communication_us": "exposed communication",

@@ -24,7 +24,7 @@ class Group:
 
 def place(x: Inputs, size: Array, stride: Array, domain: Array | None = None) -> Group:
     """Where a group lies; `domain` replaces the devices that fast links join."""
-    inside = np.clip(np.floor((x.domain if domain is None else domain) / stride), 1.0, size)
+    inside = np.clip(np.floor((x.scale_up_size if domain is None else domain) / stride), 1.0, size)
     return Group(size, inside, size / inside, _torus_share(x, inside))
 
 
@@ -32,14 +32,16 @@ def slice_devices(x: Inputs) -> Array:
     """Devices that fast links join for data parallelism. On TPUs a hybrid-sharded job runs on several slices,
     one a replica (MaxText's ici/dcn parallelism), joined by the data-centre network."""
     hybrid = (x.torus_dimensions > 0) & (x.dp_shard > 1) & (x.dp_shard < x.dp * x.cp)
-    return np.where(hybrid, np.minimum(x.domain, x.tp * x.pp * x.dp_shard), x.domain)
+    return np.where(hybrid, np.minimum(x.scale_up_size, x.tp * x.pp * x.dp_shard), x.scale_up_size)
 
 
 def _torus_share(x: Inputs, inside: Array) -> Array:
     """Share of a chip's torus links that a group can use: a ring along one axis has only that axis."""
     if not np.any(x.torus_dimensions):
         return np.ones(())
-    side = np.maximum(np.minimum(x.domain, x.devices), 2.0) ** (1.0 / np.maximum(x.torus_dimensions, 1.0))
+    side = np.maximum(np.minimum(x.scale_up_size, x.devices), 2.0) ** (
+        1.0 / np.maximum(x.torus_dimensions, 1.0)
+    )
     axes = np.ceil(np.log(np.maximum(inside, 2.0)) / np.log(np.maximum(side, 2.0)) - 1e-9)
     return np.where(x.torus_dimensions > 0, np.minimum(axes / np.maximum(x.torus_dimensions, 1.0), 1.0), 1.0)
 
@@ -60,8 +62,8 @@ def gather_transfer_s(x: Inputs, c: Coefficients, group: Group, message_bytes: A
 
 def gather_latency_s(x: Inputs, c: Coefficients, group: Group) -> Array:
     """Start-up and per-hop latency of a gather; very wide flat rings pay for every rank."""
-    beyond = np.maximum(c.rank_latency_s, x.fast_latency)
-    hops = x.fast_latency * (group.inside - 1.0) + beyond * (group.size - group.inside)
+    beyond = np.maximum(c.rank_latency_s, x.scale_up_latency)
+    hops = x.scale_up_latency * (group.inside - 1.0) + beyond * (group.size - group.inside)
     return np.where(group.size > 1, hops, 0.0)
 
 
@@ -78,8 +80,8 @@ def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, co
     domains_hit = outside * (1.0 - (1.0 - 1.0 / np.maximum(outside, 1.0)) ** copies)
     sent_once = sent_bytes / np.maximum(copies, 1.0) * domains_hit
     crossing = np.where(x.flat_rings > 0, sent_bytes, sent_once) * (outside - 1.0) / outside
-    latency = x.fast_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(
-        outside > 1, x.slow_latency, 0.0
+    latency = x.scale_up_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(
+        outside > 1, x.scale_out_latency, 0.0
     )
     return np.where(group.size > 1, fast + crossing / _slow_rate(x, c) + latency, 0.0)
 
@@ -90,13 +92,13 @@ def neighbour_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) 
     # through a shared card the one member that sends out of its node has the others' share too
     card = np.where(x.flat_rings > 0, group.inside, 1.0)
     rate = np.where(crosses, card * _slow_rate(x, c), _fast_rate(x, c, group))
-    latency = np.where(crosses, x.slow_latency, x.fast_latency)
+    latency = np.where(crosses, x.scale_out_latency, x.scale_up_latency)
     return np.where(group.size > 1, message_bytes / rate + latency, 0.0)
 
 
 def _fast_rate(x: Inputs, c: Coefficients, group: Group) -> Array:
-    return x.fast_bandwidth * c.fast_link_efficiency * group.link_share
+    return x.scale_up_bandwidth * c.fast_link_efficiency * group.link_share
 
 
 def _slow_rate(x: Inputs, c: Coefficients) -> Array:
-    return x.slow_bandwidth * c.slow_link_efficiency
+    return x.scale_out_bandwidth * c.slow_link_efficiency

@@ -1,6 +1,6 @@
 """The constants that no datasheet gives: few, named, bounded, the same for every model.
 
-value = prior * factors in "at" * exp(sum of the shifts on every level of LEVELS), within bounds.
+value = prior * prior_factors * exp(sum of the shifts on every level of LEVELS), within bounds.
 `kb_seed/calibration/coefficients.toml` defines them, `fitted.json` beside it holds the shifts of `make
 fit`. An unknown framework or generation has no shift of its own.
 """
@@ -68,7 +68,7 @@ class Definition:
     spread: Mapping[str, float]
     meaning: str
     source: str
-    at: Mapping[str, float]  # priors that differ by "level:key"
+    prior_factors: Mapping[str, float]  # on the prior, by "level:key"
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ def definitions() -> tuple[Definition, ...]:
 
 
 def _definition(name: str, entry: Mapping[str, object]) -> Definition:
-    known = {"prior", "low", "high", "spread", "meaning", "source", "at"}
+    known = {"prior", "low", "high", "spread", "meaning", "source", "prior_factors"}
     if set(entry) - known:
         raise DataError(f"coefficients.toml: {name} has unknown keys {sorted(set(entry) - known)}")
-    found = Definition(name=name, **{"at": {}, **entry})  # type: ignore[arg-type]
+    found = Definition(name=name, **{"prior_factors": {}, **entry})  # type: ignore[arg-type]
     if not 0 < found.low <= found.prior <= found.high:  # zero has no logarithm to shift
         raise DataError(f"coefficients.toml: {name} needs 0 < low <= prior <= high")
     return found
@@ -131,5 +131,5 @@ def log_value(d: Definition, keys: RowKeys, row: int, shifts: LevelShifts) -> fl
     total = np.log(d.prior)
     for level in LEVELS:
         key = keys.key(level, row)
-        total += np.log(d.at.get(f"{level}:{key}", 1.0)) + shifts.get(level, {}).get(key, 0.0)
+        total += np.log(d.prior_factors.get(f"{level}:{key}", 1.0)) + shifts.get(level, {}).get(key, 0.0)
     return float(total)

@@ -69,7 +69,7 @@ def _plan_columns(p: PlanColumns) -> dict[str, Array]:
         "sequence_parallel": p.sequence_parallel,
         "recompute": p.recompute,
         "zero_bubble": p.schedule == SCHEDULES.index("zero_bubble"),
-        "keeps_all": p.schedule == SCHEDULES.index("gpipe"),
+        "is_gpipe": p.schedule == SCHEDULES.index("gpipe"),
     }
     return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
 
@@ -137,11 +137,12 @@ def cluster_facts(s: Scenario, device: Device) -> Facts:
         "compute_units": device.compute_units,
         "tile_m": device.tile_m,
         "tile_n": device.tile_n,
-        "fast_bandwidth": device.intra_node_bytes_per_s,
-        "fast_latency": device.intra_node_latency_s,
-        "slow_bandwidth": device.inter_node_bytes_per_s / (topology.oversubscription if topology else 1.0),
-        "slow_latency": device.inter_node_latency_s,
-        "domain": _domain(s.cluster, device),
+        "scale_up_bandwidth": device.intra_node_bytes_per_s,
+        "scale_up_latency": device.intra_node_latency_s,
+        "scale_out_bandwidth": device.inter_node_bytes_per_s
+        / (topology.oversubscription if topology else 1.0),
+        "scale_out_latency": device.inter_node_latency_s,
+        "scale_up_size": _scale_up_size(s.cluster, device),
         "torus_dimensions": _torus_dimensions(s.cluster, device),
         "scatter_passes": device.collectives.reduce_scatter_passes,
         "flat_rings": float(device.collectives.is_flat),
@@ -149,7 +150,7 @@ def cluster_facts(s: Scenario, device: Device) -> Facts:
     }
 
 
-def _domain(cluster: ClusterSpec, device: Device) -> float:
+def _scale_up_size(cluster: ClusterSpec, device: Device) -> float:
     """Devices that fast links join: the node, or a larger domain where the device has one."""
     if cluster.topology and cluster.topology.nvlink_domain_size:
         return cluster.topology.nvlink_domain_size

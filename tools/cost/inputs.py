@@ -68,11 +68,11 @@ class Inputs(Columns):
     compute_units: Array
     tile_m: Array
     tile_n: Array
-    fast_bandwidth: Array
-    fast_latency: Array
-    slow_bandwidth: Array
-    slow_latency: Array
-    domain: Array
+    scale_up_bandwidth: Array
+    scale_up_latency: Array
+    scale_out_bandwidth: Array
+    scale_out_latency: Array
+    scale_up_size: Array
     torus_dimensions: Array
     scatter_passes: Array
     flat_rings: Array
@@ -97,7 +97,7 @@ class Inputs(Columns):
     sequence_parallel: Array
     recompute: Array
     zero_bubble: Array
-    keeps_all: Array
+    is_gpipe: Array
 
     @property
     def tokens(self) -> Array:
@@ -109,7 +109,7 @@ class Inputs(Columns):
         return self.batch / (self.dp * self.micro_batch)
 
     @property
-    def norm_shards(self) -> Array:
+    def sequence_parallel_degree(self) -> Array:
         """Over how many ranks the work between the GEMMs is divided."""
         return np.where(self.sequence_parallel > 0, self.tp, 1.0)
 

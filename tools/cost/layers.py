@@ -49,8 +49,10 @@ def attention_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
             forward, backward = forward + np.where(n > 0, f, 0.0), backward + np.where(n > 0, b, 0.0)
     qkv = (x.heads * (x.qk_dim + x.v_dim) + x.kv_heads * (x.qk_dim + x.v_dim)) / x.tp
     # norm, residual and rotary embedding: read and write of the hidden state and of q, k
-    elements = m * (5.0 * h / x.norm_shards + 2.0 * qkv)
-    return _with_traffic(x, c, forward, backward, elements, m * (h / x.norm_shards + qkv)), core_f
+    elements = m * (5.0 * h / x.sequence_parallel_degree + 2.0 * qkv)
+    return _with_traffic(
+        x, c, forward, backward, elements, m * (h / x.sequence_parallel_degree + qkv)
+    ), core_f
 
 
 def projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
@@ -77,8 +79,10 @@ def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:
     m, local = x.tokens, width / x.tp
     up_f, up_b = linear_s(x, c, m, local * x.up_matrices, x.hidden)
     down_f, down_b = linear_s(x, c, m, x.hidden, local)
-    elements = m * (5.0 * x.hidden / x.norm_shards + (x.up_matrices + 1.0) * local)
-    return _with_traffic(x, c, up_f + down_f, up_b + down_b, elements, m * (x.hidden / x.norm_shards + local))
+    elements = m * (5.0 * x.hidden / x.sequence_parallel_degree + (x.up_matrices + 1.0) * local)
+    return _with_traffic(
+        x, c, up_f + down_f, up_b + down_b, elements, m * (x.hidden / x.sequence_parallel_degree + local)
+    )
 
 
 def expert_block(x: Inputs, c: Coefficients) -> Work:
@@ -89,7 +93,11 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     scale = held / grouped_ratio(x, c)
     forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
     permuted = rows * x.hidden * 4.0 * c.routing_traffic
-    elements = permuted + rows * (x.up_matrices + 1.0) * width + x.tokens * 5.0 * x.hidden / x.norm_shards
+    elements = (
+        permuted
+        + rows * (x.up_matrices + 1.0) * width
+        + x.tokens * 5.0 * x.hidden / x.sequence_parallel_degree
+    )
     work = _with_traffic(x, c, forward, backward, elements, rows * (x.hidden + width))
     if not np.any(x.shared_ffn):
         return work

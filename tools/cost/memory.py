@@ -109,7 +109,7 @@ def activity_bytes(x: Inputs, s: MemorySettings) -> Activity:
     kept = _kept_bytes(x, s, lay.moe_share) * s.fragmentation_ratio
     # Megatron-LM, get_pp_rank_microbatches: the last stage warms up (vpp - 1) * pp chunks and works on one
     warmed_up = np.minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
-    last_flight = np.where((x.keeps_all > 0) & (x.pp > 1), x.micro_batches, warmed_up)
+    last_flight = np.where((x.is_gpipe > 0) & (x.pp > 1), x.micro_batches, warmed_up)
     working = np.where(x.recompute >= 1, _layer_bytes(x, s, lay.moe_share), 0.0)
     logits = x.tokens * x.vocab / x.tp * s.logits_bytes
     exchanged = _communication_buffers(x, s)
@@ -158,7 +158,7 @@ def _state(x: Inputs, s: MemorySettings, dense: Array, expert: Array) -> tuple[A
 def _in_flight(x: Inputs) -> Array:
     """Micro-batches whose activations the first stage holds, as multiples of a whole stage."""
     depth = np.where(x.vpp > 1, x.pp * (1.0 + (x.pp - 1.0) / (x.pp * x.vpp)), x.pp)
-    held = np.where(x.keeps_all > 0, x.micro_batches, np.minimum(depth, x.micro_batches))
+    held = np.where(x.is_gpipe > 0, x.micro_batches, np.minimum(depth, x.micro_batches))
     return np.where(x.pp > 1, held, 1.0)
 
 
@@ -187,7 +187,7 @@ def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
 
 def _residual_shards(x: Inputs, s: MemorySettings) -> Array:
     """Over how many ranks the hidden state between the products is divided."""
-    return np.where(s.residual_split > 0, x.tp, x.norm_shards)
+    return np.where(s.residual_split > 0, x.tp, x.sequence_parallel_degree)
 
 
 def _score_bytes(x: Inputs) -> Array:

@@ -137,7 +137,7 @@ def _model_parallel(x: Inputs, c: Coefficients) -> Iterator[Message]:
     ring, block_bytes = place(x, x.cp, x.tp), ring_block_bytes(x)
     yield _message("cp", "send_recv", ring, block_bytes, neighbour_s(x, c, ring, block_bytes))
     pipeline = place(x, x.pp, x.tp * x.cp * x.dp)
-    stage_bytes = hidden_bytes / x.norm_shards
+    stage_bytes = hidden_bytes / x.sequence_parallel_degree
     yield _message("pp", "send_recv", pipeline, stage_bytes, neighbour_s(x, c, pipeline, stage_bytes))
     if x.is_moe:
         experts = place(x, x.ep, x.etp)

@@ -91,7 +91,9 @@ class ReferenceCase:
             shifts: Mapping[str, Mapping[str, float]] = calibration.shifts.get(d.name, {})
             value = d.prior
             for level, key in keys.items():
-                value *= d.at.get(f"{level}:{key}", 1.0) * math.exp(shifts.get(level, {}).get(key, 0.0))
+                value *= d.prior_factors.get(f"{level}:{key}", 1.0) * math.exp(
+                    shifts.get(level, {}).get(key, 0.0)
+                )
             values[d.name] = min(max(value, d.low), d.high)
         return values
 

@@ -22,8 +22,8 @@ from tools.cost.traffic import (
     context_s,
     data_s,
     expert_s,
+    intra_node_hop_share,
     pipeline_s,
-    quick_hops,
     ring_merge_s,
     tensor_pair_s,
 )
@@ -31,7 +31,7 @@ from tools.cost.traffic import (
 KERNELS_PER_LAYER = 60.0
 """Launches of one layer, forward and backward together, counted in eager profiles of Megatron and FSDP."""
 KERNELS_OF_HEAD = 10.0
-RELAUNCHED = 0.4
+FORWARD_LAUNCH_SHARE = 0.4
 """Share of a layer's launches that belong to its forward pass, which recomputation repeats."""
 
 
@@ -67,15 +67,15 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
         work = work + expert_block(x, c).scaled(moe_share)
         ep = moe_share * expert_s(x, c) * (1.0 + 0.5 * full) * c.ep_exposed
     again = _recomputed(x, c, work, core_forward)
-    pairs = (2.0 - moe_share) * (2.0 + full)
+    tp_allreduces_per_layer = (2.0 - moe_share) * (2.0 + full)
     attention_s = core_forward * (1.0 + BACKWARD_ATTENTION_FLOPS)
     experts_held = x.experts / x.ep
-    kernels = KERNELS_PER_LAYER * (1.0 + RELAUNCHED * again)
+    kernels = KERNELS_PER_LAYER * (1.0 + FORWARD_LAUNCH_SHARE * again)
     kernels = kernels + moe_share * (c.host_moe_kernels + c.host_expert_kernels * experts_held)
     return StageTime(
         compute=work.forward * (1.0 + again) + work.backward,
         elementwise=work.forward_elementwise * (1.0 + again) + work.backward_elementwise,
-        tp=np.where(x.tp > 1, tensor_pair_s(x, c) * pairs * c.tp_exposed, 0.0),
+        tp=np.where(x.tp > 1, tensor_pair_s(x, c) * tp_allreduces_per_layer * c.tp_exposed, 0.0),
         cp=not_hidden(context_s(x, c), attention_s, c.cp_exposed) + ring_merge_s(x),
         ep=ep,
         pp=np.zeros(()),
@@ -158,7 +158,7 @@ class Breakdown(Columns):
 
 
 @dataclass(frozen=True)
-class Core(Columns):
+class BeforeDataParallel(Columns):
     """What does not depend on how data parallelism is sharded."""
 
     stage: StageTime
@@ -172,22 +172,22 @@ def step_breakdown(x: Inputs, c: Coefficients) -> Breakdown:
     return with_data_parallelism(x, c, step_core(x, c))
 
 
-def step_core(x: Inputs, c: Coefficients) -> Core:
+def step_core(x: Inputs, c: Coefficients) -> BeforeDataParallel:
     """The slowest stage, the bubble, and the parameters that data parallelism will have to move."""
     lay = stages(x)
     slowest, mean_s = _slowest_stage(x, c, lay)
     dense, expert = layer_parameters(x, lay.moe_share)
     rest = np.where(x.zero_bubble > 0, ZERO_BUBBLE_REST, 1.0)
-    return Core(
+    return BeforeDataParallel(
         stage=slowest,
-        bubble=(x.pp - 1.0) * (mean_s - slowest.pp * quick_hops(x)) / x.vpp * rest,
+        bubble=(x.pp - 1.0) * (mean_s - slowest.pp * intra_node_hop_share(x)) / x.vpp * rest,
         dense=dense * lay.inner + vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied),
         expert=expert * lay.inner,
         layers=lay.inner,
     )
 
 
-def with_data_parallelism(x: Inputs, c: Coefficients, core: Core) -> Breakdown:
+def with_data_parallelism(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> Breakdown:
     """The step: `core` over all micro-batches, and what ZeRO's sharding adds."""
     stage, m = core.stage, x.micro_batches
     dp = _data_exposed_s(x, c, core)
@@ -221,7 +221,7 @@ def _slowest_stage(x: Inputs, c: Coefficients, lay: Stages) -> tuple[StageTime, 
     return slowest, (inner.total * (x.pp - 1.0) + last.total) / x.pp
 
 
-def _data_exposed_s(x: Inputs, c: Coefficients, core: Core) -> Array:
+def _data_exposed_s(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> Array:
     """ZeRO-2's and -3's traffic hides under each micro-batch, the step's end under what that leaves of the
     last one; latency under nothing. Time that the host adds hides traffic as well as compute does."""
     sent = data_s(x, c, core.dense, core.expert, core.layers)
@@ -232,6 +232,6 @@ def _data_exposed_s(x: Inputs, c: Coefficients, core: Core) -> Array:
     return once + x.micro_batches * each + sent.latency
 
 
-def _optimizer_s(x: Inputs, c: Coefficients, core: Core) -> Array:
+def _optimizer_s(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> Array:
     local = core.dense / dense_shards(x) + core.expert / expert_shards(x)
     return local * OPTIMIZER_BYTES * c.optimizer_traffic / x.memory_bandwidth

@@ -60,12 +60,12 @@ def expert_s(x: Inputs, c: Coefficients) -> Array:
 
 def pipeline_s(x: Inputs, c: Coefficients) -> Array:
     """Activations to the next stage and gradients back, for every model chunk of a stage."""
-    message_bytes = x.tokens * x.hidden * x.value_bytes / x.norm_shards
+    message_bytes = x.tokens * x.hidden * x.value_bytes / x.sequence_parallel_degree
     group = place(x, x.pp, x.tp * x.cp * x.dp)
     return 2.0 * x.vpp * neighbour_s(x, c, group, message_bytes)
 
 
-def quick_hops(x: Inputs) -> Array:
+def intra_node_hop_share(x: Inputs) -> Array:
     """Share of the hops from the first stage to the last that stay inside a node and take next to no time.
     Only for flat libraries, whose nodes have one slow card; elsewhere every hop counts as the slowest."""
     group = place(x, x.pp, x.tp * x.cp * x.dp)

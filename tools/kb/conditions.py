@@ -10,6 +10,7 @@ from typing import Annotated, Self, TypeGuard
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from tools.cost.terms import STEP_TERMS
 from tools.scenario.spec import FromList, Plan, Record
 
 PLAN_COUNTS = tuple(name for name, field in Plan.model_fields.items() if field.annotation is int)
@@ -22,16 +23,12 @@ FLAGS = frozenset({
     "tp_spans_nodes", "cp_spans_nodes", "ep_spans_nodes", "dp_shard_spans_nodes",
     "profiled", "profile.straggler",
 })  # fmt: skip
-STEP_PARTS = (
-    "compute", "memory_bound_ops", "tp_comm_exposed", "cp_comm_exposed", "ep_comm_exposed",
-    "dp_comm_exposed", "pp_comm_exposed", "pipeline_bubble", "optimizer", "host_and_other",
-)  # fmt: skip
 NUMBERS = frozenset({
     "parameters_b", "layers", "hidden_size", "kv_heads", "num_experts", "experts_per_token",
     "num_devices", "devices_per_node", "nodes", "oversubscription", "memory_gib",
     "seq_len", "global_batch_size", *PLAN_COUNTS,
     "micro_batches", "heads_per_tp", "tokens_per_micro_batch",
-    "mfu", "memory_fraction", "activation_fraction", *(f"share.{part}" for part in STEP_PARTS),
+    "mfu", "memory_fraction", "activation_fraction", *(f"share.{part}" for part in STEP_TERMS),
     "profile.exposed_communication_ratio", "profile.idle_ratio", "profile.memory_ratio",
     "profile.overlap_ratio",
 })  # fmt: skip

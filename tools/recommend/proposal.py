@@ -98,7 +98,7 @@ def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
 
 
 def _on_slow_links(workload: Workload, plan: Plan, prediction: Prediction) -> float:
-    slow = workload.costs(columns_of([plan]), slow_bandwidth=SLOW_LINK)
+    slow = workload.costs(columns_of([plan]), scale_out_bandwidth=SLOW_LINK)
     return float(slow.step_time_s[0]) / prediction.step_time_s
 
 

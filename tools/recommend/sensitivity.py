@@ -77,9 +77,9 @@ FRONT_POINTS = 20
 def sensitivity(workload: Workload, found: Found) -> list[Sensitivity]:
     """The best of the plans kept by the search and of its front, under other link speeds and memory."""
     factors_of = {
-        "half the bandwidth between nodes": {"slow_bandwidth": 0.5},
-        "twice the bandwidth between nodes": {"slow_bandwidth": 2.0},
-        "half the bandwidth inside the node": {"fast_bandwidth": 0.5},
+        "half the bandwidth between nodes": {"scale_out_bandwidth": 0.5},
+        "twice the bandwidth between nodes": {"scale_out_bandwidth": 2.0},
+        "half the bandwidth inside the node": {"scale_up_bandwidth": 0.5},
     }
     ranked = together([found.best, found.front])
     limit, plans = workload.limit_gib * GIB, to_columns(ranked.plans)

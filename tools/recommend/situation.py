@@ -27,7 +27,7 @@ def situation(
     return {
         **_workload(workload),
         "parameters_b": float(total_parameters(x)) / 1e9,
-        **_plan(workload, plan, float(x.domain)),
+        **_plan(workload, plan, float(x.scale_up_size)),
         **_prediction(workload, prediction),
         **(_profile(profile) if profile else {"profiled": False}),
     }

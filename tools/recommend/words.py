@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from tools.cost.predict import Prediction
+from tools.cost.terms import STEP_TERMS
 from tools.recommend.report import Change
 from tools.scenario import Plan
 
@@ -21,18 +22,7 @@ def span(start: float, end: float) -> str:
     return " to ".join(format_same_decimals(start, end))
 
 
-TERMS = {
-    "compute": "compute",
-    "memory_bound_ops": "memory-bound operations",
-    "tp_comm_exposed": "exposed tensor-parallel communication",
-    "cp_comm_exposed": "exposed context-parallel communication",
-    "ep_comm_exposed": "exposed expert all-to-all",
-    "dp_comm_exposed": "exposed data-parallel communication",
-    "pp_comm_exposed": "exposed pipeline transfers",
-    "pipeline_bubble": "the pipeline bubble",
-    "optimizer": "the optimizer step",
-    "host_and_other": "host and other overhead",
-}
+TERMS = {name: term.phrase for name, term in STEP_TERMS.items()}
 SHOWN_SHARE = 0.005
 
 
@@ -51,6 +41,10 @@ def short(plan: Plan) -> str:
     words.append(f"ZeRO {plan.zero_stage}" + (f" over {plan.dp_shard}" if plan.zero_stage else ""))
     words.append(f"micro-batch {plan.micro_batch_size}")
     words.append(f"recompute {plan.recompute}")
+    if plan.recompute_layers is not None:
+        words[-1] += f" of {plan.recompute_layers} layers per stage"
+    if plan.recompute_modules is not None:
+        words[-1] += f" of {' and '.join(plan.recompute_modules)}"
     return ", ".join(words)
 
 

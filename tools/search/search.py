@@ -20,7 +20,7 @@ from tools.cost.encode import encode_plans, scenario_device
 from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import Activity, activity_bytes, memory_bytes, memory_settings, with_state
 from tools.cost.sizes import vocabulary_parameters
-from tools.cost.step import Core, step_core, with_data_parallelism
+from tools.cost.step import BeforeDataParallel, step_core, with_data_parallelism
 from tools.scenario import RECOMPUTES, Plan, Scenario, columns_of
 from tools.scenario.columns import encode_value
 from tools.search.constraints import Constraints
@@ -108,7 +108,7 @@ class Evaluated:
     """Cores with one recomputation: what sharding does not change, and bounds of what it could reach."""
 
     code: int
-    core: Core
+    core: BeforeDataParallel
     activity: Activity
     least_s: Array
     least_bytes: Array

@@ -168,11 +168,11 @@ def _attention_rate(fit: ModelFit, points: list[RoofPoint]) -> float | None:
 
 def _take_links(fit: ModelFit, profiles: list[RankProfile], scenario: Scenario) -> None:
     device = scenario_device(scenario.cluster)
-    measured = measure_cluster(profiles, device, int(fit.x.domain))
+    measured = measure_cluster(profiles, device, int(fit.x.scale_up_size))
     source = f"{measured.num_collectives} large collectives, waiting left out"
     for name, reached, link in (
-        ("fast_link_efficiency", measured.intra_node_bytes_per_s, fit.x.fast_bandwidth),
-        ("slow_link_efficiency", measured.inter_node_bytes_per_s, fit.x.slow_bandwidth),
+        ("fast_link_efficiency", measured.intra_node_bytes_per_s, fit.x.scale_up_bandwidth),
+        ("slow_link_efficiency", measured.inter_node_bytes_per_s, fit.x.scale_out_bandwidth),
     ):
         fit.take(name, None if reached is None else reached / float(link), source)
 

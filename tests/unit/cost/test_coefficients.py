@@ -25,7 +25,7 @@ def test_a_definition_has_its_prior_in_bounds_a_source_and_known_levels(name: st
     assert d.source
     assert set(d.spread) <= set(LEVELS)
     assert all(0 < spread <= 1 for spread in d.spread.values())
-    assert {key.split(":")[0] for key in d.at} <= set(LEVELS)
+    assert {key.split(":")[0] for key in d.prior_factors} <= set(LEVELS)
 
 
 @given(

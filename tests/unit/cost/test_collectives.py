@@ -46,7 +46,7 @@ def test_a_ring_inside_a_node_moves_its_share_over_each_link() -> None:
 
 def test_members_of_a_node_use_their_network_cards_side_by_side() -> None:
     s = scene()
-    x = replace(s.x, fast_bandwidth=number(1e30))
+    x = replace(s.x, scale_up_bandwidth=number(1e30))
     eight, one = group(s, 32), group(s, 4, stride=8)
     assert (float(eight.inside), float(eight.outside)) == (8.0, 4.0)
     assert (float(one.inside), float(one.outside)) == (1.0, 4.0)
@@ -111,7 +111,7 @@ def test_hops_between_nodes_take_no_less_than_hops_inside(device: str) -> None:
 
 
 @pytest.mark.parametrize("cost", [gather_s, all_reduce_s, neighbour_s])
-@given(size=SIZE, message=BYTES, faster=st.floats(1.0, 50.0), link=st.sampled_from(["fast", "slow"]))
+@given(size=SIZE, message=BYTES, faster=st.floats(1.0, 50.0), link=st.sampled_from(["scale_up", "scale_out"]))
 def test_a_faster_link_never_makes_a_message_slower(
     cost: Callable[..., Any], size: float, message: float, faster: float, link: str
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_switched_domain_gives_every_group_the_whole_link() -> None:
 def test_an_all_to_all_crosses_the_network_once_for_each_domain_a_token_goes_to() -> None:
     """Four domains, two copies: a token reaches a given remote domain with probability 1 - (3/4)^2."""
     s = scene()
-    x = replace(s.x, fast_bandwidth=number(1e30), fast_latency=0.0 * ONE, slow_latency=0.0 * ONE)
+    x = replace(s.x, scale_up_bandwidth=number(1e30), scale_up_latency=0.0 * ONE, scale_out_latency=0.0 * ONE)
     tokens_bytes = 1e9
     spent = all_to_all_s(x, perfect(s), group(s, 32), number(2 * tokens_bytes), number(2.0))
     assert float(spent) == pytest.approx(tokens_bytes * 3 * (1 - 0.75**2) / 50e9, rel=1e-9)
@@ -154,7 +154,7 @@ def test_an_all_to_all_crosses_the_network_once_for_each_domain_a_token_goes_to(
 @given(copies=st.integers(1, 64), message=BYTES)
 def test_sending_a_domain_one_copy_never_costs_more_than_sending_all(copies: int, message: float) -> None:
     s = scene()
-    x = replace(s.x, fast_bandwidth=number(1e30), fast_latency=0.0 * ONE, slow_latency=0.0 * ONE)
+    x = replace(s.x, scale_up_bandwidth=number(1e30), scale_up_latency=0.0 * ONE, scale_out_latency=0.0 * ONE)
     spent = all_to_all_s(x, perfect(s), group(s, 32), number(message), number(copies))
     assert float(spent) <= message * (3 / 4) / 50e9 * (1 + 1e-9)
 

@@ -24,16 +24,16 @@ from tools.scenario import columns_of, parse_scenario
 def test_the_fast_domain_is_the_node_unless_the_cluster_says_otherwise(
     cluster: dict[str, Any], domain: int
 ) -> None:
-    assert float(scene(cluster=cluster).x.domain) == domain
+    assert float(scene(cluster=cluster).x.scale_up_size) == domain
 
 
 def test_a_rack_wide_domain_outlasts_its_small_nodes() -> None:
-    assert float(scene(device="gb200", cluster={"devices_per_node": 4}).x.domain) == 72
+    assert float(scene(device="gb200", cluster={"devices_per_node": 4}).x.scale_up_size) == 72
 
 
 def test_oversubscription_divides_the_network() -> None:
     plain, shared = scene(), scene(cluster={"topology": {"oversubscription": 4}})
-    assert float(shared.x.slow_bandwidth) == pytest.approx(float(plain.x.slow_bandwidth) / 4)
+    assert float(shared.x.scale_out_bandwidth) == pytest.approx(float(plain.x.scale_out_bandwidth) / 4)
 
 
 def test_overrides_replace_the_catalogue_s_figures() -> None:

@@ -86,7 +86,9 @@ def test_a_flat_ring_crosses_each_nodes_link_with_all_but_one_share() -> None:
 def test_a_ring_inside_a_node_never_meets_the_link() -> None:
     x, c = inputs(dp=4)
     inside = place(x, number(2), number(1))
-    assert float(gather_transfer_s(x, c, inside, MEGABYTE)) == pytest.approx(5e5 / float(x.fast_bandwidth))
+    assert float(gather_transfer_s(x, c, inside, MEGABYTE)) == pytest.approx(
+        5e5 / float(x.scale_up_bandwidth)
+    )
 
 
 def test_fsdp_sends_twice_what_ddp_sends() -> None:
@@ -105,7 +107,7 @@ def test_sequence_parallelism_costs_half_as_much_again() -> None:
 
 def test_a_lone_sender_has_the_whole_link_of_its_node() -> None:
     x, c = inputs(pp=4)
-    x = replace(x, slow_latency=number(0.0))
+    x = replace(x, scale_out_latency=number(0.0))
     lone, both = place(x, number(4), number(1)), place(x, number(2), number(2))
     assert float(neighbour_s(x, c, lone, MEGABYTE)) == pytest.approx(1e6 / LINK_BYTES_PER_S)
     assert float(neighbour_s(x, c, both, MEGABYTE)) == pytest.approx(2e6 / LINK_BYTES_PER_S)
@@ -113,7 +115,9 @@ def test_a_lone_sender_has_the_whole_link_of_its_node() -> None:
 
 def test_each_copy_of_a_token_crosses_for_itself() -> None:
     x, c = inputs(dp=4)
-    quiet = replace(x, slow_latency=number(0.0), fast_latency=number(0.0), fast_bandwidth=number(1e30))
+    quiet = replace(
+        x, scale_out_latency=number(0.0), scale_up_latency=number(0.0), scale_up_bandwidth=number(1e30)
+    )
     group = place(quiet, number(4), number(1))
     crossed = float(all_to_all_s(quiet, c, group, MEGABYTE, number(2.0)))
     assert crossed == pytest.approx(1e6 / 2 / (LINK_BYTES_PER_S / 2))
@@ -125,7 +129,7 @@ def test_each_copy_of_a_token_crosses_for_itself() -> None:
 @pytest.mark.parametrize("gbps", [0.05, 0.1, 0.2])
 def test_the_link_between_nodes_is_the_overrides(gbps: float) -> None:
     x, _ = inputs(gbps=gbps, dp=4)
-    assert float(x.slow_bandwidth) == pytest.approx(gbps * 1e9 / 8)
+    assert float(x.scale_out_bandwidth) == pytest.approx(gbps * 1e9 / 8)
 
 
 def test_on_a_slow_link_pipelines_across_beat_sharding_everywhere() -> None:

@@ -58,6 +58,6 @@ def test_an_exchange_of_experts_is_dispatched_and_combined_both_ways() -> None:
 def test_bus_bandwidth_stays_below_the_link_that_the_group_uses() -> None:
     s = scene(tp=8, pp=2)
     for one in list_messages(s.scenario):
-        inside = s.x.fast_bandwidth
+        inside = s.x.scale_up_bandwidth
         assert one.bus_bytes_per_s <= float(inside), one
         assert one.crosses_nodes == (one.axis != "tp")

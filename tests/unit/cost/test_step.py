@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import MODELS, Scene, number, scene
+from tools.cost.memory import Memory
 from tools.cost.sizes import model_flops_per_token
 from tools.cost.step import Breakdown, not_hidden
+from tools.cost.terms import MEMORY_PARTS, STEP_TERMS
 
 SECONDS = st.floats(0.0, 1e3)
 
@@ -121,7 +123,7 @@ def test_hiding_obeys_the_clock(sent: float, window: float, more: float, cost: f
     assert left(sent, window + more) <= left(sent, window) + tiny
 
 
-LINKS = ("fast_bandwidth", "slow_bandwidth")
+LINKS = ("scale_up_bandwidth", "scale_out_bandwidth")
 ALL_RATES = (*LINKS, "memory_bandwidth", "gemm_peak", "half_peak")
 PLANS = [
     {"model": "llama-3.1-70b", "tp": 4, "pp": 2},
@@ -147,7 +149,7 @@ def test_a_faster_device_or_link_never_makes_the_step_slower(
     assert step_s(quick) <= step_s(s) * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("field", ["fast_latency", "slow_latency", "launch_s"])
+@pytest.mark.parametrize("field", ["scale_up_latency", "scale_out_latency", "launch_s"])
 @pytest.mark.parametrize("plan", PLANS)
 def test_longer_latencies_never_make_the_step_faster(plan: dict[str, Any], field: str) -> None:
     s = scene(**plan)
@@ -165,3 +167,8 @@ def test_a_step_never_beats_the_peak() -> None:
         s = scene(**plan)
         ideal = float(model_flops_per_token(s.x) * s.x.batch * s.x.seq / s.x.devices / s.x.gemm_peak)
         assert step_s(s) > ideal
+
+
+def test_every_term_and_part_has_a_name_in_the_order_of_the_model() -> None:
+    assert list(STEP_TERMS) == [f.name for f in fields(Breakdown)]
+    assert list(MEMORY_PARTS) == [f.name for f in fields(Memory)]

@@ -16,7 +16,7 @@ NVLINK, NETWORK = 450e9, 50e9
 def bare(s: Scene) -> tuple[Inputs, Coefficients]:
     """Inputs without latency, links at their full rate."""
     c = replace(s.c, fast_link_efficiency=ONE, slow_link_efficiency=ONE, rank_latency_s=NOTHING)
-    return replace(s.x, fast_latency=NOTHING, slow_latency=NOTHING), c
+    return replace(s.x, scale_up_latency=NOTHING, scale_out_latency=NOTHING), c
 
 
 def test_a_tensor_pair_moves_the_hidden_state_twice() -> None:

@@ -64,7 +64,7 @@ def test_a_row_of_little_weight_counts_little(scenarios: list[Scenario]) -> None
 def test_every_constant_the_fit_tries_is_within_its_bounds(scenarios: list[Scenario], shift: float) -> None:
     _, keys = encode(scenarios)
     plan = design(keys)
-    tried = plan.coefficients(np.full(len(plan.levers), shift))
+    tried = plan.coefficients(np.full(len(plan.parameters), shift))
     for d in definitions():
         values = np.atleast_1d(getattr(tried, d.name))
         assert np.all((values >= d.low) & (values <= d.high)), d.name
@@ -73,7 +73,7 @@ def test_every_constant_the_fit_tries_is_within_its_bounds(scenarios: list[Scena
 def test_the_fit_s_constants_are_those_that_predictions_use(scenarios: list[Scenario]) -> None:
     _, keys = encode(scenarios)
     plan = design(keys)
-    shifts = np.random.default_rng(0).normal(0.0, 0.05, len(plan.levers)).round(5)
+    shifts = np.random.default_rng(0).normal(0.0, 0.05, len(plan.parameters)).round(5)
     used, fitted = resolve(keys, plan.as_shifts(shifts)), plan.coefficients(shifts)
     for d in definitions():
         np.testing.assert_allclose(getattr(used, d.name), getattr(fitted, d.name), rtol=1e-9, err_msg=d.name)
@@ -82,16 +82,16 @@ def test_the_fit_s_constants_are_those_that_predictions_use(scenarios: list[Scen
 def test_derivatives_by_shared_evaluations_are_those_lever_by_lever(scenarios: list[Scenario]) -> None:
     x, keys = encode(scenarios)
     plan = design(keys)
-    shifts = np.zeros(len(plan.levers))
+    shifts = np.zeros(len(plan.parameters))
 
     def predict(values: Array) -> Array:
         return np.log(step_breakdown(x, plan.coefficients(values)).total)
 
     table = _derivatives(plan, predict, shifts, predict(shifts))
-    for lever in range(0, len(plan.levers), 7):
+    for parameter in range(0, len(plan.parameters), 7):
         nudged = shifts.copy()
-        nudged[lever] = 1e-4
-        np.testing.assert_allclose(table[:, lever], (predict(nudged) - predict(shifts)) / 1e-4, atol=1e-9)
+        nudged[parameter] = 1e-4
+        np.testing.assert_allclose(table[:, parameter], (predict(nudged) - predict(shifts)) / 1e-4, atol=1e-9)
 
 
 @given(raw=st.floats(-1e4, 1e4))

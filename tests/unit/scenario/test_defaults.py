@@ -7,6 +7,7 @@ import pytest
 
 from tools.cost.predict import predict
 from tools.errors import InputError
+from tools.recommend.words import short
 from tools.scenario import Plan, StatedPlan, get_framework, parse_scenario, resolve_defaults
 from tools.scenario.spec import Framework
 
@@ -122,6 +123,7 @@ def test_how_much_is_recomputed_is_kept_and_not_priced(example: dict[str, Any], 
     assert Plan.model_validate(detailed.plan.model_dump()) == detailed.plan
     assert not {"recompute_layers", "recompute_modules"} & plain.plan.model_dump().keys()
     assert predict([detailed]) == predict([plain])
+    assert short(detailed.plan).startswith(short(plain.plan) + " of ")
 
 
 def with_recompute(example: dict[str, Any], plan: dict[str, Any]) -> dict[str, Any]:
