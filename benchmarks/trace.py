@@ -115,7 +115,7 @@ def _print(best: dict[str, dict[str, Any]], megabytes: float) -> None:
         cpu_s = best[name]["cpu_s"]
         times = "" if name == "asap" else f"{cpu_s / ours:9.1f}×"
         print(f"{name:24}{cpu_s:8.2f}{megabytes / cpu_s:10.1f}{times:>10}")
-    _print_bar(f"{BAR_MB_PER_S:.0f} MB a CPU second", megabytes / ours, BAR_MB_PER_S)
+    _print_bar(f"{BAR_MB_PER_S:.0f} MB per CPU second", megabytes / ours, BAR_MB_PER_S)
     has_peer = "cpu_s" in best["TraceLens"]
     peer = "TraceLens" if has_peer else "full load"
     stands_in = "" if has_peer else " (in place of TraceLens, which did not run)"

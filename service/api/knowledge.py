@@ -6,6 +6,8 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.deps import AppDep, Approver, Limit, Reader, StrictRoute, Submitter, get_request_id
+from service.api.state import AppState
+from service.auth import Caller
 from service.db.access import record
 from service.errors import NotFoundError
 from service.schemas import Public
@@ -132,7 +134,7 @@ def list_entries(
 ) -> EntryPage:
     """What comes with ASAP first, then cases by age."""
     entries = app.knowledge.get().entries(kind, status, caller.knowledge_tenant)
-    start = _after(cursor, [entry.id for entry in entries])
+    start = start_after(cursor, [entry.id for entry in entries])
     items = entries[start : start + limit]
     more = start + limit < len(entries)
     return EntryPage(
@@ -174,10 +176,7 @@ def search(
 
 @router.get("/{id}", summary="One playbook or case")
 def get_entry(id: EntryId, app: AppDep, caller: Reader) -> EntryPublic:
-    try:
-        return public_entry(app.knowledge.get().get(id, caller.knowledge_tenant))
-    except InputError:
-        raise NotFoundError("entry", id) from None
+    return public_entry(get_known_entry(app, caller, id))
 
 
 @router.post("", status_code=201, summary="Store a case")
@@ -189,8 +188,20 @@ def add_case(case: CaseCreate, app: AppDep, caller: Submitter) -> EntryPublic:
 
 @router.post("/{id}/mark", summary="Confirm or refute a case")
 def mark_case(id: EntryId, mark: MarkCreate, app: AppDep, caller: Approver) -> EntryPublic:
-    """Nothing is deleted: the mark joins the case's history, and counts for this tenant alone."""
-    get_entry(id, app, caller)
+    """Nothing is deleted: the mark is added to the case's history, for this tenant only."""
+    return public_entry(mark_entry(app, caller, id, mark))
+
+
+def get_known_entry(app: AppState, caller: Caller, id: str) -> kb.Entry:
+    """Raises NotFoundError."""
+    try:
+        return app.knowledge.get().get(id, caller.knowledge_tenant)
+    except InputError:
+        raise NotFoundError("entry", id) from None
+
+
+def mark_entry(app: AppState, caller: Caller, id: str, mark: MarkCreate) -> kb.Entry:
+    get_known_entry(app, caller, id)
     entry = app.knowledge.get().mark(
         id,
         mark.status,
@@ -202,10 +213,11 @@ def mark_case(id: EntryId, mark: MarkCreate, app: AppDep, caller: Approver) -> E
     details = mark.model_dump(exclude_none=True)
     with app.database.begin() as conn:
         record(conn, caller.tenant, caller.name, "case.mark", id, get_request_id(), **details)
-    return public_entry(entry)
+    return entry
 
 
-def _after(cursor: str | None, ids: list[str]) -> int:
+def start_after(cursor: str | None, ids: list[str]) -> int:
+    """The index of the first entry of the page that the cursor names."""
     if cursor is None:
         return 0
     if cursor not in ids:

@@ -1,20 +1,30 @@
 """/knowledge: playbooks and cases, listed, searched and read; cases can be confirmed or refuted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args
+from functools import cached_property
+from typing import Annotated, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from service.api import knowledge
 from service.api.deps import AppDep, Approver, Reader
-from service.api.knowledge import EntryPublic, HitPublic, Kind, MarkCreate, Status
+from service.api.knowledge import (
+    EntryId,
+    Kind,
+    MarkCreate,
+    Status,
+    get_known_entry,
+    mark_entry,
+    start_after,
+)
 from service.render.text import format_value, humanize, seconds
+from service.sessions import JsonObject
 from service.web.forms import CheckedForm
 from service.web.rendering import PageRoute, page
 from tools.errors import InputError
+from tools.kb import Entry
 
 KINDS: tuple[str, ...] = get_args(Kind)
 STATUSES: tuple[str, ...] = get_args(Status)
@@ -27,13 +37,16 @@ PARTS = {
     "story": "What happened",
     "lesson": "Lesson",
 }
-PLACE = ("model", "architecture", "device", "num_devices", "framework", "bottleneck")
+SETUP = ("model", "architecture", "device", "num_devices", "framework", "bottleneck")
 
 
 @dataclass(frozen=True)
 class EntryView:
-    entry: EntryPublic
-    found_by: Sequence[str] = ()
+    entry: Entry
+
+    @cached_property
+    def body(self) -> JsonObject:
+        return self.entry.json_body()
 
     @property
     def brief(self) -> str:
@@ -41,42 +54,39 @@ class EntryView:
         return str(next((self.body[name] for name in LESSON if self.body.get(name)), ""))
 
     @property
-    def body(self) -> Mapping[str, Any]:
-        return self.entry.body
-
-    @property
     def tags(self) -> list[str]:
         return [value for values in self.entry.facets.values() for value in values]
 
     @property
     def parts(self) -> list[tuple[str, str]]:
-        return [(name, str(self.body[key])) for key, name in PARTS.items() if self.body.get(key)]
+        return self._stated(PARTS)
 
     @property
-    def place(self) -> list[tuple[str, str]]:
-        return [(humanize(name), format_value(self.body[name])) for name in PLACE if self.body.get(name)]
+    def setup(self) -> list[tuple[str, str]]:
+        return self._stated({name: humanize(name) for name in SETUP})
+
+    def _stated(self, names: Mapping[str, str]) -> list[tuple[str, str]]:
+        return [(name, format_value(self.body[key])) for key, name in names.items() if self.body.get(key)]
+
+    def _table(self, name: str) -> JsonObject:
+        part = self.body.get(name)
+        return part if isinstance(part, dict) else {}
 
     @property
     def plan_changes(self) -> list[tuple[str, str, str]]:
         """Fields of the plan, before and after."""
-        before, after = self.body.get("before") or {}, self.body.get("after") or {}
+        before, after = self._table("before"), self._table("after")
         names = dict.fromkeys((*before, *after))
-        changes = [(name, format_value(before.get(name)), format_value(after.get(name))) for name in names]
-        return [change for change in changes if change[1] != change[2]]
+        fields = [(name, format_value(before.get(name)), format_value(after.get(name))) for name in names]
+        return [field for field in fields if field[1] != field[2]]
 
     @property
     def figures(self) -> dict[str, list[tuple[str, str]]]:
-        """What was predicted and what was measured, as they were written."""
-        figures = {name: self.body.get(name) or {} for name in ("predicted", "measured")}
+        """What was predicted and what was measured, as recorded."""
+        parts = {name: self._table(name) for name in ("predicted", "measured")}
         return {
-            name: [_figure(key, value) for key, value in part.items()]
-            for name, part in figures.items()
-            if part
+            name: [_figure(key, value) for key, value in part.items()] for name, part in parts.items() if part
         }
-
-
-def hit_view(hit: HitPublic) -> EntryView:
-    return EntryView(hit.entry, hit.matched)
 
 
 def list_address(chosen: Mapping[str, str | None], **changed: str | None) -> str:
@@ -113,20 +123,22 @@ def show(
     cursor: EntryCursor = None,
 ) -> Response:
     chosen: dict[str, str | None] = {"q": q, "kind": kind, "status": status}
+    base, tenant = app.knowledge.get(), caller.knowledge_tenant
     following, limitation, wanted = None, None, (_kind(kind), _status(status))
     if q.strip():
-        hits = knowledge.search(app, caller, q, HITS)
-        entries = [hit_view(hit) for hit in hits.items]
-        entries = [view for view in entries if _fits(view, *wanted)]
-        limitation = hits.limitation
+        hits = [hit.entry for hit in base.search(q, {}, tenant, HITS)]
+        entries = [entry for entry in hits if _matches(entry, *wanted)]
+        limitation = base.limitation
     else:
-        listed = knowledge.list_entries(app, caller, *wanted, cursor, LINES)
-        entries, following = [EntryView(entry) for entry in listed.items], listed.next_cursor
+        listed = base.entries(*wanted, tenant)
+        start = start_after(cursor, [entry.id for entry in listed])
+        entries = list(listed[start : start + LINES])
+        following = entries[-1].id if start + LINES < len(listed) else None
     return page(
         request,
         "knowledge_list",
         caller,
-        entries=entries,
+        entries=[EntryView(entry) for entry in entries],
         chosen=chosen,
         kinds=KINDS,
         statuses=STATUSES,
@@ -137,24 +149,24 @@ def show(
 
 
 @router.get("/{id}")
-def show_entry(id: knowledge.EntryId, request: Request, app: AppDep, caller: Reader) -> Response:
-    entry = EntryView(knowledge.get_entry(id, app, caller))
-    return page(request, "knowledge_entry", caller, one=entry, statuses=STATUSES)
+def show_entry(id: EntryId, request: Request, app: AppDep, caller: Reader) -> Response:
+    view = EntryView(get_known_entry(app, caller, id))
+    return page(request, "knowledge_entry", caller, one=view, statuses=STATUSES)
 
 
 @router.post("/{id}/mark")
-def mark(id: knowledge.EntryId, form: CheckedForm, app: AppDep, caller: Approver) -> Response:
+def mark(id: EntryId, form: CheckedForm, app: AppDep, caller: Approver) -> Response:
     reason, status = form.get("reason", ""), _status(form.get("status", ""))
     if not reason:
-        raise InputError("reason", "nothing", "say why, for those who read it later")
+        raise InputError("reason", "nothing", "say why, for later readers")
     if status is None:
         raise InputError("status", form.get("status"), f"allowed: {', '.join(STATUSES)}")
-    knowledge.mark_case(id, MarkCreate(status=status, reason=reason), app, caller)
+    mark_entry(app, caller, id, MarkCreate(status=status, reason=reason))
     return RedirectResponse(f"/knowledge/{id}", 303)
 
 
-def _fits(view: EntryView, kind: Kind | None, status: Status | None) -> bool:
-    return kind in (None, view.entry.kind) and status in (None, view.entry.status)
+def _matches(entry: Entry, kind: Kind | None, status: Status | None) -> bool:
+    return kind in (None, entry.kind) and status in (None, entry.status)
 
 
 def _kind(given: str) -> Kind | None:

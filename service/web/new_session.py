@@ -26,8 +26,10 @@ from tools.hardware import PRECISIONS, device_names
 from tools.scenario import RECOMPUTES, parse_scenario
 from tools.scenario.spec import Framework
 
+Body = dict[str, Any]
+"""The body of POST /v1/sessions, or a part of it, before it is parsed."""
 _CHANGED = {"tp": 8, "pp": 4, "vpp": 1, "dp": 2, "dp_shard": 2, "recompute": "full"}
-EXAMPLE: dict[str, Any] = {**scenario.EXAMPLE, "plan": {**scenario.PLAN, **_CHANGED}}
+EXAMPLE: Body = {**scenario.EXAMPLE, "plan": {**scenario.PLAN, **_CHANGED}}
 
 
 HUGGING_FACE, SCENARIO = "huggingface", "scenario"
@@ -50,7 +52,7 @@ _OPTION_FIELDS = {
 }
 
 
-def body_of(form: Form) -> dict[str, Any]:
+def body_of(form: Form) -> Body:
     """Raises InputError for the first thing that no request could say."""
     kind = form.get("kind", HUGGING_FACE)
     if kind not in KINDS:
@@ -66,7 +68,7 @@ def body_of(form: Form) -> dict[str, Any]:
     return {**body, **stated, **constraints, "labels": _labels(form)}
 
 
-def _described(form: Form) -> dict[str, Any]:
+def _described(form: Form) -> Body:
     model = _json(form, "config")
     if name := text_of(form, "model.name"):
         model["name"] = name
@@ -79,7 +81,7 @@ def _described(form: Form) -> dict[str, Any]:
     return {**body, "plan": _completed(plan, body["cluster"])} if plan else body
 
 
-def _completed(plan: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
+def _completed(plan: Body, cluster: Body) -> Body:
     """What the form says stands beside its empty fields: degrees of 1, and data parallelism that follows."""
     whole = {**dict.fromkeys(DEGREES, 1), "zero_stage": 0, "micro_batch_size": 1, **plan}
     others, devices = whole["tp"] * whole["pp"] * whole["cp"], cluster.get("num_devices", 0)
@@ -88,7 +90,7 @@ def _completed(plan: dict[str, Any], cluster: dict[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def _imported(form: Form, kind: str) -> dict[str, Any]:
+def _imported(form: Form, kind: str) -> Body:
     """What a framework's file says, with what stands beside it in the form."""
     stated = {
         name: value
@@ -117,7 +119,7 @@ def _form_field(option: str) -> str:
     return _OPTION_FIELDS.get(option) or (f"{part}.{name}" if part else option)
 
 
-def _part(form: Form, part: str, names: tuple[str, ...]) -> dict[str, Any]:
+def _part(form: Form, part: str, names: tuple[str, ...]) -> Body:
     """The fields that were filled in, each by its type."""
     given = {name: text_of(form, f"{part}.{name}") for name in names}
     return {name: _typed(f"{part}.{name}", name, text) for name, text in given.items() if text is not None}
@@ -131,7 +133,7 @@ def _typed(field: str, name: str, text: str) -> object:
     return whole_number(field, text.replace(",", "").replace("_", "").replace(" ", ""))
 
 
-def _json(form: Form, name: str) -> dict[str, Any]:
+def _json(form: Form, name: str) -> Body:
     text = text_of(form, name)
     if text is None:
         raise InputError(name, "nothing", "paste it here, or choose the file")
@@ -195,7 +197,7 @@ def _parsed(form: Form) -> SessionCreate:
         raise InputError(".".join(map(str, first["loc"])), first["input"], first["msg"]) from None
 
 
-def _summary(request: dict[str, Any]) -> str:
+def _summary(request: Body) -> str:
     """A prediction of today's plan, before anything is searched."""
     described = {
         name: request[name] for name in ("model", "cluster", "training", "plan") if request.get(name)

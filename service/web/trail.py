@@ -2,21 +2,24 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
+from pydantic import JsonValue
 
 from service.api.deps import AppDep, Id, Reader
-from service.db.models import TERMINAL, Data, EventRow
+from service.db.models import TERMINAL, EventRow
 from service.db.sessions import MAX_EVENTS, events_after, get_session
 from service.errors import NotFoundError
 from service.render.text import humanize, seconds
 from service.web.rendering import PageRoute, page
 
+Content = Mapping[str, JsonValue]
+"""Of an event, as it was stored."""
 _CUT = re.compile(r"and (\d{1,9}) more")
 
 
@@ -36,33 +39,33 @@ def _count(items: list[object]) -> str:
     return f"{len(items) + more} found" if items else "nothing found"
 
 
-def _score(result: Data) -> str:
+def _score(result: Content) -> str:
     summary, step_s = result.get("summary"), result.get("step_time_s")
     if not summary:
         return ""
     return f"{summary}: {seconds(step_s)}" if isinstance(step_s, float) else str(summary)
 
 
-def _search(result: Data) -> str:
+def _search(result: Content) -> str:
     searched = result.get("searched")
     plans = searched.get("plans") if isinstance(searched, dict) else None
     return f"{plans:,} legal plans searched" if isinstance(plans, int) else ""
 
 
-def _check(result: Data) -> str:
+def _check(result: Content) -> str:
     checked, faults = result.get("checked"), result.get("faults")
     if not isinstance(checked, int) or not isinstance(faults, list):
         return ""
     return f"{checked} numbers, {len(faults)} differ"
 
 
-def _limit(result: Data) -> str:
+def _limit(result: Content) -> str:
     inner = result.get("diagnosis")
     bottleneck = (inner if isinstance(inner, dict) else result).get("bottleneck")
     return f"limited by {bottleneck}" if bottleneck else ""
 
 
-def _struck(result: Data) -> str:
+def _struck(result: Content) -> str:
     struck = result.get("struck")
     return f"{len(struck)} sentences struck" if isinstance(struck, list) else ""
 
@@ -191,38 +194,38 @@ def _step(event: EventRow) -> Step:
     )
 
 
-def _tool(content: Data) -> tuple[str, str]:
+def _tool(content: Content) -> tuple[str, str]:
     return humanize(str(content.get("tool", ""))), outcome(content.get("result"))
 
 
-def _reasoned(content: Data) -> tuple[str, str]:
+def _reasoned(content: Content) -> tuple[str, str]:
     return humanize(str(content.get("question", ""))), f"answered by {content.get('by', '')}"
 
 
-def _routed(content: Data) -> tuple[str, str]:
+def _routed(content: Content) -> tuple[str, str]:
     return f"next: {content.get('step', '')}", str(content.get("reason", ""))
 
 
-def _decided(content: Data) -> tuple[str, str]:
+def _decided(content: Content) -> tuple[str, str]:
     return (
         f"{content.get('by') or 'unknown'} decided",
         f"{content.get('action')} proposal {content.get('proposal')}",
     )
 
 
-def _incident(content: Data) -> tuple[str, str]:
+def _incident(content: Content) -> tuple[str, str]:
     return str(content.get("incident", "incident")), str(content.get("says", ""))
 
 
-def _other(kind: str, content: Data) -> tuple[str, str]:
+def _other(kind: str, content: Content) -> tuple[str, str]:
     return humanize(kind), ", ".join(f"{humanize(name)} {value}" for name, value in content.items())
 
 
-def _trial(content: Data) -> tuple[str, str]:
+def _trial(content: Content) -> tuple[str, str]:
     return f"{content.get('role') or 'trial'}: {content.get('summary', '')}", str(content.get("says", ""))
 
 
-def _waiting(content: Data) -> tuple[str, str]:
+def _waiting(content: Content) -> tuple[str, str]:
     rest = ", ".join(
         f"{humanize(name)} {_listed(value)}" for name, value in content.items() if name != "phase"
     )

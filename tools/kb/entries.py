@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 from tools.errors import AsapError, InputError
 from tools.hardware import device_names
 from tools.hardware.catalogue import VENDORS, find_vendor
-from tools.kb.conditions import PlaybookCondition
+from tools.kb.conditions import PLAN_COUNTS, PlaybookCondition
 from tools.names import did_you_mean
 from tools.scenario.spec import NOTHING, Framework, FromList, Plan, Record, shown
 
@@ -117,44 +117,49 @@ def check_json_object(value: object) -> JsonObject:
     return value
 
 
-def _checked_by(model: type[BaseModel]) -> PlainValidator:
-    """Keeps the fields that are stated, as the model checks them."""
-
-    def check(value: object) -> dict[str, Any]:
-        try:
-            return model.model_validate(value).model_dump(exclude_unset=True)
-        except ValidationError as error:
-            field, given, reason = find_fault(error, value)
-        raise PydanticCustomError(
-            "entry", "{reason}", {"reason": reason, "path": f".{field}" if field else "", "given": given}
-        )
-
-    return PlainValidator(check)
+def _checked_fields(model: type[BaseModel], value: object) -> dict[str, Any]:
+    """The fields that are stated, as the model checks them."""
+    try:
+        return model.model_validate(value).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        field, given, reason = find_fault(error, value)
+    raise PydanticCustomError(
+        "entry", "{reason}", {"reason": reason, "path": f".{field}" if field else "", "given": given}
+    )
 
 
-def _partial_plan(name: str, others: object, leave_out: str = "") -> type[BaseModel]:
-    """Plan fields that may each be absent, or have a value of another type."""
+def _partial_plan() -> type[BaseModel]:
+    """Fields of a plan, each of which may be absent or null."""
     fields: dict[str, Any] = {}
     for field, info in Plan.model_fields.items():
         own: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-        is_degree = info.annotation is int
-        fields[field] = (own | None | others if is_degree and others else own | None, None)
-    fields.pop(leave_out, None)
-    return _create_model(name, __base__=Record, **fields)
+        fields[field] = (own | None, None)
+    return _create_model("PartialPlan", __base__=Record, **fields)
 
 
 Slug = Annotated[str, AfterValidator(_slug)]
 Line = Annotated[str, _text(MAX_LINE_CHARACTERS)]
 Prose = Annotated[str, _text()]
 JsonTable = Annotated[JsonObject, PlainValidator(check_json_object)]
-PartialPlan = Annotated[PlanValues, _checked_by(_partial_plan("PartialPlan", None))]
-# dp follows from the device count and the other degrees.
-Move = Annotated[PlanValues, _checked_by(_partial_plan("Move", Literal[MOVE_WORDS], leave_out="dp"))]
+_PARTIAL_PLAN = _partial_plan()
 
 
-def _not_empty(move: PlanValues) -> PlanValues:
-    _refuse(None if move else "must change a field")
-    return move
+def _check_plan(value: object) -> PlanValues:
+    return _checked_fields(_PARTIAL_PLAN, value)
+
+
+def _check_move(value: object) -> PlanValues:
+    """A partial plan, except that a degree may be a word."""
+    if not isinstance(value, dict) or not value:
+        raise PydanticCustomError("entry", "{reason}", {"reason": "must be a table that changes a field"})
+    if "dp" in value:
+        _refuse("follows from the device count and the other degrees", ".dp")
+    words = {name: item for name, item in value.items() if name in PLAN_COUNTS and item in MOVE_WORDS}
+    return _check_plan({name: item for name, item in value.items() if name not in words}) | words
+
+
+PartialPlan = Annotated[PlanValues, PlainValidator(_check_plan)]
+Move = Annotated[PlanValues, PlainValidator(_check_move)]
 
 
 class Source(Record):
@@ -182,9 +187,7 @@ class Playbook(Record):
     effect: Prose
     risks: Annotated[tuple[Prose, ...], FromList, Field(min_length=1, max_length=64)]
     sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
-    moves: Annotated[
-        tuple[Annotated[Move, AfterValidator(_not_empty)], ...], FromList, Field(min_length=1, max_length=64)
-    ] = ()
+    moves: Annotated[tuple[Move, ...], FromList, Field(min_length=1, max_length=64)] = ()
     facets: PlaybookFacets = PlaybookFacets()
 
 
@@ -203,6 +206,9 @@ class Measured(Record):
 
 class Case(Record):
     """What once happened: a change of a plan, and what came of it."""
+
+    # Built on first use: most runs of `asap optimize` read the seed only.
+    model_config = ConfigDict(defer_build=True)
 
     id: Slug
     title: Line
@@ -226,7 +232,7 @@ class Case(Record):
 class SeedCase(Case):
     """A case that comes with ASAP: complete, and with its sources."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=False)
 
     status: Literal["confirmed", "refuted"]
     model: Line
@@ -237,13 +243,15 @@ class SeedCase(Case):
     bottleneck: Bottleneck
     before: PartialPlan
     after: PartialPlan
-    measured: Annotated[JsonObject, _checked_by(Measured)]
+    measured: Annotated[JsonObject, PlainValidator(lambda value: _checked_fields(Measured, value))]
     lesson: Prose
     sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
 
 
 class Change(Record):
     """One line of a case's history: who gave it which status, when and why."""
+
+    model_config = ConfigDict(defer_build=True)
 
     at: str
     by: str

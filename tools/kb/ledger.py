@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from pydantic import JsonValue
+from pydantic import ConfigDict, JsonValue
 
 from tools.errors import InputError
 from tools.kb.entries import (
@@ -34,6 +34,8 @@ from tools.scenario.spec import Record
 
 
 class _Body(Record):
+    model_config = ConfigDict(defer_build=True)
+
     def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -143,6 +145,8 @@ def case_record(
 
 
 class _Measured(Record):
+    model_config = ConfigDict(defer_build=True)
+
     measured: JsonTable
 
 

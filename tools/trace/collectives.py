@@ -78,11 +78,7 @@ def _shorten(ranks: tuple[int, ...]) -> str:
 
 
 def list_collectives(
-    trace: RankTrace,
-    work: Work,
-    occupancy: Occupancy,
-    loading: Coverage,
-    patterns: CommunicationPatterns,
+    trace: RankTrace, work: Work, occupancy: Occupancy, loading: Coverage, patterns: CommunicationPatterns
 ) -> list[CollectiveEvent]:
     """In order of their start."""
     positions = np.flatnonzero(work.work_class == COMMUNICATION)

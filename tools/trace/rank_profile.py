@@ -305,11 +305,7 @@ def profile_rank(
 
 
 def _analyse(
-    profile: RankProfile,
-    trace: RankTrace,
-    work: Work,
-    patterns: CommunicationPatterns,
-    device: Device | None,
+    profile: RankProfile, trace: RankTrace, work: Work, patterns: CommunicationPatterns, device: Device | None
 ) -> None:
     occupancy = occupy(work, trace.launches)
     start_ns, end_ns = int(work.spans.start_ns.min()), int(work.spans.end_ns.max())

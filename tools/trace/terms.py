@@ -66,10 +66,7 @@ def _axis_of_ranks(ranks: tuple[int, ...] | None, plan: Plan) -> str | None:
 
 
 PIPELINE, HOST = "pipeline", "host_and_other"
-_TERM_OF_AXIS = {
-    **{axis: f"{axis}_comm_exposed" for axis in ("tp", "cp", "ep", "dp", OTHER)},
-    "pp": PIPELINE,
-}
+_TERM_OF_AXIS = {**{axis: f"{axis}_comm_exposed" for axis in ("tp", "cp", "ep", "dp", OTHER)}, "pp": PIPELINE}
 _ALL_COMMUNICATION = GroupTime("other", "", None, None, 0, 1)
 """Stands for all communication of a rank whose collectives are not listed."""
 

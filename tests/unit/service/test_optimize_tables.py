@@ -4,7 +4,7 @@ import pytest
 
 from graph.report import Report
 from service.cli.optimize_tables import MOST_CASES, print_report
-from tests.unit.service_report.scenes import SMALL, Raw, full, session
+from tests.unit.service.render.scenes import SMALL, Raw, full, session
 
 LONGEST_LINES = 110
 """At 80 columns: about two screens."""

@@ -25,7 +25,7 @@ from service.render.nightly import span
 from service.render.trends import _Frame, _steps, _ticks, plots_of, spark_points
 from service.settings import Settings
 from tests.unit.service.nightly.builders import ScriptedReoptimizer, add_night, add_nights, context, workload
-from tests.unit.web.browsing import Page
+from tests.unit.service.web.browsing import Page
 from tools.nightly.result import NightReport
 
 HOSTILE = "</title><script>alert(1)</script>\"'<img src=x onerror=y>|`&<!here>"

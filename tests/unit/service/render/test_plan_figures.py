@@ -30,7 +30,7 @@ from service.render.trace_figures import (
 )
 from service.render.view import View
 from service.web.accuracy import Pair, accuracy_figure
-from tests.unit.service_report.scenes import SMALL, session, view_of
+from tests.unit.service.render.scenes import SMALL, session, view_of
 from tools.hardware import get_device
 from tools.scenario import Plan
 from tools.trace.alignment import Lateness

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.render.html import content_security_policy, stylesheet
-from tests.unit.service_report.scenes import COLD, SMALL, full, html_report, session
+from tests.unit.service.render.scenes import COLD, SMALL, full, html_report, session
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & \x1b[31m \u202e `<b>code</b>`"

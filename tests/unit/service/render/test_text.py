@@ -4,7 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.render.text import MAX_CHARACTERS, address, beside_address, pieces, plain, seconds, sentence
+from service.render.text import (
+    MAX_CHARACTERS,
+    address,
+    age,
+    ago,
+    beside_address,
+    bytes_of,
+    format_value,
+    humanize,
+    pieces,
+    plain,
+    seconds,
+    sentence,
+)
 
 
 @given(st.text())
@@ -78,3 +91,49 @@ def test_seconds_of_a_table_share_the_unit_of_the_whole() -> None:
 def test_a_sentence_begins_large_keeps_its_names_and_ends_once() -> None:
     assert sentence("the NCCL ring waits") == "The NCCL ring waits."
     assert sentence("Done.") == "Done."
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "said"),
+    [
+        (0, "just now"),
+        (42, "42 s"),
+        (61, "1 min"),
+        (7200, "2 h"),
+        (3 * 86_400, "3 d"),
+        (400 * 86_400, "1968-11-27"),
+    ],
+)
+def test_ages_are_told_in_one_unit(passed_s: float, said: str) -> None:
+    assert age(0 if passed_s < 90 * 86_400 else -passed_s, passed_s if passed_s < 90 * 86_400 else 0) == said
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "said"),
+    [(0, "just now"), (42, "42 s ago"), (3 * 86_400, "3 d ago"), (400 * 86_400, "1970-01-01")],
+)
+def test_an_age_in_a_sentence_is_ago_unless_it_is_a_date(passed_s: float, said: str) -> None:
+    assert ago(0, passed_s) == said
+
+
+def test_fields_are_told_as_people_write_them() -> None:
+    assert [format_value(one) for one in (True, False, None, 8, 0.123456, "full")] == [
+        "yes",
+        "no",
+        "",
+        "8",
+        "0.1235",
+        "full",
+    ]
+
+
+@given(st.floats(0, 1e18))
+def test_bytes_have_at_most_four_digits(value: float) -> None:
+    number, unit = bytes_of(value).split()
+    assert unit in ("B", "kB", "MB", "GB", "TB")
+    assert float(number) < 1000 or unit == "TB"
+
+
+def test_names_of_the_code_become_words() -> None:
+    assert humanize("waiting_approval") == "waiting for approval"
+    assert humanize("dp_shard") == "dp shard"

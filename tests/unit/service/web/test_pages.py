@@ -14,13 +14,13 @@ from service.render.text import seconds
 from service.render.view import view_of
 from service.web.rendering import PLOTLY, all_assets
 from service.worker.run_session import end_of
+from tests.unit.service.render import scenes
+from tests.unit.service.web.browsing import get
 from tests.unit.service_api.served import SCENARIO, Serve, Served
-from tests.unit.service_report import scenes
-from tests.unit.web.browsing import get
 from tools.cost.calibration import ClusterCalibration
 
 MOST_BYTES = 150_000
-TEMPLATES = Path(__file__).parents[3] / "examples" / "launch-templates.toml"
+TEMPLATES = Path(__file__).parents[4] / "examples" / "launch-templates.toml"
 STILL = (
     "/",
     "/what-if",

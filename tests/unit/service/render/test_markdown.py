@@ -10,7 +10,7 @@ from markdown_it.token import Token
 
 from service.render.markdown import escape_markdown
 from service.render.text import pieces, plain
-from tests.unit.service_report.scenes import COLD, SMALL, full, markdown_report, session
+from tests.unit.service.render.scenes import COLD, SMALL, full, markdown_report, session
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = (

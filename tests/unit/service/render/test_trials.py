@@ -2,7 +2,7 @@
 
 from graph.report import Trial
 from service.render.view import NOTHING, TrialRow, trial_rows
-from tests.unit.service_report.scenes import Raw, full, html_report, markdown_report, trial
+from tests.unit.service.render.scenes import Raw, full, html_report, markdown_report, trial
 
 
 def rows(made: Raw) -> list[TrialRow]:

@@ -12,7 +12,7 @@ import pytest
 from service.db.models import COMPLETED
 from tests.unit.service_api.served import SCENARIO, Served
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "traces" / "ddp-gloo-straggler"
 FIGURES = ("ranks", "timeline", "lateness", "measured-collectives")
 
 

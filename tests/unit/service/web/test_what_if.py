@@ -1,0 +1,71 @@
+"""What-if answers any address: a prediction, or the field that cannot be."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.web.new_session import EXAMPLE
+from service.web.what_if import ask, controls_of
+from tools.scenario import parse_scenario
+
+
+def asked(**given: str) -> Any:  # noqa: ANN401 - an Answer
+    return ask(parse_scenario(EXAMPLE), given)
+
+
+def test_what_if_nothing_changes_nothing_changes() -> None:
+    answer = asked()
+    assert answer.ratio == 1.0
+    assert answer.variant.prediction == answer.start.prediction
+
+
+def test_faster_links_make_the_step_shorter_and_less_memory_may_not_fit() -> None:
+    assert asked(intra="4", inter="4").ratio > 1.0
+    assert not asked(memory="0.25").variant.prediction.fits
+
+
+def test_data_parallelism_follows_the_other_degrees_and_the_devices() -> None:
+    assert "dp 8" in asked(tp="4", pp="2", num_devices="64").variant.summary
+    assert "dp 4" in asked(num_devices="128").variant.summary
+
+
+def test_the_example_fits() -> None:
+    assert asked().start.prediction.fits
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"tp": "3"}, "plan"),
+        ({"tp": "x"}, "tp"),
+        ({"tp": "16", "pp": "16"}, "plan"),
+        ({"inter": "-1"}, "inter"),
+        ({"inter": "nan"}, "inter"),
+        ({"num_devices": "0"}, "num_devices"),
+        ({"recompute": "some"}, "plan.recompute"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(given: dict[str, str], field: str) -> None:
+    answer = asked(**given)
+    assert answer.variant is None
+    assert answer.refusal.field.startswith(field)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["tp", "pp", "cp", "vpp", "inter", "num_devices", "zero_stage"]), st.text(max_size=6)
+    )
+)
+def test_whatever_the_address_says_is_answered(given: dict[str, str]) -> None:
+    answer = ask(parse_scenario(EXAMPLE), given)
+    assert (answer.variant is None) == (answer.refusal is not None)
+
+
+def test_every_control_stands_on_one_of_its_own_values() -> None:
+    groups = controls_of(parse_scenario(EXAMPLE), {"tp": "2", "pp": "nonsense"})
+    for control in (one for group in groups.values() for one in group):
+        assert control.chosen in [value for value, _ in control.options], control.name
+    chosen = {one.name: one.chosen for one in groups["Plan"]}
+    assert (chosen["tp"], chosen["pp"]) == ("2", "4")
