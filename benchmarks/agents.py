@@ -136,7 +136,7 @@ def _session(raw: dict[str, Any], context: Context, id: str) -> Report:
     report = Session(id, context).run(parse_request(raw)).report
     if report is None:
         raise RuntimeError(f"session {id} ended without a report")
-    return report
+    return report.model_dump(mode="json")
 
 
 def _agrees(expert: Measurement, proposal: Report) -> bool:

@@ -1,9 +1,9 @@
 """The graph as a table of contents: nodes, edges and the coordinator's rules."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
@@ -61,7 +61,7 @@ def _opener(context: Context) -> Callable[..., State]:
     def open_request(state: State, config: RunnableConfig) -> State:
         """The first state of a session whose request was put into the graph as it is."""
         id = str(config.get("configurable", {}).get("thread_id", "studio"))
-        return parse_request(state["request"]).first_state(id, context.clock())
+        return parse_request(cast("Mapping[str, Any]", state["request"])).first_state(id, context.clock())
 
     return open_request
 

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 from tools.cost.predict import Prediction
 from tools.recommend.report import (
     Diagnosis,
+    Notes,
     NumericsOption,
     ParetoPoint,
     PlanFields,
@@ -58,23 +59,6 @@ class CaseReference(Result):
     lesson: str
     measured: dict[str, JsonValue] | None
     sources: list[Source]
-
-
-class Statement(Result):
-    """What a reader of the notes says they state, with the words it rests on."""
-
-    kind: str
-    field: str
-    value: JsonValue
-    quote: str
-    reason: str | None = None
-    """Why it was refused."""
-
-
-class Notes(Result):
-    accepted: list[Statement]
-    refused: list[Statement]
-    says: str | None
 
 
 class Decision(Result):

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graph.context import BUDGETS
-from graph.state import Data, State
+from graph.report import Decision
+from graph.state import Approval, Mode, Policy, SessionInfo, State
 from tools.errors import InputError
 from tools.recommend.optimize import workload_of
+from tools.recommend.report import PlanFields
 from tools.scenario import Plan, Scenario, did_you_mean, parse_scenario
 from tools.scenario.spec import refuse_unknown, shown
 
@@ -24,29 +26,33 @@ COUNTED = ("tokens", "trials")
 class Request:
     """Checked once, when it arrives."""
 
-    scenario: Data
-    plan: Data | None
-    """Today's plan with its defaults filled in."""
-    mode: str = "advise"
-    approval: str = "none"
+    scenario: Scenario
+    """With the defaults of today's plan filled in."""
+    mode: Mode = "advise"
+    approval: Approval = "none"
     tenant: str | None = None
     template: str | None = None
     """The launch template of its trials; None is the installation's."""
-    budget: Data = field(default_factory=dict)
-    policy: Data | None = None
-    """Which fields of the plan trials may change, where a policy approves them."""
+    budget: Mapping[str, float | None] = field(default_factory=dict)
+    policy: Policy | None = None
+    """Which fields of the plan trials may change, if a policy approves them."""
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The scenario as JSON, without what is a default."""
+        return self.scenario.model_dump(mode="json", exclude_defaults=True)
 
     def first_state(self, id: str, now: float) -> State:
-        session = {
-            "id": id,
-            "tenant": self.tenant,
-            "started_at": now,
-            "plan": self.plan,
-            "mode": self.mode,
-            "approval": self.approval,
-            "template": self.template,
-            "policy": self.policy,
-        }
+        session = SessionInfo(
+            id=id,
+            tenant=self.tenant,
+            started_at=now,
+            plan=self.scenario.plan,
+            mode=self.mode,
+            approval=self.approval,
+            template=self.template,
+            policy=self.policy,
+        )
         return State(session=session, request=self.scenario)
 
 
@@ -60,11 +66,13 @@ def parse_request(given: Mapping[str, Any], tenant: str | None = None) -> Reques
     refuse_unknown(given, (*Scenario.model_fields, *OPTIONS), "")
     described = {name: part for name, part in given.items() if name not in OPTIONS and part is not None}
     scenario = parse_scenario(described, need_plan=False)
-    workload_of(scenario)  # refuses constraints that cannot be
-    return Request(described, scenario.plan.model_dump() if scenario.plan else None, tenant=tenant, **options)
+    workload_of(scenario)  # refuses impossible constraints
+    if "policy" in options:
+        options["policy"] = Policy.model_validate(options["policy"])
+    return Request(scenario, tenant=tenant, **options)
 
 
-def _check_trial_options(options: Data) -> None:
+def _check_trial_options(options: Mapping[str, Any]) -> None:
     template = options.get("template")
     if template is not None and not (isinstance(template, str) and 0 < len(template) <= MAX_NAME):
         raise InputError("template", template, "allowed: the name of a registered launch template")
@@ -111,7 +119,7 @@ MAX_COMMENT = 4000
 MAX_PROPOSALS = 3
 
 
-def parse_decision(given: Mapping[str, Any]) -> Data:
+def parse_decision(given: Mapping[str, Any]) -> Decision:
     """approve or reject a proposal by its rank, edit fields of one, or submit a plan of one's own."""
     for key in given:
         if key not in KEYS:
@@ -119,14 +127,14 @@ def parse_decision(given: Mapping[str, Any]) -> Data:
     action = given.get("action")
     if action not in ACTIONS:
         raise InputError("action", action, f"allowed: {', '.join(ACTIONS)}")
-    return {
-        "id": _text(given, "id", 100),
-        "action": action,
-        "proposal": _rank(given),
-        "plan": _plan(given, action),
-        "by": _text(given, "by", 200),
-        "comment": _text(given, "comment", MAX_COMMENT),
-    }
+    return Decision(
+        id=_text(given, "id", 100),
+        action=action,
+        proposal=_rank(given),
+        plan=_plan(given, action),
+        by=_text(given, "by", 200),
+        comment=_text(given, "comment", MAX_COMMENT),
+    )
 
 
 def _rank(given: Mapping[str, Any]) -> int:
@@ -136,7 +144,7 @@ def _rank(given: Mapping[str, Any]) -> int:
     return rank
 
 
-def _plan(given: Mapping[str, Any], action: str) -> Data | None:
+def _plan(given: Mapping[str, Any], action: str) -> PlanFields | None:
     plan = given.get("plan")
     if action not in PLAN_ACTIONS:
         if plan is not None:

@@ -2,45 +2,49 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from graph import tools
 from graph.context import Context
 from graph.events import EventLog, brief
 from graph.reasoner.answers import Answer, Question, ReasonerError, Reply, SuggestedPlan, Tools
 from graph.reasoner.rules import Rules
-from graph.state import Data, State
-from graph.tools import TOOLS
+from graph.report import Incident
+from graph.state import Analysis, SessionSearch, State, plain
 from graph.tuning import within_policy
 from tools.errors import InputError
 from tools.trials.order import TrialOrder
 
 
-def describe_situation(analysis: Data) -> str:
+def describe_situation(analysis: Analysis) -> str:
     """The words of a diagnosis report: what limits, on what, under which plan."""
-    facts, diagnosis = analysis["facts"], analysis["diagnosis"]
+    facts, diagnosis = analysis.facts, analysis.diagnosis
     fields = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
     plan = ", ".join(f"{name} {facts[name]}" for name in fields if name in facts)
-    evidence = ". ".join(one["says"] for one in diagnosis["evidence"])
+    evidence = ". ".join(one.says for one in diagnosis.evidence)
     return (
-        f"Bottleneck {diagnosis['bottleneck']}. {evidence}. {facts['architecture']} model of "
+        f"Bottleneck {diagnosis.bottleneck}. {evidence}. {facts['architecture']} model of "
         f"{facts['parameters_b']:.0f}B parameters on {facts['num_devices']} {facts['device']}, "
         f"{facts['framework']}, sequence {facts['seq_len']}, {plan}, micro-batch {facts['micro_batch_size']}"
     )
 
 
-def facets_of(analysis: Data) -> Data:
-    facts = analysis["facts"]
+def facets_of(analysis: Analysis) -> dict[str, str | int]:
+    facts = analysis.facts
     return {
-        "device": facts["device"],
-        "vendor": facts["vendor"],
-        "architecture": facts["architecture"],
-        "bottleneck": analysis["diagnosis"]["bottleneck"],
-        "num_devices": facts["num_devices"],
+        "device": str(facts["device"]),
+        "vendor": str(facts["vendor"]),
+        "architecture": str(facts["architecture"]),
+        "bottleneck": analysis.diagnosis.bottleneck,
+        "num_devices": int(facts["num_devices"] or 0),
     }
 
 
 A = TypeVar("A", bound=Answer)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,20 @@ class NodeServices:
     spent: dict[str, float]
     """Tokens and money that earlier nodes of the session used."""
     usage: Counter[str] = field(default_factory=Counter)
-    incidents: list[Data] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
 
-    def call(self, tool: str, **arguments: object) -> Any:  # noqa: ANN401 - each tool has its own result
-        """Runs a tool and tells who called what, with what, what came back and how long it took."""
+    def run(self, tool: Callable[Concatenate[Context, P], R], *args: P.args, **arguments: P.kwargs) -> R:
+        """Runs a tool and emits its name, what it was given, what it returned and how long it took."""
         start = time.perf_counter()
-        result = TOOLS[tool](self.context, **arguments)
+        result = tool(self.context, *args, **arguments)
         seconds = time.perf_counter() - start
-        self.log.emit("tool", tool=tool, arguments=brief(arguments), result=brief(result), seconds=seconds)
+        self.log.emit(
+            "tool",
+            tool=tool.__name__,
+            arguments=brief(plain(arguments)),
+            result=brief(plain(result)),
+            seconds=seconds,
+        )
         self.usage.update(tool_calls=1, tool_s=seconds)  # type: ignore[call-overload]
         return result
 
@@ -95,7 +105,7 @@ class NodeServices:
         )
         return reply.answer
 
-    def measure(self, order: TrialOrder) -> Data:
+    def measure(self, order: TrialOrder) -> dict[str, Any]:
         """Runs a trial, and tells how it goes while somebody waits for it."""
         if self.context.trials is None:
             raise InputError(
@@ -106,25 +116,26 @@ class NodeServices:
         self.usage.update(trials=1, trial_s=time.perf_counter() - start)  # type: ignore[call-overload]
         return result
 
-    def lookups(self, state: State, found: Data) -> Tools:
-        """What a language model may call while it thinks; each call is told like any other."""
-        scenario, start = within_policy(state), state["analysis"]["plan"]
+    def lookups(self, state: State, search: SessionSearch) -> Tools:
+        """What a language model may call while it thinks; each call is emitted like any other."""
+        scenario, start, tenant = within_policy(state), state["analysis"].plan, state["session"].tenant
 
         def explain_plan(plan: SuggestedPlan) -> object:
             """Predict a plan and say what speaks against it: a rule, the memory, or the slower term."""
             fields = plan.model_dump(exclude_none=True)
-            best = found["proposals"][0]
-            return self.call("explain_plan", scenario=scenario, start=start, fields=fields, best=best)
+            best = search.proposals[0]
+            return self.run(tools.explain_plan, scenario=scenario, start=start, fields=fields, best=best)
 
         def find_knowledge(query: str) -> object:
             """Find playbooks and past cases by a description of the situation."""
-            tenant = state["session"]["tenant"]
-            return self.call("find_knowledge", query=query[:2000], facets={}, tenant=tenant, limit=3)
+            return plain(
+                self.run(tools.find_knowledge, query=query[:2000], facets={}, tenant=tenant, limit=3)
+            )
 
         return {"explain_plan": explain_plan, "find_knowledge": find_knowledge}
 
     def report_incident(self, kind: str, says: str) -> None:
-        self.incidents.append({"node": self.log.node, "kind": kind, "says": says})
+        self.incidents.append(Incident(node=self.log.node, kind=kind, says=says))
         self.log.emit("incident", says=says, incident=kind)
 
     def done(self, **update: object) -> State:

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
+from pydantic import JsonValue
 
 from graph.build import TELL, build
 from graph.context import Context
 from graph.events import Event
+from graph.report import Decision, Report
 from graph.request import Request, parse_decision
-from graph.state import Data, State
+from graph.state import State
 
 INTERRUPT = "__interrupt__"
 STEPS_PER_TRIAL = 12
@@ -23,8 +25,9 @@ STEPS_PER_TRIAL = 12
 class Outcome:
     """Where a run ended: with a report, or waiting for a person."""
 
-    report: Data | None
-    waiting_for: Data | None = None
+    report: Report | None
+    waiting_for: dict[str, Any] | None = None
+    """The question as JSON: it is stored and shown as it is."""
 
 
 class Session:
@@ -54,24 +57,24 @@ class Session:
         if not known:
             start = request.first_state(self.id, self.context.clock())
         elif parsed and not _is_taken_in(known, parsed):
-            start = Command(resume=parsed) if waiting else State(decisions=[parsed])
+            start = Command(resume=parsed.model_dump()) if waiting else State(decisions=[parsed])
         elif going and not waiting:
             start = None
         else:
             return Outcome(known.get("report"), waiting)
         return self._stream(start, on_event)
 
-    def _where(self) -> tuple[Data, Data | None, bool]:
+    def _where(self) -> tuple[State, dict[str, JsonValue] | None, bool]:
         """What is known, what a person is asked, and whether a node is still to run."""
         if not self._keeps:
-            return {}, None, False
+            return State(), None, False
         snapshot = self._graph.get_state(self._config)
         asked = snapshot.interrupts[0].value if snapshot.interrupts else None
         # A node may have ended without its checkpoint: then there is a task, though nothing is `next`.
-        return dict(snapshot.values), asked, bool(snapshot.tasks)
+        return cast("State", dict(snapshot.values)), asked, bool(snapshot.tasks)
 
     def _stream(self, start: Any, on_event: Callable[[Event], None] | None) -> Outcome:  # noqa: ANN401 - see run
-        last: Data = {}
+        last: dict[str, Any] = {}
         durability: Any = "sync" if self._keeps else None
         config: RunnableConfig = {
             **self._config,
@@ -87,7 +90,7 @@ def _nobody(_event: Event) -> None:
     """Nobody listens."""
 
 
-def _is_taken_in(known: Data, decision: Mapping[str, Any]) -> bool:
+def _is_taken_in(known: State, decision: Decision) -> bool:
     """A decision is told apart by its id, so that it may be delivered twice."""
-    ids = [one["id"] for one in known.get("decisions", [])]
-    return decision["id"] is not None and decision["id"] in ids
+    ids = [one.id for one in known.get("decisions", [])]
+    return decision.id is not None and decision.id in ids

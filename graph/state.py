@@ -1,10 +1,148 @@
-"""The session state: written to a checkpoint after every node."""
+"""The session state: written to a checkpoint after every node, and read back typed and equal."""
 
 import operator
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from dataclasses import asdict, is_dataclass
+from typing import Annotated, Any, Literal, TypedDict
 
-Data = dict[str, Any]
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from pydantic import Field, JsonValue
+
+from graph.report import (
+    Decision,
+    Incident,
+    Report,
+    RouteStep,
+    Trial,
+)
+from tools.cost.predict import Prediction
+from tools.recommend.report import (
+    Diagnosis,
+    Notes,
+    Playbook,
+    Proposal,
+    ScoredPlan,
+    SearchResult,
+    Verification,
+)
+from tools.recommend.situation import Facts
+from tools.scenario import Plan, Scenario
+from tools.scenario.spec import Result
+from tools.trace.report import Profile
+
+Mode = Literal["advise", "tune"]
+Approval = Literal["none", "person", "policy"]
+
+
+class Policy(Result):
+    """Which fields of the plan trials may change; None allows any."""
+
+    fields: list[str] | None = None
+
+
+class SessionInfo(Result):
+    """What does not change while a session runs, but for the plan of a cold start once it is measured."""
+
+    id: str
+    tenant: str | None = None
+    started_at: float
+    """Seconds since 1970."""
+    plan: Plan | None = None
+    """Today's, in full; in a cold start the framework's own once it is measured."""
+    plan_is_default: bool = False
+    mode: Mode = "advise"
+    approval: Approval = "none"
+    template: str | None = None
+    policy: Policy | None = None
+
+
+class Analysis(Result):
+    """What limits a plan, and what the analysis rests on."""
+
+    subject: Literal["today", "proposal 1"]
+    plan: Plan
+    prediction: Prediction
+    diagnosis: Diagnosis
+    facts: Facts
+    profile: Profile | None
+    trials_seen: int
+
+    @property
+    def baseline(self) -> Prediction | None:
+        return self.prediction if self.subject == "today" else None
+
+
+class KnowledgeHit(Result):
+    """A playbook or a past case near to this situation."""
+
+    id: str
+    kind: str
+    title: str
+    status: str
+    warning: bool
+    score: float
+    body: dict[str, JsonValue]
+
+
+class Knowledge(Result):
+    """Playbooks whose conditions hold, and what is nearest in meaning."""
+
+    playbooks: list[Playbook] = Field(default_factory=list)
+    hits: list[KnowledgeHit] = Field(default_factory=list)
+
+
+class SessionSearch(SearchResult):
+    """What the search returned, with the plans from elsewhere and their verdicts."""
+
+    settled: list[Proposal] = Field(default_factory=list)
+    """What trials have settled, if they have left no proposal."""
+    considered: list[ScoredPlan] = Field(default_factory=list)
+    closed: bool = False
+    """Whether no further trial will be run, so that measured plans come first."""
+    trials_seen: int = 0
+
+    @property
+    def ranked(self) -> list[Proposal]:
+        return self.proposals or self.settled
+
+
+class Texts(Result):
+    """The report's prose, with every number checked."""
+
+    verdict: str
+    first_step: str
+    would_change: str
+    rationales: list[str]
+
+
+class TrialRecord(Trial):
+    """A trial with what only the fair-comparison gate reads."""
+
+    losses: list[float] = Field(default_factory=list)
+    fingerprint: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def public(self) -> Trial:
+        return Trial.model_validate(self.model_dump(exclude={"losses", "fingerprint"}))
+
+
+class TrialJudgement(Result):
+    """Whether another trial is worth it, in figures and words."""
+
+    stop: bool
+    says: str
+    expected_gain: float | None = None
+    noise: float | None = None
+    trials_seen: int = 0
+
+
+class Learnt(Result):
+    """The case that a report names, those of trials by their number, and what had been seen then."""
+
+    case: str | None = None
+    trials: dict[int, str] = Field(default_factory=dict)
+    decisions_seen: int
+    trials_seen: int
 
 
 def added(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
@@ -15,39 +153,75 @@ def added(old: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float
 class State(TypedDict, total=False):
     """Nodes meet here and nowhere else. Lists and counters grow; other keys are replaced."""
 
-    session: Data
-    """`id`, `tenant`, `started_at` (seconds since 1970), `mode`, `approval`, `template`, `policy`;
-    and today's `plan` in full, or in a cold start the framework's own once it is measured."""
-    request: Data
-    """The caller's scenario, as it came."""
-    reading: Data
-    """What the engineer's notes say: `accepted` and `refused` statements, the `scenario` that results."""
-    analysis: Data
-    """`subject` (today's plan or a proposal), its `plan`, `prediction`, `diagnosis`, `facts`, `profile`."""
-    knowledge: Data
-    """`playbooks` whose conditions hold, and `hits` of the search."""
-    found: Data
-    """What the search returned, and `considered`: plans from elsewhere with their verdict."""
-    verification: Data
-    """`checked` numbers, `faults`, and whether everything `holds`."""
-    prose: Data
-    """`verdict`, `first_step`, `would_change`, a `rationale` for each proposal."""
-    decisions: Annotated[list[Data], operator.add]
+    session: SessionInfo
+    request: Scenario
+    """The caller's scenario."""
+    scenario: Scenario
+    """The request with what its notes state applied, and the plan as the baseline's trial ran it."""
+    notes: Notes
+    analysis: Analysis
+    knowledge: Knowledge
+    search: SessionSearch
+    verification: Verification | None
+    texts: Texts
+    decisions: Annotated[list[Decision], operator.add]
     """What people decided, oldest first."""
     handled: int
     """How many of the decisions have been acted upon."""
-    trials: Annotated[list[Data], operator.add]
-    """What was measured, the baseline first: each with its plan, the prediction before, and its outcome."""
-    calibration: Data
-    """What the trials made of the cost model, as plain data: a resumed session goes on with it."""
-    stopping: Data
-    """Whether another trial is worth it, in figures and words."""
-    incidents: Annotated[list[Data], operator.add]
-    """What went wrong and what was done instead."""
-    route: Annotated[list[Data], operator.add]
+    trials: Annotated[list[TrialRecord], operator.add]
+    """What was measured, the baseline first."""
+    calibration: dict[str, JsonValue]
+    """What the trials made of the cost model, as `Calibration.to_data` writes it."""
+    stopping: TrialJudgement
+    incidents: Annotated[list[Incident], operator.add]
+    route: Annotated[list[RouteStep], operator.add]
     """Every step the coordinator chose, with its reason."""
     usage: Annotated[dict[str, float], added]
     """Tokens, money, questions answered and given back to the rules, calls of tools, trials."""
-    learnt: Data
-    """The `case` that a report names, those of `trials`, and how many decisions and trials were `seen`."""
-    report: Data
+    learnt: Learnt
+    report: Report
+
+
+STATE_MODULES = (
+    "graph.report",
+    "graph.state",
+    "tools.cost.predict",
+    "tools.recommend.report",
+    "tools.scenario.spec",
+    "tools.trace.collectives",
+    "tools.trace.diagnosis",
+    "tools.trace.report",
+)
+
+
+def state_serializer() -> JsonPlusSerializer:
+    """Brings the classes of the state back from a checkpoint, and no others."""
+    return JsonPlusSerializer(allowed_msgpack_modules=_state_classes())
+
+
+def _state_classes() -> list[tuple[str, str]]:
+    import importlib
+
+    return [
+        (module, name)
+        for module in STATE_MODULES
+        for name, value in vars(importlib.import_module(module)).items()
+        if isinstance(value, type) and value.__module__ == module
+    ]
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - JSON of whatever a tool takes or returns
+    """As JSON, for events and prompts."""
+    if isinstance(value, Scenario):
+        return value.model_dump(mode="json", exclude_defaults=True)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value

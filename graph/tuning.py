@@ -1,71 +1,84 @@
 """What a session's trials say about where it stands."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from graph.context import Limits
-from graph.state import Data, State
+from graph.report import Trial
+from graph.state import State, TrialRecord
+from tools.recommend.report import PlanValue, Proposal
 from tools.recommend.words import format_same_decimals
+from tools.scenario import Scenario
 from tools.trials.stopping import Budget
 
-SEEN = "after_trials"
-"""How many trials a part of the state knows of."""
 PLAN_FOLLOWS = ("dp", "dp_shard", "schedule", "sequence_parallel")
 """Fields that follow from others: a policy that allows those allows these."""
 
 
-def is_current(state: State, part: str) -> bool:
-    """Whether a part of the state was made with all that is measured by now."""
-    made: Any = state.get(part)
-    return bool(made) and made.get(SEEN, 0) == len(state.get("trials", []))
+def trials_seen(state: State) -> int:
+    """How many trials a part of the state that is made now knows of."""
+    return len(state.get("trials", []))
 
 
-def seen(state: State) -> Data:
-    return {SEEN: len(state.get("trials", []))}
+def is_current(state: State, trials_known: int | None) -> bool:
+    """Whether a part of the state was made with all that is measured by now; None if it was not made."""
+    return trials_known == trials_seen(state)
 
 
-def baseline_of(trials: list[Data]) -> Data | None:
-    """The trial of today's plan, whatever came of it."""
-    return next((one for one in trials if one["role"] == "baseline"), None)
+def has_current_analysis(state: State) -> bool:
+    return "analysis" in state and is_current(state, state["analysis"].trials_seen)
 
 
-def measured(trials: list[Data]) -> list[Data]:
+def has_current_search(state: State) -> bool:
+    return "search" in state and is_current(state, state["search"].trials_seen)
+
+
+def baseline_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """The trial of today's plan, whatever its outcome."""
+    return next((one for one in trials if one.role == "baseline"), None)
+
+
+def measured(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Those that may be compared."""
-    return [one for one in trials if one["status"] == "measured"]
+    return [one for one in trials if one.status == "measured"]
 
 
-def reference_of(trials: list[Data]) -> Data | None:
-    """What others are compared with: the baseline, or the first plan measured where that failed."""
+def reference_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """What others are compared with: the baseline, or the first plan measured if that failed."""
     return next(iter(measured(trials)), None)
 
 
-def fastest(trials: list[Data]) -> Data | None:
-    return min(measured(trials), key=lambda one: one["step_time_s"], default=None)
+def fastest(trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    return min(measured(trials), key=step_time_s, default=None)
 
 
-def first_open_rank(proposals: list[Data]) -> int | None:
-    """Of the best proposal that is not measured yet."""
-    return next((one["rank"] for one in proposals if one["measured"] is None), None)
+def step_time_s(trial: Trial) -> float:
+    return float("inf") if trial.step_time_s is None else trial.step_time_s
 
 
-def budget_of(limits: Limits, trials: list[Data]) -> Budget:
-    spent = sum(one["device_hours"] for one in trials)
+def first_open_rank(proposals: Sequence[Proposal]) -> int | None:
+    """The rank of the best proposal that is not measured yet."""
+    return next((one.rank for one in proposals if one.measured is None), None)
+
+
+def budget_of(limits: Limits, trials: Sequence[TrialRecord]) -> Budget:
+    spent = sum(one.device_hours for one in trials)
     return Budget(limits.device_hours, limits.trials, spent, len(trials))
 
 
 def time_left_s(state: State, limits: Limits, now: float) -> float:
-    """Of what a session may take; its trials take their own time."""
-    waited_s: float = sum(one["waited_s"] for one in state.get("trials", []))
-    started: float = state["session"]["started_at"]
-    return started + limits.session_s + waited_s - now
+    """What is left of a session's time; its trials take their own."""
+    waited_s = sum(one.waited_s for one in state.get("trials", []))
+    return state["session"].started_at + limits.session_s + waited_s - now
 
 
 def why_ended(state: State, limits: Limits, now: float) -> str | None:
-    """Why no further trial is begun; nothing while one may be."""
+    """Why no further trial is begun; None while one may be."""
     decisions, trials = state.get("decisions", []), state.get("trials", [])
-    if is_current(state, "stopping") and state["stopping"]["stop"]:
-        return str(state["stopping"]["says"])
-    if decisions and decisions[-1]["action"] == "reject":
-        return f"{decisions[-1]['by'] or 'a person'} wanted no further trial"
+    stopping = state.get("stopping")
+    if stopping and is_current(state, stopping.trials_seen) and stopping.stop:
+        return stopping.says
+    if decisions and decisions[-1].action == "reject":
+        return f"{decisions[-1].by or 'a person'} wanted no further trial"
     if time_left_s(state, limits, now) < 0:
         return "the session's time was over"
     return budget_of(limits, trials).spent or (
@@ -73,24 +86,20 @@ def why_ended(state: State, limits: Limits, now: float) -> str | None:
     )
 
 
-def _is_broken(trials: list[Data]) -> bool:
-    return any((one["failure"] or {}).get("kind") in ("cancelled", "no_budget") for one in trials)
+def _is_broken(trials: Sequence[TrialRecord]) -> bool:
+    return any(one.failure and one.failure.kind in ("cancelled", "no_budget") for one in trials)
 
 
-def within_policy(state: State) -> Data:
+def within_policy(state: State) -> Scenario:
     """The scenario, with every field fixed to today's value that the policy does not let trials change."""
-    scenario: Data = state["reading"]["scenario"]
-    policy, today = state["session"].get("policy"), state["session"]["plan"]
-    if not policy or "fields" not in policy or today is None:
+    scenario, policy, today = state["scenario"], state["session"].policy, state["session"].plan
+    if policy is None or policy.fields is None or today is None:
         return scenario
-    free = {*policy["fields"], *PLAN_FOLLOWS}
-    fixed = {name: value for name, value in today.items() if name not in free and value is not None}
-    return {**scenario, "constraints": {**fixed, **(scenario.get("constraints") or {})}}
-
-
-def public_trial(trial: Data) -> Data:
-    """Without what only the gate reads."""
-    return {name: part for name, part in trial.items() if name not in ("losses", "fingerprint")}
+    free = {*policy.fields, *PLAN_FOLLOWS}
+    fixed: dict[str, PlanValue] = {
+        name: value for name, value in today.model_dump().items() if name not in free and value is not None
+    }
+    return scenario.model_copy(update={"constraints": {**fixed, **scenario.constraints}})
 
 
 FAILURES = {
@@ -108,15 +117,14 @@ FAILURES = {
 }
 
 
-def outcome_in_words(trial: Data) -> str:
-    if trial["status"] == "refused":
-        return f"not compared: {trial['refusals'][0]['says']}"
-    if trial["status"] != "measured":
-        return f"it {FAILURES.get(trial['failure']['kind'], FAILURES['unknown'])}"
-    middle, low, high = format_same_decimals(trial["step_time_s"], *trial["interval_s"])
+def outcome_in_words(trial: Trial) -> str:
+    if trial.status == "refused":
+        return f"not compared: {trial.refusals[0].says}"
+    if trial.step_time_s is None or trial.interval_s is None:
+        return f"it {FAILURES.get(trial.failure.kind if trial.failure else 'unknown', FAILURES['unknown'])}"
+    middle, low, high = format_same_decimals(trial.step_time_s, *trial.interval_s)
     pace = f"{middle} s per step ({low} to {high} s)"
-    predicted = f"{trial['predicted']['step_time_s']:.3g} s were predicted before"
-    gain = trial["speedup"]
-    if trial["role"] == "baseline" or gain is None:
+    predicted = f"{trial.predicted.step_time_s:.3g} s were predicted before"
+    if trial.role == "baseline" or trial.speedup is None:
         return f"measured {pace}; {predicted}"
-    return f"measured {pace}, {gain:.2f}x the baseline's speed; {predicted}"
+    return f"measured {pace}, {trial.speedup:.2f}x the baseline's speed; {predicted}"

@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
 )
 
+from graph.state import state_serializer
 from service.settings import Settings, make_data_folder
 
 FILE = "checkpoints.db"
@@ -32,6 +33,7 @@ def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
 
     file = make_data_folder(settings.data_dir) / FILE
     with SqliteSaver.from_conn_string(str(file)) as saver:
+        saver.serde = state_serializer()
         saver.conn.execute("PRAGMA journal_mode=WAL")
         saver.conn.execute("PRAGMA busy_timeout=10000")
         saver.setup()
@@ -57,7 +59,7 @@ def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
 
     size: dict[str, Any] = {"min_size": 1, "max_size": 8}
     with ConnectionPool(url, **size, kwargs=options, configure=leave_unflushed, open=True) as pool:
-        saver = PostgresSaver(pool)
+        saver = PostgresSaver(pool, serde=state_serializer())
         saver.setup()
         yield saver
 

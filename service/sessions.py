@@ -103,16 +103,16 @@ class Sessions:
         if "by" in body:
             raise InputError("by", body["by"], "not accepted: the key says who decides")
         decision = parse_decision({**body, "by": caller.name[:200]})
-        own = decision["id"] or idempotency_key
+        own = decision.id or idempotency_key
         # Hashed with the session's id: two tenants may choose the same id.
         digest = hashlib.sha256(f"{id}/{own}".encode()).hexdigest()[:32]
-        decision = {**decision, "id": digest if own else new_id()}
+        stored = decision.model_copy(update={"id": digest if own else new_id()}).model_dump(mode="json")
         return self._change(
             caller,
             "session.decide",
             id,
-            lambda conn, row: decide(conn, row, decision, caller.name),
-            decision=decision,
+            lambda conn, row: decide(conn, row, stored, caller.name),
+            decision=stored,
         )
 
     def delete(self, caller: Caller, id: str) -> None:
@@ -130,7 +130,7 @@ class Sessions:
         request = parse_request(submission.request, caller.knowledge_tenant)
         if request.mode == "tune":
             check_tune(self.settings, request)
-        scenario = parse_scenario(request.scenario, need_plan=False)
+        scenario = request.scenario
         _check_labels(submission.labels)
         if submission.webhook is not None:
             self._check_webhook(submission.webhook)

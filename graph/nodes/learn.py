@@ -3,22 +3,34 @@
 import json
 from hashlib import sha256
 
+from pydantic import JsonValue
+
+from graph import tools
 from graph.services import NodeServices
-from graph.state import Data, State
+from graph.state import Learnt, State, TrialRecord, plain
+from graph.tuning import step_time_s
 from tools.errors import InputError
 from tools.kb import KnowledgeError
+from tools.recommend.report import Proposal
 from tools.trials.steering import OUT_OF_MEMORY, SAME_PROGRAM
 
 WORKLOAD = ("model", "cluster", "training", "constraints")
 """What of a scenario a later reader needs; notes stay with the session."""
+Case = dict[str, JsonValue]
+"""In the shape of the seed's cases."""
 
 ID_DIGITS = 16
 PLANS_FAULT = (OUT_OF_MEMORY, *SAME_PROGRAM)
 
 
 def learn(state: State, services: NodeServices) -> State:
-    seen = [len(state.get("decisions", [])), len(state.get("trials", []))]
-    known = {"case": None, "trials": {}, **state.get("learnt", {}), "seen": seen}
+    before = state.get("learnt")
+    known = Learnt(
+        case=before.case if before else None,
+        trials=before.trials if before else {},
+        decisions_seen=len(state.get("decisions", [])),
+        trials_seen=len(state.get("trials", [])),
+    )
     if not services.context.saves_cases:
         return services.done(learnt=known)
     try:
@@ -28,104 +40,90 @@ def learn(state: State, services: NodeServices) -> State:
         return services.done(learnt=known)
 
 
-def _kept(state: State, known: Data, services: NodeServices) -> Data:
+def _kept(state: State, known: Learnt, services: NodeServices) -> Learnt:
     """One case for each plan that was tried; without any, the plan that is proposed."""
-    tenant, trials = state["session"]["tenant"], state.get("trials", [])
-    kept = dict(known["trials"])
+    tenant, trials = state["session"].tenant, state.get("trials", [])
+    kept = dict(known.trials)
     for number, trial in enumerate(trials):
-        if trial["role"] == "candidate" and trial["status"] != "cancelled" and str(number) not in kept:
+        if trial.role == "candidate" and trial.status != "cancelled" and number not in kept:
             case = _trial_case(state, trial, number)
-            kept[str(number)] = services.call("learn_case", case=case, tenant=tenant)["id"]
-    best = known["case"]
+            kept[number] = services.run(tools.learn_case, case=case, tenant=tenant)
+    named = known.case
     if not trials:
-        best = best or services.call("learn_case", case=_advice(state), tenant=tenant)["id"]
-    return {**known, "trials": kept, "case": kept[_fastest(trials, kept)] if kept else best}
+        named = named or services.run(tools.learn_case, case=_advice(state), tenant=tenant)
+    if kept:
+        named = kept[min(kept, key=lambda number: step_time_s(trials[number]))]
+    return known.model_copy(update={"trials": kept, "case": named})
 
 
-def _fastest(trials: list[Data], kept: Data) -> str:
-    """Of the trials that were kept, the one whose case a report names."""
-    return min(kept, key=lambda number: trials[int(number)].get("step_time_s", float("inf")))
-
-
-def _advice(state: State) -> Data:
+def _advice(state: State) -> Case:
     """The same advice on the same workload is one case, however often a platform asks."""
-    case = _case(state, _chosen(state))
-    told = [
-        state["session"]["tenant"],
-        *(case[name] for name in ("scenario", "before", "after", "predicted")),
-    ]
-    digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    proposal = _chosen(state)
+    gain = proposal.model_dump(include={"speedup", "speedup_low", "speedup_high"}, exclude_none=True)
+    case = _case(state) | {
+        "after": plain(proposal.plan),
+        "predicted": {"step_time_s": proposal.prediction.step_time_s, **gain},
+        "story": state["texts"].verdict,
+        "lesson": proposal.rationale,
+    }
+    parts = [state["session"].tenant, *(case[name] for name in ("scenario", "before", "after", "predicted"))]
+    digest = sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return {**case, "id": f"advice-{digest[:ID_DIGITS]}"}
 
 
-def _case(state: State, proposal: Data) -> Data:
-    """In the shape of the seed's cases, with what was predicted."""
-    facts = state["analysis"]["facts"]
+def _case(state: State) -> Case:
+    analysis, session, request = state["analysis"], state["session"], plain(state["request"])
+    facts = analysis.facts
     return {
-        "id": f"session-{state['session']['id']}".replace(".", "-"),
+        "id": f"session-{session.id}".replace(".", "-"),
         "title": "{architecture} model on {num_devices} {device}, {framework}".format_map(facts),
         "status": "hypothesis",
-        "model": state["request"]["model"].get("name") or "unnamed",
+        "model": state["request"].model.name or "unnamed",
         **{name: facts[name] for name in ("architecture", "device", "num_devices", "framework")},
-        "bottleneck": state["analysis"]["diagnosis"]["bottleneck"],
-        "scenario": {name: part for name, part in state["request"].items() if name in WORKLOAD},
-        "before": state["session"]["plan"] or {},
-        "after": proposal["plan"],
-        "predicted": _predicted(proposal),
-        "story": state["prose"]["verdict"],
-        "lesson": proposal["rationale"],
-        "sources": [{"title": "a session of this installation", "where": state["session"]["id"]}],
+        "bottleneck": analysis.diagnosis.bottleneck,
+        "scenario": {name: request[name] for name in WORKLOAD if name in request},
+        "before": plain(session.plan) or {},
+        "sources": [{"title": "a session of this installation", "where": session.id}],
     }
 
 
-def _trial_case(state: State, trial: Data, number: int) -> Data:
+def _trial_case(state: State, trial: TrialRecord, number: int) -> Case:
     """What was predicted before the trial, what it measured, and what that says about the plan."""
-    proposal = {
-        "plan": trial["plan"],
-        "prediction": trial["predicted"],
-        "rationale": f"{trial['summary']}: {trial['says']}",
-        **dict.fromkeys(("speedup", "speedup_low", "speedup_high")),
+    case = _case(state) | {
+        "after": plain(trial.plan),
+        "predicted": {"step_time_s": trial.predicted.step_time_s},
+        "status": _verdict(trial),
+        "story": f"Trial {trial.key} of {trial.summary}. {trial.says[:1].upper()}{trial.says[1:]}.",
+        "lesson": f"{trial.summary}: {trial.says}",
     }
-    case = _case(state, proposal)
-    told = f"Trial {trial['key']} of {trial['summary']}. {trial['says'][:1].upper()}{trial['says'][1:]}."
-    measured = {"measured": _measured(trial)} if trial["status"] == "measured" else {}
-    verdict = {"status": _verdict(trial), "story": told, **measured}
-    return {**case, **verdict, "id": f"{case['id']}-trial-{number}"}
+    if trial.status == "measured":
+        case["measured"] = _measured(trial)
+    return {**case, "id": f"{case['id']}-trial-{number}"}
 
 
-def _verdict(trial: Data) -> str:
-    """Confirmed where the plan is surely faster than the baseline, refuted where it is slower or at fault."""
-    if trial["status"] != "measured":
+def _verdict(trial: TrialRecord) -> str:
+    """Confirmed if the plan is surely faster than the baseline, refuted if it is slower or at fault."""
+    if trial.status != "measured":
         return "refuted" if _is_the_plans_fault(trial) else "hypothesis"
-    if trial["speedup"] is None or trial["speedup_low"] <= 1.0 <= trial["speedup_high"]:
+    if trial.speedup is None or (trial.speedup_low or 0.0) <= 1.0 <= (trial.speedup_high or 0.0):
         return "hypothesis"
-    return "confirmed" if trial["speedup"] > 1.0 else "refuted"
+    return "confirmed" if trial.speedup > 1.0 else "refuted"
 
 
-def _is_the_plans_fault(trial: Data) -> bool:
+def _is_the_plans_fault(trial: TrialRecord) -> bool:
     """And not the cluster's, which lost a node, did not start the job, or started it elsewhere."""
-    kind = (trial["failure"] or {}).get("kind")
-    return kind in PLANS_FAULT or any(one["entry"] == "losses" for one in trial["refusals"])
+    at_fault = trial.failure is not None and trial.failure.kind in PLANS_FAULT
+    return at_fault or any(one.entry == "losses" for one in trial.refusals)
 
 
-def _measured(trial: Data) -> Data:
-    gain = {"speedup": trial["speedup"]} if trial["speedup"] is not None else {}
-    return {
-        "metric": "step time, s",
-        "after": trial["step_time_s"],
-        "step_time_s": trial["step_time_s"],
-        **gain,
-    }
+def _measured(trial: TrialRecord) -> Case:
+    gain = {"speedup": trial.speedup} if trial.speedup is not None else {}
+    step_s = trial.step_time_s
+    return {"metric": "step time, s", "after": step_s, "step_time_s": step_s, **gain}
 
 
-def _chosen(state: State) -> Data:
+def _chosen(state: State) -> Proposal:
     """The proposal a person approved, else the first."""
-    proposals, decisions = state["found"]["proposals"], state.get("decisions", [])
-    rank = decisions[-1]["proposal"] if decisions else 1
-    chosen: Data = proposals[min(rank, len(proposals)) - 1]
-    return chosen
-
-
-def _predicted(best: Data) -> Data:
-    gain = {name: best[name] for name in ("speedup", "speedup_low", "speedup_high") if best[name] is not None}
-    return {"step_time_s": best["prediction"]["step_time_s"], **gain}
+    proposals, decisions = state["search"].proposals, state.get("decisions", [])
+    rank = decisions[-1].proposal if decisions else 1
+    return proposals[min(rank, len(proposals)) - 1]

@@ -1,130 +1,149 @@
 """The proposal agent: searches every plan, asks knowledge and reasoner for more, scores all alike."""
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
 
+from graph import tools
 from graph.reasoner.answers import Question, Suggestions
+from graph.report import Decision
 from graph.request import MAX_PROPOSALS, PLAN_ACTIONS
 from graph.services import NodeServices, describe_situation, facets_of
-from graph.state import Data, State
-from graph.tuning import budget_of, is_current, measured, seen, why_ended, within_policy
+from graph.state import Knowledge, SessionSearch, State, plain
+from graph.tuning import budget_of, has_current_search, measured, trials_seen, why_ended, within_policy
+from tools.recommend.report import PlanFields, ScoredPlan
+from tools.recommend.score import ranked
+from tools.scenario import Plan
 
 
 def proposal(state: State, services: NodeServices) -> State:
     decisions = state.get("decisions", [])
-    plans = [one for one in decisions[state.get("handled", 0) :] if one["action"] in PLAN_ACTIONS]
-    found = state["found"] if is_current(state, "found") else _searched(state, services)
-    found = _with_engineers_plans(found, plans, state, services)
-    update: Data = {"found": found, "handled": len(decisions), "verification": {}}
-    if "analysis" in state and found["proposals"] and not plans:
+    plans = [one for one in decisions[state.get("handled", 0) :] if one.action in PLAN_ACTIONS]
+    search = state["search"] if has_current_search(state) else _searched(state, services)
+    search = _with_engineers_plans(search, plans, state, services)
+    update = State(handled=len(decisions), verification=None)
+    if "analysis" in state and search.proposals and not plans:
         update["knowledge"] = state.get("knowledge") or _knowledge(state, services)
-        update["found"] = _with_suggestions(state, found, update["knowledge"], services)
+        search = _with_suggestions(state, search, update["knowledge"], services)
     if state.get("trials"):
-        update |= _judged(state, update["found"], services)
-    return services.done(**update)
+        search = _judged(state, search, update, services)
+    return services.done(**update, search=search)
 
 
-def _searched(state: State, services: NodeServices) -> Data:
-    """Every plan that no trial has settled; plans that people brought are scored again beside them."""
+def _searched(state: State, services: NodeServices) -> SessionSearch:
+    """Every plan that no trial has settled; submitted plans are scored again beside them."""
     trials = state.get("trials", [])
-    found = services.call("search_plans", scenario=within_policy(state), trials=trials)
-    brought = [one for one in state.get("found", {}).get("considered", []) if one.get("by_person")]
-    found |= {"considered": [], **seen(state)}
-    again = [{**one, **_scored(state, found, one["plan"], {}, services)} for one in brought]
-    return _joined(found, again, services)
+    search = services.run(tools.search_plans, scenario=within_policy(state), trials=trials)
+    before = state["search"].considered if "search" in state else []
+    again = [_scored_again(state, search, one, services) for one in before if one.by_person]
+    return _joined(search, again, services)
 
 
-def _scored(state: State, found: Data, start: Data, fields: Data, services: NodeServices) -> Data:
+def _scored_again(state: State, search: SessionSearch, one: ScoredPlan, services: NodeServices) -> ScoredPlan:
+    if not isinstance(one.plan, Plan):
+        return one
+    origin = {"origin": one.origin, "reason": one.reason, "by_person": one.by_person}
+    return _scored(state, search, one.plan, {}, services).model_copy(update=origin)
+
+
+def _scored(
+    state: State, search: SessionSearch, start: Plan, fields: PlanFields, services: NodeServices
+) -> ScoredPlan:
     """A plan from elsewhere beside the best one."""
-    trials, best = state.get("trials", []), _ranked(found)[0]
-    scored: Data = services.call(
-        "score_plan", scenario=within_policy(state), start=start, fields=fields, best=best, trials=trials
+    return services.run(
+        tools.score_plan,
+        scenario=within_policy(state),
+        start=start,
+        fields=fields,
+        best=search.ranked[0],
+        trials=state.get("trials", []),
     )
-    return scored
 
 
-def _ranked(found: Data) -> list[Data]:
-    """The proposals, or where trials have left none, what they settled."""
-    return list(found["proposals"] or found["settled"])
-
-
-def _with_engineers_plans(found: Data, decisions: list[Data], state: State, services: NodeServices) -> Data:
+def _with_engineers_plans(
+    search: SessionSearch, decisions: Sequence[Decision], state: State, services: NodeServices
+) -> SessionSearch:
     scored = []
     for one in decisions:
-        start = _ranked(found)[: one["proposal"]][-1]["plan"]
-        told = {"origin": one["by"] or "engineer", "reason": one["comment"] or "", "by_person": True}
-        scored.append({**told, **_scored(state, found, start, one["plan"], services)})
-    return _joined(found, scored, services)
+        start = search.ranked[: one.proposal][-1].plan
+        origin = {"origin": one.by or "engineer", "reason": one.comment or "", "by_person": True}
+        scored.append(_scored(state, search, start, one.plan or {}, services).model_copy(update=origin))
+    return _joined(search, scored, services)
 
 
-def _judged(state: State, found: Data, services: NodeServices) -> Data:
-    """Whether another trial is worth it; where none is, what was measured comes first."""
-    trials, scenario = state["trials"], state["reading"]["scenario"]
-    predictions = [one["prediction"] for one in found["proposals"] if one["measured"] is None]
-    budget = asdict(budget_of(services.context.limits, trials))
-    judged = services.call("judge_trials", trials=trials, predictions=predictions, budget=budget)
-    is_closed = (
-        judged["stop"] or why_ended(state, services.context.limits, services.context.clock()) is not None
-    )
-    if is_closed:
-        done = services.call("measured_proposals", scenario=scenario, trials=measured(trials))
-        rest = [one for one in found["proposals"] if all(one["plan"] != other["plan"] for other in done)]
-        merged = [*done, *rest][:MAX_PROPOSALS] or found["settled"]
-        found = {**found, "proposals": [{**one, "rank": rank} for rank, one in enumerate(merged, start=1)]}
-    found = {**found, "closed": is_closed}
-    return {"found": found, "stopping": {**judged, **seen(state)}}
+def _judged(state: State, search: SessionSearch, update: State, services: NodeServices) -> SessionSearch:
+    """Whether another trial is worth it; if none is, what was measured comes first."""
+    trials, limits = state["trials"], services.context.limits
+    predictions = [one.prediction for one in search.proposals if one.measured is None]
+    budget = budget_of(limits, trials)
+    judged = services.run(tools.judge_trials, trials=trials, predictions=predictions, budget=budget)
+    update["stopping"] = judged.model_copy(update={"trials_seen": trials_seen(state)})
+    closed = judged.stop or why_ended(state, limits, services.context.clock()) is not None
+    if not closed:
+        return search.model_copy(update={"closed": False})
+    done = services.run(tools.measured_proposals, scenario=state["scenario"], trials=measured(trials))
+    rest = [one for one in search.proposals if all(one.plan != other.plan for other in done)]
+    merged = [*done, *rest][:MAX_PROPOSALS] or search.settled
+    return search.model_copy(update={"closed": True, "proposals": ranked(merged)})
 
 
-def _knowledge(state: State, services: NodeServices) -> Data:
+def _knowledge(state: State, services: NodeServices) -> Knowledge:
     """Playbooks whose conditions hold, and what is nearest in meaning."""
-    facts = state["analysis"]["facts"]
-    playbooks = services.call("matching_playbooks", facts=facts)
-    hits = services.call(
-        "find_knowledge",
-        query=describe_situation(state["analysis"]),
-        facets=facets_of(state["analysis"]),
-        tenant=state["session"]["tenant"],
+    analysis = state["analysis"]
+    return Knowledge(
+        playbooks=services.run(tools.matching_playbooks, facts=analysis.facts),
+        hits=services.run(
+            tools.find_knowledge,
+            query=describe_situation(analysis),
+            facets=facets_of(analysis),
+            tenant=state["session"].tenant,
+        ),
     )
-    return {"playbooks": playbooks, "hits": hits}
 
 
-def _with_suggestions(state: State, found: Data, knowledge: Data, services: NodeServices) -> Data:
+def _with_suggestions(
+    state: State, search: SessionSearch, knowledge: Knowledge, services: NodeServices
+) -> SessionSearch:
     """The reasoner's own plans; what is refused goes back to it once, with the reason."""
-    first = _suggested(state, found, knowledge, [], services)
-    refused = [one for one in first if not one["accepted"]]
-    second = _suggested(state, found, knowledge, refused, services) if refused else []
-    return _joined(found, [*first, *second], services)
+    first = _suggested(state, search, knowledge, [], services)
+    refused = [one for one in first if not one.accepted]
+    second = _suggested(state, search, knowledge, refused, services) if refused else []
+    return _joined(search, [*first, *second], services)
 
 
 def _suggested(
-    state: State, found: Data, knowledge: Data, refused: list[Data], services: NodeServices
-) -> list[Data]:
-    scenario, start = within_policy(state), state["analysis"]["plan"]
-    books: list[Any] = services.call(
-        "resolve_moves", scenario=scenario, plan=start, playbooks=knowledge["playbooks"]
-    )
-    payload = {
-        "scenario": scenario,
-        "plan": start,
-        "diagnosis": state["analysis"]["diagnosis"],
-        "proposals": found["proposals"],
-        "playbooks": books,
-        "hits": knowledge["hits"],
-        "refused": [{"plan": one["plan"], "why": one["why"]} for one in refused],
-    }
-    answer = services.ask(Question("suggest_plans", payload, Suggestions, services.lookups(state, found)))
-    return [
+    state: State,
+    search: SessionSearch,
+    knowledge: Knowledge,
+    refused: Sequence[ScoredPlan],
+    services: NodeServices,
+) -> list[ScoredPlan]:
+    scenario, start, books = within_policy(state), state["analysis"].plan, knowledge.playbooks
+    moves = services.run(tools.resolve_moves, scenario=scenario, plan=start, playbooks=books)
+    payload = plain(
         {
-            "origin": one.origin or services.context.reasoner.name,
-            "reason": one.reason,
-            **_scored(state, found, start, one.plan.model_dump(exclude_none=True), services),
+            "scenario": scenario,
+            "plan": start,
+            "diagnosis": state["analysis"].diagnosis,
+            "proposals": search.proposals,
+            "playbooks": [
+                {**plain(book), "resolved_moves": own} for book, own in zip(books, moves, strict=True)
+            ],
+            "hits": knowledge.hits,
+            "refused": [{"plan": one.plan, "why": one.why} for one in refused],
         }
+    )
+    answer = services.ask(Question("suggest_plans", payload, Suggestions, services.lookups(state, search)))
+    name = services.context.reasoner.name
+    return [
+        _scored(state, search, start, one.plan.model_dump(exclude_none=True), services).model_copy(
+            update={"origin": one.origin or name, "reason": one.reason}
+        )
         for one in answer.suggestions
     ]
 
 
-def _joined(found: Data, scored: list[Data], services: NodeServices) -> Data:
+def _joined(search: SessionSearch, scored: Sequence[ScoredPlan], services: NodeServices) -> SessionSearch:
     if not scored:
-        return found
-    proposals = services.call("join_plans", proposals=found["proposals"], scored=scored)
-    return {**found, "proposals": proposals, "considered": [*found["considered"], *scored]}
+        return search
+    proposals = services.run(tools.join_plans, proposals=search.proposals, scored=scored)
+    considered = [*search.considered, *scored]
+    return search.model_copy(update={"proposals": proposals, "considered": considered})

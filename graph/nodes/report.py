@@ -1,108 +1,124 @@
 """The report: what leaves the graph, assembled from verified parts only."""
 
-from dataclasses import asdict
-
+from graph import tools
+from graph.report import Advice, BaselinePlan, CaseReference, Report, Stopping, Usage
 from graph.services import NodeServices
-from graph.state import Data, State
-from graph.tuning import budget_of, public_trial, why_ended
+from graph.state import Knowledge, State
+from graph.tuning import budget_of, why_ended
+from tools.recommend.report import Proposal
 
 MAX_ADVICE = 6
-FROM_SEARCH = ("rejected", "searched", "sensitivity", "beyond_contract", "pareto", "considered")
 
 
 def report(state: State, services: NodeServices) -> State:
-    analysis, found, prose = state["analysis"], state["found"], state["prose"]
-    usage = state.get("usage", {})
-    whole: Data = {
-        "id": state["request"].get("id"),
-        **{name: prose[name] for name in ("verdict", "first_step", "would_change")},
-        "diagnosis": analysis["diagnosis"],
-        "baseline": analysis["prediction"] if analysis["subject"] == "today" else None,
-        "baseline_plan": _baseline_plan(state),
-        "proposals": [_told(one, state, services) for one in found["proposals"]],
-        **{name: found[name] for name in FROM_SEARCH},
-        "advice": _advice(state),
-        "cases": _cases(state),
-        "notes": _notes(state),
-        "profile": analysis["profile"],
-        "decisions": state.get("decisions", []),
-        "trials": [public_trial(one) for one in state.get("trials", [])],
-        "stopping": _stopping(state, services),
-        "calibration": state.get("calibration"),
-        "verification": state["verification"],
-        "incidents": [*state.get("incidents", []), *services.incidents],
-        "route": state["route"],
-        "usage": {name: usage.get(name, 0) for name in ("tokens", "cost", "answered", "fell_back")},
-        "case": state.get("learnt", {}).get("case"),
-        "reasoner": services.context.reasoner.name,
-    }
+    analysis, search, texts = state["analysis"], state["search"], state["texts"]
+    usage, learnt, verification = state.get("usage", {}), state.get("learnt"), state["verification"]
+    if verification is None:
+        raise RuntimeError("the report was reached without a verification")
+    knowledge = state.get("knowledge") or Knowledge()
+    whole = Report(
+        id=state["request"].id,
+        verdict=texts.verdict,
+        first_step=texts.first_step,
+        would_change=texts.would_change,
+        diagnosis=analysis.diagnosis,
+        baseline=analysis.baseline,
+        baseline_plan=_baseline_plan(state),
+        proposals=[_with_texts(one, state, knowledge, services) for one in search.proposals],
+        rejected=search.rejected,
+        searched=search.searched,
+        sensitivity=search.sensitivity,
+        beyond_contract=search.beyond_contract,
+        pareto=search.pareto,
+        considered=search.considered,
+        advice=_advice(knowledge),
+        cases=_cases(knowledge),
+        notes=state["notes"] if state["request"].notes else None,
+        profile=analysis.profile,
+        decisions=state.get("decisions", []),
+        trials=[one.public for one in state.get("trials", [])],
+        stopping=_stopping(state, services),
+        calibration=state.get("calibration"),
+        verification=verification,
+        incidents=[*state.get("incidents", []), *services.incidents],
+        route=state["route"],
+        usage=Usage(
+            tokens=usage.get("tokens", 0),
+            cost=usage.get("cost", 0),
+            answered=usage.get("answered", 0),
+            fell_back=usage.get("fell_back", 0),
+        ),
+        case=learnt.case if learnt else None,
+        reasoner=services.context.reasoner.name,
+    )
     return services.done(report=whole)
 
 
-def _baseline_plan(state: State) -> Data | None:
-    """What gains are counted from, and whether somebody runs it or the framework would take it."""
+def _baseline_plan(state: State) -> BaselinePlan | None:
+    """What gains are counted from, and whether it runs today or is the framework's default."""
     session = state["session"]
-    if session["plan"] is None:
+    if session.plan is None:
         return None
-    name = "the framework's default" if session.get("plan_is_default") else "today"
-    return {"plan": session["plan"], "name": name}
-
-
-def _stopping(state: State, services: NodeServices) -> Data | None:
-    """Why the trials ended, and what they took of the budget."""
-    trials = state.get("trials", [])
-    if state["session"]["mode"] != "tune":
-        return None
-    limits, known = services.context.limits, state.get("stopping") or {}
-    says = why_ended(state, limits, services.context.clock()) or "no trial was due"
-    figures = {name: known.get(name) for name in ("expected_gain", "noise")}
-    return {"says": says, **figures, **asdict(budget_of(limits, trials))}
-
-
-def _told(proposal: Data, state: State, services: NodeServices) -> Data:
-    """With its reasons in words, and the playbooks that say the same."""
-    before = state["session"]["plan"]
-    books = state.get("knowledge", {}).get("playbooks", [])
-    support = (
-        services.call(
-            "supporting_playbooks",
-            scenario=state["reading"]["scenario"],
-            before=before,
-            after=proposal["plan"],
-            playbooks=books,
-        )
-        if before and books
-        else []
+    return BaselinePlan(
+        plan=session.plan, name="the framework's default" if session.plan_is_default else "today"
     )
-    rationale = state["prose"][f"rationale {proposal['rank']}"]
-    return {**proposal, "rationale": rationale, "evidence": [*proposal["evidence"], *support]}
 
 
-def _advice(state: State) -> list[Data]:
+def _stopping(state: State, services: NodeServices) -> Stopping | None:
+    """Why the trials ended, and what they took of the budget."""
+    if state["session"].mode != "tune":
+        return None
+    limits, judged = services.context.limits, state.get("stopping")
+    budget = budget_of(limits, state.get("trials", []))
+    return Stopping(
+        says=why_ended(state, limits, services.context.clock()) or "no trial was due",
+        expected_gain=judged.expected_gain if judged else None,
+        noise=judged.noise if judged else None,
+        device_hours=budget.device_hours,
+        trials=budget.trials,
+        spent_device_hours=budget.spent_device_hours,
+        spent_trials=budget.spent_trials,
+    )
+
+
+def _with_texts(proposal: Proposal, state: State, knowledge: Knowledge, services: NodeServices) -> Proposal:
+    """With the checked rationale, and the playbooks that say the same as evidence."""
+    before, evidence = state["session"].plan, proposal.evidence
+    if before and knowledge.playbooks:
+        support = services.run(
+            tools.supporting_playbooks,
+            scenario=state["scenario"],
+            before=before,
+            after=proposal.plan,
+            playbooks=knowledge.playbooks,
+        )
+        evidence = [*evidence, *support]
+    rationale = state["texts"].rationales[proposal.rank - 1]
+    return proposal.model_copy(update={"rationale": rationale, "evidence": evidence})
+
+
+def _advice(knowledge: Knowledge) -> list[Advice]:
     """Playbooks that apply but change no field of the plan: flags, settings, what to look at."""
-    books = [book for book in state.get("knowledge", {}).get("playbooks", []) if not book.get("moves")]
-    near = [hit["id"] for hit in state.get("knowledge", {}).get("hits", [])]
-    books.sort(key=lambda book: near.index(book["id"]) if book["id"] in near else len(near))
-    names = ("id", "title", "do", "why", "effect", "risks", "sources")
-    return [{name: book[name] for name in names} for book in books[:MAX_ADVICE]]
-
-
-def _cases(state: State) -> list[Data]:
-    """Past cases nearest to this one; those a measurement refuted are warnings."""
-    hits = [hit for hit in state.get("knowledge", {}).get("hits", []) if hit["kind"] == "case"]
+    near = [hit.id for hit in knowledge.hits]
+    books = [book for book in knowledge.playbooks if not book.moves]
+    books.sort(key=lambda book: near.index(book.id) if book.id in near else len(near))
     return [
-        {
-            **{name: hit[name] for name in ("id", "title", "status", "warning")},
-            "lesson": hit["body"]["lesson"],
-            "measured": hit["body"].get("measured"),
-            "sources": hit["body"]["sources"],
-        }
-        for hit in hits
+        Advice.model_validate(book.model_dump(include=set(Advice.model_fields)))
+        for book in books[:MAX_ADVICE]
     ]
 
 
-def _notes(state: State) -> Data | None:
-    """What was read from the engineer's notes, and what was not taken up and why."""
-    if not state["request"].get("notes"):
-        return None
-    return {name: state["reading"].get(name) for name in ("accepted", "refused", "says")}
+def _cases(knowledge: Knowledge) -> list[CaseReference]:
+    """Past cases nearest to this one; those a measurement refuted are warnings."""
+    return [
+        CaseReference.model_validate(
+            {
+                **hit.model_dump(include={"id", "title", "status", "warning"}),
+                "lesson": hit.body["lesson"],
+                "measured": hit.body.get("measured"),
+                "sources": hit.body["sources"],
+            }
+        )
+        for hit in knowledge.hits
+        if hit.kind == "case"
+    ]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from graph.request import Request
     from service.settings import Settings
+    from tools.scenario import Scenario
 
 
 Event = dict[str, Any]
@@ -124,15 +125,15 @@ def _run(
     report = Session(id, context, saver).run(request, watch.event).report
     if report is None:
         raise InputError("--session", id, "waits for a decision; asap serve takes it")
-    return report
+    return report.model_dump(mode="json")
 
 
-def _known_request(saver: "BaseCheckpointSaver[Any]", name: str) -> dict[str, Any] | None:
+def _known_request(saver: "BaseCheckpointSaver[Any]", name: str) -> "Scenario | None":
     kept = saver.get_tuple({"configurable": {"thread_id": name}})
     if kept is None:
         return None
     values = kept.checkpoint["channel_values"]
-    request: dict[str, Any] | None = values.get(FIRST_INPUT, values).get("request")
+    request: Scenario | None = values.get(FIRST_INPUT, values).get("request")
     return request
 
 

@@ -6,13 +6,13 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from graph.report import Advice, CaseReference, Notes, Report
+from graph.report import Advice, CaseReference, Report
 from service.cli.io import safe_text
 from service.render.terms import EVIDENCE
 from service.render.text import plain, seconds, sentence
 from service.render.view import NOTHING, Planned, RawJson, View, view_of
 from tools.cost.predict import Prediction
-from tools.recommend.report import RejectedPlan
+from tools.recommend.report import Notes, RejectedPlan
 
 Row = tuple[str, RenderableType]
 NAMES_WIDTH = 10

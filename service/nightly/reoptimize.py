@@ -76,12 +76,12 @@ class LocalReoptimizer:
         try:
             parsed = parse_request(request)
             if parsed.mode == "tune" and self._context.trials:
-                self._context.trials.check(parsed.scenario, parsed.template)
+                self._context.trials.check(parsed.described, parsed.template)
             # Trials are identified by their session: each night measures anew.
             outcome = Session(f"{self._run_id}.{workload}", self._context).run(parsed)
         except AsapError as error:
             return Answer(failure=str(error))
-        return Answer(report=Report.model_validate(outcome.report))
+        return Answer(report=outcome.report)
 
     def look(self, session_id: str) -> Answer | None:
         """Local sessions end with their night; those of a server are its own."""

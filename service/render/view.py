@@ -33,7 +33,7 @@ from tools.recommend.report import (
 )
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan, Scenario, parse_scenario
+from tools.scenario import Plan, Scenario
 
 RawJson = Mapping[str, JsonValue]
 """A request or a question as it was stored."""
@@ -316,11 +316,9 @@ def title_of(s: Scenario) -> str:
 
 def view_of(request: RawJson, report: Report) -> View:
     """The scenario as the session used it: with the accepted notes, and the calibration it ended with."""
-    described = parse_request(request).scenario
+    scenario = parse_request(request).scenario
     if report.notes and report.notes.accepted:
-        accepted = [statement.model_dump(exclude={"reason"}) for statement in report.notes.accepted]
-        described = apply_notes(described["notes"], accepted, described)["scenario"]
-    scenario = parse_scenario(described, need_plan=False)
+        scenario = apply_notes(scenario.notes or "", report.notes.accepted, scenario).scenario
     return View(workload_of(scenario, _calibration(report.calibration)), report)
 
 
@@ -368,8 +366,7 @@ def _calibration(data: RawJson | None) -> Calibration | None:
 
 def draft_of(request: RawJson, waiting_for: RawJson, mode: str) -> View:
     """The proposals a session waits with, computed by the same tools that write the report."""
-    described = parse_request(request).scenario
-    scenario = parse_scenario({**described, "traces": None}, need_plan=False)
+    scenario = parse_request(request).scenario.model_copy(update={"traces": None})
     question = Question.model_validate(waiting_for)
     workload = workload_of(scenario, _calibration(question.calibration))
     waiting = question.proposals[:MAX_PROPOSALS]

@@ -42,9 +42,9 @@ def end_of(outcome: Outcome) -> End:
     if not report:
         return FAILED, _failure("unexpected", "the session ended without a report; retry it")
     return COMPLETED, {
-        "report": report,
-        "verdict": report.get("verdict"),
-        **_listed((report.get("diagnosis") or {}).get("bottleneck"), report.get("proposals")),
+        "report": report.model_dump(mode="json"),
+        "verdict": report.verdict,
+        **_listed(report.diagnosis.bottleneck, [one.model_dump() for one in report.proposals[:1]]),
     }
 
 

@@ -6,15 +6,15 @@ field and contain its value: invented statements and injected instructions canno
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tools.errors import InputError
 from tools.recommend.prose_check import numbers_in
-from tools.scenario import parse_scenario
+from tools.recommend.report import Statement
+from tools.scenario import Scenario, parse_scenario
 from tools.search.constraints import parse_constraints
 
-Data = dict[str, Any]
 KEEPING = re.compile(
     r"\b(keep|kept|fixed?|stay|leave|unchanged|same|must not change|do not (change|touch))\b", re.I
 )
@@ -47,38 +47,46 @@ SECTIONS = {
 }
 
 
-def apply_notes(notes: str, statements: Sequence[Mapping[str, Any]], scenario: Mapping[str, Any]) -> Data:
-    """`accepted` and `refused` statements, and the scenario with the accepted ones applied."""
-    accepted: list[Data] = []
-    refused: list[Data] = []
-    current: Data = dict(scenario)
+class AppliedNotes(NamedTuple):
+    accepted: list[Statement]
+    refused: list[Statement]
+    scenario: Scenario
+    """With the accepted statements applied."""
+
+
+def apply_notes(notes: str, statements: Sequence[Statement], scenario: Scenario) -> AppliedNotes:
+    accepted: list[Statement] = []
+    refused: list[Statement] = []
+    current = scenario
     for one in statements:
         reason = _unfounded(notes, one, scenario)
-        changed = current if reason else _applied(current, one)
-        reason = reason or _invalid(changed)
-        if reason:
-            refused.append({**one, "reason": reason})
+        if reason is None:
+            try:
+                current = _applied(current, one)
+            except InputError as error:
+                reason = str(error)
+        if reason is None:
+            accepted.append(one)
         else:
-            accepted.append(dict(one))
-            current = changed
-    return {"accepted": accepted, "refused": refused, "scenario": current}
+            refused.append(one.model_copy(update={"reason": reason}))
+    return AppliedNotes(accepted, refused, current)
 
 
-def _unfounded(notes: str, one: Mapping[str, Any], scenario: Mapping[str, Any]) -> str | None:
-    quote, field = _plain(one["quote"]), one["field"]
+def _unfounded(notes: str, one: Statement, scenario: Scenario) -> str | None:
+    quote, field = _plain(one.quote), one.field
     if field not in NAMES:
         return f"{field} is not a field that notes may set"
     if not quote or quote not in _plain(notes):
-        return "these words do not stand in the notes"
+        return "these words are not in the notes"
     if not any(_names(word, quote) for word in NAMES[field]):
         return f"these words do not name {field}"
-    values = one["value"] if isinstance(one["value"], list) else [one["value"]]
-    if all(_stated(value, quote) for value in values):
+    values = one.value if isinstance(one.value, list) else [one.value]
+    if all(_is_stated(value, quote) for value in values):
         return None
-    today = (scenario.get("plan") or {}).get(field)
+    today = getattr(scenario.plan, field, None)
     if today is not None and values == [today] and KEEPING.search(quote):
         return None
-    return f"these words do not say {one['value']!r}"
+    return f"these words do not say {one.value!r}"
 
 
 def _names(word: str, quote: str) -> bool:
@@ -86,32 +94,27 @@ def _names(word: str, quote: str) -> bool:
     return bool(re.search(rf"\b{word}\b" if len(word) <= 3 else re.escape(word), quote))
 
 
-def _stated(value: object, quote: str) -> bool:
+def _is_stated(value: object, quote: str) -> bool:
     if isinstance(value, bool):
         return value is not bool(re.search(r"\b(no|not|without|off|never)\b", quote))
     if isinstance(value, str):
         return value.lower() in quote
     wanted = float(str(value))
-    return any(math.isclose(wanted, said) or math.isclose(wanted, said / 100) for said in numbers_in(quote))
+    return any(
+        math.isclose(wanted, number) or math.isclose(wanted, number / 100) for number in numbers_in(quote)
+    )
 
 
-def _applied(scenario: Mapping[str, Any], one: Mapping[str, Any]) -> Data:
-    changed: Data = dict(scenario)
-    inner = changed
-    for name in SECTIONS[one["kind"]]:
-        inner[name] = dict(inner.get(name) or {})
-        inner = inner[name]
-    inner[one["field"]] = one["value"]
-    return changed
-
-
-def _invalid(scenario: Mapping[str, Any]) -> str | None:
-    try:
-        parsed = parse_scenario(scenario, need_plan=False)
-        parse_constraints(parsed.constraints, parsed.plan)
-    except InputError as error:
-        return str(error)
-    return None
+def _applied(scenario: Scenario, one: Statement) -> Scenario:
+    """Raises InputError if the scenario cannot be so."""
+    changed = scenario.model_dump(mode="json", exclude_defaults=True)
+    section = changed
+    for name in SECTIONS[one.kind]:
+        section = section.setdefault(name, {})
+    section[one.field] = one.value
+    parsed = parse_scenario(changed, need_plan=False)
+    parse_constraints(parsed.constraints, parsed.plan)
+    return parsed
 
 
 def _plain(text: str) -> str:

@@ -5,7 +5,7 @@ They are made once, where they are computed, and passed on as they are; JSON exi
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from tools.cost.predict import Prediction
 from tools.scenario import Plan
@@ -110,7 +110,8 @@ class RejectedPlan(Result):
 class ScoredPlan(Result):
     """A plan that the search did not find by itself (an agent's, a playbook's, an engineer's), judged."""
 
-    plan: Plan | PlanFields
+    plan: Plan | PlanFields = Field(union_mode="left_to_right")
+    """Fields only, if they do not make a plan."""
     summary: str
     accepted: bool
     binding: Binding
@@ -198,6 +199,23 @@ class Verification(Result):
     faults: list[Fault]
     holds: bool
     numbers_struck: list[str] = Field(default_factory=list)
+
+
+class Statement(Result):
+    """What a reader of the notes says they state, with the words it rests on."""
+
+    kind: str
+    field: str
+    value: JsonValue
+    quote: str
+    reason: str | None = None
+    """Why it was refused."""
+
+
+class Notes(Result):
+    accepted: list[Statement]
+    refused: list[Statement]
+    says: str | None
 
 
 class Source(Result):

@@ -32,7 +32,7 @@ def work(folder: Path) -> None:
             log.flush()
 
         outcome = Session("s1", context, store).run(parse_request(small()), tell)
-    (folder / "report.json").write_text(json.dumps(outcome.report))
+    (folder / "report.json").write_text(outcome.report.model_dump_json() if outcome.report else "null")
 
 
 def start(folder: Path) -> int:

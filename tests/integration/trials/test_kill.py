@@ -37,7 +37,7 @@ def work(folder: Path, command: list[str]) -> None:
     with open_checkpoints(Settings(data_dir=folder)) as store:
         outcome = Session("s1", context, store).run(parse_request(TUNE))
     part = folder / ".report"
-    part.write_text(json.dumps(outcome.report))
+    part.write_text(outcome.report.model_dump_json() if outcome.report else "null")
     part.rename(folder / "report.json")
 
 

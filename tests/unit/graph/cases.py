@@ -48,10 +48,14 @@ def run(
     return session.run(parse_request(raw, tenant), events.append, decision), events
 
 
-def report_of(raw: Mapping[str, Any], context: Context | None = None) -> dict[str, Any]:
-    report = run(raw, context)[0].report
-    assert report is not None
-    return report
+def report_of(raw: Mapping[str, Any], context: Context | None = None) -> Raw:
+    return data_of(run(raw, context)[0])
+
+
+def data_of(outcome: Outcome) -> Raw:
+    """The report as JSON."""
+    assert outcome.report is not None
+    return outcome.report.model_dump(mode="json")
 
 
 def steps_of(events: list[Event]) -> list[str]:

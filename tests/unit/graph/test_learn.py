@@ -8,7 +8,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.context import Context, Limits
-from tests.unit.graph.cases import report_of, run, small
+from tests.unit.graph.cases import data_of, report_of, run, small
 from tests.unit.graph.simulated_trials import SimulatedTrials, failed, measured
 from tools.errors import InputError
 from tools.kb import Entry, open_folder, open_seed
@@ -35,19 +35,15 @@ def test_the_outcome_is_kept_as_a_hypothesis_with_its_prediction(context: Contex
 
 
 def test_the_same_advice_is_one_case_however_often_it_is_asked_for(context: Context) -> None:
-    first, second = (run(small(), context, id=id)[0].report for id in ("one", "two"))
-    assert first is not None
-    assert second is not None
-    assert first["case"] == second["case"]
+    first, second = (run(small(), context, id=id)[0] for id in ("one", "two"))
+    assert data_of(first)["case"] == data_of(second)["case"]
     (case,) = (entry for entry in context.knowledge.entries() if not entry.is_seed)
     assert body_of(case)["sources"][0]["where"] == "one"
 
 
 def test_the_same_advice_to_two_tenants_is_two_cases(context: Context) -> None:
-    ours, theirs = (run(small(), context, tenant=tenant)[0].report for tenant in ("ours", "theirs"))
-    assert ours is not None
-    assert theirs is not None
-    assert ours["case"] != theirs["case"]
+    ours, theirs = (run(small(), context, tenant=tenant)[0] for tenant in ("ours", "theirs"))
+    assert data_of(ours)["case"] != data_of(theirs)["case"]
 
 
 def test_a_session_that_may_not_learn_leaves_nothing(context: Context) -> None:
@@ -71,9 +67,8 @@ def test_a_session_that_may_not_learn_leaves_nothing(context: Context) -> None:
 def test_each_trial_is_kept_with_what_it_showed(context: Context, takes: Any, status: str) -> None:  # noqa: ANN401
     trials = SimulatedTrials(lambda plan: 1.0 if plan["recompute"] == "full" else takes)
     outcome, _ = run(small(mode="tune"), replace(context, trials=trials, limits=Limits(trials=2)))
-    assert outcome.report is not None
     case = context.knowledge.get("session-s1-trial-1")
-    assert (case.id, case.status) == (outcome.report["case"], status)
+    assert (case.id, case.status) == (data_of(outcome)["case"], status)
     assert body_of(case)["after"] == trials.orders[1].plan
     assert body_of(case)["predicted"]["step_time_s"] > 0
     assert body_of(case).get("measured", {}).get("step_time_s") == (
@@ -93,8 +88,7 @@ def test_tune_without_a_launcher_is_refused() -> None:
 
 
 def test_what_cannot_be_kept_is_an_incident_and_not_a_failure() -> None:
-    report = run(small(), Context(open_seed(), saves_cases=True))[0].report
-    assert report is not None
+    report = report_of(small(), Context(open_seed(), saves_cases=True))
     assert report["case"] is None
     assert "not learnt" in [one["kind"] for one in report["incidents"]]
 
@@ -103,7 +97,5 @@ def test_an_approval_after_the_end_keeps_one_case(context: Context) -> None:
     store = InMemorySaver()
     first, _ = run(small(), context, store)
     second, _ = run(small(), context, store, {"id": "d1", "action": "approve", "by": "ada"})
-    assert first.report is not None
-    assert second.report is not None
-    assert first.report["case"] == second.report["case"]
+    assert data_of(first)["case"] == data_of(second)["case"]
     assert len([entry for entry in context.knowledge.entries() if not entry.is_seed]) == 1

@@ -1,8 +1,9 @@
 """Whole sessions with the expert rules: their order, their report, decisions, limits."""
 
 import json
+import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -12,12 +13,14 @@ from graph.events import Event
 from graph.nodes.verify import UnverifiedError
 from graph.request import parse_request
 from graph.session import Session
-from graph.tools import TOOLS, Tool, analyse_plan
-from tests.unit.graph.cases import report_of, run, small, steps_of, tools_of
+from graph.state import SessionSearch, state_serializer
+from graph.tools import PlanAnalysis, analyse_plan
+from tests.unit.graph.cases import data_of, report_of, run, small, steps_of, tools_of
 from tools.errors import InfeasibleError, InputError
 from tools.kb import open_seed
 from tools.recommend.optimize import optimize
-from tools.scenario import parse_scenario
+from tools.scenario import Plan, Scenario, parse_scenario
+from tools.trace.report import Profile
 
 REPO = Path(__file__).parents[3]
 CONTRACT_KEYS = {"diagnosis", "baseline", "proposals", "rejected", "searched", "reasoner"}
@@ -31,8 +34,7 @@ def test_todays_plan_is_diagnosed_before_anything_is_proposed() -> None:
 def test_a_cold_start_analyses_the_best_plan_found() -> None:
     outcome, events = run(small(plan=None))
     assert steps_of(events) == ["proposal", "analyzer", "proposal", "verify", "learn", "report"]
-    assert outcome.report is not None
-    assert outcome.report["baseline"] is None
+    assert data_of(outcome)["baseline"] is None
     assert tools_of(events).count("search_plans") == 1
 
 
@@ -82,11 +84,13 @@ def test_every_number_is_verified_and_none_is_struck_from_the_rules_text() -> No
 
 
 def test_a_baseline_that_does_not_hold_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def analysed(*given: Any, **named: Any) -> dict[str, Any]:  # noqa: ANN401 - of the tool
-        told = analyse_plan(*given, **named)
-        return {**told, "prediction": {**told["prediction"], "step_time_s": 1e-3}}
+    def analyse_wrongly(
+        context: Context, scenario: Scenario, plan: Plan, profile: Profile | None
+    ) -> PlanAnalysis:
+        found = analyse_plan(context, scenario, plan, profile)
+        return found._replace(prediction=found.prediction.model_copy(update={"step_time_s": 1e-3}))
 
-    monkeypatch.setitem(cast("dict[str, Tool]", TOOLS), "analyse_plan", analysed)
+    monkeypatch.setattr("graph.tools.analyse_plan", analyse_wrongly)
     with pytest.raises(UnverifiedError, match=r"baseline\.step_time_s: stated 0\.001, computed"):
         run(small())
 
@@ -131,7 +135,7 @@ def test_a_wrong_request_names_the_field(name: str, value: object) -> None:
 
 def waiting() -> InMemorySaver:
     """The store of a session that waits for a person."""
-    store = InMemorySaver()
+    store = InMemorySaver(serde=state_serializer())
     outcome, _ = run(small(approval="person"), checkpointer=store)
     assert outcome.report is None
     assert outcome.waiting_for is not None
@@ -143,8 +147,7 @@ def waiting() -> InMemorySaver:
 def test_a_session_waits_for_a_person_and_reports_after_the_decision() -> None:
     decision = {"id": "d1", "action": "approve", "proposal": 1, "by": "ada"}
     outcome, events = run(small(approval="person"), checkpointer=waiting(), decision=decision)
-    assert outcome.report is not None
-    assert outcome.report["decisions"][0]["by"] == "ada"
+    assert data_of(outcome)["decisions"][0]["by"] == "ada"
     assert "search_plans" not in tools_of(events)
 
 
@@ -160,14 +163,13 @@ def test_an_engineers_plan_is_scored_beside_the_others_and_asked_about_again() -
     outcome, _ = run(small(approval="person"), checkpointer=store, decision=decision)
     assert outcome.waiting_for is not None
     final, _ = run(small(approval="person"), checkpointer=store, decision={"id": "d2", "action": "approve"})
-    assert final.report is not None
-    mine = [one for one in final.report["considered"] if one["origin"] == "ada"]
+    mine = [one for one in data_of(final)["considered"] if one["origin"] == "ada"]
     assert len(mine) == 1
     assert mine[0]["plan"]["tp"] == 2
 
 
 def test_a_decision_after_the_end_opens_the_session_once_more() -> None:
-    store = InMemorySaver()
+    store = InMemorySaver(serde=state_serializer())
     first, _ = run(small(), checkpointer=store)
     decision = {"id": "d1", "action": "edit", "proposal": 1, "plan": {"micro_batch_size": 1}, "by": "ada"}
     second, events = run(small(), checkpointer=store, decision=decision)
@@ -210,7 +212,7 @@ class StoppedError(Exception):
     "key", ["1/coordinator/1", "2/analyzer/1", "4/proposal/2", "6/verify/1", "10/report/1"]
 )
 def test_a_session_stopped_by_its_watcher_goes_on_from_there(key: str) -> None:
-    store, request = InMemorySaver(), parse_request(small())
+    store, request = InMemorySaver(serde=state_serializer()), parse_request(small())
     session = Session("s1", Context(open_seed()), store)
 
     def stop(event: Event) -> None:
@@ -222,3 +224,30 @@ def test_a_session_stopped_by_its_watcher_goes_on_from_there(key: str) -> None:
     outcome, events = run(small(), checkpointer=store)
     assert outcome.report is not None
     assert all(int(event["key"].split("/")[0]) >= int(key.split("/")[0]) for event in events)
+
+
+def test_a_session_parses_its_scenario_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[object] = []
+
+    def counted(given: Any, **options: Any) -> Scenario:  # noqa: ANN401 - JSON
+        parsed.append(given)
+        return parse_scenario(given, **options)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("graph", "tools", "service")) and hasattr(module, "parse_scenario"):
+            monkeypatch.setattr(module, "parse_scenario", counted)
+    run(small())
+    assert len(parsed) == 1
+
+
+def test_a_checkpoint_brings_the_state_back_typed_and_equal() -> None:
+    saver = InMemorySaver(serde=state_serializer())
+    run(small(approval="person"), checkpointer=saver)
+    kept = saver.get_tuple({"configurable": {"thread_id": "s1"}})
+    assert kept is not None
+    values = kept.checkpoint["channel_values"]
+    assert values["request"] == parse_scenario(small())
+    assert isinstance(values["search"], SessionSearch)
+    assert isinstance(values["search"].proposals[0].plan, Plan)
+    again = state_serializer()
+    assert all(again.loads_typed(again.dumps_typed(value)) == value for value in values.values())

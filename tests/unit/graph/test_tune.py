@@ -12,7 +12,7 @@ from graph.reasoner.answers import A, Question, Reply, SuggestedPlan
 from graph.reasoner.rules import Rules
 from graph.request import parse_request
 from graph.session import Session
-from tests.unit.graph.cases import run, small, steps_of
+from tests.unit.graph.cases import data_of, report_of, run, small, steps_of
 from tests.unit.graph.simulated_trials import SimulatedTrials, failed, measured
 from tools.cost.calibration import Calibration
 from tools.errors import InputError
@@ -45,8 +45,7 @@ def tuned(
 ) -> tuple[Data, list[Event]]:
     context = Context(open_seed(), trials=cluster, limits=replace(Limits(trials=2), **limits))
     outcome, events = run(raw, context)
-    assert outcome.report is not None
-    return outcome.report, events
+    return data_of(outcome), events
 
 
 def test_todays_plan_is_measured_before_anything_is_searched() -> None:
@@ -264,10 +263,9 @@ def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -
     assert second.waiting_for is not None
     assert [one["role"] for one in second.waiting_for["trials"]] == ["baseline", "candidate"]
     third, _ = run(raw, context, store, {"id": "d2", "action": "reject", "by": "ada"})
-    assert third.report is not None
     assert len(trials.orders) == 2
-    assert third.report["stopping"]["says"] == "ada wanted no further trial"
-    assert third.report["proposals"][0]["measured"]["trial"] in ("s1-0", "s1-1")
+    assert data_of(third)["stopping"]["says"] == "ada wanted no further trial"
+    assert data_of(third)["proposals"][0]["measured"]["trial"] in ("s1-0", "s1-1")
 
 
 def test_a_plan_of_an_engineer_is_measured_when_it_is_approved_after_the_end() -> None:
@@ -277,8 +275,7 @@ def test_a_plan_of_an_engineer_is_measured_when_it_is_approved_after_the_end() -
     known = len(trials.orders)
     submitted = {"id": "d1", "action": "submit", "plan": {"tp": 1, "recompute": "full"}, "by": "ada"}
     outcome, _ = run(TUNE, context, store, submitted)
-    assert outcome.report is not None
-    assert any(one["origin"] == "ada" for one in outcome.report["considered"])
+    assert any(one["origin"] == "ada" for one in data_of(outcome)["considered"])
     assert len(trials.orders) >= known
 
 
@@ -372,8 +369,7 @@ def test_a_job_that_ran_before_its_worker_did_takes_none_of_the_sessions_time() 
 
     limits = Limits(session_s=1000.0, trials=2)
     context = Context(open_seed(), trials=SimulatedTrials(takes), limits=limits, clock=lambda: now[0])
-    report = run(TUNE, context)[0].report
-    assert report is not None
+    report = report_of(TUNE, context)
     assert len(report["trials"]) == 2
 
 
@@ -386,8 +382,7 @@ def test_time_that_is_up_ends_the_trials_with_what_was_measured_first() -> None:
 
     limits = Limits(session_s=1000.0, trials=9)
     context = Context(open_seed(), trials=SimulatedTrials(takes), limits=limits, clock=lambda: now[0])
-    report = run(TUNE, context)[0].report
-    assert report is not None
+    report = report_of(TUNE, context)
     assert report["stopping"]["says"] == "the session's time was over"
     assert len(report["trials"]) == 2
     assert report["proposals"][0]["measured"] is not None

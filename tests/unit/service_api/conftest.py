@@ -71,4 +71,4 @@ def report() -> dict[str, Any]:
 
     found = Session("test", Context(knowledge=open_seed())).run(parse_request(SCENARIO)).report
     assert found
-    return found
+    return found.model_dump(mode="json")

@@ -2,25 +2,34 @@
 
 from graph.session import Outcome
 from service.worker.run_session import end_of, failure_of
+from tests.unit.graph.cases import run, small
 from tools.errors import DataError, InfeasibleError, InputError
+from tools.recommend.report import MeasuredPlan
 
 
 def test_a_report_gives_the_figures_that_lists_show() -> None:
-    report = {
-        "diagnosis": {"bottleneck": "host"},
-        "verdict": "fine",
-        "proposals": [{"speedup": 2.0, "measured": {"speedup": 1.8}}, {"speedup": 1.5}],
-    }
-    assert end_of(Outcome(report)) == (
-        "completed",
-        {"report": report, "bottleneck": "host", "verdict": "fine", "speedup": 2.0, "measured_speedup": 1.8},
+    outcome, _ = run(small())
+    assert outcome.report is not None
+    best = outcome.report.proposals[0]
+    measured = MeasuredPlan(
+        step_time_s=1.0,
+        interval_s=(0.9, 1.1),
+        noise=0.01,
+        speedup=1.8,
+        speedup_low=1.7,
+        speedup_high=1.9,
+        peak_memory_gib=None,
+        predicted_step_time_s=1.0,
+        trial="s1-1",
     )
-
-
-def test_a_report_without_proposals_is_an_end_too() -> None:
-    state, columns = end_of(Outcome({"diagnosis": None, "proposals": []}))
+    report = outcome.report.model_copy(
+        update={"proposals": [best.model_copy(update={"speedup": 2.0, "measured": measured})]}
+    )
+    state, columns = end_of(Outcome(report))
     assert state == "completed"
-    assert (columns["speedup"], columns["measured_speedup"], columns["bottleneck"]) == (None, None, None)
+    assert columns["report"]["verdict"] == columns["verdict"] == report.verdict
+    assert (columns["speedup"], columns["measured_speedup"]) == (2.0, 1.8)
+    assert columns["bottleneck"] == report.diagnosis.bottleneck
 
 
 def test_a_question_to_a_person_makes_the_session_wait_with_what_is_known() -> None:

@@ -41,7 +41,9 @@ def session(raw: Raw) -> Raw:
 
 @cache
 def _session(text: str) -> str:
-    return json.dumps(Session("scene", Context(open_seed())).run(parse_request(json.loads(text))).report)
+    report = Session("scene", Context(open_seed())).run(parse_request(json.loads(text))).report
+    assert report is not None
+    return report.model_dump_json()
 
 
 def view_of(request: Raw, report: Raw) -> view.View:
