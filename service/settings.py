@@ -40,8 +40,8 @@ class Settings(BaseSettings):
     llm_api_key: SecretStr | None = Field(None, description="its key")
     llm_timeout_s: float = Field(60, gt=0, le=3600)
     llm_max_tokens: int = Field(2000, ge=16, le=200_000, description="of one answer")
-    llm_input_price: float = Field(0, ge=0, description="money for a million tokens read")
-    llm_output_price: float = Field(0, ge=0, description="money for a million tokens written")
+    llm_input_price: float = Field(0, ge=0, description="price per million input tokens")
+    llm_output_price: float = Field(0, ge=0, description="price per million output tokens")
     session_tokens: int = Field(200_000, ge=0, description="what one session may use")
     session_cost: float = Field(5.0, ge=0, description="money one session may spend")
     session_s: float = Field(900, gt=0, description="seconds one session may take")
@@ -70,7 +70,7 @@ class Settings(BaseSettings):
 
     worker_sessions: int = Field(2, ge=1, le=256, description="sessions a worker runs at a time")
     tenant_sessions: int = Field(20, ge=1, description="sessions of one tenant that run at a time")
-    lease_s: float = Field(15, ge=1, description="a worker not heard of for so long has lost its sessions")
+    lease_s: float = Field(15, ge=1, description="a worker silent for longer loses its jobs")
     shutdown_s: float = Field(20, ge=0, description="time to finish before sessions are handed back")
 
     max_body_bytes: int = Field(2 * 2**20, ge=1024)
@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     jwt_tenant_claim: str | None = Field(None, description="the claim that names the tenant; else one tenant")
     otlp_endpoint: str | None = Field(None, description="send OpenTelemetry traces there")
     server: str = Field("http://127.0.0.1:8000", description="the server that 'asap sessions' speaks to")
-    api_key: SecretStr | None = Field(None, description="the key that 'asap sessions' shows it")
+    api_key: SecretStr | None = Field(None, description="the API key that 'asap sessions' sends")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

@@ -35,7 +35,7 @@ def preferred(accept: str, offered: Sequence[str]) -> str:
     best = max(offered, key=lambda form: quality[form])
     if quality[best] <= 0:
         forms = ", ".join(offered)
-        raise ApiError("not-acceptable", f"this is to be had as {forms}", field="Accept", allowed=forms)
+        raise ApiError("not-acceptable", f"available as {forms}", field="Accept", allowed=forms)
     return best
 
 
@@ -129,7 +129,7 @@ def _check_query(request: Request, known: set[str]) -> None:
             raise InputError(name, value, f"unknown parameter, {says}")
 
 
-MOST_ITEMS = 500
+MAX_ITEMS = 500
 
 
 def get_app_state(request: Request) -> AppState:
@@ -166,7 +166,7 @@ def check_rate_limit(app: AppState, caller: str) -> None:
     wait_s = app.rates.wait_s(caller)
     if wait_s:
         most = app.settings.requests_per_minute
-        detail = f"more than {most} requests a minute; again in {wait_s} s"
+        detail = f"more than {most} requests per minute; retry in {wait_s} s"
         raise ApiError("too-many-requests", detail, headers={"Retry-After": str(wait_s)})
 
 
@@ -190,7 +190,7 @@ Admin = Annotated[Caller, Depends(caller_with("admin"))]
 
 Id = Annotated[str, Path(description="32 hexadecimal digits", max_length=64)]
 Cursor = Annotated[str | None, Query_fastapi(description="`next_cursor` of the page before", max_length=64)]
-Limit = Annotated[int, Query_fastapi(ge=1, le=MOST_ITEMS, description="how many at most")]
+Limit = Annotated[int, Query_fastapi(ge=1, le=MAX_ITEMS, description="how many at most")]
 IdempotencyKey = Annotated[
     str | None,
     Header(

@@ -27,7 +27,7 @@ from tools.kb import KnowledgeError
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:asap:problem:"
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 
 
 class Kind(NamedTuple):
@@ -36,13 +36,13 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "not-json": Kind(400, "The body is not JSON that could be meant"),
+    "not-json": Kind(400, "The body is not valid JSON"),
     "bad-request": Kind(400, "The request is not understood"),
     "unauthenticated": Kind(401, "A valid API key or token is needed"),
     "forbidden": Kind(403, "This key may not do that"),
-    "not-found": Kind(404, "There is no such thing"),
+    "not-found": Kind(404, "Not found"),
     "method-not-allowed": Kind(405, "This address does not take that method"),
-    "not-acceptable": Kind(406, "The answer is not to be had in that form"),
+    "not-acceptable": Kind(406, "The response is not available in that format"),
     "timeout": Kind(408, "The request came too slowly"),
     "conflict": Kind(409, "The present state does not allow this"),
     "too-large": Kind(413, "The request is too large"),
@@ -110,7 +110,7 @@ def problem(kind: str, detail: str, **members: Any) -> Problem:  # noqa: ANN401 
         type=TYPE_PREFIX + kind,
         title=known.title,
         status=known.status,
-        detail=detail[:MOST_CHARACTERS],
+        detail=detail[:MAX_CHARACTERS],
         **members,
     )
 
@@ -142,7 +142,7 @@ def _kind_of(error: AsapError) -> str:
 
 log = logging.getLogger("asap.api")
 UNEXPECTED = "an error that was not expected; the server's log has it under this request's id"
-AWAY = (OperationalError, InterfaceError, TimeoutError)
+CONNECTION_ERRORS = (OperationalError, InterfaceError, TimeoutError)
 """Of SQLAlchemy: no connection, a connection that broke, none free in time."""
 _BY_STATUS = {kind.status: name for name, kind in reversed(KINDS.items())}
 _SHAPES = {"model_attributes_type": "must be a JSON object", "list_type": "must be a JSON array"}
@@ -198,8 +198,8 @@ def _problem_and_headers(error: Exception) -> tuple[Problem, Mapping[str, str]]:
         kind = _BY_STATUS.get(error.status_code, "bad-request")
         said = NO_ADDRESS if error.detail == HTTPStatus.NOT_FOUND.phrase else str(error.detail)
         return problem(kind, said), error.headers or {}
-    if isinstance(error, AWAY):
-        log.error("the database is away", exc_info=error)
+    if isinstance(error, CONNECTION_ERRORS):
+        log.error("database unavailable", exc_info=error)
         return problem("unavailable", "the database does not answer; try again"), {"Retry-After": "1"}
     log.error("request failed", exc_info=error)
     return unexpected(), {}

@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="read, submit, approve or admin; may be repeated (read)",
     )
     adding.add_argument("--tenant", default="", metavar="NAME", help="whose things it sees (the default one)")
-    adding.add_argument("--days", type=float, metavar="N", help="valid for so long (for ever)")
+    adding.add_argument("--days", type=float, metavar="N", help="days until the key expires (default: never)")
     add_action(actions, "list", "every key, without its secret")
     revoking = add_action(actions, "revoke", "make a key useless at once")
     revoking.add_argument("id", metavar="ID", help="the part of the key after 'asap_', or the whole key")

@@ -196,7 +196,7 @@ def test_pages_are_light(served: Served, report: dict[str, Any]) -> None:
 def test_what_is_not_there_is_told_as_a_page_to_browsers_and_as_a_problem_to_others(served: Served) -> None:
     answer, page = get(served, "/sessions/0" * 2)
     assert answer.status_code == 404
-    assert "There is no such thing" in page.text
+    assert "Not found" in page.text
     plain = served.client.get("/sessions/00", headers={"Accept": "application/json"})
     assert plain.headers["content-type"] == "application/problem+json"
     assert served.client.get("/v1/nothing", headers={"Accept": "text/html"}).headers["content-type"] == (
