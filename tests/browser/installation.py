@@ -23,7 +23,7 @@ from service.worker.jobs import prepare
 
 REPO = Path(__file__).resolve().parents[2]
 ALL_SCOPES = ("read", "submit", "approve", "admin")
-LONGEST_S = 60.0
+TIMEOUT_S = 60.0
 DAY_S = 86_400.0
 
 
@@ -84,7 +84,7 @@ class Installation:
         return str(answer.json()["id"])
 
     def wait(self, id: str, *states: str) -> dict[str, Any]:
-        ends_at = time.monotonic() + LONGEST_S
+        ends_at = time.monotonic() + TIMEOUT_S
         with self.api as client:
             while time.monotonic() < ends_at:
                 found: dict[str, Any] = client.get(f"/v1/sessions/{id}").json()

@@ -34,7 +34,7 @@ def test_a_session_is_submitted_with_traces_watched_and_drawn(page: Watched, tmp
     """The form, the upload, the live page, every figure; and no evil name of it all does anything."""
     view = page.page
     fill(view)
-    expect(view.locator("[data-verdict]")).to_contain_text("Ready. Today's plan is predicted at")
+    expect(view.locator("[data-verdict]")).to_contain_text("Ready. Today's plan is predicted to take")
     view.locator('[name="plan.tp"]').fill("3")
     expect(view.locator("#field-error, [data-verdict]").first).to_contain_text("plan.")
     view.locator('[name="plan.tp"]').fill("8")
@@ -135,7 +135,7 @@ def test_a_proposal_is_rejected_and_another_plan_is_scored(page: Watched, instal
     card.get_by_label("recompute").select_option("full")
     card.get_by_role("button", name="Score this plan").click()
     expect(view.locator(".state").first).to_have_text("waiting for approval", timeout=PATIENCE_MS)
-    brought = view.get_by_role("list", name="Plans that people brought")
+    brought = view.get_by_role("list", name="Submitted plans")
     expect(brought).to_contain_text("recompute full", timeout=PATIENCE_MS)
     expect(brought).to_contain_text("against proposal 1")
     view.locator("article.card").nth(1).get_by_role("button", name="Reject").click()

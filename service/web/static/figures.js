@@ -47,7 +47,7 @@ async function show(figure) {
       if (retry) setTimeout(() => show(figure), retry * 1000);
     }
   } catch {
-    tell(canvas, "The figure could not be loaded; it is tried again.");
+    tell(canvas, "The figure could not be loaded; retrying.");
     setTimeout(() => show(figure), 4000);
   } finally {
     canvas.removeAttribute("aria-busy");

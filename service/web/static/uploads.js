@@ -32,7 +32,7 @@ export async function uploadTraces(form, files) {
     });
     before += file.size;
   }
-  line.textContent = "Checking what arrived";
+  line.textContent = "Verifying the upload";
   await sendJson(`/v1/traces/${id}/complete`, { files: digests });
   return reference;
 }

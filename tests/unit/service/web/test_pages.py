@@ -19,7 +19,7 @@ from tests.unit.service.web.browsing import get
 from tests.unit.service_api.served import SCENARIO, Serve, Served
 from tools.cost.calibration import ClusterCalibration
 
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 TEMPLATES = Path(__file__).parents[4] / "examples" / "launch-templates.toml"
 STILL = (
     "/",
@@ -190,7 +190,7 @@ def test_pages_are_light(served: Served, report: dict[str, Any]) -> None:
         scripts = {name for name in all_assets() if name.endswith(".js") and name != PLOTLY}
         loaded = named | scripts if any(name.endswith(".js") for name in named) else named
         weight = len(answer.content) + sum(len(all_assets()[name].body) for name in loaded)
-        assert weight < MOST_BYTES, f"{path}: {weight:,}"
+        assert weight < MAX_BYTES, f"{path}: {weight:,}"
 
 
 def test_what_is_not_there_is_told_as_a_page_to_browsers_and_as_a_problem_to_others(served: Served) -> None:
