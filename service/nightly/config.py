@@ -16,6 +16,8 @@ from tools.nightly.review import HOURS_PER_DAY
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"
 MAX_WORKLOADS = 500
+MAX_BYTES = 4 << 20
+MAX_SCENARIO_BYTES = 16 << 20
 SOURCES = ("traces", "metrics", "uploads")
 T = TypeVar("T", bound=BaseModel)
 
@@ -168,10 +170,6 @@ def check_modes(policy: Policy, *, may_tune: bool, may_wait: bool) -> None:
         raise InputError("mode", policy.mode, f"allowed: {allowed}")
     if policy.approval == "person" and not may_wait:
         raise InputError("approval", policy.approval, "only 'asap serve' can wait for a person")
-
-
-MAX_BYTES = 4 << 20
-MAX_SCENARIO_BYTES = 16 << 20
 
 
 class _Loader(yaml.SafeLoader):

@@ -30,6 +30,20 @@ MAX_STORIES = 20
 MAX_CHARACTERS = 2900
 """Slack accepts 3,000 per block."""
 STORIES = ("regressed", "broken", "slower", "suspected", "notice", "recovered")
+TIMEOUT_S = 20.0
+MAX_SUBJECT_CHARACTERS = 150
+MAX_ATTEMPTS = 4
+FIRST_BACKOFF_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class NoMailError(Exception):
+    """This installation cannot send mail."""
+
+
+PERMANENT = (InputError, RefusedAddressError, NoMailError)
+TRANSIENT = (OSError, http.client.HTTPException, NotDeliveredError, UnicodeError)
 
 
 def chat_message(report: NightReport, link: str | None = None) -> bytes:
@@ -67,14 +81,6 @@ def escape(value: object) -> str:
     return plain(value).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-TIMEOUT_S = 20.0
-MAX_SUBJECT = 150
-
-
-class NoMailError(Exception):
-    """This installation cannot send mail."""
-
-
 def send_mail(settings: Settings, to: str, report: NightReport, id: str) -> str:
     """The server's answer. Raises OSError, which smtplib's errors are too."""
     if settings.smtp_host is None or settings.smtp_from is None:
@@ -90,7 +96,7 @@ def send_mail(settings: Settings, to: str, report: NightReport, id: str) -> str:
 def make_message(sender: str, to: str, report: NightReport, id: str) -> EmailMessage:
     message = EmailMessage()
     subject = f"{report.title}, {words.day(report.at)}: {report.summary}"
-    message["Subject"] = plain(subject)[:MAX_SUBJECT]
+    message["Subject"] = plain(subject)[:MAX_SUBJECT_CHARACTERS]
     message["From"], message["To"] = address(sender, "ASAP_SMTP_FROM"), address(to, "emails")
     message["Date"] = formatdate(report.made_at)
     digest = hashlib.sha256(f"{id}\0{to}".encode()).hexdigest()[:32]
@@ -128,14 +134,6 @@ def _connect(settings: Settings) -> smtplib.SMTP:
         server.close()
         raise
     return server
-
-
-MAX_ATTEMPTS = 4
-FIRST_BACKOFF_S = 1.0
-PERMANENT = (InputError, RefusedAddressError, NoMailError)
-TRANSIENT = (OSError, http.client.HTTPException, NotDeliveredError, UnicodeError)
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,15 @@ from service.nightly.schedule import ScheduleSpec
 from service.worker.jobs import JobKind, JobQueue
 from tools.errors import AsapError
 
+GRACE_S = 900.0
+"""A night that starts at most this late is in time: a worker was restarted, or the machine was busy."""
+HORIZON_S = 40 * 86_400.0
+"""Nights planned longer ago are ignored."""
+MAX_REPORTED_SKIPS = 10
+"""Missed nights that are recorded, each with its reason."""
+JUST_BEFORE_S = 0.5
+NOBODY = "no worker could start it"
+_log = logging.getLogger(__name__)
 NIGHTS: JobKind[RunRow] = JobKind(
     queue="nights",
     workflow="run_night",
@@ -49,22 +58,6 @@ def night_queue(database: Database) -> NightQueue:
     return JobQueue(database, NIGHTS)
 
 
-def delete_old_runs(queue: NightQueue, kept_s: float) -> None:
-    with queue.database.begin() as conn:
-        runs = delete_old(conn, now_s(conn) - kept_s)
-    queue.forget(runs)
-
-
-GRACE_S = 900.0
-"""A night that starts so late is in time: a worker was restarted, or the machine was busy."""
-HORIZON_S = 40 * 86_400.0
-"""Nights longer ago are not looked for."""
-MAX_REPORTED_SKIPS = 10
-"""Missed nights that are recorded, each with its reason."""
-JUST_BEFORE_S = 0.5
-NOBODY = "no worker could start it"
-
-
 @dataclass(frozen=True)
 class Planned:
     at: float
@@ -80,25 +73,26 @@ class Due:
     """What is planned up to here is dealt with."""
 
 
-def jitter(schedule_id: str, planned_at: float, most_s: float) -> float:
-    """The same for every replica: made of the night's identity."""
+def jitter(schedule_id: str, planned_at: float, max_s: float) -> float:
+    """The same for every replica: derived from the night's identity."""
     digest = hashlib.sha256(f"{schedule_id}/{planned_at:.3f}".encode()).digest()
-    return most_s * int.from_bytes(digest[:8], "big") / 2**64
+    return max_s * int.from_bytes(digest[:8], "big") / 2**64
 
 
 def plan(spec: ScheduleSpec, schedule_id: str, considered_until: float, now_s: float, is_busy: bool) -> Due:
-    """A clock that was set back starts at now again: what was run meanwhile is known by its planned time."""
+    """If the clock was set back, starts again at now: the runs already made are known by planned time."""
     start = max(min(considered_until, now_s), now_s - HORIZON_S)
     due, until = _due(spec, schedule_id, start, now_s)
     wanted = [planned for planned in due if not spec.blackout_at(planned)]
     if wanted and spec.blackout_at(now_s):
         return Due([], start)  # it was planned before the blackout, and is missed until that is over
     final = _judge(spec, schedule_id, wanted[-1], now_s, is_busy) if wanted else None
-    word = f"missed: {NOBODY}" if final is None or final.skipped else "superseded by the run of a later night"
-    told = [_skipped(spec, planned, word) for planned in due if not final or planned != final.at]
-    return Due(
-        sorted([*told[-MAX_REPORTED_SKIPS:], *([final] if final else [])], key=lambda one: one.at), until
+    reason = (
+        f"missed: {NOBODY}" if final is None or final.skipped else "superseded by the run of a later night"
     )
+    skipped = [_skipped(spec, planned, reason) for planned in due if not final or planned != final.at]
+    nights = [*skipped[-MAX_REPORTED_SKIPS:], *([final] if final else [])]
+    return Due(sorted(nights, key=lambda night: night.at), until)
 
 
 def _due(spec: ScheduleSpec, schedule_id: str, start: float, now_s: float) -> tuple[list[float], float]:
@@ -111,9 +105,9 @@ def _due(spec: ScheduleSpec, schedule_id: str, start: float, now_s: float) -> tu
     return due, now_s
 
 
-def _skipped(spec: ScheduleSpec, planned: float, word: str) -> Planned:
+def _skipped(spec: ScheduleSpec, planned: float, reason: str) -> Planned:
     blackout = spec.blackout_at(planned)
-    return Planned(planned, CRON, f"blackout: {blackout.description}" if blackout else word)
+    return Planned(planned, CRON, f"blackout: {blackout.description}" if blackout else reason)
 
 
 def _judge(spec: ScheduleSpec, schedule_id: str, planned: float, now_s: float, is_busy: bool) -> Planned:
@@ -124,9 +118,6 @@ def _judge(spec: ScheduleSpec, schedule_id: str, planned: float, now_s: float, i
     if is_busy and spec.overlap == "skip":
         return Planned(planned, trigger, "the run before was still under way")
     return Planned(planned, trigger)
-
-
-_log = logging.getLogger(__name__)
 
 
 def tick(database: Database, queue: NightQueue, clock_s: float | None = None) -> list[RunRow]:
@@ -171,15 +162,21 @@ def _show_reason(database: Database, id: str, reason: str) -> None:
 
 
 def run_now(conn: sa.Connection, queue: NightQueue, tenant: str, id: str) -> RunRow:
-    """A run that somebody asked for, paused or not, blackout or not."""
+    """A manual run: also of a paused schedule, also in a blackout."""
     schedule: ScheduleRow = get_schedule(conn, tenant, id, lock=True)
     parse(ScheduleSpec, schedule.definition)
     moment_s = database_clock(conn)
     run = add_run(conn, schedule.id, tenant, moment_s, MANUAL, schedule.definition)
     if run is None:
-        raise ConflictError("a run of this very moment is there already", field="planned_at")
+        raise ConflictError("there is a run of this very moment already", field="planned_at")
     queue.enqueue(conn, run)
     return run
+
+
+def delete_old_runs(queue: NightQueue, kept_s: float) -> None:
+    with queue.database.begin() as conn:
+        runs = delete_old(conn, now_s(conn) - kept_s)
+    queue.forget(runs)
 
 
 def database_clock(conn: sa.Connection) -> float:

@@ -17,7 +17,7 @@ LABEL = "workload"
 
 @dataclass(frozen=True)
 class FleetWorkload:
-    """One row of the fleet."""
+    """One row of the fleet's table."""
 
     name: str
     status: str

@@ -41,12 +41,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NightContext:
-    """What every workload of a run works with."""
+    """What all workloads of a run share."""
 
     database: Database
     tenant: str
     base: Path
-    """What patterns and scenario files are relative to."""
+    """The folder that patterns and scenario files are relative to."""
     uploads: Uploads
     reoptimizer: Reoptimizer | None
     run_id: str | None = None

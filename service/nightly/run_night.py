@@ -30,7 +30,16 @@ from tools.scenario import parse_scenario
 
 POLL_S = 0.5
 PATIENCE_S = 300.0
-"""Beyond what a session may take: it may have to wait for its turn."""
+"""Beyond what a session may take: it may have to wait in the queue."""
+TICK_S = 5.0
+NIGHT_POLL_S = 0.5
+NIGHTS_PER_WORKER = 2
+"""Most of the time they wait for sessions."""
+HOUR_S, DAY_S = 3600.0, 86_400.0
+KEPT_S = 180 * DAY_S
+"""How long runs are kept; longer than anything that is planned again after a clock was set back."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class QueuedReoptimizer:
     """Raises HandBackError if the night must be handed back."""
 
     def run(self, workload: str, request: Described) -> Answer:
-        """The same session again where a night is repeated, even if a newer profile is there by then."""
+        """Idempotent: a repeated night gets its session again, even if there is a newer profile by then."""
         row = self._find(workload)
         if row is None:
             try:
@@ -121,11 +130,8 @@ class QueuedReoptimizer:
         return Answer(session_id=row.id, failure=str(message))
 
 
-_log = logging.getLogger(__name__)
-
-
 def run_scheduled_night(deps: WorkerDeps, row: RunRow) -> None:
-    """Until the run has ended. Its failures are stored; raised is what stops this worker."""
+    """Until the run has ended. Its failures are stored; only what stops this worker is raised."""
     try:
         _run(deps, row)
     except (FencedError, HandBackError):
@@ -149,10 +155,10 @@ def _run(deps: WorkerDeps, row: RunRow) -> None:
             deps.database, lambda conn: set_run(conn, row, report=report, outcome=report.outcome)
         )
     deps.check()
-    told = _sender(deps, row).send(report, spec.recipients, row.deliveries or ())
-    undelivered = [one for one in told if not one.ok]
-    reason = f"not delivered to {undelivered[0].to} ({undelivered[0].answer})" if undelivered else None
-    ended = {"state": COMPLETED, "deliveries": told, "reason": reason}
+    deliveries = _sender(deps, row).send(report, spec.recipients, row.deliveries or ())
+    failed = next((delivery for delivery in deliveries if not delivery.ok), None)
+    reason = f"not delivered to {failed.to} ({failed.answer})" if failed else None
+    ended = {"state": COMPLETED, "deliveries": deliveries, "reason": reason}
     retry_transaction(deps.database, lambda conn: set_run(conn, row, **ended))
 
 
@@ -162,7 +168,7 @@ def _report(deps: WorkerDeps, row: RunRow, spec: ScheduleSpec) -> NightReport:
             schedule = get_schedule(conn, row.tenant, row.schedule_id)
         except NotFoundError:
             raise FencedError(f"the schedule of run {row.id} was removed") from None
-    again = QueuedReoptimizer(
+    reoptimizer = QueuedReoptimizer(
         deps.database,
         deps.queue,
         row.tenant,
@@ -173,7 +179,7 @@ def _report(deps: WorkerDeps, row: RunRow, spec: ScheduleSpec) -> NightReport:
         deps.settings.session_s,
         deps.check,
     )
-    context = NightContext(deps.database, row.tenant, Path("/"), deps.uploads, again, row.id)
+    context = NightContext(deps.database, row.tenant, Path("/"), deps.uploads, reoptimizer, row.id)
     return run_night(context, spec, schedule.name, row.planned_at, lambda _: deps.check())
 
 
@@ -181,15 +187,6 @@ def _sender(deps: WorkerDeps, row: RunRow) -> ReportSender:
     base = deps.settings.public_url
     link = f"{base.rstrip('/')}/v1/schedules/{row.schedule_id}/runs/{row.id}/report" if base else None
     return ReportSender(deps.settings, row.id, link)
-
-
-TICK_S = 5.0
-NIGHT_POLL_S = 0.5
-NIGHTS_PER_WORKER = 2
-"""Most of their time they wait for sessions."""
-HOUR_S, DAY_S = 3600.0, 86_400.0
-KEPT_S = 180 * DAY_S
-"""Runs with their reports; longer than anything that is planned again after a clock was set back."""
 
 
 def night_jobs(deps: WorkerDeps) -> Jobs[RunRow]:

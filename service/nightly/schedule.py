@@ -24,6 +24,10 @@ ALIASES = {
 }
 FIELDS = "five fields: minute, hour, day of the month, month, day of the week; for instance '30 5 * * *'"
 MAX_CHARACTERS = 200
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+CLOCK = r"^([01]\d|2[0-3]):[0-5]\d$"
+MAX_BLACKOUTS = 100
 
 
 @dataclass(frozen=True)
@@ -84,12 +88,6 @@ def check_zone(name: str) -> ZoneInfo:
     except (KeyError, ValueError, OSError, UnicodeError):
         allowed = "must be a zone of the IANA database, for instance Europe/Berlin or UTC"
         raise InputError("zone", name, allowed) from None
-
-
-Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
-DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-CLOCK = r"^([01]\d|2[0-3]):[0-5]\d$"
-MAX_BLACKOUTS = 100
 
 
 class Blackout(Strict):
