@@ -15,7 +15,7 @@ def test_the_graph_that_langgraph_json_names_runs_a_bare_request() -> None:
     file, _, name = place.partition(":")
     module = importlib.import_module(file.removeprefix("./").removesuffix(".py").replace("/", "."))
     graph = getattr(module, name)()
-    report = graph.invoke({"request": small()})["report"]
+    report = graph.invoke({"request": small()})["report"].model_dump(mode="json")
     assert len(report["proposals"]) >= 1
     drawn = graph.get_graph().draw_mermaid()
     assert all(node in drawn for node in (*WORKERS, "coordinator", "report"))
