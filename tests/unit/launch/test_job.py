@@ -1,32 +1,21 @@
-"""What a request may say, and that a template's limits hold."""
+"""What a request may ask for, and that a template's limits hold."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.unit.launch.builders import templates
 from tools.errors import InputError
 from tools.launch.job import ConfigFile, Job, check_job, check_key, get_template
-from tools.launch.template import parse_templates
 
-TEMPLATES = parse_templates(
-    {
-        "template": [
-            {
-                "name": "a",
-                "launcher": "slurm",
-                "command": ["run"],
-                "limits": {"wall_s": 60, "devices": 8, "nodes": 2},
-                "environment_allowed": ["NCCL_DEBUG"],
-            }
-        ]
-    }
-)
-JOB = Job("a", {"model": {}}, nnodes=2, nproc=4)
+LIMITS = {"wall_s": 60, "devices": 8, "nodes": 2}
+TEMPLATES = templates("slurm", limits=LIMITS, environment_allowed=["NCCL_DEBUG"])
+JOB = Job("test", {"model": {}}, nnodes=2, nproc=4)
 
 
 @pytest.mark.parametrize("key", ["a", "k1", "session-1-trial-2", "0" * 40])
-def test_a_plain_key_is_taken(key: str) -> None:
+def test_a_plain_key_is_accepted(key: str) -> None:
     check_key(key)
 
 
@@ -38,58 +27,46 @@ def test_a_key_that_could_mean_more_than_a_name_is_refused(key: object) -> None:
         check_key(key)
 
 
-def test_a_job_within_the_limits_is_taken() -> None:
-    check_job(JOB, TEMPLATES["a"])
-    check_job(replace(JOB, wall_s=60, environment={"NCCL_DEBUG": "INFO"}), TEMPLATES["a"])
+@pytest.mark.parametrize("change", [{}, {"wall_s": 60, "environment": {"NCCL_DEBUG": "INFO"}}])
+def test_a_job_within_the_limits_is_accepted(change: dict[str, Any]) -> None:
+    check_job(replace(JOB, **change), TEMPLATES["test"])
 
 
 @pytest.mark.parametrize(
-    ("change", "field"),
+    ("field", "values"),
     [
-        ({"nnodes": 3}, "nnodes"),
-        ({"nnodes": 0}, "nnodes"),
-        ({"nproc": 5}, "nproc"),
-        ({"nproc": True}, "nproc"),
-        ({"nproc": 1.0}, "nproc"),
-        ({"steps": 0}, "steps"),
-        ({"steps": "1; id"}, "steps"),
-        ({"warmup": -1}, "warmup"),
-        ({"seed": -1}, "seed"),
-        ({"wall_s": 61}, "wall_s"),
-        ({"wall_s": 0}, "wall_s"),
-        ({"environment": {"LD_PRELOAD": "x"}}, "environment.LD_PRELOAD"),
-        ({"environment": {"NCCL_DEBUG": "a\0b"}}, "environment.NCCL_DEBUG"),
-        ({"environment": {"NCCL_DEBUG": 1}}, "environment.NCCL_DEBUG"),
-        ({"scenario": []}, "scenario"),
-        ({"scenario": {"a": float("nan")}}, "scenario"),
-        ({"scenario": {"a": {1}}}, "scenario"),
-        ({"config": ConfigFile("../x", "")}, "config.name"),
-        ({"config": ConfigFile("scenario.json", "")}, "config.name"),
-        ({"config": ConfigFile("", "")}, "config.name"),
-        ({"config": ConfigFile(".bashrc", "")}, "config.name"),
-        ({"config": ConfigFile("a.toml", "x" * 1_000_001)}, "config.text"),
+        ("nnodes", [3, 0]),
+        ("nproc", [5, True, 1.0]),
+        ("steps", [0, "1; id"]),
+        ("warmup", [-1]),
+        ("seed", [-1]),
+        ("wall_s", [61, 0]),
+        ("environment.LD_PRELOAD", [{"LD_PRELOAD": "x"}]),
+        ("environment.NCCL_DEBUG", [{"NCCL_DEBUG": "a\0b"}, {"NCCL_DEBUG": 1}]),
+        ("scenario", [[], {"a": float("nan")}, {"a": {1}}]),
+        ("config.name", [ConfigFile(name, "") for name in ("../x", "scenario.json", "", ".bashrc")]),
+        ("config.text", [ConfigFile("a.toml", "x" * 1_000_001)]),
     ],
 )
-def test_what_is_over_a_limit_or_out_of_range_is_refused(change: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError) as error:
-        check_job(replace(JOB, **change), TEMPLATES["a"])
-    assert error.value.field == field
+def test_a_value_over_a_limit_or_out_of_range_is_refused(field: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(InputError) as error:
+            check_job(replace(JOB, **{field.partition(".")[0]: value}), TEMPLATES["test"])
+        assert error.value.field == field, value
 
 
-def test_an_unregistered_template_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match="template"):
-        get_template(TEMPLATES, replace(JOB, template="b"), "slurm")
-
-
-def test_a_template_of_another_launcher_is_not_offered() -> None:
-    with pytest.raises(InputError, match="no template for local is registered"):
-        get_template(TEMPLATES, JOB, "local")
+@pytest.mark.parametrize(
+    ("name", "launcher", "message"),
+    [("tst", "slurm", "did you mean test"), ("test", "local", "no template for local is registered")],
+)
+def test_only_a_template_of_this_launcher_is_found(name: str, launcher: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        get_template(TEMPLATES, replace(JOB, template=name), launcher)
 
 
 def test_equal_jobs_have_equal_digests_whatever_the_order_of_their_fields() -> None:
-    one = replace(JOB, scenario={"a": 1, "b": {"c": 2, "d": 3}})
-    other = replace(JOB, scenario={"b": {"d": 3, "c": 2}, "a": 1})
-    assert one.digest() == other.digest()
+    job = replace(JOB, scenario={"a": 1, "b": {"c": 2, "d": 3}})
+    assert job.digest() == replace(JOB, scenario={"b": {"d": 3, "c": 2}, "a": 1}).digest()
 
 
 @pytest.mark.parametrize(

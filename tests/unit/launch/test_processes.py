@@ -1,4 +1,4 @@
-"""Processes told apart by pid, start time and boot."""
+"""Processes are identified by pid, start time and boot."""
 
 import os
 import signal
@@ -9,59 +9,47 @@ from dataclasses import replace
 
 import pytest
 
-from tools.launch.processes import MARK, find_marked, identify, kill_marked, send_signal
+from tools.launch.processes import MARK, ProcessIdentity, find_marked, identify, kill_marked, send_signal
 
-SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+# A name with spaces and parentheses makes /proc/PID/stat hard to read.
+RENAME = "open('/proc/self/comm', 'w').write('a) S 1 (b')"
+SLEEP = [sys.executable, "-c", f"import time; {RENAME}; print('up', flush=True); time.sleep(600)"]
 
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[str]]:
-    environment = {MARK: "test.mark"}
-    with subprocess.Popen(SLEEP, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(SLEEP, env={MARK: "test.mark"}, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         yield process
         process.kill()
 
 
-def test_a_process_is_known_until_it_ends(sleeper: subprocess.Popen[str]) -> None:
+@pytest.fixture
+def identity(sleeper: subprocess.Popen[str]) -> ProcessIdentity:
     known = identify(sleeper.pid)
     assert known is not None
-    assert known.is_alive()
-    sleeper.kill()
+    return known
+
+
+def test_a_process_is_alive_until_it_ends_and_a_zombie_is_not(
+    sleeper: subprocess.Popen[str], identity: ProcessIdentity
+) -> None:
+    assert identity.is_alive()
+    assert send_signal(identity, signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not identity.is_alive()
     sleeper.wait()
-    assert not known.is_alive()
+    assert not identity.is_alive()
+    assert not send_signal(identity, signal.SIGKILL)
     assert identify(sleeper.pid) is None
 
 
-def test_a_zombie_is_not_alive(sleeper: subprocess.Popen[str]) -> None:
-    known = identify(sleeper.pid)
-    assert known is not None
-    sleeper.kill()
-    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
-    assert not known.is_alive()
-
-
-def test_another_start_time_or_boot_is_another_process(sleeper: subprocess.Popen[str]) -> None:
-    known = identify(sleeper.pid)
-    assert known is not None
-    for other in (replace(known, start_ticks=known.start_ticks + 1), replace(known, boot_id="other")):
+def test_another_start_time_or_boot_is_another_process(identity: ProcessIdentity) -> None:
+    for other in (replace(identity, start_ticks=identity.start_ticks + 1), replace(identity, boot_id="no")):
         assert not other.is_alive()
         assert not send_signal(other, signal.SIGKILL)
-    assert known.is_alive()
-
-
-def test_a_name_with_spaces_and_parentheses_is_no_obstacle() -> None:
-    rename = "open('/proc/self/comm', 'w').write('a) S 1 (b')"
-    code = f"import time; {rename}; print('up', flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        known = identify(process.pid)
-        assert known is not None
-        assert send_signal(known, signal.SIGKILL)
-        process.wait()
-        assert not known.is_alive()
+    assert identity.is_alive()
 
 
 def test_marked_processes_are_found_and_killed(sleeper: subprocess.Popen[str]) -> None:
@@ -69,7 +57,3 @@ def test_marked_processes_are_found_and_killed(sleeper: subprocess.Popen[str]) -
     assert list(find_marked("test.mar")) == []
     assert kill_marked("test.mark") == []
     assert sleeper.wait() == -signal.SIGKILL
-
-
-def test_no_process_has_the_pid_of_nobody() -> None:
-    assert identify(2**22 + 1) is None

@@ -1,7 +1,4 @@
-"""Manifests: accepted by Kubeflow's models, and as a pod by the schema of Kubernetes itself."""
-
-from pathlib import Path
-from typing import Any
+"""Manifests that Kubeflow and Kubernetes accept, and TrainJobs and pods in ASAP's vocabulary."""
 
 import pytest
 
@@ -10,70 +7,42 @@ pytest.importorskip("kubernetes_validate", reason="needs the development package
 
 import kubernetes_validate
 
-from tools.launch.status import Intent
+from tests.unit.launch.builders import EXAMPLES, make_intent
+from tools.launch.status import Cause, State
 from tools.launch.template import KubernetesSettings, read_templates
-from tools.launch.trainjob import make_trainjob, object_name
+from tools.launch.trainjob import Object, make_trainjob, object_name, read_trainjob
 
-REPO = Path(__file__).resolve().parents[3]
-KUBERNETES = "1.37"
 FULL = KubernetesSettings(
     namespace="ml", claim="trials", device_resource="nvidia.com/gpu", cpu="8", memory="64Gi"
 )
 PLAIN = KubernetesSettings(namespace="ml", claim="trials", runtime="mine", runtime_kind="TrainingRuntime")
+EXAMPLE = read_templates(EXAMPLES)["reference-kubernetes"]
 
 
-def intent(**changes: Any) -> Intent:  # noqa: ANN401 - any field
-    fields: dict[str, Any] = {
-        "key": "k1",
-        "launcher": "kubernetes",
-        "template": "t",
-        "digest": "d" * 64,
-        "mark": "k1.mark",
-        "command": ["torchrun", "-m", "testbed.trainer", "/asap/k1/inputs/scenario.json"],
-        "environment": {"A": "1"},
-        "workdir": "/asap/k1",
-        "nnodes": 2,
-        "nproc": 4,
-        "wall_s": 600,
-    }
-    return Intent(**fields | changes)
-
-
-def as_pod(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the controller makes of it, as far as it comes from us: the patch and the trainer in one pod."""
+def as_pod(manifest: Object) -> Object:
+    """What the controller makes of ASAP's part: the patch and the trainer in one pod."""
     trainer = manifest["spec"]["trainer"]
-    job = manifest["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][
-        0
-    ]
-    spec = job["template"]["spec"]["template"]["spec"]
-    [container] = spec["containers"]
-    container = container | {name: trainer[name] for name in ("image", "command", "env")}
+    runtime = manifest["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]
+    pod = runtime["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    pod["containers"][0] |= {name: trainer[name] for name in ("image", "command", "env")}
     if "resourcesPerNode" in trainer:
-        container["resources"] = trainer["resourcesPerNode"]
-    metadata = {"name": manifest["metadata"]["name"], "labels": manifest["metadata"]["labels"]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": spec | {"containers": [container]},
-    }
+        pod["containers"][0]["resources"] = trainer["resourcesPerNode"]
+    metadata = {name: manifest["metadata"][name] for name in ("name", "labels")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}
 
 
-@pytest.mark.parametrize("settings", [FULL, PLAIN])
+@pytest.mark.parametrize("settings", [FULL, PLAIN, EXAMPLE.kubernetes])
 def test_the_pod_of_a_manifest_is_legal_for_kubernetes(settings: KubernetesSettings) -> None:
-    pod = as_pod(make_trainjob(intent(), settings, "trainer:1"))
-    kubernetes_validate.validate(pod, KUBERNETES, strict=True)
-
-
-def test_the_check_would_find_a_wrong_pod() -> None:
-    pod = as_pod(make_trainjob(intent(), FULL, "trainer:1"))
+    assert EXAMPLE.image is not None
+    pod = as_pod(make_trainjob(make_intent(environment=EXAMPLE.environment), settings, EXAMPLE.image))
+    kubernetes_validate.validate(pod, "1.37", strict=True)
     pod["spec"]["volumes"][0]["persistentVolumeClaims"] = {}
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+        kubernetes_validate.validate(pod, "1.37", strict=True)
 
 
 def test_size_limit_and_runtime_are_those_of_job_and_template() -> None:
-    spec = make_trainjob(intent(), FULL, "trainer:1")["spec"]
+    spec = make_trainjob(make_intent(wall_s=600), FULL, "trainer:1")["spec"]
     assert spec["runtimeRef"] == {
         "apiGroup": "trainer.kubeflow.org",
         "kind": "ClusterTrainingRuntime",
@@ -83,16 +52,14 @@ def test_size_limit_and_runtime_are_those_of_job_and_template() -> None:
     assert (spec["trainer"]["numNodes"], spec["trainer"]["numProcPerNode"]) == (2, 4)
     wanted = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "4"}
     assert spec["trainer"]["resourcesPerNode"] == {"limits": wanted, "requests": wanted}
-    own = make_trainjob(intent(), PLAIN, "trainer:1")["spec"]
+    own = make_trainjob(make_intent(), PLAIN, "trainer:1")["spec"]
     assert (own["runtimeRef"]["name"], own["runtimeRef"]["kind"]) == ("mine", "TrainingRuntime")
     assert "resourcesPerNode" not in own["trainer"]
 
 
 def test_a_dollar_stays_a_dollar_to_kubernetes() -> None:
-    manifest = make_trainjob(
-        intent(command=["run", "$(SECRET)", "$$"], environment={"A": "$(B)"}), FULL, "trainer:1"
-    )
-    trainer = manifest["spec"]["trainer"]
+    intent = make_intent("run", "$(SECRET)", "$$", environment={"A": "$(B)"})
+    trainer = make_trainjob(intent, FULL, "trainer:1")["spec"]["trainer"]
     assert trainer["command"] == ["run", "$$(SECRET)", "$$$$"]
     assert trainer["env"][0] == {"name": "A", "value": "$$(B)"}
 
@@ -102,9 +69,93 @@ def test_the_longest_key_still_makes_a_legal_name() -> None:
     assert len(object_name("a" * 40) + "-node-0-0-xxxxx") <= 63
 
 
-def test_the_examples_template_makes_a_legal_manifest() -> None:
-    template = read_templates(REPO / "examples/launch-templates.toml")["reference-kubernetes"]
-    assert template.kubernetes is not None
-    assert template.image is not None
-    pod = as_pod(make_trainjob(intent(environment=template.environment), template.kubernetes, template.image))
-    kubernetes_validate.validate(pod, KUBERNETES, strict=True)
+def trainjob(kind: str | None = None, reason: str = "", status: str = "True") -> Object:
+    if kind is None:
+        return {"metadata": {"name": "asap-k1"}}
+    condition = {"type": kind, "status": status, "reason": reason, "message": "m"}
+    return {"status": {"conditions": [condition | {"lastTransitionTime": "2026-11-16T08:00:10Z"}]}}
+
+
+def pod(phase: str, state: Object | None = None, **status: object) -> Object:
+    containers = [{"name": "sidecar", "state": {"terminated": {"exitCode": 99}}}]
+    containers += [{"name": "node", "state": state}] if state else []
+    more = {"phase": phase, "containerStatuses": containers, "startTime": "2026-11-16T08:00:00Z"}
+    return {"metadata": {"name": "p"}, "spec": {"nodeName": "w1"}, "status": more | status}
+
+
+def ended(code: int, reason: str = "Error", at: str = "2026-11-16T08:00:05Z", **more: int) -> Object:
+    return {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at, **more}}
+
+
+def waiting(reason: str, **more: str) -> Object:
+    return pod("Pending", {"waiting": {"reason": reason, **more}})
+
+
+def disrupted(reason: str) -> Object:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    return pod("Failed", ended(143), conditions=[condition])
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "state", "detail"),
+    [
+        (trainjob(), [], State.QUEUED, ""),
+        (trainjob("Suspended", "Suspended"), [], State.QUEUED, "suspended"),
+        (trainjob("Suspended", "Resumed", status="False"), [pod("Running")], State.RUNNING, ""),
+        (trainjob(), [waiting("ImagePullBackOff", message="none")], State.QUEUED, "ImagePullBackOff: none"),
+    ],
+)
+def test_a_trainjob_that_waits_or_runs_says_why(
+    job: Object, pods: list[Object], state: State, detail: str
+) -> None:
+    status = read_trainjob(job, pods)
+    assert (status.state, status.detail) == (state, detail)
+
+
+def test_complete_is_success_and_the_exit_status_is_the_containers_or_unknown() -> None:
+    done = read_trainjob(trainjob("Complete"), [pod("Succeeded", ended(0))] * 2)
+    assert (done.state, done.exit_status, done.nodes) == (State.SUCCEEDED, 0, ("w1",))
+    assert (done.started_unix_s, done.ended_unix_s) == (1794816000.0, 1794816010.0)
+    assert read_trainjob(trainjob("Complete"), []).exit_status is None
+
+
+def test_the_first_container_to_fail_gives_the_exit_status() -> None:
+    first = pod("Failed", ended(3, at="2026-11-16T08:00:01Z"))
+    later = pod("Failed", ended(143, at="2026-11-16T08:00:02Z"))
+    status = read_trainjob(trainjob("Failed", "FailedJobs"), [later, first])
+    assert (status.state, status.cause, status.exit_status) == (State.FAILED, Cause.EXIT, 3)
+    assert status.detail == "FailedJobs: m"
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_status", "signal"),
+    [(ended(137), None, 9), (ended(137, signal=9), None, 9), (ended(255), 255, None)],
+)
+def test_death_by_a_signal_is_reported_but_a_large_exit_code_is_not_one(
+    state: Object, exit_status: int | None, signal: int | None
+) -> None:
+    """255 is what `exit(-1)` gives; there is no signal 127."""
+    status = read_trainjob(trainjob("Failed"), [pod("Failed", state)])
+    assert (status.exit_status, status.signal) == (exit_status, signal)
+
+
+@pytest.mark.parametrize(
+    ("reason", "pods", "cause"),
+    [
+        ("DeadlineExceeded", [pod("Failed", ended(143))], Cause.WALL_LIMIT),
+        ("FailedJobs", [pod("Failed", ended(137, "OOMKilled"))], Cause.OUT_OF_MEMORY),
+        ("FailedJobs", [disrupted("PreemptionByScheduler")], Cause.PREEMPTED),
+        ("FailedJobs", [disrupted("DeletionByTaintManager")], Cause.NODE_FAILURE),
+        ("FailedJobs", [disrupted("TerminationByKubelet")], Cause.NODE_FAILURE),
+        ("FailedJobs", [pod("Failed", reason="Evicted")], Cause.NODE_FAILURE),
+        ("FailedJobs", [pod("Failed", reason="NodeLost")], Cause.NODE_FAILURE),
+        ("FailedJobs", [pod("Failed", ended(128, "StartError"))], Cause.START_FAILURE),
+        ("FailedJobs", [waiting("InvalidImageName")], Cause.START_FAILURE),
+        ("TrainingRuntimeNotSupported", [], Cause.START_FAILURE),
+        ("FailedJobs", [pod("Failed", ended(1))], Cause.EXIT),
+        ("FailedJobs", [], Cause.EXIT),
+    ],
+)
+def test_each_way_to_fail_has_its_cause(reason: str, pods: list[Object], cause: Cause) -> None:
+    status = read_trainjob(trainjob("Failed", reason), pods)
+    assert (status.state, status.cause) == (State.FAILED, cause)
