@@ -20,7 +20,6 @@ from service.nightly.dispatch import night_queue
 from service.sessions import Sessions
 from service.settings import Settings
 from service.traces import Analyses, Retention, Uploads
-from service.web.app import add_pages
 from tools.kb import KnowledgeBase
 
 ROUTERS = (
@@ -38,6 +37,8 @@ ROUTERS = (
     ops.audit_router,
 )
 DEFAULT_HOST = "127.0.0.1"
+AddPages = Callable[[FastAPI], None]
+"""The pages lie above the API: the entry point passes the function that adds them."""
 
 
 def make_app_state(
@@ -66,7 +67,7 @@ def make_app_state(
     )
 
 
-def create_app(state: AppState, *, only_health: bool = False) -> FastAPI:
+def create_app(state: AppState, add_pages: AddPages | None = None, *, only_health: bool = False) -> FastAPI:
     """The schema must be there already. A worker without the API answers the routes of health alone."""
     app = FastAPI(
         title="ASAP", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan
@@ -91,7 +92,8 @@ def create_app(state: AppState, *, only_health: bool = False) -> FastAPI:
         for router in ROUTERS:
             app.include_router(router)
         _serve_description(app)
-        add_pages(app)
+        if add_pages:
+            add_pages(app)
     return app
 
 

@@ -2,31 +2,27 @@
 
 import gc
 import logging
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from service.api.state import Metrics
-from service.settings import Settings
-from tools.errors import AsapError
-
-if TYPE_CHECKING:
-    from service.worker.worker import Worker
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 import uvicorn
 
-from service.api.app import create_app, make_app_state
-from service.api.state import AppState
+from service.api.app import AddPages, create_app, make_app_state
+from service.api.state import AppState, Metrics
 from service.auth import is_loopback
 from service.db.access import has_keys
 from service.db.engine import Database, open_database
+from service.settings import Settings
 from service.worker.jobs import prepare, session_queue
-from tools.errors import InputError
+from tools.errors import AsapError, InputError
+
+if TYPE_CHECKING:
+    from service.worker.worker import Worker
 
 log = logging.getLogger("asap.serve")
 
@@ -94,21 +90,23 @@ Announce = Callable[[str], None]
 """Told the address as soon as it is listened on."""
 
 
-def serve(settings: Settings, host: str, port: int, role: str, announce: Announce) -> bool:
+def serve(
+    settings: Settings, host: str, port: int, role: str, announce: Announce, add_pages: AddPages
+) -> bool:
     """Until a signal; tells whether all went well."""
     with closing(open_database(settings.database)) as database:
         prepare(settings, database)
         _refuse_strangers(settings, database, host)
         with closing(session_queue(database)) as queue, _listen(host, port) as listening:
             state = make_app_state(settings, database, queue, host)
-            return _Process(state, role, announce).run(listening)
+            return _Process(state, role, announce, add_pages).run(listening)
 
 
 class _Process:
-    def __init__(self, state: AppState, role: str, announce: Announce) -> None:
+    def __init__(self, state: AppState, role: str, announce: Announce, add_pages: AddPages) -> None:
         self._state, self._role, self._announce = state, role, announce
         self._worker = WorkerRunner(state.settings, state.metrics) if role != "api" else None
-        app = create_app(state, only_health=role == "worker")
+        app = create_app(state, add_pages, only_health=role == "worker")
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -62,6 +62,7 @@ def run(args: Namespace) -> int:
     from service.api.server import serve
     from service.logs import configure_logs
     from service.settings import load_settings
+    from service.web.app import add_pages
 
     settings = load_settings()
     configure_logs(settings)
@@ -73,4 +74,4 @@ def run(args: Namespace) -> int:
         elif sys.stdout.isatty():  # a person, who should not have to find it among the logs
             print(f"asap: open {address}", flush=True)
 
-    return 0 if serve(settings, args.host, args.port, args.role, announce) else 1
+    return 0 if serve(settings, args.host, args.port, args.role, announce, add_pages) else 1

@@ -10,6 +10,7 @@ from service.api.app import create_app, make_app_state
 from service.api.state import BURST_S, MOST_CALLERS, Metrics, RateLimit
 from service.db.engine import open_database
 from service.settings import Settings
+from service.web.app import add_pages
 from service.worker.jobs import session_queue
 from tests.unit.service_api.served import BASE, LOOPBACK, Serve, Served
 
@@ -38,11 +39,12 @@ def test_a_chroma_server_that_does_not_answer_is_not_ready_and_keeps_its_secret(
 
 
 def test_a_worker_s_port_answers_health_only(served: Served) -> None:
-    app = create_app(served.app, only_health=True)
+    app = create_app(served.app, add_pages, only_health=True)
     client = TestClient(app, BASE, client=LOOPBACK)
     assert client.get("/healthz").status_code == 200
     assert client.get("/metrics").status_code == 200
     assert client.get("/v1/sessions").status_code == 404
+    assert client.get("/sessions").status_code == 404
 
 
 def test_metrics_count_requests_by_route_and_sessions_by_state(served: Served) -> None:

@@ -21,6 +21,7 @@ from service.api.openapi import describe
 from service.db.engine import open_database
 from service.schemas import Public
 from service.settings import Settings
+from service.web.app import add_pages
 from service.worker.jobs import session_queue
 from tests.unit.service_api.served import Served
 from tools.scenario.spec import TRAINING_OPTIONS
@@ -33,7 +34,8 @@ OPEN = ("/healthz", "/readyz")
 def document(empty_data: Path) -> Iterator[dict[str, Any]]:
     settings = Settings(data_dir=empty_data)
     with closing(open_database(settings.database)) as database:
-        yield describe(create_app(make_app_state(settings, database, session_queue(database))))
+        state = make_app_state(settings, database, session_queue(database))
+        yield describe(create_app(state, add_pages))
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
