@@ -84,10 +84,10 @@ class RouteStep(Result):
 
 
 class Usage(Result):
-    tokens: float
-    cost: float
-    answered: float
-    fell_back: float
+    tokens: int
+    cost: int | float
+    answered: int
+    fell_back: int
 
 
 class TrialFailure(Result):

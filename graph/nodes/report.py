@@ -43,10 +43,10 @@ def report(state: State, services: NodeServices) -> State:
         incidents=[*state.get("incidents", []), *services.incidents],
         route=state["route"],
         usage=Usage(
-            tokens=usage.get("tokens", 0),
+            tokens=int(usage.get("tokens", 0)),
             cost=usage.get("cost", 0),
-            answered=usage.get("answered", 0),
-            fell_back=usage.get("fell_back", 0),
+            answered=int(usage.get("answered", 0)),
+            fell_back=int(usage.get("fell_back", 0)),
         ),
         case=learnt.case if learnt else None,
         reasoner=services.context.reasoner.name,
