@@ -13,7 +13,14 @@ NAMED = [
     for cell in re.findall(r"^\| (`.+?`) \|", PAGE, re.MULTILINE)
     for path in re.findall(r"`([^`]+)`", cell)
 ]
-ORDER = re.findall(r"^```\n(validate .+?)\n```$", PAGE, re.MULTILINE | re.DOTALL)[0]
+ORDERS = dict(
+    zip(
+        ("tools", "service"),
+        re.findall(r"^```\n(\w+(?: \|.+?)?\n.+?)\n```$", PAGE, re.MULTILINE | re.DOTALL),
+        strict=True,
+    )
+)
+CONTRACTS = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 
 
 def parts(folder: str) -> list[str]:
@@ -23,10 +30,6 @@ def parts(folder: str) -> list[str]:
     return sorted(folders + [f"{folder}/{one.name}" for one in found if one.suffix == ".py"])
 
 
-def is_part_of_the_client(path: str) -> bool:
-    return path.startswith("service/client_")
-
-
 def test_what_is_named_exists() -> None:
     assert len(NAMED) > 30
     assert [path for path in NAMED if not (REPO / path).exists()] == []
@@ -34,16 +37,15 @@ def test_what_is_named_exists() -> None:
 
 @pytest.mark.parametrize("folder", ["service", "graph", "tools"])
 def test_every_part_is_named(folder: str) -> None:
-    missing = [part for part in parts(folder) if part not in NAMED]
-    assert [part for part in missing if not is_part_of_the_client(part)] == []
+    assert [part for part in parts(folder) if part not in NAMED] == []
 
 
-def test_the_order_inside_tools_is_the_one_that_is_held() -> None:
-    contracts = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    held = next(one["layers"] for one in contracts if one["id"] == "tools")
-    assert ORDER.splitlines() == [re.sub(r"\(?tools\.(\w+)\)?", r"\1", line) for line in held]
+@pytest.mark.parametrize("folder", ["tools", "service"])
+def test_the_order_inside_a_folder_is_the_one_that_is_held(folder: str) -> None:
+    held = next(contract["layers"] for contract in CONTRACTS if contract["id"] == folder)
+    assert ORDERS[folder].splitlines() == [line.replace(f"{folder}.", "") for line in held]
 
 
 def test_every_part_of_tools_has_its_place_in_the_order() -> None:
-    placed = {f"tools/{name}" for name in re.findall(r"\w+", ORDER)}
+    placed = {f"tools/{name}" for name in re.findall(r"\w+", ORDERS["tools"])}
     assert [part for part in parts("tools") if part.rstrip("/").removesuffix(".py") not in placed] == []
