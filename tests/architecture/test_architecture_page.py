@@ -8,9 +8,10 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = (REPO / "ARCHITECTURE.md").read_text()
+TREE = PAGE.partition("## The tree")[2].partition("\n## ")[0]
 NAMED = [
     path
-    for cell in re.findall(r"^\| (`.+?`) \|", PAGE, re.MULTILINE)
+    for cell in re.findall(r"^\| (`.+?`) \|", TREE, re.MULTILINE)
     for path in re.findall(r"`([^`]+)`", cell)
 ]
 ORDERS = dict(
