@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from tools.errors import InputError
 from tools.kb.conditions import FactValues, applies
 from tools.kb.embed import Embedder
-from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Playbook, Status, read_facets
+from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Playbook, Status
 from tools.kb.ledger import (
     AddedCase,
     CaseStore,
@@ -25,7 +25,7 @@ from tools.kb.ledger import (
     stored_entries,
     visible_entries,
 )
-from tools.kb.search import TenantIndex, fuse
+from tools.kb.search import TenantIndex, fuse, read_facets
 from tools.kb.seed import Seed, load_seed
 
 if TYPE_CHECKING:

@@ -1,25 +1,31 @@
-"""Entries of the knowledge base: playbooks and cases as typed records, hits and facets, and the errors.
-
-Facets weigh and never exclude: a case from another device ranks lower but is still found.
-"""
+"""Entries of the knowledge base: playbooks and cases as typed records, hits, and the errors."""
 
 import json
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, PlainValidator, ValidationError
-from pydantic import create_model as _create_model
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from tools.errors import AsapError, InputError
 from tools.hardware import device_names
 from tools.hardware.catalogue import VENDORS, find_vendor
-from tools.kb.conditions import PLAN_COUNTS, PlaybookCondition
+from tools.kb.conditions import PlaybookCondition
+from tools.kb.fields import (
+    MAX_CASE_BYTES,
+    JsonObject,
+    JsonTable,
+    KnowledgeRecord,
+    Line,
+    Move,
+    PartialPlan,
+    Prose,
+    Slug,
+    bounded_text,
+    parse_as,
+)
 from tools.names import did_you_mean
-from tools.scenario.spec import NOTHING, Framework, FromList, Plan, Record, shown
+from tools.scenario.spec import Framework, FromList, Plan
 
 
 class KnowledgeError(AsapError):
@@ -40,134 +46,14 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 STATUSES: tuple[Status, ...] = get_args(Status)
 BOTTLENECKS: tuple[str, ...] = get_args(Bottleneck)
 ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
-MOVE_WORDS = ("x2", "/2", "devices_per_node", "num_devices", "all_data_ranks")
-"""Values of a move that depend on the plan it is applied to; all_data_ranks is dp * cp."""
-
-JsonObject = dict[str, JsonValue]
-PlanValues = dict[str, int | bool | str | None]
-
-MAX_CASE_BYTES = 64 * 2**10
-"""A case is read by people and by models: what is longer belongs in a file that the case names."""
-MAX_TEXT_CHARACTERS = 4000
-MAX_LINE_CHARACTERS = 200
-MAX_DEPTH = 8
-_SLUG = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-# Escape sequences, lone surrogates (not valid in UTF-8) and marks that reverse the direction of text.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
-def text_fault(
-    value: object, max_characters: int = MAX_TEXT_CHARACTERS, *, empty: bool = False
-) -> str | None:
-    """What is wrong with a text, or None."""
-    if not isinstance(value, str) or not (empty or value.strip()):
-        return "must be a text"
-    if len(value) > max_characters:
-        return f"has {len(value)} characters; at most {max_characters} are allowed"
-    if match := _UNPRINTABLE.search(value):
-        return f"must not contain the control character {match.group()!a}"
-    return None
+class Source(KnowledgeRecord):
+    title: Annotated[str, bounded_text(300)]
+    where: Annotated[str, bounded_text(500)]
 
 
-def slug_fault(value: object) -> str | None:
-    if isinstance(value, str) and _SLUG.fullmatch(value):
-        return None
-    return "must be up to 100 of a-z, 0-9, '.', '_' and '-', and start with a-z or 0-9"
-
-
-def _refuse(reason: str | None, path: str = "") -> None:
-    """Raises for a value inside the validated field; `path` leads from the field to it."""
-    if reason:
-        raise PydanticCustomError("entry", "{reason}", {"reason": reason, "path": path})
-
-
-def _text(max_characters: int = MAX_TEXT_CHARACTERS) -> AfterValidator:
-    def check(value: str) -> str:
-        _refuse(text_fault(value, max_characters))
-        return value
-
-    return AfterValidator(check)
-
-
-def _slug(value: str) -> str:
-    _refuse(slug_fault(value))
-    return value
-
-
-def check_json(value: object, path: str = "", depth: int = 0) -> None:
-    """Refuses what is not JSON, nested too deeply, or text that cannot be printed."""
-    if isinstance(value, str):
-        _refuse(text_fault(value, empty=True), path)
-    elif isinstance(value, float):
-        _refuse(None if math.isfinite(value) else "must be a finite number", path)
-    elif isinstance(value, dict | list):
-        _refuse(f"must not be nested deeper than {MAX_DEPTH}" if depth >= MAX_DEPTH else None, path)
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(value, dict):
-                _refuse(text_fault(key, MAX_LINE_CHARACTERS), path)
-            check_json(item, f"{path}.{key}", depth + 1)
-    elif value is not None and not isinstance(value, int):
-        _refuse("must be plain JSON", path)
-
-
-def check_json_object(value: object) -> JsonObject:
-    if not isinstance(value, dict):
-        raise PydanticCustomError("entry", "{reason}", {"reason": "must be a table"})
-    check_json(value)
-    return value
-
-
-def _checked_fields(model: type[BaseModel], value: object) -> dict[str, Any]:
-    """The fields that are stated, as the model checks them."""
-    try:
-        return model.model_validate(value).model_dump(exclude_unset=True)
-    except ValidationError as error:
-        field, given, reason = find_fault(error, value)
-    raise PydanticCustomError(
-        "entry", "{reason}", {"reason": reason, "path": f".{field}" if field else "", "given": given}
-    )
-
-
-def _partial_plan() -> type[BaseModel]:
-    """Fields of a plan, each of which may be absent or null."""
-    fields: dict[str, Any] = {}
-    for field, info in Plan.model_fields.items():
-        own: Any = Annotated[(info.annotation, *info.metadata)] if info.metadata else info.annotation
-        fields[field] = (own | None, None)
-    return _create_model("PartialPlan", __base__=Record, **fields)
-
-
-Slug = Annotated[str, AfterValidator(_slug)]
-Line = Annotated[str, _text(MAX_LINE_CHARACTERS)]
-Prose = Annotated[str, _text()]
-JsonTable = Annotated[JsonObject, PlainValidator(check_json_object)]
-_PARTIAL_PLAN = _partial_plan()
-
-
-def _check_plan(value: object) -> PlanValues:
-    return _checked_fields(_PARTIAL_PLAN, value)
-
-
-def _check_move(value: object) -> PlanValues:
-    """A partial plan, except that a degree may be a word."""
-    if not isinstance(value, dict) or not value:
-        raise PydanticCustomError("entry", "{reason}", {"reason": "must be a table that changes a field"})
-    if "dp" in value:
-        _refuse("follows from the device count and the other degrees", ".dp")
-    words = {name: item for name, item in value.items() if name in PLAN_COUNTS and item in MOVE_WORDS}
-    return _check_plan({name: item for name, item in value.items() if name not in words}) | words
-
-
-PartialPlan = Annotated[PlanValues, PlainValidator(_check_plan)]
-Move = Annotated[PlanValues, PlainValidator(_check_move)]
-
-
-class Source(Record):
-    title: Annotated[str, _text(300)]
-    where: Annotated[str, _text(500)]
-
-
-class PlaybookFacets(Record):
+class PlaybookFacets(KnowledgeRecord):
     """What a playbook is about; an absent facet means any."""
 
     bottleneck: Annotated[tuple[Bottleneck, ...], FromList, Field(min_length=1)] | None = None
@@ -175,7 +61,7 @@ class PlaybookFacets(Record):
     vendor: Annotated[tuple[Literal[VENDORS], ...], FromList, Field(min_length=1)] | None = None  # type: ignore[valid-type]
 
 
-class Playbook(Record):
+class Playbook(KnowledgeRecord):
     """Advice, and the conditions under which it holds."""
 
     id: Slug
@@ -188,27 +74,11 @@ class Playbook(Record):
     risks: Annotated[tuple[Prose, ...], FromList, Field(min_length=1, max_length=64)]
     sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
     moves: Annotated[tuple[Move, ...], FromList, Field(min_length=1, max_length=64)] = ()
-    facets: PlaybookFacets = PlaybookFacets()
+    facets: PlaybookFacets = PlaybookFacets.model_construct()
 
 
-Number = int | float
-
-
-class Measured(Record):
-    """What a shipped case measured, in the unit that `metric` names."""
-
-    metric: Line
-    before: Number | None = None
-    after: Number | None = None
-    speedup: Number | None = None
-    note: Prose | None = None
-
-
-class Case(Record):
+class Case(KnowledgeRecord):
     """What once happened: a change of a plan, and what came of it."""
-
-    # Built on first use: most runs of `asap optimize` read the seed only.
-    model_config = ConfigDict(defer_build=True)
 
     id: Slug
     title: Line
@@ -229,29 +99,8 @@ class Case(Record):
     sources: Annotated[tuple[Source, ...], FromList, Field(max_length=64)] = ()
 
 
-class SeedCase(Case):
-    """A case that comes with ASAP: complete, and with its sources."""
-
-    model_config = ConfigDict(defer_build=False)
-
-    status: Literal["confirmed", "refuted"]
-    model: Line
-    architecture: Architecture
-    device: Slug
-    num_devices: int = Field(ge=1, le=10**9)
-    framework: Framework
-    bottleneck: Bottleneck
-    before: PartialPlan
-    after: PartialPlan
-    measured: Annotated[JsonObject, PlainValidator(lambda value: _checked_fields(Measured, value))]
-    lesson: Prose
-    sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
-
-
-class Change(Record):
+class Change(KnowledgeRecord):
     """One line of a case's history: who gave it which status, when and why."""
-
-    model_config = ConfigDict(defer_build=True)
 
     at: str
     by: str
@@ -316,18 +165,6 @@ class Hit:
         return self.entry.status == "refuted"
 
 
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def parse_as(model: type[Model], data: object) -> Model:
-    """The record that the data describes; an InputError names the first wrong field."""
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        field, given, reason = find_fault(error, data)
-    raise InputError(field or "the entry", given, reason)
-
-
 def parse_case(data: object) -> Case:
     """A case of the user's own, of bounded size."""
     case = parse_as(Case, data)
@@ -335,30 +172,6 @@ def parse_case(data: object) -> Case:
     if case.device is not None:
         check_device(case.device)
     return case
-
-
-def parse_playbook(topic: str, data: object) -> Entry:
-    """The playbook of this plain data; its topic is a facet of it."""
-    playbook = parse_as(Playbook, data)
-    facets = {name: tuple(values) for name, values in playbook.facets if values}
-    return Entry(
-        id=playbook.id,
-        kind="playbook",
-        title=playbook.title,
-        text="\n".join((playbook.symptoms, playbook.do, playbook.why, playbook.effect)),
-        facets={**facets, "topic": (topic,)},
-        status="confirmed",
-        tenant=None,
-        body=playbook,
-        is_seed=True,
-    )
-
-
-def parse_seed_case(data: object) -> Entry:
-    """A case that comes with ASAP."""
-    case = parse_as(SeedCase, data)
-    check_device(case.device)
-    return case_entry(case, tenant=None, is_seed=True)
 
 
 def check_size(field: str, data: object) -> None:
@@ -370,24 +183,6 @@ def check_size(field: str, data: object) -> None:
 def check_device(name: str) -> None:
     if find_vendor(name) is None:
         raise InputError("device", name, did_you_mean(name, device_names()))
-
-
-def find_fault(error: ValidationError, data: object) -> tuple[str, object, str]:
-    """The field at fault, its value and the reason, of the first error."""
-    first = error.errors(include_url=False)[0]
-    context = first.get("ctx", {})
-    path = ""
-    for part in first["loc"]:
-        # Behind the field pydantic names the members of a union, which are not part of the data.
-        if isinstance(data, dict) and isinstance(part, str):
-            path, data = f"{path}.{part}", data.get(part)
-        elif isinstance(data, list) and isinstance(part, int):
-            path, data = f"{path}[{part}]", data[part]
-    path += context.get("path", "")
-    if first["type"] == "missing":
-        return path.lstrip("."), NOTHING, "is missing"
-    reason = context.get("reason") or first["msg"][0].lower() + first["msg"][1:]
-    return path.lstrip("."), shown(context.get("given", first["input"])), str(reason)
 
 
 def case_entry(
@@ -416,9 +211,9 @@ def _search_texts(case: Case) -> list[str]:
     ]
     before, after = case.before or {}, case.after or {}
     changes = [
-        f"{field} {before[field]} to {value}" if field in before else f"{field} {value}"
-        for field, value in after.items()
-        if before.get(field) != value
+        f"{field} {before[field]} to {after[field]}" if field in before else f"{field} {after[field]}"
+        for field in Plan.model_fields
+        if field in after and before.get(field) != after[field]
     ]
     return [*prose, " ".join(names), ", ".join(changes)]
 
@@ -435,8 +230,6 @@ def _case_facets(case: Case) -> Facets:
     return {name: (value,) for name, value in values.items() if value is not None}
 
 
-FACETS = ("device", "architecture", "scale", "bottleneck", "topic", "framework", "vendor")
-_ALLOWED = {"architecture": ARCHITECTURES, "bottleneck": BOTTLENECKS, "vendor": VENDORS}
 _SCALES = ((8, "8"), (64, "64"), (512, "512"), (4096, "4096"))
 _LARGEST_SCALE = "more"
 
@@ -444,45 +237,3 @@ _LARGEST_SCALE = "more"
 def scale_of(num_devices: int) -> str:
     """The size class of a job by its devices: up to 8, 64, 512, 4096, or more."""
     return next((name for limit, name in _SCALES if num_devices <= limit), _LARGEST_SCALE)
-
-
-def read_facets(stated: Mapping[str, str | int | Sequence[str]] | None) -> Facets:
-    """The facets of a query, checked; `num_devices` may be stated instead of a scale."""
-    facets: dict[str, tuple[str, ...]] = {}
-    for name, value in (stated or {}).items():
-        if name == "num_devices":
-            facets["scale"] = (_scale(value),)
-        elif name in FACETS:
-            facets[name] = _values(name, value)
-        else:
-            raise InputError(f"facets.{name}", value, f"must be one of {', '.join((*FACETS, 'num_devices'))}")
-    if "device" in facets and "vendor" not in facets:
-        vendors = [vendor for device in facets["device"] if (vendor := find_vendor(device))]
-        facets |= {"vendor": tuple(vendors)} if vendors else {}
-    return facets
-
-
-def agreement(wanted: Facets, entry: Facets) -> float:
-    """From -1 (every facet contradicts) over 0 (nothing to compare) to 1 (every facet agrees).
-
-    The mean over the facets that both name: an entry for every device is not behind one for this device.
-    """
-    judged = [bool(set(values) & set(entry[name])) for name, values in wanted.items() if name in entry]
-    return sum(1 if agrees else -1 for agrees in judged) / len(judged) if judged else 0.0
-
-
-def _scale(value: object) -> str:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError("facets.num_devices", value, "must be a whole number of at least 1")
-    return scale_of(value)
-
-
-def _values(name: str, value: object) -> tuple[str, ...]:
-    values = (value,) if isinstance(value, str) else value
-    if not isinstance(values, Sequence) or not all(isinstance(item, str) for item in values):
-        raise InputError(f"facets.{name}", value, "must be a text or a list of texts")
-    allowed = _ALLOWED.get(name)
-    for item in values:
-        if allowed and item not in allowed:
-            raise InputError(f"facets.{name}", item, f"must be one of {', '.join(allowed)}")
-    return tuple(values)

@@ -10,32 +10,23 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from pydantic import ConfigDict, JsonValue
+from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.kb.entries import (
+from tools.kb.entries import STATUSES, Case, Change, Entry, Status, case_entry, check_size, parse_case
+from tools.kb.fields import (
     MAX_LINE_CHARACTERS,
     MAX_TEXT_CHARACTERS,
-    STATUSES,
-    Case,
-    Change,
-    Entry,
     JsonObject,
     JsonTable,
-    Status,
-    case_entry,
-    check_size,
+    KnowledgeRecord,
     parse_as,
-    parse_case,
     slug_fault,
     text_fault,
 )
-from tools.scenario.spec import Record
 
 
-class _Body(Record):
-    model_config = ConfigDict(defer_build=True)
-
+class _Body(KnowledgeRecord):
     def as_json(self) -> JsonObject:
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -144,9 +135,7 @@ def case_record(
     return LedgerRecord(f"case:{tenant or ''}/{added.case.id}", tenant, added)
 
 
-class _Measured(Record):
-    model_config = ConfigDict(defer_build=True)
-
+class _Measured(KnowledgeRecord):
     measured: JsonTable
 
 

@@ -1,5 +1,7 @@
 """Lexical search and ranking: terms, BM25 over what one tenant may read, fusion with vectors and facets.
 
+Facets weigh and never exclude: a case from another device ranks lower but is still found.
+
 Okapi BM25 (Robertson and Zaragoza, 2009) with Lucene's non-negative inverse document frequency.
 """
 
@@ -11,7 +13,9 @@ from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
-from tools.kb.entries import Entry, Facets, Hit, Match, agreement
+from tools.errors import InputError
+from tools.hardware.catalogue import VENDORS, find_vendor
+from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, Entry, Facets, Hit, Match, scale_of
 
 _WORD = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
 _JOINT = re.compile(r"[-_./]")
@@ -144,6 +148,52 @@ class TenantIndex:
     @cached_property
     def lexical(self) -> LexicalIndex:
         return LexicalIndex((entry.title, entry.text) for entry in self.entries)
+
+
+FACETS = ("device", "architecture", "scale", "bottleneck", "topic", "framework", "vendor")
+_ALLOWED = {"architecture": ARCHITECTURES, "bottleneck": BOTTLENECKS, "vendor": VENDORS}
+
+
+def read_facets(stated: Mapping[str, str | int | Sequence[str]] | None) -> Facets:
+    """The facets of a query, checked; `num_devices` may be stated instead of a scale."""
+    facets: dict[str, tuple[str, ...]] = {}
+    for name, value in (stated or {}).items():
+        if name == "num_devices":
+            facets["scale"] = (_scale(value),)
+        elif name in FACETS:
+            facets[name] = _values(name, value)
+        else:
+            raise InputError(f"facets.{name}", value, f"must be one of {', '.join((*FACETS, 'num_devices'))}")
+    if "device" in facets and "vendor" not in facets:
+        vendors = [vendor for device in facets["device"] if (vendor := find_vendor(device))]
+        facets |= {"vendor": tuple(vendors)} if vendors else {}
+    return facets
+
+
+def agreement(wanted: Facets, entry: Facets) -> float:
+    """From -1 (every facet contradicts) over 0 (nothing to compare) to 1 (every facet agrees).
+
+    The mean over the facets that both name: an entry for every device is not behind one for this device.
+    """
+    judged = [bool(set(values) & set(entry[name])) for name, values in wanted.items() if name in entry]
+    return sum(1 if agrees else -1 for agrees in judged) / len(judged) if judged else 0.0
+
+
+def _scale(value: object) -> str:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError("facets.num_devices", value, "must be a whole number of at least 1")
+    return scale_of(value)
+
+
+def _values(name: str, value: object) -> tuple[str, ...]:
+    values = (value,) if isinstance(value, str) else value
+    if not isinstance(values, Sequence) or not all(isinstance(item, str) for item in values):
+        raise InputError(f"facets.{name}", value, "must be a text or a list of texts")
+    allowed = _ALLOWED.get(name)
+    for item in values:
+        if allowed and item not in allowed:
+            raise InputError(f"facets.{name}", item, f"must be one of {', '.join(allowed)}")
+    return tuple(values)
 
 
 Key = TypeVar("Key")

@@ -14,7 +14,7 @@ from service.cli.parser import COMMANDS, command_parser
 from service.settings import PREFIX, Settings
 from tests.architecture.test_public_options import all_options
 from tests.integration.docs.pages import blocks, fenced_blocks, pages
-from tools.kb.entries import parse_playbook
+from tools.kb.seed import parse_playbook
 
 REPO = Path(__file__).resolve().parents[3]
 READ: dict[str, Callable[[str], Any]] = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}

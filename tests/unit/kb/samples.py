@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tools.kb.entries import parse_playbook, parse_seed_case
 from tools.kb.ledger import AnyRecord
-from tools.kb.seed import Seed
+from tools.kb.seed import Seed, parse_playbook, parse_seed_case
 
 _PLAYBOOK: dict[str, Any] = {
     "id": "tp-inside-node",

@@ -11,7 +11,7 @@ from tests.unit.kb.samples import playbook
 from tools.errors import InputError
 from tools.kb import matching
 from tools.kb.conditions import FACTS, OPERATORS, Condition, applies, parse_conditions
-from tools.kb.entries import parse_playbook
+from tools.kb.seed import parse_playbook
 
 NUMBERS = st.integers(-(10**6), 10**6) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.none() | st.booleans() | NUMBERS | st.text(max_size=5)

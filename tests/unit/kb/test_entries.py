@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.unit.kb.samples import own_case
 from tools.errors import InputError
-from tools.kb.entries import MAX_CASE_BYTES, parse_case
+from tools.kb.entries import parse_case
+from tools.kb.fields import MAX_CASE_BYTES
 
 NUMBERS = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
 JSON = st.recursive(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.kb.samples import small_seed
 from tools.errors import InputError
 from tools.kb import KnowledgeBase, open_seed
-from tools.kb.entries import Hit, agreement, read_facets, scale_of
-from tools.kb.search import fuse
+from tools.kb.entries import Hit, scale_of
+from tools.kb.search import agreement, fuse, read_facets
 
 VALUES = st.dictionaries(
     st.sampled_from(["device", "vendor", "architecture"]),
