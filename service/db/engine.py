@@ -72,7 +72,7 @@ class Database:
         with self._reading.begin() as connection:
             yield connection
 
-    def upgrade(self, revision: str = "head") -> None:
+    def upgrade(self) -> None:
         """To the last version of the schema; where several processes start at once, one does it.
 
         Raises NewerDatabaseError where a newer version of the program has upgraded it further.
@@ -81,7 +81,7 @@ class Database:
             if not self.is_sqlite:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(UPGRADE_LOCK)))
             _check_known(_find_revision(connection))
-            command.upgrade(_alembic(connection), revision)
+            command.upgrade(_alembic(connection), "head")
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""How the schema came to be, one step a file (Alembic). A step that was released is never edited."""
+"""The steps that make the schema, one revision per file (Alembic). A released revision is never edited."""

@@ -1,4 +1,4 @@
-"""Revision 0001: the first schema."""
+"""Revision 0001: the whole schema of the first release."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,9 +13,12 @@ Json = sa.JSON(none_as_null=True)
 
 def upgrade() -> None:
     _create_sessions()
-    _create_what_hangs_on_sessions()
+    _create_tables_of_sessions()
     _create_records()
     _create_traces()
+    _create_nights()
+    _create_schedules()
+    _create_runs()
 
 
 def _create_sessions() -> None:
@@ -66,7 +69,7 @@ def _create_sessions() -> None:
     op.create_index("sessions_unfinished", "sessions", ["state", "updated_at"])
 
 
-def _create_what_hangs_on_sessions() -> None:
+def _create_tables_of_sessions() -> None:
     op.create_table(
         "events",
         sa.Column("session_id", sa.String(32), nullable=False),
@@ -110,6 +113,23 @@ def _create_what_hangs_on_sessions() -> None:
     )
     op.create_index("deliveries_by_session", "deliveries", ["session_id"])
     op.create_index("deliveries_due", "deliveries", ["due_at"])
+    op.create_table(
+        "labels",
+        sa.Column("session_id", sa.String(32), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("session_id", "name"),
+    )
+    op.create_index("labels_by_value", "labels", ["tenant", "name", "value", "session_id"])
+    op.create_table(
+        "erasures",
+        sa.Column("session_id", sa.String(32), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("legs", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("session_id"),
+    )
 
 
 def _create_records() -> None:
@@ -178,3 +198,80 @@ def _create_traces() -> None:
         sa.ForeignKeyConstraint(["trace_id"], ["traces.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("trace_id", "name"),
     )
+
+
+def _create_nights() -> None:
+    op.create_table(
+        "nights",
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("workload", sa.Text(), nullable=False),
+        sa.Column("key", sa.String(64), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("recorded_at", sa.Double(), nullable=False),
+        sa.Column("record", Json, nullable=False),
+        sa.PrimaryKeyConstraint("tenant", "workload", "key"),
+    )
+    op.create_index("nights_by_time", "nights", ["tenant", "workload", "at"])
+    op.create_table(
+        "workloads",
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("reason", sa.Text()),
+        sa.Column("wasted_device_hours_per_day", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("run_id", sa.String(32)),
+        sa.Column("session_id", sa.String(32)),
+        sa.Column("outcome", Json, nullable=False),
+        sa.PrimaryKeyConstraint("tenant", "name"),
+    )
+    op.create_index("workloads_by_waste", "workloads", ["tenant", "wasted_device_hours_per_day"])
+
+
+def _create_schedules() -> None:
+    op.create_table(
+        "schedules",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(20), nullable=False),
+        sa.Column("reason", sa.Text()),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("considered_until", sa.Double(), nullable=False),
+        sa.Column("definition", Json, nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("tenant", "name", name="schedules_name"),
+    )
+    op.create_index("schedules_by_state", "schedules", ["state"])
+
+
+def _create_runs() -> None:
+    op.create_table(
+        "night_runs",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("schedule_id", sa.String(32), nullable=False),
+        sa.Column("tenant", sa.Text(), nullable=False),
+        sa.Column("planned_at", sa.Double(), nullable=False),
+        sa.Column("trigger", sa.String(20), nullable=False),
+        sa.Column("state", sa.String(20), nullable=False),
+        sa.Column("outcome", sa.String(20)),
+        sa.Column("reason", sa.Text()),
+        sa.Column("leg", sa.Integer(), nullable=False),
+        sa.Column("claims", sa.Integer(), nullable=False),
+        sa.Column("fence", sa.Integer(), nullable=False),
+        sa.Column("worker", sa.Text()),
+        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("started_at", sa.Double()),
+        sa.Column("finished_at", sa.Double()),
+        sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("deliveries", Json),
+        sa.Column("definition", Json),
+        sa.Column("report", Json),
+        sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+        sa.UniqueConstraint("schedule_id", "planned_at", name="night_runs_once"),
+    )
+    op.create_index("night_runs_by_schedule", "night_runs", ["schedule_id", "id"])
+    op.create_index("night_runs_by_state", "night_runs", ["state", "updated_at"])
