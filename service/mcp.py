@@ -113,6 +113,7 @@ class Tools:
 
         `constraints` fixes or limits plan fields, `traces` names a folder of profiles of today's run.
         `advice` and `cases` are abridged: `search_knowledge` returns them whole, with their sources.
+        Evidence without `says` repeats that of an earlier proposal with the same `ref`.
         """
         from graph.request import parse_request
         from graph.session import Session
@@ -127,6 +128,7 @@ class Tools:
             name: [_pick(item, fields) for item in _items(report, name)]
             for name, fields in ITEM_FIELDS.items()
         }
+        _drop_repeated_evidence(_items(report, "proposals"))
         return _pick(report, REPORT_FIELDS) | abridged
 
     def explain_plan(self, scenario: Search, plan: PlanFields) -> JsonObject:
@@ -194,9 +196,19 @@ def _public_hit(hit: "Hit") -> JsonObject:
 
 
 def _as_json(value: object) -> JsonObject:
-    """Of a model, a dataclass or a mapping."""
-    plain: JsonObject = to_jsonable_python(value, fallback=str) or {}
+    """Of a model, a dataclass or a mapping; fields of models that are None are left out."""
+    plain: JsonObject = to_jsonable_python(value, fallback=str, exclude_none=True) or {}
     return plain
+
+
+def _drop_repeated_evidence(proposals: list[JsonObject]) -> None:
+    """The proposals of one report share most of their evidence: it is spelled out once."""
+    spelled_out: set[tuple[JsonValue, JsonValue]] = set()
+    for evidence in (item for proposal in proposals for item in _items(proposal, "evidence")):
+        fact = (evidence.get("ref"), evidence.get("says"))
+        if fact in spelled_out:
+            del evidence["says"]
+        spelled_out.add(fact)
 
 
 def _items(data: JsonObject, name: str) -> list[JsonObject]:

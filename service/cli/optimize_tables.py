@@ -10,7 +10,8 @@ from graph.report import Advice, CaseReference, Report
 from service.cli.io import safe_text
 from service.render.terms import EVIDENCE
 from service.render.text import plain, seconds, sentence
-from service.render.view import NOTHING, Planned, RawJson, View, view_of
+from service.render.trials import NOTHING
+from service.render.view import Planned, RawJson, View, view_of
 from tools.cost.predict import Prediction
 from tools.recommend.report import Notes, RejectedPlan
 

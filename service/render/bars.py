@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from graph.report import Trial
 from service.render.terms import MEMORY, STEP, visible_terms
 from service.render.text import gib, percent, seconds, times
-from service.render.view import NOTHING, Planned, TrialRow, View
+from service.render.trials import NOTHING, TrialRow
+from service.render.view import Planned, View
 from tools.cost.predict import Prediction
 
 LABEL_PERCENT = 7.0
@@ -162,9 +163,9 @@ def _memory_bar(plan: Planned, widest: float) -> Bar:
 
 def _gain_chart(proposals: Sequence[Planned]) -> BarChart | None:
     gains = [
-        (plan.name, (one.speedup_low, one.speedup, one.speedup_high))
+        (plan.name, (p.speedup_low, p.speedup, p.speedup_high))
         for plan in proposals
-        if (one := plan.proposal) and one.speedup and one.speedup_low and one.speedup_high
+        if (p := plan.proposal) and p.speedup and p.speedup_low and p.speedup_high
     ]
     if not gains:
         return None

@@ -11,7 +11,8 @@ from markupsafe import Markup, escape
 from graph.report import Report
 from service.render import terms, text
 from service.render.bars import report_charts
-from service.render.view import COLUMNS, RawJson, view_of
+from service.render.trials import COLUMNS
+from service.render.view import RawJson, view_of
 
 TEMPLATE = "report.html.jinja"
 FILTERS = ("address", "beside_address", "count", "gib", "percent", "seconds", "sentence", "times")

@@ -8,7 +8,8 @@ from markupsafe import Markup
 
 from graph.report import Report
 from service.render import terms, text
-from service.render.view import COLUMNS, RawJson, view_of
+from service.render.trials import COLUMNS
+from service.render.view import RawJson, view_of
 from tools.recommend.report import Source
 
 TEMPLATE = "report.md.jinja"
@@ -41,9 +42,9 @@ def escape_markdown(value: object) -> str:
     return _AT_START.sub(_shielded, "".join(parts))
 
 
-def _shielded(found: re.Match[str]) -> str:
+def _shielded(match: re.Match[str]) -> str:
     """A number before a full stop would begin a list: there the stop is escaped, else the mark itself."""
-    mark = found.group()
+    mark = match.group()
     return f"{mark}\\" if mark.isdigit() else f"\\{mark}"
 
 

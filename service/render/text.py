@@ -34,16 +34,16 @@ def pieces(value: object) -> Iterator[tuple[bool, str]]:
 def address(where: object) -> str | None:
     """The web address a source names, if it names one; never another scheme than http."""
     text = plain(where)
-    if found := _URL.search(text):
-        return found.group()
+    if match := _URL.search(text):
+        return match.group()
     paper = _ARXIV.search(text)
     return f"https://arxiv.org/abs/{paper.group(1)}" if paper else None
 
 
 def beside_address(where: object) -> str:
     """What a source says besides its web address: a table, a file, a paper's number."""
-    text, found = plain(where), address(where)
-    return text.replace(found, "").strip(" ,") if found else text
+    text, url = plain(where), address(where)
+    return text.replace(url, "").strip(" ,") if url else text
 
 
 def seconds(value: float, like: float | None = None) -> str:
@@ -66,7 +66,7 @@ def seconds_span(start: float, end: float) -> str:
 
 
 def _unit(size_s: float) -> tuple[str, float]:
-    return next((one for one in _UNITS if size_s * one[1] >= 1), _UNITS[0])
+    return next((unit for unit in _UNITS if size_s * unit[1] >= 1), _UNITS[0])
 
 
 def sentence(value: object) -> str:

@@ -1,9 +1,9 @@
-"""A report beside the scenario it answers: plans, evidence and trial rows as every format shows them.
+"""A report beside the scenario it answers: plans and evidence as every format shows them.
 
 Made once per request; layout is in the templates and tables.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,8 @@ from graph.request import MAX_PROPOSALS, parse_request
 from service.db.models import WAITING, SessionRow
 from service.errors import ConflictError
 from service.render.terms import MEMORY, STEP, visible_terms
-from service.render.text import seconds, seconds_alike, seconds_span, times
+from service.render.text import seconds, seconds_span, times
+from service.render.trials import TrialRow, gain_text, trial_rows
 from tools.cost.calibration import Calibration
 from tools.cost.predict import Prediction
 from tools.recommend.notes import apply_notes
@@ -37,92 +38,13 @@ from tools.scenario import Plan, Scenario
 
 RawJson = Mapping[str, JsonValue]
 """A request or a question as it was stored."""
-NOTHING = "–"
 TODAY = "today"
 """The baseline's name in addresses, whether it runs today or is the framework's default."""
-OUTCOMES = {
-    "out_of_memory": "out of memory",
-    "hang": "hung, stopped at its time limit",
-    "communication_timeout": "a collective timed out",
-    "node_down": "a node went down",
-    "numerics": "loss not finite",
-    "bad_configuration": "rejected by the program",
-    "wall_limit": "not finished within its time limit",
-    "not_started": "did not start in time",
-    "no_budget": "not started, no budget left",
-    "cancelled": "cancelled",
-    "unknown": "failed",
-}
 QUESTIONS = {
     "advise": "Decide which one to take; the report follows.",
     "tune": "Approve the one to measure next, or reject one to end the trials.",
 }
-COLUMNS = ("trial", "plan", "predicted before", "measured", "prediction off by", "speed", "outcome")
 REPEATED_RISK = "the prediction's 80% interval"
-
-
-@dataclass(frozen=True)
-class TrialRow:
-    name: str
-    plan: str
-    predicted: str
-    measured: str
-    off: str
-    """How far the prediction was from the measurement."""
-    gain: str
-    outcome: str
-    evidence: Sequence[str]
-    """Why it failed or was not compared; may quote the job's own output."""
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        return (self.name, self.plan, self.predicted, self.measured, self.off, self.gain, self.outcome)
-
-
-def trial_rows(trials: Sequence[Trial]) -> list[TrialRow]:
-    return [_trial_row(number, trial) for number, trial in enumerate(trials)]
-
-
-def _trial_row(number: int, trial: Trial) -> TrialRow:
-    step_s, predicted = trial.step_time_s, trial.predicted
-    before = interval(predicted.step_time_s, (predicted.step_time_low_s, predicted.step_time_high_s))
-    return TrialRow(
-        name="baseline" if trial.role == "baseline" else f"trial {number}",
-        plan=trial.summary,
-        predicted=before,
-        measured=interval(step_s, trial.interval_s or (step_s, step_s)) if step_s else NOTHING,
-        off=f"{predicted.step_time_s / step_s - 1:+.0%}" if step_s else NOTHING,
-        gain=NOTHING if trial.role == "baseline" else gain_text(trial) or NOTHING,
-        outcome=_outcome(trial),
-        evidence=_evidence(trial),
-    )
-
-
-def interval(middle_s: float, ends_s: tuple[float, float]) -> str:
-    (middle, low, high), unit = seconds_alike(middle_s, *ends_s)
-    return f"{middle} {unit} ({low} to {high})"
-
-
-def gain_text(faster: Trial | Proposal) -> str | None:
-    """How many times as fast, with the interval."""
-    if faster.speedup is None or faster.speedup_low is None or faster.speedup_high is None:
-        return None
-    return f"{times(faster.speedup)} ({faster.speedup_low:.2f} to {faster.speedup_high:.2f})"
-
-
-def _outcome(trial: Trial) -> str:
-    if trial.status == "refused":
-        return "not comparable"
-    if trial.status != "measured":
-        return OUTCOMES.get(trial.failure.kind if trial.failure else "", OUTCOMES["unknown"])
-    runs = len(trial.runs)
-    return f"measured, {trial.steps} steps" + (f" in {runs} runs" if runs > 1 else "")
-
-
-def _evidence(trial: Trial) -> list[str]:
-    if trial.status == "refused":
-        return [refusal.says for refusal in trial.refusals]
-    return list(trial.failure.evidence) if trial.failure else []
 
 
 @dataclass(frozen=True)
@@ -230,8 +152,8 @@ class View:
         """The baseline, if there is one, then the proposals."""
         limits = self.limit_gib, self.capacity_gib
         proposals = [
-            Planned(f"proposal {one.rank}", one.plan, one.prediction, *limits, proposal=one)
-            for one in self.report.proposals
+            Planned(f"proposal {p.rank}", p.plan, p.prediction, *limits, proposal=p)
+            for p in self.report.proposals
         ]
         if self.baseline_plan is None or self.report.baseline is None:
             return proposals
@@ -248,7 +170,7 @@ class View:
         """`today`, or the rank of a proposal."""
         if key == TODAY:
             return self.baseline_plan
-        return next((one.plan for one in self.report.proposals if str(one.rank) == key), None)
+        return next((p.plan for p in self.report.proposals if str(p.rank) == key), None)
 
     @property
     def step_terms(self) -> dict[str, str]:
@@ -289,7 +211,7 @@ class View:
 
     def _rank_of(self, plan: Plan | PlanFields) -> int | None:
         fields = plan.model_dump() if isinstance(plan, Plan) else plan
-        return next((one.rank for one in self.report.proposals if one.plan.model_dump() == fields), None)
+        return next((p.rank for p in self.report.proposals if p.plan.model_dump() == fields), None)
 
     @property
     def warnings(self) -> list[CaseReference]:
@@ -370,12 +292,12 @@ def draft_of(request: RawJson, waiting_for: RawJson, mode: str) -> View:
     question = Question.model_validate(waiting_for)
     workload = workload_of(scenario, _calibration(question.calibration))
     waiting = question.proposals[:MAX_PROPOSALS]
-    plans, today = [one.plan for one in waiting], workload.today()
+    plans, today = [choice.plan for choice in waiting], workload.today()
     proposals = [
-        proposal(workload, one.rank, one.plan, prediction, today).model_copy(
-            update={"measured": one.measured}
+        proposal(workload, choice.rank, choice.plan, prediction, today).model_copy(
+            update={"measured": choice.measured}
         )
-        for one, prediction in zip(waiting, workload.predict(plans), strict=True)
+        for choice, prediction in zip(waiting, workload.predict(plans), strict=True)
     ]
     prediction, diagnosis = analyse(workload, scenario.plan or plans[0])
     report = Report(

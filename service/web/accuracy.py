@@ -53,8 +53,8 @@ def published() -> Validation | None:
     return validation.find_validation()
 
 
-def published_pairs(found: Validation | None) -> list[Pair]:
-    points = found.points if found else ()
+def published_pairs(validation: Validation | None) -> list[Pair]:
+    points = validation.points if validation else ()
     return [Pair(point.measured_s, point.predicted_s, GROUPS[point.kind]) for point in points]
 
 
@@ -67,8 +67,8 @@ class Section:
     scores: Sequence[Score]
 
 
-def sections_of(found: Validation | None) -> list[Section]:
-    rows = found.rows if found else ()
+def sections_of(validation: Validation | None) -> list[Section]:
+    rows = validation.rows if validation else ()
     by_title = groupby(rows, key=lambda row: (row.section, row.grouped_by))
     return [Section(title, grouped_by, list(scores)) for (title, grouped_by), scores in by_title]
 
@@ -84,11 +84,11 @@ class Trust:
 
 def find_trust(name: str = ALL) -> Trust | None:
     """From the score of these runs; None if they were not validated."""
-    found = published()
-    if found is None:
+    validation = published()
+    if validation is None:
         return None
-    score = next((row for row in found.rows if row.name == name), None)
-    devices = frozenset(row.name for row in found.rows if row.grouped_by == "device")
+    score = next((row for row in validation.rows if row.name == name), None)
+    devices = frozenset(row.name for row in validation.rows if row.grouped_by == "device")
     return Trust(score, devices) if score else None
 
 
@@ -167,14 +167,14 @@ router = APIRouter(prefix="/accuracy", route_class=PageRoute)
 
 @router.get("")
 def show(request: Request, app: AppDep, caller: Reader) -> Response:
-    trials, found = _trials(app, caller), published()
+    trials, validation = _trials(app, caller), published()
     return page(
         request,
         "accuracy",
         caller,
-        sections=sections_of(found),
-        memory=found.memory if found else [],
-        has_figure=bool(trials or found),
+        sections=sections_of(validation),
+        memory=validation.memory if validation else [],
+        has_figure=bool(trials or validation),
         trials=trials,
         median=median_error(trials),
         trust=find_trust(),

@@ -128,7 +128,7 @@ def show(
     a, b = a or (s[0] if s else None), b or (s[1] if len(s) > 1 else None)
     with app.database.read() as conn:
         recent, _ = list_sessions(conn, caller.tenant, SessionFilter(state=COMPLETED), limit=RECENT)
-        rows = [get_session(conn, caller.tenant, one) for one in (a, b) if one]
+        rows = [get_session(conn, caller.tenant, id) for id in (a, b) if id]
     comparison = None
     if len(rows) == 2:
         comparison = Comparison(side_of("A", rows[0], a_plan), side_of("B", rows[1], b_plan))

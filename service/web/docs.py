@@ -45,7 +45,11 @@ class Subject:
 def subjects_of(document: Schema) -> list[Subject]:
     operations = list(_operations(document))
     return [
-        Subject(tag["name"], tag["description"], [one for name, one in operations if name == tag["name"]])
+        Subject(
+            tag["name"],
+            tag["description"],
+            [item for name, item in operations if name == tag["name"]],
+        )
         for tag in document["tags"]
     ]
 
@@ -88,10 +92,10 @@ def _body_fields(body: Schema) -> Iterator[Field]:
 
 def _kind(schema: Schema) -> str:
     """The type a schema describes, in a few words."""
-    options = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+    options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
     return " or ".join(
-        ", ".join(map(str, one["enum"])) if "enum" in one else str(one.get("type", "an object"))
-        for one in options
+        ", ".join(map(str, option["enum"])) if "enum" in option else str(option.get("type", "an object"))
+        for option in options
     )
 
 

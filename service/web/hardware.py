@@ -53,7 +53,7 @@ def device_lines() -> list[DeviceLine]:
 
 def facts_of(device: Device) -> list[Fact]:
     """Every figure, the peaks last."""
-    own = [Fact(_name(one.key), _value(device, one), device.sources.get(one.key, "")) for one in FIGURES]
+    own = [Fact(_name(f.key), _value(device, f), device.sources.get(f.key, "")) for f in FIGURES]
     return [*own, *_peaks(device)]
 
 

@@ -151,7 +151,7 @@ def show(
 @router.get("/{id}")
 def show_entry(id: EntryId, request: Request, app: AppDep, caller: Reader) -> Response:
     view = EntryView(get_known_entry(app, caller, id))
-    return page(request, "knowledge_entry", caller, one=view, statuses=STATUSES)
+    return page(request, "knowledge_entry", caller, view=view, statuses=STATUSES)
 
 
 @router.post("/{id}/mark")
@@ -169,13 +169,13 @@ def _matches(entry: Entry, kind: Kind | None, status: Status | None) -> bool:
     return kind in (None, entry.kind) and status in (None, entry.status)
 
 
-def _kind(given: str) -> Kind | None:
-    if given and given not in KINDS:
-        raise InputError("kind", given, f"allowed: {', '.join(KINDS)}")
-    return given or None  # type: ignore[return-value]
+def _kind(name: str) -> Kind | None:
+    if name and name not in KINDS:
+        raise InputError("kind", name, f"allowed: {', '.join(KINDS)}")
+    return name or None  # type: ignore[return-value]
 
 
-def _status(given: str) -> Status | None:
-    if given and given not in STATUSES:
-        raise InputError("status", given, f"allowed: {', '.join(STATUSES)}")
-    return given or None  # type: ignore[return-value]
+def _status(name: str) -> Status | None:
+    if name and name not in STATUSES:
+        raise InputError("status", name, f"allowed: {', '.join(STATUSES)}")
+    return name or None  # type: ignore[return-value]

@@ -121,8 +121,8 @@ def _form_field(option: str) -> str:
 
 def _part(form: Form, part: str, names: tuple[str, ...]) -> Body:
     """The fields that were filled in, each by its type."""
-    given = {name: text_of(form, f"{part}.{name}") for name in names}
-    return {name: _typed(f"{part}.{name}", name, text) for name, text in given.items() if text is not None}
+    texts = {name: text_of(form, f"{part}.{name}") for name in names}
+    return {name: _typed(f"{part}.{name}", name, text) for name, text in texts.items() if text is not None}
 
 
 def _typed(field: str, name: str, text: str) -> object:
@@ -146,12 +146,12 @@ def _json(form: Form, name: str) -> Body:
 
 def _labels(form: Form) -> dict[str, str]:
     """`name=value` and `name`, between commas."""
-    found = {}
+    labels = {}
     for piece in (form.get("labels") or "").split(","):
         name, _, value = piece.strip().partition("=")
         if name:
-            found[name.strip()] = value.strip()
-    return found
+            labels[name.strip()] = value.strip()
+    return labels
 
 
 router = APIRouter(route_class=PageRoute)
@@ -204,9 +204,9 @@ def _summary(request: Body) -> str:
     }
     if "plan" not in described:
         return "Ready. There is no plan of today to compare with."
-    found = predict([parse_scenario(described)])[0]
-    step_s, memory_gib = found.step_time_s, found.peak_memory_gib
-    fits = "" if found.fits else ", which does not fit"
+    prediction = predict([parse_scenario(described)])[0]
+    step_s, memory_gib = prediction.step_time_s, prediction.peak_memory_gib
+    fits = "" if prediction.fits else ", which does not fit"
     cost = f"{seconds(step_s)} per step and {gib(memory_gib)} per device{fits}"
     return f"Ready. Today's plan is predicted to take {cost}."
 
@@ -233,7 +233,7 @@ def _form(
         wrong={"field": error.field, "says": _says(error)} if error else None,
         kinds=KINDS,
         devices=device_names(),
-        precisions=[one for one in PRECISIONS if one != "tf32"],
+        precisions=[precision for precision in PRECISIONS if precision != "tf32"],
         frameworks=FRAMEWORKS,
         recomputes=RECOMPUTES,
         degrees=DEGREES,

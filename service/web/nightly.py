@@ -31,7 +31,7 @@ class WorkloadView:
     workload: FleetWorkload
 
     @property
-    def where(self) -> str:
+    def devices(self) -> str:
         workload = self.workload
         has_cluster = workload.num_devices and workload.device
         return f"{workload.num_devices:,} × {workload.device}" if has_cluster else ""
@@ -152,10 +152,10 @@ def add(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> 
 
 
 @router.get("/schedules/{id}")
-def show_one(id: Id, request: Request, app: AppDep, caller: Reader, cursor: Text = None) -> Response:
+def show_schedule(id: Id, request: Request, app: AppDep, caller: Reader, cursor: Text = None) -> Response:
     schedule = ScheduleView(schedules.get_one(id, app, caller))
     runs = schedules.list_runs(schedule.public.id, app, caller, cursor, RUNS)
-    return page(request, "schedule", caller, one=schedule, runs=runs.items, next_cursor=runs.next_cursor)
+    return page(request, "schedule", caller, schedule=schedule, runs=runs.items, next_cursor=runs.next_cursor)
 
 
 def _form(request: Request, caller: Caller, text: str, wrong: str | None, status: int = 200) -> Response:

@@ -186,7 +186,7 @@ class SessionPage:
         if self.view is None:
             return []
         baseline = self.view.baseline_plan
-        return [one.plan for one in self.view.report.proposals] + ([baseline] if baseline else [])
+        return [proposal.plan for proposal in self.view.report.proposals] + ([baseline] if baseline else [])
 
     @property
     def has_experts(self) -> bool:

@@ -188,7 +188,9 @@ def space(request: FigureRequest) -> Figure:
     if dots is None:
         dots = run_bounded_search(request.app, lambda progress: search_dots(view.workload, progress))
         request.cache.add(key, dots)
-    considered = [(f"{one.origin}: {one.summary}", one.proposal) for one in view.report.considered]
+    considered = [
+        (f"{scored.origin}: {scored.summary}", scored.proposal) for scored in view.report.considered
+    ]
     return space_figure(
         Space(
             plans=dots[0],
@@ -210,8 +212,8 @@ def mesh(request: FigureRequest) -> Figure:
 def roofline(request: FigureRequest) -> Figure:
     scenario = request.scenario
     points = [
-        Point(one.name, one.intensity, one.flops_per_s, one.seconds, one.shape)
-        for one in list_operations(scenario)
+        Point(operation.name, operation.intensity, operation.flops_per_s, operation.seconds, operation.shape)
+        for operation in list_operations(scenario)
     ]
     device = get_device(scenario.cluster.device, scenario.cluster.overrides)
     return roofline_figure(points, device, [scenario.training.precision])
@@ -222,13 +224,14 @@ def collectives(request: FigureRequest) -> Figure:
     device = get_device(scenario.cluster.device, scenario.cluster.overrides)
     transfers = [
         Transfer(
-            AXES.get(one.axis, one.axis),
-            one.message_bytes,
-            one.bus_bytes_per_s,
-            f"{one.kind} over {one.group_size} {'across' if one.crosses_nodes else 'inside'} nodes",
-            COLOURS.get(one.axis, "--host_and_other"),
+            AXES.get(message.axis, message.axis),
+            message.message_bytes,
+            message.bus_bytes_per_s,
+            f"{message.kind} over {message.group_size} "
+            f"{'across' if message.crosses_nodes else 'inside'} nodes",
+            COLOURS.get(message.axis, "--host_and_other"),
         )
-        for one in list_messages(scenario)
+        for message in list_messages(scenario)
     ]
     links = [
         ("inside the node", device.intra_node_bytes_per_s),

@@ -68,11 +68,11 @@ class SessionList:
 def session_list(
     rows: Sequence[SessionRow],
     counts: Mapping[str, int],
-    given: Mapping[str, str | None],
+    filters: Mapping[str, str | None],
     cursor: str | None,
     next_cursor: str | None,
 ) -> SessionList:
-    chosen = {name: given.get(name) or "" for name in FIELDS}
+    chosen = {name: filters.get(name) or "" for name in FIELDS}
     return SessionList(
         lines=[Line(row) for row in rows],
         tabs=_tabs(counts, chosen),
@@ -86,9 +86,9 @@ def session_list(
 def _tabs(counts: Mapping[str, int], chosen: Mapping[str, str]) -> list[Tab]:
     state = chosen["state"] or None
     own = [
-        Tab(one, one, counts.get(one, 0), _address({**chosen, "state": one}), one == state)
-        for one in STATES
-        if counts.get(one) or one == state
+        Tab(name, name, counts.get(name, 0), _address({**chosen, "state": name}), name == state)
+        for name in STATES
+        if counts.get(name) or name == state
     ]
     return [Tab("all", None, sum(counts.values()), _address({**chosen, "state": ""}), state is None), *own]
 
@@ -123,8 +123,8 @@ def show(
     with app.database.read() as conn:
         rows, following = list_sessions(conn, caller.tenant, filters, cursor, LINES)
         counts = counts_by_state(conn, caller.tenant)
-    given = {"state": state, "device": device, "label": label, "q": q}
-    view = session_list(rows, counts, given, cursor, following)
+    filters = {"state": state, "device": device, "label": label, "q": q}
+    view = session_list(rows, counts, filters, cursor, following)
     return page(request, "sessions", caller, view=view, devices=device_names())
 
 

@@ -45,18 +45,18 @@ class Control:
     is_slider: bool = True
 
 
-def controls_of(scenario: Scenario, given: Mapping[str, str]) -> dict[str, list[Control]]:
+def controls_of(scenario: Scenario, choices: Mapping[str, str]) -> dict[str, list[Control]]:
     """By heading, each with the value that the address states."""
     groups = {
         "Cluster": _cluster(scenario),
         "Training": _training(scenario),
         "Plan": _plan(scenario),
     }
-    return {name: [_with_choice(control, given) for control in group] for name, group in groups.items()}
+    return {name: [_with_choice(control, choices) for control in group] for name, group in groups.items()}
 
 
-def _with_choice(control: Control, given: Mapping[str, str]) -> Control:
-    value = given.get(control.name) or control.start
+def _with_choice(control: Control, choices: Mapping[str, str]) -> Control:
+    value = choices.get(control.name) or control.start
     known = [option for option, _ in control.options]
     return replace(control, chosen=value if value in known else control.start)
 
@@ -145,7 +145,7 @@ PLAN_FIELDS = (
     "sequence_parallel", "recompute",
 )  # fmt: skip
 
-Given = Mapping[str, str]
+Choices = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,12 @@ class Answer:
         return after.tokens_per_s_per_device / before.tokens_per_s_per_device
 
 
-def ask(scenario: Scenario, given: Given, calibration: Calibration | None = None) -> Answer:
-    """`scenario` has the plan to start from; `given` replaces parts of it."""
+def ask(scenario: Scenario, choices: Choices, calibration: Calibration | None = None) -> Answer:
+    """`scenario` has the plan to start from; `choices` replaces parts of it."""
     start = _planned("now", scenario, calibration)
     title = title_of(scenario)
     try:
-        changed = with_changes(scenario, given)
+        changed = with_changes(scenario, choices)
         reason = workload_of(changed, calibration).refusal(_plan_of(changed))
         if reason is not None:
             field, _, rest = reason.partition(": ")
@@ -188,37 +188,39 @@ def _planned(name: str, scenario: Scenario, calibration: Calibration | None) -> 
     return Planned(name, plan, workload.predict([plan])[0], workload.limit_gib, workload.capacity_gib)
 
 
-def with_changes(scenario: Scenario, given: Given) -> Scenario:
+def with_changes(scenario: Scenario, choices: Choices) -> Scenario:
     """Raises InputError for what cannot be: a plan that does not divide the devices, text for a number."""
     cluster = scenario.cluster
-    devices = _whole("num_devices", given, cluster.num_devices)
-    figures = _overrides(get_device(cluster.device, cluster.overrides), given)
+    devices = _whole("num_devices", choices, cluster.num_devices)
+    figures = _overrides(get_device(cluster.device, cluster.overrides), choices)
     topology = cluster.topology if devices == cluster.num_devices else None
     update = {"num_devices": devices, "overrides": {**cluster.overrides, **figures}, "topology": topology}
-    training = {name: _whole(name, given, getattr(scenario.training, name)) for name in TRAINING}
+    training = {name: _whole(name, choices, getattr(scenario.training, name)) for name in TRAINING}
     changed = scenario.model_copy(
         update={
             "cluster": cluster.model_copy(update=update),
             "training": scenario.training.model_copy(update=training),
         }
     )
-    plan = complete(workload_of(changed), _plan_of(scenario), _fields(_plan_of(scenario), given))
+    plan = complete(workload_of(changed), _plan_of(scenario), _fields(_plan_of(scenario), choices))
     return changed.model_copy(update={"plan": plan})
 
 
-def _overrides(device: Device, given: Given) -> dict[str, float]:
+def _overrides(device: Device, choices: Choices) -> dict[str, float]:
     own = {
         "intra": ("intra_node_gbytes_per_s_per_device", device.intra_node_bytes_per_s / 1e9),
         "inter": ("inter_node_gbps_per_device", device.inter_node_bytes_per_s * 8 / 1e9),
         "memory": ("memory_gib", device.memory_bytes / GIB),
     }
-    factors = {name: _factor(name, given) for name in FACTORS}
+    factors = {name: _factor(name, choices) for name in FACTORS}
     return {own[name][0]: own[name][1] * factor for name, factor in factors.items() if factor != 1.0}
 
 
-def _fields(plan: Plan, given: Given) -> PlanFields:
+def _fields(plan: Plan, choices: Choices) -> PlanFields:
     """What differs from the plan, with the type that the field has there."""
-    typed = {name: _typed(name, given[name], getattr(plan, name)) for name in PLAN_FIELDS if given.get(name)}
+    typed = {
+        name: _typed(name, choices[name], getattr(plan, name)) for name in PLAN_FIELDS if choices.get(name)
+    }
     return {name: value for name, value in typed.items() if value != getattr(plan, name)}
 
 
@@ -228,8 +230,8 @@ def _typed(name: str, text: str, value: object) -> bool | int | str:
     return text if isinstance(value, str) or value is None else _whole(name, {name: text}, 1)
 
 
-def _whole(name: str, given: Given, default: int) -> int:
-    text = given.get(name)
+def _whole(name: str, choices: Choices, default: int) -> int:
+    text = choices.get(name)
     if not text:
         return default
     if not text.isdecimal() or not 1 <= len(text) <= 9 or (int(text) == 0 and name != "zero_stage"):
@@ -237,13 +239,13 @@ def _whole(name: str, given: Given, default: int) -> int:
     return int(text)
 
 
-def _factor(name: str, given: Given) -> float:
+def _factor(name: str, choices: Choices) -> float:
     try:
-        factor = float(given.get(name) or 1.0)
+        factor = float(choices.get(name) or 1.0)
     except ValueError:
         factor = 0.0
     if not 0.01 <= factor <= 100.0:
-        raise InputError(name, given.get(name), "must be a number from 0.01 to 100")
+        raise InputError(name, choices.get(name), "must be a number from 0.01 to 100")
     return factor
 
 
@@ -267,12 +269,12 @@ PlanName = Annotated[str | None, Query(alias="plan", max_length=10)]
 def show(
     request: Request, app: AppDep, caller: Reader, session: SessionId = None, plan: PlanName = None
 ) -> Response:
-    given = dict(request.query_params)
+    choices = dict(request.query_params)
     if session:
         scenario, plans, chosen, calibration = _of_session(app, caller.tenant, session, plan)
     else:
         scenario, plans, chosen, calibration = parse_scenario(EXAMPLE), {}, "", None
-    answer = ask(scenario, given, calibration)
+    answer = ask(scenario, choices, calibration)
     return page(
         request,
         "what_if",
@@ -280,7 +282,7 @@ def show(
         session=session,
         plans=plans,
         chosen=chosen,
-        controls=controls_of(scenario, given),
+        controls=controls_of(scenario, choices),
         answer=answer,
         charts=plan_charts(answer.plans),
     )
@@ -292,7 +294,7 @@ def _of_session(
     """The session's scenario with the chosen plan, names of all plans, the chosen one, and its cost model."""
     with app.database.read() as conn:
         view = get_view(get_session(conn, tenant, id), "it has no plans yet")
-    names = {str(one.rank): f"proposal {one.rank}" for one in view.report.proposals}
+    names = {str(p.rank): f"proposal {p.rank}" for p in view.report.proposals}
     if view.baseline_plan:
         first = "the default plan" if view.baseline_name == "default" else "today's plan"
         names = {TODAY: first, **names}

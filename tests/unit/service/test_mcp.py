@@ -1,4 +1,4 @@
-"""What an assistant is told: short, bounded, in the names of what it gave."""
+"""Answers to an assistant: short, bounded, in the names of its own arguments."""
 
 import json
 from pathlib import Path
@@ -19,10 +19,10 @@ SETTINGS = Settings(data_dir=Path("absent"))
 SCENARIO = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
 
 
-def called(tool: str, **given: object) -> CallToolResult:
+def called(tool: str, **arguments: object) -> CallToolResult:
     """As the protocol's server does it, without the protocol."""
     server = make_server(SETTINGS, REPO / "examples/traces")
-    answer: Any = anyio.run(server.call_tool, tool, given)
+    answer: Any = anyio.run(server.call_tool, tool, arguments)
     assert isinstance(answer, CallToolResult)
     return answer
 
@@ -34,14 +34,23 @@ def text_of(answer: CallToolResult) -> str:
 def numbers_in(value: object) -> list[float]:
     if isinstance(value, dict | list):
         inner = value.values() if isinstance(value, dict) else value
-        return [number for one in inner for number in numbers_in(one)]
+        return [number for item in inner for number in numbers_in(item)]
     return [value] if isinstance(value, float) else []
 
 
 def test_the_longest_answer_fits_an_assistants_memory() -> None:
     answer = called("optimize", scenario=SCENARIO)
-    assert len(text_of(answer)) < 16_000
+    assert len(text_of(answer)) < 15_000
     assert json.loads(text_of(answer)) == answer.structured_content
+
+
+def test_evidence_that_proposals_share_is_spelled_out_once() -> None:
+    report = called("optimize", scenario=SCENARIO).structured_content
+    assert report
+    evidence = [fact for proposal in report["proposals"] for fact in proposal["evidence"]]
+    spelled_out = [(fact["ref"], fact["says"]) for fact in evidence if "says" in fact]
+    assert len(spelled_out) == len(set(spelled_out)) < len(evidence)
+    assert {fact["ref"] for fact in evidence} == {ref for ref, _ in spelled_out}
 
 
 def test_numbers_have_the_digits_that_mean_something() -> None:
@@ -74,18 +83,18 @@ def test_a_hit_says_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "given", "argument"),
+    ("tool", "arguments", "named"),
     [
         ("diagnose", {"folder": "absent"}, "folder: got "),
         ("export_plan", {"scenario": SCENARIO, "format": "jax"}, " format: got 'jax'"),
     ],
 )
 def test_an_error_names_the_argument_that_the_assistant_gave(
-    tool: str, given: dict[str, object], argument: str
+    tool: str, arguments: dict[str, object], named: str
 ) -> None:
     with pytest.raises(ToolError) as raised:
-        called(tool, **given)
-    assert argument in f" {raised.value}"
+        called(tool, **arguments)
+    assert named in f" {raised.value}"
 
 
 def test_a_description_is_not_indented_as_its_source_is() -> None:

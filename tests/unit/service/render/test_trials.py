@@ -1,7 +1,7 @@
 """Trials in a report: predicted before against measured, and what came of each."""
 
 from graph.report import Trial
-from service.render.view import NOTHING, TrialRow, trial_rows
+from service.render.trials import NOTHING, TrialRow, trial_rows
 from tests.unit.service.render.scenes import Raw, full, html_report, markdown_report, trial
 
 
