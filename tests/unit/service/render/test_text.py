@@ -67,24 +67,14 @@ def test_what_a_source_says_beside_its_address_is_kept(where: str, rest: str) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "text"),
     [
-        (21.9995, "22.0 s"),
-        (1.3, "1.30 s"),
-        (340, "340 s"),
-        (999.7, "1,000 s"),
-        (12345.6, "12,346 s"),
-        (0.9997, "1,000 ms"),
-        (0.468, "468 ms"),
-        (2.5e-5, "25.0 µs"),
-        (0, "0"),
+        (21.9995, "22.0 s"), (1.3, "1.30 s"), (340, "340 s"), (999.7, "1,000 s"), (12345.6, "12,346 s"),
+        (0.9997, "1,000 ms"), (0.468, "468 ms"), (2.5e-5, "25.0 µs"), (0, "0"),
     ],
-)
-def test_seconds_have_three_digits_in_a_readable_unit(value: float, told: str) -> None:
-    assert seconds(value) == told
-
-
-def test_seconds_of_a_table_share_the_unit_of_the_whole() -> None:
+)  # fmt: skip
+def test_seconds_have_three_digits_in_a_readable_unit_or_that_of_their_table(value: float, text: str) -> None:
+    assert seconds(value) == text
     assert seconds(0.0469, like=22.0) == "0.0469 s"
 
 
@@ -94,37 +84,18 @@ def test_a_sentence_begins_large_keeps_its_names_and_ends_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed_s", "said"),
-    [
-        (0, "just now"),
-        (42, "42 s"),
-        (61, "1 min"),
-        (7200, "2 h"),
-        (3 * 86_400, "3 d"),
-        (400 * 86_400, "1968-11-27"),
-    ],
+    ("passed_s", "text"),
+    [(0, "just now"), (42, "42 s"), (61, "1 min"), (7200, "2 h"), (3 * 86_400, "3 d"), (4e7, "1970-01-01")],
 )
-def test_ages_are_told_in_one_unit(passed_s: float, said: str) -> None:
-    assert age(0 if passed_s < 90 * 86_400 else -passed_s, passed_s if passed_s < 90 * 86_400 else 0) == said
+def test_an_age_has_one_unit_and_is_ago_in_a_sentence_unless_it_is_a_date(passed_s: float, text: str) -> None:
+    assert age(0, passed_s) == text
+    assert ago(0, passed_s) == (f"{text} ago" if text[0].isdigit() and passed_s < 4e7 else text)
 
 
-@pytest.mark.parametrize(
-    ("passed_s", "said"),
-    [(0, "just now"), (42, "42 s ago"), (3 * 86_400, "3 d ago"), (400 * 86_400, "1970-01-01")],
-)
-def test_an_age_in_a_sentence_is_ago_unless_it_is_a_date(passed_s: float, said: str) -> None:
-    assert ago(0, passed_s) == said
-
-
-def test_fields_are_told_as_people_write_them() -> None:
-    assert [format_value(one) for one in (True, False, None, 8, 0.123456, "full")] == [
-        "yes",
-        "no",
-        "",
-        "8",
-        "0.1235",
-        "full",
-    ]
+def test_values_and_names_of_fields_are_written_as_people_write_them() -> None:
+    assert [format_value(v) for v in (True, False, None, 8, 0.1234567)] == ["yes", "no", "", "8", "0.1235"]
+    assert [format_value("full"), humanize("dp_shard")] == ["full", "dp shard"]
+    assert humanize("waiting_approval") == "waiting for approval"
 
 
 @given(st.floats(0, 1e18))
@@ -132,8 +103,3 @@ def test_bytes_have_at_most_four_digits(value: float) -> None:
     number, unit = bytes_of(value).split()
     assert unit in ("B", "kB", "MB", "GB", "TB")
     assert float(number) < 1000 or unit == "TB"
-
-
-def test_names_of_the_code_become_words() -> None:
-    assert humanize("waiting_approval") == "waiting for approval"
-    assert humanize("dp_shard") == "dp shard"

@@ -9,14 +9,11 @@ def test_the_title_names_what_runs_where_and_the_contract_what_is_comparable() -
     assert view.contract == "megatron-core, bf16, global batch 16, sequence length 2,048"
 
 
-def test_todays_plan_stands_before_the_proposals_and_in_a_cold_start_there_is_none() -> None:
-    names = [one.name for one in view_of(SMALL, session(SMALL)).plans]
+def test_todays_plan_comes_before_the_proposals_and_a_cold_start_has_neither_it_nor_gains() -> None:
+    names = [plan.name for plan in view_of(SMALL, session(SMALL)).plans]
     assert names == ["today", *(f"proposal {rank}" for rank in range(1, len(names)))]
-    assert "today" not in [one.name for one in view_of(COLD, session(COLD)).plans]
-
-
-def test_a_cold_start_has_no_gain_over_anything() -> None:
-    assert all(one.gain is None for one in view_of(COLD, session(COLD)).plans)
+    cold = view_of(COLD, session(COLD)).plans
+    assert all(plan.gain is None and plan.name != "today" for plan in cold)
 
 
 def test_memory_that_accepted_notes_state_is_the_limit_shown() -> None:

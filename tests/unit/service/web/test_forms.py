@@ -55,24 +55,17 @@ def test_a_models_own_configuration_is_offered_first_and_by_its_name() -> None:
 
 
 def test_a_whole_scenario_is_taken_as_it_is_with_what_the_form_adds() -> None:
-    form = {
-        "kind": "scenario",
-        "config": json.dumps(SCENARIO),
+    form = {"kind": "scenario", "config": json.dumps(SCENARIO), "notes": "slow at night"}
+    assert body_of({**form, "labels": "team=a, night"}) == {
+        **SCENARIO,
         "notes": "slow at night",
-        "labels": "team=a, night",
+        "labels": {"team": "a", "night": ""},
     }
-    body = body_of(form)
-    assert body == {**SCENARIO, "notes": "slow at night", "labels": {"team": "a", "night": ""}}
 
 
 def test_a_launch_script_is_read_with_what_stands_beside_it() -> None:
-    form = {
-        "kind": "megatron",
-        "config": MEGATRON,
-        "cluster.device": "h100-sxm-80gb",
-        "cluster.num_devices": "8",
-    }
-    body = body_of({**form, "model.name": "mine"})
+    cluster = {"cluster.device": "h100-sxm-80gb", "cluster.num_devices": "8"}
+    body = body_of({"kind": "megatron", "config": MEGATRON, "model.name": "mine", **cluster})
     assert body["plan"]["tp"] == 2
     assert body["model"]["name"] == "mine"
 

@@ -1,6 +1,7 @@
 """Every page answers, says what it should, and is light."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,23 @@ from tools.cost.calibration import ClusterCalibration
 MAX_BYTES = 150_000
 TEMPLATES = Path(__file__).parents[4] / "examples" / "launch-templates.toml"
 STILL = (
-    "/",
-    "/what-if",
-    "/compare",
-    "/knowledge",
-    "/schedules",
-    "/fleet",
-    "/hardware",
-    "/accuracy",
-    "/docs",
+    "/", "/what-if", "/compare", "/knowledge", "/schedules", "/fleet", "/hardware", "/accuracy", "/docs",
     "/sessions/new",
-)
+)  # fmt: skip
 
 
 def done(served: Served, report: dict[str, Any]) -> str:
     id = served.submit()
     served.end(id, COMPLETED, report=report, verdict=report["verdict"], speedup=1.5, bottleneck="compute")
+    return id
+
+
+def waiting(
+    served: Served, report: dict[str, Any], mode: str = "advise", trials: Sequence[dict[str, Any]] = ()
+) -> str:
+    id = served.submit({**SCENARIO, "mode": mode, "approval": "person"})
+    proposals = [{"rank": p["rank"], "plan": p["plan"], "measured": None} for p in report["proposals"]]
+    served.end(id, WAITING, waiting_for={"question": "which?", "proposals": proposals, "trials": [*trials]})
     return id
 
 
@@ -125,9 +127,8 @@ def test_after_trials_every_page_predicts_by_what_they_taught(served: Served, re
 def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     served: Served, report: dict[str, Any]
 ) -> None:
-    id = served.submit({**SCENARIO, "approval": "person"})
-    asked = [{"rank": one["rank"], "plan": one["plan"]} for one in report["proposals"]]
-    served.end(id, WAITING, waiting_for={"question": "which proposal?", "proposals": asked})
+    id = waiting(served, report)
+    assert served.client.get(f"/sessions/{id}/figures/step").status_code == 200
     answer, page = get(served, f"/sessions/{id}")
     assert answer.status_code == 200
     assert "Decide which one to take" in page.text
@@ -140,10 +141,7 @@ def test_who_is_asked_for_the_next_trial_sees_what_was_measured_so_far(
     serve: Serve, report: dict[str, Any]
 ) -> None:
     served = serve(launch_templates=TEMPLATES, launch_template="reference-local")
-    id = served.submit({**SCENARIO, "mode": "tune", "approval": "person"})
-    asked = [{"rank": one["rank"], "plan": one["plan"], "measured": None} for one in report["proposals"]]
-    trials = [trial("baseline", 2.8)]
-    served.end(id, WAITING, waiting_for={"question": "?", "proposals": asked, "trials": trials})
+    id = waiting(served, report, mode="tune", trials=[trial("baseline", 2.8)])
     page = get(served, f"/sessions/{id}")[1]
     assert "Approve the one to measure next" in page.text
     assert "2.80 s (2.52 to 3.08)" in page.text

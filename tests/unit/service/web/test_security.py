@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from httpx2 import Response
+
 from service.auth import COOKIE, find_signed
 from service.db.models import COMPLETED
 from service.web.rendering import BROWSER_COOKIE
@@ -11,9 +13,14 @@ from tests.unit.service.web.browsing import EVIL, HTML, assert_only_text, get, p
 from tests.unit.service_api.served import BASE, SCENARIO, Serve, Served
 
 
+def login(served: Served, key: dict[str, str] | str, next: str = "", **headers: str) -> Response:
+    text = key if isinstance(key, str) else key["Authorization"].removeprefix("Bearer ")
+    fields = {"csrf": token(served, "/login"), "key": text, "next": next}
+    return post(served, "/login", fields, **headers)
+
+
 def sign_in(served: Served, key: dict[str, str]) -> None:
-    text = key["Authorization"].removeprefix("Bearer ")
-    answer = post(served, "/login", {"csrf": token(served, "/login"), "key": text, "next": "/knowledge"})
+    answer = login(served, key, "/knowledge")
     assert answer.status_code == 303, answer.text
     assert answer.headers["location"] == "/knowledge"
 
@@ -42,26 +49,25 @@ def test_a_key_opens_the_pages_and_the_event_stream(served: Served) -> None:
 
 
 def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(served: Served) -> None:
-    key = served.key("read")["Authorization"].removeprefix("Bearer ")
-    answer = post(served, "/login", {"csrf": token(served, "/login"), "key": key})
+    key = served.key("read")
+    answer = login(served, key)
     sent = next(one for one in answer.headers.get_list("set-cookie") if one.startswith(COOKIE))
     assert "HttpOnly" in sent
     assert "SameSite=lax" in sent
     assert "Secure" not in sent  # over plain HTTP the browser would not send it back
-    assert key.rpartition("_")[2] not in sent
+    assert key["Authorization"].rpartition("_")[2] not in sent
 
 
 def test_over_tls_the_cookie_is_sent_over_tls_only(serve: Serve) -> None:
     served = serve(base="https://127.0.0.1")
-    key = served.key("read")["Authorization"].removeprefix("Bearer ")
-    answer = post(served, "/login", {"csrf": token(served, "/login"), "key": key}, Origin="https://127.0.0.1")
+    answer = login(served, served.key("read"), Origin="https://127.0.0.1")
     assert answer.status_code == 303
     assert all("Secure" in one for one in answer.headers.get_list("set-cookie"))
 
 
 def test_a_wrong_key_is_told_so_and_opens_nothing(served: Served) -> None:
     served.key("read")
-    answer = post(served, "/login", {"csrf": token(served, "/login"), "key": "asap_000000000000_" + "x" * 43})
+    answer = login(served, "asap_000000000000_" + "x" * 43)
     assert answer.status_code == 401
     assert "unknown, revoked or expired" in answer.text
     assert COOKIE not in served.client.cookies
@@ -104,10 +110,9 @@ def test_signing_out_takes_the_cookie_away(served: Served) -> None:
 
 
 def test_signing_in_leads_nowhere_else(served: Served) -> None:
-    key = served.key("read")["Authorization"].removeprefix("Bearer ")
+    key = served.key("read")
     for next in ("https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"):
-        answer = post(served, "/login", {"csrf": token(served, "/login"), "key": key, "next": next})
-        assert answer.headers["location"] == "/", next
+        assert login(served, key, next).headers["location"] == "/", next
 
 
 def test_a_form_without_its_token_is_refused(served: Served) -> None:
@@ -151,14 +156,8 @@ def test_a_tenant_sees_nothing_of_another(served: Served, report: dict[str, Any]
     id = served.submit(headers=served.key("submit", tenant="red"))
     served.end(id, COMPLETED, report=report, verdict="v")
     sign_in(served, served.key("admin", tenant="blue"))
-    for path in (
-        "",
-        "/trail",
-        "/trail/1",
-        "/figures/step",
-        "/report.md",
-        "/proposals/1/export?format=megatron",
-    ):
+    paths = ("", "/trail", "/trail/1", "/figures/step", "/report.md", "/proposals/1/export?format=megatron")
+    for path in paths:
         assert get(served, f"/sessions/{id}{path}")[0].status_code == 404, path
     assert get(served, f"/what-if?session={id}")[0].status_code == 404
     assert get(served, f"/compare?a={id}&b={id}")[0].status_code == 404
@@ -166,21 +165,11 @@ def test_a_tenant_sees_nothing_of_another(served: Served, report: dict[str, Any]
 
 
 def test_names_notes_and_labels_stay_text_everywhere(served: Served, report: dict[str, Any]) -> None:
-    body = {
-        **SCENARIO,
-        "model": {**SCENARIO["model"], "name": EVIL[:190]},
-        "notes": EVIL,
-        "labels": {"a": EVIL},
-    }
-    id = served.submit(body)
+    model = {**SCENARIO["model"], "name": EVIL[:190]}
+    id = served.submit({**SCENARIO, "model": model, "notes": EVIL, "labels": {"a": EVIL}})
     served.end(id, COMPLETED, report={**report, "verdict": EVIL}, verdict=EVIL)
-    for path in (
-        "/",
-        f"/sessions/{id}",
-        f"/sessions/{id}/trail",
-        f"/compare?a={id}&b={id}",
-        f"/what-if?session={id}",
-    ):
+    own = (f"/sessions/{id}", f"/sessions/{id}/trail", f"/compare?a={id}&b={id}", f"/what-if?session={id}")
+    for path in ("/", *own):
         answer, page = get(served, path)
         assert answer.status_code == 200, answer.text
         assert_only_text(answer.text, page)
