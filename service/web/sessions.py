@@ -123,8 +123,8 @@ def show(
     with app.database.read() as conn:
         rows, following = list_sessions(conn, caller.tenant, filters, cursor, LINES)
         counts = counts_by_state(conn, caller.tenant)
-    filters = {"state": state, "device": device, "label": label, "q": q}
-    view = session_list(rows, counts, filters, cursor, following)
+    chosen = {"state": state, "device": device, "label": label, "q": q}
+    view = session_list(rows, counts, chosen, cursor, following)
     return page(request, "sessions", caller, view=view, devices=device_names())
 
 
