@@ -1,40 +1,44 @@
-from tests.unit.nightly.histories import around, night
+import pytest
+
+from tests.unit.nightly.builders import environment, night
 from tools.nightly.attribution import attribute, nights_with_changes
 from tools.nightly.night import Night, RunEnvironment, SlowRank
 
-
-def history(*surroundings: RunEnvironment) -> list[Night]:
-    return [night(number, environment=one) for number, one in enumerate(surroundings)]
-
-
-def test_the_part_that_grew_comes_first_with_its_share() -> None:
-    before = [night(n, 10.0, terms_s={"compute": 8.0, "dp_comm_exposed": 2.0}) for n in range(5)]
-    after = [night(n, 12.0, terms_s={"compute": 8.5, "dp_comm_exposed": 3.5}) for n in range(5, 8)]
-    terms = attribute(before + after, 5).terms
-    assert [(one.term, one.share) for one in terms] == [("dp_comm_exposed", 0.75), ("compute", 0.25)]
+UNKNOWN = RunEnvironment()
+OLD, NEW = environment({"torch": "2.12"}), environment({"torch": "2.13"})
 
 
-def test_a_part_that_shrank_is_no_cause() -> None:
-    before = [night(n, 10.0, terms_s={"compute": 8.0, "pipeline": 2.0}) for n in range(5)]
-    after = [night(5, 12.0, terms_s={"compute": 11.0, "pipeline": 1.0})]
-    assert [one.term for one in attribute(before + after, 5).terms] == ["compute"]
+def history(*environments: RunEnvironment) -> list[Night]:
+    return [night(number, environment=state) for number, state in enumerate(environments)]
+
+
+@pytest.mark.parametrize(
+    ("after", "terms"),
+    [((8.5, 3.5), [("dp", 0.75), ("compute", 0.25)]), ((11.0, 1.0), [("compute", 1.5)])],
+)
+def test_terms_that_grew_are_named_with_their_share_and_those_that_shrank_are_not(
+    after: tuple[float, float], terms: list[tuple[str, float]]
+) -> None:
+    times_s = [(8.0, 2.0)] * 5 + [after] * 3
+    nights = [night(n, sum(s), terms_s={"compute": s[0], "dp": s[1]}) for n, s in enumerate(times_s)]
+    assert [(change.term, change.share) for change in attribute(nights, 5).terms] == terms
 
 
 def test_what_changed_that_night_comes_before_what_changed_nearby() -> None:
-    old, nearby = around({"torch": "2.12", "nccl": "2.27"}), around({"torch": "2.12", "nccl": "2.28"})
-    new = around({"torch": "2.13", "nccl": "2.28"})
-    found = attribute(history(*[old] * 4, nearby, new, new), 5).changes
-    assert [(one.name, one.before, one.now, one.offset) for one in found] == [
+    old, nearby = (environment({"torch": "2.12", "nccl": nccl}) for nccl in ("2.27", "2.28"))
+    new = environment({"torch": "2.13", "nccl": "2.28"})
+    changes = attribute(history(*[old] * 4, nearby, new, new), 5).changes
+    assert [(change.name, change.before, change.now, change.offset) for change in changes] == [
         ("torch", "2.12", "2.13", 0),
         ("nccl", "2.27", "2.28", -1),
     ]
 
 
-def test_plan_nodes_and_data_are_told_field_by_field() -> None:
-    old = around(plan={"tp": 4, "pp": 2}, nodes=["n1", "n2"], data="d1")
-    new = around(plan={"tp": 8, "pp": 2}, nodes=["n1", "n3"], data="d2")
-    found = attribute(history(old, old, new), 2).changes
-    assert [(one.kind, one.name, one.before, one.now) for one in found] == [
+def test_plan_nodes_and_data_are_reported_field_by_field() -> None:
+    old = environment(plan={"tp": 4, "pp": 2}, nodes=["n1", "n2"], data="d1")
+    new = environment(plan={"tp": 8, "pp": 2}, nodes=["n1", "n3"], data="d2")
+    changes = attribute(history(old, old, new), 2).changes
+    assert [(change.kind, change.name, change.before, change.now) for change in changes] == [
         ("data", "data", "d1", "d2"),
         ("nodes", "n2", "in use", "none"),
         ("nodes", "n3", "none", "in use"),
@@ -42,22 +46,19 @@ def test_plan_nodes_and_data_are_told_field_by_field() -> None:
     ]
 
 
-def test_a_change_that_was_taken_back_is_not_told() -> None:
-    old, tried = around({"torch": "2.12"}), around({"torch": "2.13"})
-    assert attribute(history(old, old, tried, old, old), 2).changes == []
+def test_a_change_that_was_reverted_is_not_reported() -> None:
+    assert attribute(history(OLD, OLD, NEW, OLD, OLD), 2).changes == []
 
 
 def test_what_is_not_recorded_is_no_change_and_is_named() -> None:
-    known = around({"torch": "2.12"})
-    found = attribute(history(known, RunEnvironment(), known), 1)
-    assert found.changes == []
-    assert found.unknown == ["plan", "nodes", "data"]
+    attribution = attribute(history(OLD, UNKNOWN, OLD), 1)
+    assert (attribution.changes, attribution.unknown) == ([], ["plan", "nodes", "data"])
 
 
-def test_a_change_is_seen_across_nights_that_do_not_tell() -> None:
-    nights = history(around(data="d1"), RunEnvironment(), around(data="d2"))
+def test_a_change_is_seen_across_nights_without_a_record() -> None:
+    nights = history(OLD, UNKNOWN, NEW)
     assert nights_with_changes(nights) == {2}
-    assert [one.now for one in attribute(nights, 2).changes] == ["d2"]
+    assert [change.now for change in attribute(nights, 2).changes] == ["2.13"]
 
 
 def test_ranks_that_became_slow_are_named_and_those_that_always_were_are_not() -> None:
