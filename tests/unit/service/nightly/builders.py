@@ -3,17 +3,21 @@
 import json
 import os
 import shutil
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from graph.report import Report, Stopping
 from service.db.engine import Database
-from service.nightly.reoptimize import Answer, WaitingProposal
-from service.nightly.review import NightContext
+from service.db.schedules import list_nights
+from service.nightly.config import Policy, parse
+from service.nightly.reoptimize import Answer
+from service.nightly.review import NightContext, run_workload
+from service.nightly.schedule import ScheduleSpec
 from service.settings import Settings
 from service.traces import Uploads
-from tools.nightly.night import Described
-from tools.nightly.result import BestPlan
+from tools.nightly.night import Described, Night
 from tools.recommend.report import Change, MeasuredPlan, Proposal
 from tools.scenario import Plan
 
@@ -21,6 +25,8 @@ EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 BASE = EXAMPLES / "traces/gpt-ddp-gloo"
 DAY_S = 86_400.0
 FIRST_S = 1_790_000_000.0
+DUE = datetime(2026, 11, 16, 5, 30, tzinfo=UTC).timestamp()
+"""A time at which `schedule` has a night."""
 PATTERN = (0.3, -0.8, 0.5, -0.2, 0.9, -0.6, 0.1, -0.4, 0.7, -0.5)
 
 
@@ -34,12 +40,11 @@ def wobble(number: int, level_s: float) -> float:
 
 
 def add_night(folder: Path, number: int, level_s: float = 2.0, **content: Any) -> None:  # noqa: ANN401 - any JSON
-    """Night by night a day later, as a job that logs would leave it."""
+    """Each a day later, as a job that logs would leave it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number:03}.json"
     path.write_text(json.dumps({"night": number, "step_times_s": [wobble(number, level_s)] * 3, **content}))
-    at = FIRST_S + number * DAY_S
-    os.utime(path, (at, at))
+    set_time(path, number)
 
 
 def add_nights(folder: Path, numbers: range, level_s: float = 2.0, **content: Any) -> None:  # noqa: ANN401 - any JSON
@@ -47,18 +52,21 @@ def add_nights(folder: Path, numbers: range, level_s: float = 2.0, **content: An
         add_night(folder, number, level_s, **content)
 
 
-def add_profile(folder: Path, number: int, round: str = "round4") -> Path:
-    night = Path(shutil.copytree(BASE / round / "base", folder / f"{number:03}"))
+def set_time(path: Path, number: int) -> None:
     at = FIRST_S + number * DAY_S
+    os.utime(path, (at, at))
+
+
+def add_profile(folder: Path, number: int) -> None:
+    night = Path(shutil.copytree(BASE / "round4/base", folder / f"{number:03}"))
     for file in night.iterdir():
-        os.utime(file, (at, at))
-    return night
+        set_time(file, number)
 
 
-def add_trace(folder: Path, number: int, step_us: float) -> Path:
+def add_trace(folder: Path, number: int, step_us: float) -> None:
     """A night of a job with one rank: four marked steps, a matrix product in each."""
-    night = folder / f"{number:03}"
-    night.mkdir(parents=True)
+    path = folder / f"{number:03}" / "rank0.json"
+    path.parent.mkdir(parents=True)
     events: list[dict[str, Any]] = []
     for step in range(4):
         start = 1000 + step * step_us
@@ -68,11 +76,8 @@ def add_trace(folder: Path, number: int, step_us: float) -> Path:
             {"ph": "X", "ts": start, "dur": step_us, **mark},
             {"ph": "X", "ts": start, "dur": wobble(number, 0.9 * step_us), **work},
         ]
-    path = night / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    at = FIRST_S + number * DAY_S
-    os.utime(path, (at, at))
-    return night
+    set_time(path, number)
 
 
 def workload(name: str = "job", **parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a workload
@@ -126,20 +131,43 @@ def report(*proposals: Proposal, stopping: str | None = None, **parts: Any) -> R
     return Report.model_construct(**content)
 
 
-def waiting(session_id: str | None = None) -> Answer:
-    return Answer(waiting_for=[WaitingProposal(rank=1, plan=faster_plan())], session_id=session_id)
+def policy(*workloads: dict[str, Any], **options: Any) -> Policy:  # noqa: ANN401 - fields of a policy
+    return parse(Policy, {"workloads": list(workloads) or [workload()], "reoptimize": False, **options})
 
 
-def fast(_described: Described, _previous: BestPlan | None) -> BestPlan:
-    """In place of a search."""
-    return BestPlan(asked="x", plan=faster_plan(), speedup=1.3)
+@dataclass
+class Nights:
+    """The nights of a job, in the folder `job`; what runs them is set by the test."""
+
+    database: Database
+    base: Path
+    policy: Policy = field(default_factory=policy)
+    reoptimizer: ScriptedReoptimizer = field(default_factory=ScriptedReoptimizer)
+
+    @property
+    def folder(self) -> Path:
+        return self.base / "job"
+
+    @property
+    def context(self) -> NightContext:
+        uploads = Uploads(Settings(data_dir=self.base / "data", _env_file=None))
+        return NightContext(self.database, "", self.base, uploads, self.reoptimizer)
+
+    def add(self, numbers: range, level_s: float = 2.0, **content: Any) -> None:  # noqa: ANN401 - any JSON
+        add_nights(self.folder, numbers, level_s, **content)
+
+    def run(self) -> Any:  # noqa: ANN401 - a NightResult whose optional parts a test knows
+        return run_workload(self.context, self.policy.workloads[0], self.policy)
+
+    def stored(self, tenant: str = "") -> list[Night]:
+        with self.database.read() as conn:
+            return list_nights(conn, tenant, "job")
 
 
-def context(
-    database: Database,
-    base: Path,
-    reoptimizer: ScriptedReoptimizer | None = None,
-    **parts: Any,  # noqa: ANN401 - fields of a context
-) -> NightContext:
-    settings = Settings(data_dir=base / "data", _env_file=None)
-    return NightContext(database, "", base, Uploads(settings), reoptimizer, **parts)
+def schedule_body(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a schedule
+    jobs = [workload(metrics="/nowhere/*.json")]
+    return {"name": "nightly", "cron": "30 5 * * *", "workloads": jobs, **parts}
+
+
+def schedule(**parts: Any) -> ScheduleSpec:  # noqa: ANN401 - fields of a schedule
+    return parse(ScheduleSpec, schedule_body(**parts))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from service.nightly.config import Config, Policy, Workload, check_modes, load_config, load_yaml, parse
 from service.nightly.ingest import check_workload
-from tests.unit.service.nightly.builders import EXAMPLES, add_nights, workload
+from tests.unit.service.nightly.builders import EXAMPLES, add_nights, policy, workload
 from tools.errors import InputError
 
 JOB: dict[str, Any] = {"name": "job", "scenario": {}, "metrics": "x"}
@@ -50,22 +50,24 @@ def test_any_workloads_are_taken_or_refused(content: object) -> None:
         parse(Policy, {"workloads": content})
 
 
-def test_tuning_and_waiting_are_refused_where_they_cannot_be() -> None:
-    tuning, asking = (
-        parse(Policy, {"workloads": [workload()], "mode": mode, "approval": approval})
-        for mode, approval in (("tune", "none"), ("advise", "person"))
-    )
-    check_modes(tuning, may_tune=True, may_wait=False)
-    check_modes(asking, may_tune=False, may_wait=True)
-    with pytest.raises(InputError, match="ASAP_LAUNCH_TEMPLATES"):
-        check_modes(tuning, may_tune=False, may_wait=True)
-    with pytest.raises(InputError, match="asap serve"):
-        check_modes(asking, may_tune=True, may_wait=False)
+@pytest.mark.parametrize(
+    ("options", "allowed", "message"),
+    [
+        ({"mode": "tune"}, {"may_tune": True, "may_wait": False}, "ASAP_LAUNCH_TEMPLATES"),
+        ({"approval": "person"}, {"may_tune": False, "may_wait": True}, "asap serve"),
+    ],
+)
+def test_tuning_and_waiting_are_refused_if_the_installation_cannot(
+    options: dict[str, Any], allowed: dict[str, bool], message: str
+) -> None:
+    check_modes(policy(**options), **allowed)
+    with pytest.raises(InputError, match=message):
+        check_modes(policy(**options), **{name: not may for name, may in allowed.items()})
 
 
 def test_the_example_is_a_configuration_whose_workloads_can_be_read() -> None:
     config = load_config(EXAMPLES / "nightly.yaml")
-    assert [check_workload(one, EXAMPLES).reason for one in config.workloads] == [None]
+    assert [check_workload(listed, EXAMPLES).reason for listed in config.workloads] == [None]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +81,17 @@ def test_the_example_is_a_configuration_whose_workloads_can_be_read() -> None:
         ("!!python/object/apply:os.system [exit]", "must be YAML"),
         ("1: 2", "must hold workloads"),
         ("", "must hold workloads"),
+        (None, r"got .*nightly\.yaml.*No such file"),
     ],
 )
-def test_a_file_that_is_no_configuration_says_why(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "nightly.yaml"
-    path.write_text(text)
+def test_a_file_that_is_no_configuration_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # long paths are shortened in messages
+    if text is not None:
+        Path("nightly.yaml").write_text(text)
     with pytest.raises(InputError, match=says) as refused:
-        load_config(path)
+        load_config(Path("nightly.yaml"))
     assert refused.value.field == "--config"
 
 
@@ -95,23 +101,13 @@ def test_a_key_that_a_merge_brings_along_may_be_given_anew(tmp_path: Path) -> No
     assert load_yaml(path)["last"] == {"x": 2}
 
 
-def test_an_absent_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # long paths are shortened in messages
-    with pytest.raises(InputError, match=r"--config: got .*absent\.yaml"):
-        load_config(Path("absent.yaml"))
-
-
-def test_check_reads_the_newest_night_and_keeps_nothing(tmp_path: Path) -> None:
-    add_nights(tmp_path / "job", range(3))
-    found = check_workload(parse(Workload, workload()), tmp_path)
-    assert Path(found.newest or "").name == "002.json"
-    assert found.step_time_s == pytest.approx(2.0, rel=0.02)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["job"]
-
-
-def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path) -> None:
-    add_nights(tmp_path / "runs[1]" / "job", range(3))
-    assert check_workload(parse(Workload, workload()), tmp_path / "runs[1]").reason is None
+def test_check_reads_the_newest_night_and_stores_nothing(tmp_path: Path) -> None:
+    base = tmp_path / "runs[1]"  # a folder, although it looks like a pattern
+    add_nights(base / "job", range(3))
+    check = check_workload(parse(Workload, workload()), base)
+    assert (check.reason, Path(check.newest or "").name) == (None, "002.json")
+    assert check.step_time_s == pytest.approx(2.0, rel=0.02)
+    assert [path.name for path in base.iterdir()] == ["job"]
 
 
 def test_a_report_folder_is_part_of_the_file_only() -> None:

@@ -20,9 +20,9 @@ def documents() -> list[dict[str, Any]]:
 
 def test_kubernetes_takes_the_manifest(documents: list[dict[str, Any]]) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="needs the development packages")
-    assert [one["kind"] for one in documents] == ["ConfigMap", "PersistentVolumeClaim", "CronJob"]
-    for one in documents:
-        validate.validate(one, validate.latest_version(), strict=True)
+    assert [document["kind"] for document in documents] == ["ConfigMap", "PersistentVolumeClaim", "CronJob"]
+    for document in documents:
+        validate.validate(document, validate.latest_version(), strict=True)
 
 
 def test_the_configuration_in_it_can_be_read(documents: list[dict[str, Any]]) -> None:

@@ -6,49 +6,32 @@ from typing import Any
 import pytest
 
 from graph.report import Decision, DecisionAction
-from service.db.engine import Database
-from service.nightly.reoptimize import Answer, prediction_warnings, proposal_of
+from service.nightly.reoptimize import Answer, WaitingProposal, prediction_warnings, proposal_of
 from service.render import nightly as words
 from tests.unit.service.nightly.builders import (
+    Nights,
     ScriptedReoptimizer,
-    add_night,
-    add_nights,
-    fast,
+    add_trace,
     faster_plan,
+    policy,
     proposal,
     report,
-    waiting,
+    workload,
 )
-from tests.unit.service.nightly.test_review import night, policy
 from tools.nightly.result import BestPlan, NightResult, PlanSpeedup, SessionRecord
 from tools.recommend.report import Proposal
 
 ID = "5" * 32
-ASKED = SessionRecord(
-    best=PlanSpeedup(plan=faster_plan(), speedup=1.3),
-    at=0.0,
-    reason="it is time",
-    session_id=ID,
-    failure=None,
-    is_open=False,
+BEST = PlanSpeedup(plan=faster_plan(), speedup=1.3)
+SESSION = SessionRecord(
+    best=BEST, at=0.0, reason="it is time", session_id=ID, failure="no room", is_open=False
 )
 
 
 @pytest.fixture(autouse=True)
-def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.nightly.reoptimize.find_best", fast)
-
-
-def two_nights(
-    database: Database, folder: Path, first: Answer, later: Answer
-) -> tuple[Any, ScriptedReoptimizer]:
-    """What is said on the second one."""
-    again, given = ScriptedReoptimizer(first), policy(reoptimize=True, approval="person")
-    again.later = later
-    add_nights(folder / "job", range(10))
-    night(database, folder, given, again)
-    add_night(folder / "job", 10)
-    return night(database, folder, given, again), again
+def _known_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = BestPlan(asked="x", plan=faster_plan(), speedup=1.3)
+    monkeypatch.setattr("service.nightly.reoptimize.find_best", lambda *_: best)
 
 
 def decided(action: DecisionAction, rank: int = 1, *proposals: Proposal) -> Answer:
@@ -56,101 +39,114 @@ def decided(action: DecisionAction, rank: int = 1, *proposals: Proposal) -> Answ
     return Answer(report=report(*proposals, decisions=[decision]), session_id=ID)
 
 
-def test_a_proposal_that_a_person_rejected_is_no_longer_open_nor_asked_again(
-    database: Database, tmp_path: Path
+WAITING = Answer(waiting_for=[WaitingProposal(rank=1, plan=faster_plan())], session_id=ID)
+BUSY = Answer(session_id=ID, is_busy=True)
+FAILED = Answer(failure="no room", session_id=ID)
+FASTER = Answer(report=report(), session_id=ID)
+TOO_LITTLE = Answer(report=report(proposal(1.03)), session_id=ID)
+
+
+@pytest.mark.parametrize(
+    ("answer", "later", "waits", "is_open", "num_sessions"),
+    [
+        pytest.param(FASTER, FASTER, False, False, 1, id="a proposal stays open, nothing is searched again"),
+        pytest.param(WAITING, WAITING, True, True, 1, id="a session waits for a person"),
+        pytest.param(WAITING, decided("reject"), None, False, 1, id="rejected: neither open nor asked again"),
+        pytest.param(WAITING, decided("approve"), False, False, 1, id="approved: waits no longer"),
+        pytest.param(BUSY, FASTER, False, False, 1, id="longer than the night: taken up by the next"),
+        pytest.param(BUSY, BUSY, None, True, 1, id="still not ended: not begun again"),
+        pytest.param(TOO_LITTLE, TOO_LITTLE, None, False, 1, id="too little: neither kept nor asked again"),
+        pytest.param(FAILED, FAILED, None, False, 2, id="failed: asked again"),
+    ],
+)
+def test_the_night_after_a_session_shows_what_became_of_it(
+    nights: Nights, answer: Answer, later: Answer, waits: bool | None, is_open: bool, num_sessions: int
 ) -> None:
-    said, again = two_nights(database, tmp_path, waiting(ID), decided("reject"))
-    assert (said.proposal, said.gained_device_hours_per_day, said.reoptimized) == (None, 0.0, None)
-    assert len(again.requests) == 1
+    """`waits` is None if no proposal is open."""
+    nights.policy, nights.reoptimizer = (
+        policy(reoptimize=True, approval="person"),
+        ScriptedReoptimizer(answer),
+    )
+    nights.add(range(10))
+    first = nights.run()
+    assert (first.status, first.reoptimized.failure) == ("quiet", answer.failure)
+    assert first.reoptimized.reason == "the best plan is 1.30x as fast by prediction"
+    nights.reoptimizer.later = later
+    nights.add(range(10, 11))
+    result = nights.run()
+    assert len(nights.reoptimizer.requests) == num_sessions
+    assert (result.reoptimized is None, result.asked.is_open) == (num_sessions == 1, is_open)
+    if waits is None:
+        assert (result.proposal, result.gained_device_hours_per_day) == (None, 0.0)
+    else:
+        kept = result.proposal
+        assert (kept.waits, kept.speedup, kept.session_id) == (waits, 1.3, ID)
+        assert result.gained_device_hours_per_day == pytest.approx(2 * 24 * (1 - 1 / 1.3))
 
 
-def test_a_proposal_that_a_person_approved_waits_no_longer(database: Database, tmp_path: Path) -> None:
-    said, _ = two_nights(database, tmp_path, waiting(ID), decided("approve"))
-    assert (said.proposal.waits, said.proposal.speedup) == (False, 1.3)
-
-
-def test_while_a_session_waits_no_other_is_begun_even_if_the_step_got_slower(
-    database: Database, tmp_path: Path
+@pytest.mark.parametrize(("answer", "num_sessions"), [(FASTER, 2), (WAITING, 1)])
+def test_a_new_regression_is_given_to_a_session_with_its_profile_unless_one_waits(
+    nights: Nights, answer: Answer, num_sessions: int
 ) -> None:
-    again, given = ScriptedReoptimizer(waiting(ID)), policy(reoptimize=True, approval="person")
-    add_nights(tmp_path / "job", range(20))
-    night(database, tmp_path, given, again)
-    add_nights(tmp_path / "job", range(20, 22), 2.5)
-    said = night(database, tmp_path, given, again)
-    assert (said.status, len(again.requests)) == ("regressed", 1)
-    assert said.proposal.waits
+    nights.policy = policy(workload(traces="job/*"), reoptimize=True, approval="person")
+    nights.reoptimizer = ScriptedReoptimizer(answer)
+    for number in range(8):
+        add_trace(nights.folder, number, 1000.0)
+    nights.run()
+    for number in (8, 9):
+        add_trace(nights.folder, number, 1300.0)
+    assert nights.run().status == "regressed"
+    profiles = [Path(request["traces"]).name for request in nights.reoptimizer.requests]
+    assert profiles == ["007", "009"][:num_sessions]
 
 
-def test_a_session_that_takes_longer_than_the_night_is_taken_up_by_the_next(
-    database: Database, tmp_path: Path
-) -> None:
-    busy = Answer(session_id=ID, is_busy=True)
-    said, again = two_nights(database, tmp_path, busy, Answer(report=report(), session_id=ID))
-    assert (said.proposal.speedup, len(again.requests)) == (1.3, 1)
+def test_a_session_may_do_what_the_policy_says(nights: Nights) -> None:
+    options: dict[str, Any] = {"mode": "tune", "approval": "policy", "template": "reference"}
+    options["policy"] = {"fields": ["recompute"]}
+    nights.policy = policy(reoptimize=True, **options)
+    nights.add(range(3))
+    nights.run()
+    assert [{name: request[name] for name in options} for request in nights.reoptimizer.requests] == [options]
 
 
-def test_a_session_that_has_still_not_ended_is_not_begun_again(database: Database, tmp_path: Path) -> None:
-    busy = Answer(session_id=ID, is_busy=True)
-    said, again = two_nights(database, tmp_path, busy, busy)
-    assert (said.proposal, said.asked.is_open, len(again.requests)) == (None, True, 1)
+def test_a_proposal_whose_plan_runs_by_now_is_no_longer_open(nights: Nights) -> None:
+    nights.policy = policy(reoptimize=True)
+    nights.add(range(10))
+    assert nights.run().proposal
+    nights.add(range(10, 11), plan=faster_plan().model_dump(mode="json"))
+    assert nights.run().proposal is None
 
 
-def test_a_session_that_found_too_little_is_not_asked_the_same_again(
-    database: Database, tmp_path: Path
-) -> None:
-    little = Answer(report=report(proposal(1.03)), session_id=ID)
-    said, again = two_nights(database, tmp_path, little, little)
-    assert (said.proposal, len(again.requests)) == (None, 1)
+@pytest.mark.parametrize(
+    ("answer", "speedups"),
+    [
+        pytest.param(decided("approve", 2, proposal(1.3), proposal(1.2)), (1.2, 1.1), id="the approved one"),
+        pytest.param(Answer(report=report(proposal(1.3, 1.11))), (1.11, None), id="measured, not predicted"),
+        pytest.param(Answer(report=report(proposal(1.3, 0.9))), None, id="measured as slower: none"),
+    ],
+)
+def test_the_proposal_that_is_kept(answer: Answer, speedups: tuple[float, float | None] | None) -> None:
+    kept = proposal_of(answer, SESSION, 1.05)
+    assert (kept and (kept.speedup, kept.speedup_low)) == (speedups and pytest.approx(speedups))
 
 
-def test_a_session_that_failed_is_asked_again(database: Database, tmp_path: Path) -> None:
-    failed = Answer(failure="no room", session_id=ID)
-    _, again = two_nights(database, tmp_path, failed, failed)
-    assert len(again.requests) == 2
-
-
-def test_the_proposal_that_was_approved_is_kept_not_the_first() -> None:
-    kept = proposal_of(decided("approve", 2, proposal(1.3), proposal(1.2)), ASKED, 1.05)
-    assert kept is not None
-    assert kept.speedup == 1.2
-
-
-def test_a_proposal_whose_plan_runs_by_now_is_no_longer_open(database: Database, tmp_path: Path) -> None:
-    again, given = ScriptedReoptimizer(), policy(reoptimize=True)
-    add_nights(tmp_path / "job", range(10))
-    assert night(database, tmp_path, given, again).proposal
-    add_night(tmp_path / "job", 10, plan=faster_plan().model_dump(mode="json"))
-    assert night(database, tmp_path, given, again).proposal is None
-
-
-def test_what_a_trial_measured_stands_in_place_of_the_prediction() -> None:
-    kept = proposal_of(Answer(report=report(proposal(1.3, measured_speedup=1.11))), ASKED, 1.05)
-    assert kept is not None
-    assert (kept.speedup, kept.speedup_low) == (1.11, None)
-
-
-def test_a_plan_that_a_trial_measured_as_slower_is_not_proposed() -> None:
-    slower = report(proposal(1.3, measured_speedup=0.9))
-    assert proposal_of(Answer(report=slower), ASKED, 1.05) is None
-
-
-def test_why_trials_ended_is_told(database: Database, tmp_path: Path) -> None:
+def test_why_trials_ended_is_reported(nights: Nights) -> None:
+    nights.policy = policy(reoptimize=True)
     ended = report(stopping="nothing could be measured: out of memory")
-    said, _ = two_nights(database, tmp_path, *[Answer(report=ended, session_id=ID)] * 2)
-    assert words.session(said) == ["trials: nothing could be measured: out of memory"]
+    nights.reoptimizer = ScriptedReoptimizer(Answer(report=ended, session_id=ID))
+    nights.add(range(3))
+    assert words.session(nights.run()) == ["trials: nothing could be measured: out of memory"]
 
 
-def test_what_a_release_without_trials_kept_is_told_too(database: Database, tmp_path: Path) -> None:
-    failed = Answer(failure="no room", session_id=ID)
-    said, _ = two_nights(database, tmp_path, failed, failed)
-    record = said.model_dump(mode="json")
-    del record["asked"]["trials"]
+def test_a_session_recorded_by_a_release_without_trials_can_be_read() -> None:
+    result = NightResult(name="job", status="quiet", hours_per_day=24.0, asked=SESSION, reoptimized=SESSION)
+    record = result.model_dump(mode="json")
+    del record["asked"]["trials"], record["reoptimized"]["trials"]
     assert words.session(NightResult.model_validate(record)) == [f"session {ID} failed: no room"]
 
 
-def test_a_prediction_far_from_what_was_measured_is_doubted() -> None:
+def test_a_prediction_far_from_the_measurement_earns_a_warning() -> None:
     near, far = (BestPlan(asked="x", plan=None, speedup=None, today_s=time_s) for time_s in (2.2, 4.0))
-    assert prediction_warnings(near, 2.0) == []
-    assert prediction_warnings(None, 2.0) == []
-    (says,) = prediction_warnings(far, 2.0)
-    assert "takes 2.00 s, and is predicted to take 4.00 s" in says
+    assert prediction_warnings(near, 2.0) == prediction_warnings(None, 2.0) == []
+    (warning,) = prediction_warnings(far, 2.0)
+    assert "takes 2.00 s, and is predicted to take 4.00 s" in warning

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.db.engine import Database, open_database
-from service.nightly.config import Policy, parse
+from service.db.engine import open_database
 from service.nightly.deliver import chat_message
 from service.nightly.report import (
     html_overview,
@@ -24,7 +23,7 @@ from service.nightly.review import run_night
 from service.render.nightly import span
 from service.render.trends import _Frame, _steps, _ticks, plots_of, spark_points
 from service.settings import Settings
-from tests.unit.service.nightly.builders import ScriptedReoptimizer, add_night, add_nights, context, workload
+from tests.unit.service.nightly.builders import Nights, add_night, add_nights, policy, workload
 from tests.unit.service.web.browsing import Page
 from tools.nightly.result import NightReport
 
@@ -37,78 +36,59 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> NightReport:
     base = tmp_path_factory.mktemp("report")
     with closing(open_database(Settings(data_dir=base / "data", _env_file=None).database)) as database:
         database.upgrade()
-        return make_report(database, base)
-
-
-def make_report(database: Database, tmp_path: Path) -> NightReport:
-    versions = {"torch": "2.12"}
-    terms = {"compute": 1.2, HOSTILE: 0.8}
-    add_nights(tmp_path / "slow", range(20), versions=versions, breakdown_s=terms)
-    slower = {"versions": {"torch": HOSTILE}, "breakdown_s": {"compute": 1.2, HOSTILE: 1.3}}
-    add_night(tmp_path / "slow", 20, 2.5, **slower)
-    add_nights(tmp_path / "quiet", range(20))
-    named = workload("slow")
-    named["scenario"]["model"]["name"] = HOSTILE
-    given = parse(Policy, {"workloads": [workload("quiet"), workload("broken"), named], "gain": 1.01})
-    return run_night(context(database, tmp_path, ScriptedReoptimizer()), given, f"Night {HOSTILE}")
+        terms = {"compute": 1.2, HOSTILE: 0.8}
+        add_nights(base / "slow", range(20), versions={"torch": "2.12"}, breakdown_s=terms)
+        add_night(base / "slow", 20, 2.5, versions={"torch": HOSTILE}, breakdown_s={**terms, HOSTILE: 1.3})
+        add_nights(base / "quiet", range(20))
+        slow = workload("slow")
+        slow["scenario"]["model"]["name"] = HOSTILE
+        watched = policy(workload("quiet"), workload("broken"), slow, reoptimize=True, gain=1.01)
+        return run_night(Nights(database, base).context, watched, f"Night {HOSTILE}")
 
 
 def test_what_got_slower_comes_first_then_what_could_not_be_read(report: NightReport) -> None:
-    told = [(one.name, one.status) for one in report.workloads]
-    assert told == [("slow", "regressed"), ("broken", "broken"), ("quiet", "quiet")]
+    statuses = [(result.name, result.status) for result in report.workloads]
+    assert statuses == [("slow", "regressed"), ("broken", "broken"), ("quiet", "quiet")]
     assert report.outcome == "regression"
     assert report.summary.startswith("3 workloads: 1 got slower, 1 could not be read, 1 quiet")
 
 
-def test_the_overview_has_a_row_a_workload_and_what_to_do(report: NightReport) -> None:
+def test_the_overview_has_a_row_per_workload_and_what_to_do(report: NightReport) -> None:
     page = Page(html_overview(report, lambda name: f"workloads/{name}.html"))
     text = " ".join(page.words)
     assert len(page.all("tr")) == 1 + 3
     assert "2.00 to 2.51 s (+25" in text
     assert "Run once with the previous software" in text
-    assert next(one["href"] for tag, one in page.elements if tag == "a") == "workloads/slow.html"
+    assert page.all("a")[0]["href"] == "workloads/slow.html"
 
 
-def test_no_name_becomes_markup(report: NightReport) -> None:
-    pages = [
-        html_overview(report),
-        *(html_workload(said, report.at, report.title) for said in report.workloads),
-    ]
-    for page in map(Page, pages):
-        assert not page.all("script")
-        assert not page.all("img")
-        assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
-    assert "alert(1)" in " ".join(Page(pages[0]).words)
+def test_no_name_becomes_markup_and_pages_load_nothing(report: NightReport) -> None:
+    pages = [html_workload(result, report.at, report.title) for result in report.workloads]
+    for page in map(Page, [html_overview(report), *pages]):
+        attributes = {name for _, attrs in page.elements for name in attrs}
+        assert not page.all("script") + page.all("img")
+        assert not [name for name in attributes if name.startswith("on")]
+        assert not attributes & {"src", "href", "action", "style"}
+        (policy,) = (attrs["content"] for attrs in page.all("meta") if "http-equiv" in attrs)
+        assert str(policy).startswith("default-src 'none'; style-src 'sha256-")
+    assert "alert(1)" in " ".join(Page(html_overview(report)).words)
 
 
-def test_pages_need_nothing_from_elsewhere(report: NightReport) -> None:
-    page = Page(html_workload(report.workloads[0], report.at, report.title))
-    outside = {"src", "href", "action", "style"}
-    assert not [name for _, attrs in page.elements for name in attrs if name in outside]
-    policy = next(attrs["content"] for tag, attrs in page.elements if tag == "meta" and "http-equiv" in attrs)
-    assert policy is not None
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-
-
-def test_a_workloads_page_draws_every_night_and_marks_the_change(report: NightReport) -> None:
-    said = report.workloads[0]
-    plots = plots_of(said)
+def test_a_workloads_page_draws_every_night_and_marks_the_change_and_the_last(report: NightReport) -> None:
+    plots = plots_of(report.workloads[0])
     assert [plot.id for plot in plots] == ["step_time_s", "terms", "mfu"]
     assert len(plots[0].dots) == 21
     assert [mark.position for mark in plots[0].marks] == [plots[0].dots[20].x]
     assert len(plots[0].lines) == 2  # a level before the step, and one after
     assert all(0 <= dot.y <= 190 and 0 <= dot.x <= 720 for plot in plots for dot in plot.dots)
-
-
-def test_the_last_night_of_a_plot_is_marked(report: NightReport) -> None:
     dots = Page(html_workload(report.workloads[0], report.at, report.title)).all("circle")
-    assert [one.get("class") for one in dots[:21]] == ["night"] * 20 + ["night last"]
+    assert [dot.get("class") for dot in dots[:21]] == ["night"] * 20 + ["night last"]
 
 
 def test_a_workload_without_nights_has_a_page_too(report: NightReport) -> None:
-    said = report.workloads[1]
-    assert plots_of(said) == []
-    assert "matches nothing" in html_workload(said, report.at, report.title)
+    broken = report.workloads[1]
+    assert plots_of(broken) == []
+    assert "matches nothing" in html_workload(broken, report.at, report.title)
 
 
 def test_markdown_keeps_its_table_whatever_the_names_are(report: NightReport) -> None:
@@ -116,8 +96,7 @@ def test_markdown_keeps_its_table_whatever_the_names_are(report: NightReport) ->
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
     assert {row.count("|") - row.count("\\|") for row in rows} == {7}
-    assert "<script>" not in text
-    assert "<script>" not in markdown_workload(report.workloads[0], report.at)
+    assert "<script>" not in text + markdown_workload(report.workloads[0], report.at)
 
 
 def test_a_chat_message_mentions_nobody_and_fits(report: NightReport) -> None:
@@ -132,7 +111,7 @@ def test_a_chat_message_mentions_nobody_and_fits(report: NightReport) -> None:
     assert all(len(block["text"]["text"]) <= 3000 for block in blocks)
 
 
-def test_a_range_is_told_in_one_unit_with_the_same_decimals() -> None:
+def test_a_range_is_written_in_one_unit_with_the_same_decimals() -> None:
     assert span("terms_s.dp_comm_exposed", 0.6, 1.5) == "0.60 to 1.50 s"
     assert span("step_time_s", 0.0469, 0.2) == "47 to 200 ms"
     assert span("mfu", 0.4, 0.381) == "40.0% to 38.1%"
@@ -140,16 +119,13 @@ def test_a_range_is_told_in_one_unit_with_the_same_decimals() -> None:
 
 
 def test_files_are_replaced_and_others_left_alone(report: NightReport, tmp_path: Path) -> None:
-    folder = tmp_path / "pages"
-    folder.mkdir()
-    (folder / "mine.txt").write_text("mine")
-    index = write_report(report, folder)
-    write_report(report, folder)
-    assert index == folder / "index.html"
-    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    (tmp_path / "mine.txt").write_text("mine")
+    for _ in range(2):
+        assert write_report(report, tmp_path) == tmp_path / "index.html"
+    files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     pages = [f"workloads/{name}.{form}" for name in ("broken", "quiet", "slow") for form in ("html", "md")]
     assert files == ["index.html", "mine.txt", "report.json", "report.md", *pages]
-    assert json.loads((folder / "report.json").read_text())["outcome"] == "regression"
+    assert json.loads((tmp_path / "report.json").read_text())["outcome"] == "regression"
 
 
 def test_a_page_name_is_one_file_in_the_folder() -> None:
