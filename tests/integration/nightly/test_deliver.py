@@ -1,11 +1,13 @@
-"""A report reaches real receivers: signed, by mail with and without TLS, and nobody is told twice."""
+"""A report reaches real receivers: signed, by mail with and without TLS, and nobody gets it twice."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from service.db.schedules import Delivery
 from service.nightly.config import Recipients
 from service.nightly.deliver import ReportSender
 from service.settings import Settings
@@ -15,163 +17,160 @@ from tools.nightly.result import NightReport, NightResult, report_of
 
 SECRET = "shared"
 SENDER = "ASAP <asap@cluster.example>"
+ANNA = ["anna@team.example"]
+AT = 1_790_000_000.0
 
 
-def report(status: str = "quiet") -> NightReport:
-    result = NightResult(
-        name="llama", status=status, is_alarm=status == "regressed", hours_per_day=24.0,
-        lost_device_hours_per_day=12.0, wasted_device_hours_per_day=12.0,
-    )  # fmt: skip
-    at = 1_790_000_000.0
-    return report_of([result], "Nightly report", at, "r1", "0.1.0", at)
+def make_report(status: str = "quiet", title: str = "Nightly report") -> NightReport:
+    result = NightResult(name="llama", status=status, is_alarm=status == "regressed", hours_per_day=24.0)
+    return report_of([result], title, AT, "r1", "0.1.0", AT)
 
 
-def post(waits: list[float] | None = None, **settings: Any) -> ReportSender:  # noqa: ANN401 - fields of Settings
-    given = {"webhook_secret": SECRET, "webhook_private": True, "smtp_from": SENDER, **settings}
-    pauses = waits if waits is not None else []
-    return ReportSender(Settings(**given, _env_file=None), "r1", "https://asap.example/r1", pauses.append)
+def send(
+    report: NightReport | None = None,
+    waits: list[float] | None = None,
+    earlier: Sequence[Delivery] = (),
+    settings: dict[str, Any] | None = None,
+    **recipients: Any,  # noqa: ANN401 - fields of Recipients
+) -> list[Delivery]:
+    options = {"webhook_secret": SECRET, "webhook_private": True, "smtp_from": SENDER, **(settings or {})}
+    sleep = (waits if waits is not None else []).append
+    sender = ReportSender(Settings(**options, _env_file=None), "r1", "https://asap.example/r1", sleep)
+    return sender.send(report or make_report(), Recipients(**recipients), earlier)
 
 
-def test_a_webhook_is_signed_and_holds_the_report() -> None:
+def mail(port: int, host: str = "127.0.0.1", **options: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of Settings
+    return {"smtp_host": host, "smtp_port": port, "smtp_security": "none", **options}
+
+
+def test_webhooks_are_signed_hold_the_report_and_are_deliveries_of_their_own() -> None:
     with Hook() as hook:
-        (told,) = post().send(report(), Recipients(webhooks=[f"{hook.url}/night?x=1"]))
-        (path, headers, body) = hook.got[0]
-    assert (told.ok, told.answer, told.to) == (True, "200 OK", "1: 127.0.0.1")
+        first, _ = send(webhooks=[f"{hook.url}/night?x=1", f"{hook.url}/b"])
+        (path, headers, body), (_, other, _) = hook.got
+    assert (first.ok, first.answer, first.to) == (True, "200 OK", "1: 127.0.0.1")
     assert path == "/night?x=1"
     expected = signature(SECRET.encode(), headers["X-Asap-Timestamp"], body)
     assert headers["X-Asap-Signature"] == f"sha256={expected}"
     content = json.loads(body)
-    assert (content["event"], content["report"]["run_id"], content["id"]) == (
-        "nightly", "r1", headers["X-Asap-Delivery"],
-    )  # fmt: skip
-
-
-def test_two_webhooks_of_one_host_are_two_deliveries() -> None:
-    with Hook() as hook:
-        post().send(report(), Recipients(webhooks=[f"{hook.url}/a", f"{hook.url}/b"]))
-        ids = [headers["X-Asap-Delivery"] for _, headers, _ in hook.got]
-    assert len(set(ids)) == 2
+    assert (content["event"], content["report"]["run_id"]) == ("nightly", "r1")
+    assert content["id"] == headers["X-Asap-Delivery"] != other["X-Asap-Delivery"]
 
 
 def test_chat_gets_a_message_without_a_signature() -> None:
     with Hook() as hook:
-        (told,) = post().send(report("regressed"), Recipients(slack=[f"{hook.url}/services/T0/B0/token"]))
+        (delivery,) = send(make_report("regressed"), slack=[f"{hook.url}/services/T0/B0/token"])
         (path, headers, body) = hook.got[0]
-    assert told.ok
-    assert "token" not in told.model_dump_json()
+    assert delivery.ok
+    assert "token" not in delivery.model_dump_json()
     assert path == "/services/T0/B0/token"
     assert "X-Asap-Signature" not in headers
     assert "got slower" in json.loads(body)["text"]
 
 
 @pytest.mark.parametrize("wrong", ["http://hooks.example/T0 B0/token", "ftp://hooks.example/token"])
-def test_a_wrong_address_is_not_told_with_its_token(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
-    (told,) = post().send(report(), Recipients(slack=[wrong]))
-    assert not told.ok
-    assert told.answer.startswith("must be")
-    assert "token" not in told.model_dump_json() + caplog.text
+def test_a_wrong_address_is_not_shown_with_its_token(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
+    (delivery,) = send(slack=[wrong])
+    assert (delivery.ok, delivery.answer.startswith("must be")) == (False, True)
+    assert "token" not in delivery.model_dump_json() + caplog.text
 
 
-def test_a_receiver_that_is_busy_is_tried_again_and_one_that_refuses_is_given_up() -> None:
+@pytest.mark.parametrize(
+    ("answers", "ok", "answer", "backoffs_s"),
+    [
+        ([503, 502], True, "200 OK", [1.0, 2.0]),
+        ([500] * 9, False, "500 Internal Server Error", [1.0, 2.0, 4.0]),
+    ],
+)
+def test_a_busy_receiver_is_retried_and_given_up_in_the_end(
+    answers: list[int], ok: bool, answer: str, backoffs_s: list[float]
+) -> None:
     waits: list[float] = []
     with Hook() as hook:
-        hook.answers = [503, 502]
-        (told,) = post(waits).send(report(), Recipients(slack=[hook.url]))
-        assert (told.ok, len(hook.got), waits) == (True, 3, [1.0, 2.0])
-        hook.answers = [500] * 9
-        (told,) = post(waits).send(report(), Recipients(slack=[hook.url]))
-    assert (told.ok, told.answer) == (False, "500 Internal Server Error")
+        hook.answers = answers
+        (delivery,) = send(waits=waits, slack=[hook.url])
+    assert (delivery.ok, delivery.answer, waits) == (ok, answer, backoffs_s)
+    assert len(hook.got) == len(backoffs_s) + 1
 
 
 def test_private_addresses_are_refused_unless_the_installation_allows_them() -> None:
     with Hook() as hook:
-        (told,) = post(webhook_private=False).send(report(), Recipients(webhooks=[hook.url]))
-        assert hook.got == []
-    assert not told.ok
-    assert "public address" in told.answer
+        (delivery,) = send(settings={"webhook_private": False}, webhooks=[hook.url])
+    assert (delivery.ok, hook.got) == (False, [])
+    assert "public address" in delivery.answer
 
 
-def test_without_a_secret_or_a_mail_server_the_reason_is_told() -> None:
-    given = Recipients(webhooks=["http://127.0.0.1:9"], emails=["anna@team.example"])
-    hook, mail = post(webhook_secret=None).send(report(), given)
+def test_without_a_secret_or_a_mail_server_the_reason_is_stated() -> None:
+    settings = {"webhook_secret": None}
+    hook, message = send(settings=settings, webhooks=["http://127.0.0.1:9"], emails=ANNA)
     assert "ASAP_WEBHOOK_SECRET" in hook.answer
-    assert "ASAP_SMTP_HOST" in mail.answer
+    assert "ASAP_SMTP_HOST" in message.answer
 
 
-def test_who_wants_alarms_only_is_not_told_of_a_quiet_night() -> None:
+@pytest.mark.parametrize(("status", "count"), [("quiet", 0), ("regressed", 1), ("broken", 1)])
+def test_who_wants_alarms_only_gets_nothing_after_a_quiet_night(status: str, count: int) -> None:
     with Hook() as hook:
-        given = Recipients(slack=[hook.url], when="alarm")
-        assert post().send(report(), given) == []
-        assert len(post().send(report("regressed"), given)) == 1
-        assert len(post().send(report("broken"), given)) == 1
-        assert len(hook.got) == 2
+        deliveries = send(make_report(status), slack=[hook.url], when="alarm")
+    assert len(deliveries) == len(hook.got) == count
 
 
-def test_who_was_told_is_not_told_again_when_a_run_is_repeated() -> None:
+def test_who_got_the_report_does_not_get_it_again_when_a_run_is_repeated() -> None:
     with Hook() as good, Hook() as bad:
         bad.answers = [500] * 4
-        given = Recipients(webhooks=[good.url, bad.url])
-        first = post().send(report(), given)
-        assert [one.ok for one in first] == [True, False]
-        second = post().send(report(), given, first)
-    assert [one.ok for one in second] == [True, True]
+        first = send(webhooks=[good.url, bad.url])
+        second = send(earlier=first, webhooks=[good.url, bad.url])
+    assert [[delivery.ok for delivery in attempt] for attempt in (first, second)] == [
+        [True, False],
+        [True, True],
+    ]
     assert (len(good.got), len(bad.got)) == (1, 5)
 
 
-def test_mail_has_text_and_html_and_an_id_that_stays() -> None:
+def test_mail_has_text_and_html_a_stable_id_and_no_header_of_a_name() -> None:
+    report = make_report("regressed", "Night\r\nBcc: thief@evil.example")
     with mail_server() as (mailbox, port):
-        sender = post(smtp_host="127.0.0.1", smtp_port=port, smtp_security="none")
         for _ in range(2):
-            (told,) = sender.send(report("regressed"), Recipients(emails=["anna@team.example"]))
-            assert told.ok, told
+            (delivery,) = send(report, settings=mail(port), emails=ANNA)
+            assert delivery.ok, delivery
     first, second = mailbox.messages
-    assert first["Message-ID"] == second["Message-ID"]
-    assert (first["To"], first["From"]) == ("anna@team.example", SENDER)
-    assert first["Subject"].startswith("Nightly report, 2026-09-21: 1 workload: 1 got slower")
-    text, html = first.get_body(("plain",)), first.get_body(("html",))
+    assert (first["Message-ID"], first["Bcc"]) == (second["Message-ID"], None)
+    assert (first["To"], first["From"]) == (ANNA[0], SENDER)
+    assert first["Subject"].startswith("Night")
+    assert "2026-09-21: 1 workload: 1 got slower" in first["Subject"]
+    text, html = (first.get_body((kind,)) for kind in ("plain", "html"))
     assert text is not None
     assert html is not None
     assert "| llama | got slower |" in text.get_content()
-    assert "<h1>Nightly report</h1>" in html.get_content()
+    assert "<h1>Night" in html.get_content()
 
 
-def test_mail_goes_through_a_server_that_wants_encryption_and_a_password(tmp_path: Path) -> None:
+def test_mail_goes_through_a_server_that_requires_encryption_and_a_password(tmp_path: Path) -> None:
+    waits: list[float] = []
+    trusted = {"smtp_ca_file": tmp_path / "cert.pem"}
     with mail_server(tmp_path) as (mailbox, port):
-        given: dict[str, Any] = {"smtp_host": "127.0.0.1", "smtp_port": port, "smtp_user": USER}
-        trusted: dict[str, Any] = {"smtp_ca_file": tmp_path / "cert.pem"}
-        wanted = Recipients(emails=["anna@team.example"])
-        (told,) = post(**given, **trusted, smtp_password=PASSWORD).send(report(), wanted)
-        assert told.ok, told
-        waits: list[float] = []
-        (told,) = post(waits, **given, **trusted, smtp_password="wrong").send(report(), wanted)
-        assert not told.ok
-        assert told.answer.startswith("(535")
-        (told,) = post(waits, **given, smtp_password=PASSWORD).send(report(), wanted)
-        assert "certificate" in told.answer.lower()
-    assert waits == []  # neither gets better by waiting
-    assert len(mailbox.messages) == 1
+        login = mail(port, smtp_security="starttls", smtp_user=USER)
+        deliveries = [
+            send(waits=waits, settings={**login, **options}, emails=ANNA)[0]
+            for options in (
+                {**trusted, "smtp_password": PASSWORD},
+                {**trusted, "smtp_password": "wrong"},
+                {"smtp_password": PASSWORD},
+            )
+        ]
+    assert [delivery.ok for delivery in deliveries] == [True, False, False]
+    assert deliveries[1].answer.startswith("(535")
+    assert "certificate" in deliveries[2].answer.lower()
+    assert (waits, len(mailbox.messages)) == ([], 1)  # neither failure goes away by waiting
 
 
 def test_a_recipient_that_the_server_refuses_does_not_keep_the_others_from_it() -> None:
     with mail_server() as (mailbox, port):
         mailbox.refuses = ["gone@team.example"]
-        sender = post(smtp_host="127.0.0.1", smtp_port=port, smtp_security="none")
-        told = sender.send(report(), Recipients(emails=["gone@team.example", "anna@team.example"]))
-    assert [one.ok for one in told] == [False, True]
-    assert "no such person" in told[0].answer
-
-
-def test_a_name_cannot_add_a_header() -> None:
-    named = report().model_copy(update={"title": "Night\r\nBcc: thief@evil.example"})
-    with mail_server() as (mailbox, port):
-        sender = post(smtp_host="127.0.0.1", smtp_port=port, smtp_security="none")
-        (told,) = sender.send(named, Recipients(emails=["anna@team.example"]))
-    assert told.ok
-    assert mailbox.messages[0]["Bcc"] is None
+        refused, accepted = send(settings=mail(port), emails=["gone@team.example", *ANNA])
+    assert (refused.ok, accepted.ok) == (False, True)
+    assert "no such person" in refused.answer
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
-def test_a_server_that_is_not_there_is_told(host: str) -> None:
-    sender = post(smtp_host=host, smtp_port=9, smtp_security="none")
-    (told,) = sender.send(report(), Recipients(emails=["anna@team.example"]))
-    assert not told.ok
+def test_a_server_that_does_not_answer_is_reported(host: str) -> None:
+    (delivery,) = send(settings=mail(9, host), emails=ANNA)
+    assert not delivery.ok
