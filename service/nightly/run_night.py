@@ -26,7 +26,6 @@ from service.worker.run_session import WorkerDeps
 from tools.errors import AsapError
 from tools.nightly.night import Described
 from tools.nightly.result import NightReport
-from tools.scenario import parse_scenario
 
 POLL_S = 0.5
 PATIENCE_S = 300.0
@@ -92,8 +91,7 @@ class QueuedReoptimizer:
 
     def _new(self, workload: str, request: Described) -> NewSession:
         parsed = parse_request(request, self.tenant or None)
-        scenario = parse_scenario(parsed.scenario, need_plan=False)
-        budget = self.policy.budget
+        scenario, budget = parsed.scenario, self.policy.budget
         return NewSession(
             request=dict(request),
             tenant=self.tenant,

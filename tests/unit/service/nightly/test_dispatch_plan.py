@@ -11,6 +11,7 @@ from tests.unit.service.nightly.builders import DAY_S, DUE, schedule
 
 ID = "0" * 32
 ONCE = {"start": "2026-11-16T00:00", "end": "2026-11-17T00:00", "reason": "maintenance"}
+IN_BLACKOUT = "blackout: 2026-11-16 00:00 to 2026-11-17 00:00 (maintenance)"
 TUESDAYS = {"from": "05:00", "to": "06:00", "days": ["tue"]}
 SUPERSEDED = "superseded by the run of a later night"
 
@@ -36,14 +37,8 @@ def due(
         ({}, 2 * DAY_S, [(0, "cron", SUPERSEDED), (1, "cron", SUPERSEDED), (2, "cron", None)]),
         ({"is_busy": True}, 0, [(0, "cron", "the run before was still under way")]),
         ({"is_busy": True, "overlap": "wait"}, 0, [(0, "cron", None)]),
-        (
-            {"blackouts": [ONCE]},
-            DAY_S,
-            [
-                (0, "cron", "blackout: 2026-11-16 00:00 to 2026-11-17 00:00 (maintenance)"),
-                (1, "cron", None),
-            ],
-        ),
+        ({"blackouts": [ONCE]}, 0, [(0, "cron", IN_BLACKOUT)]),
+        ({"blackouts": [ONCE]}, DAY_S, [(0, "cron", IN_BLACKOUT), (1, "cron", None)]),
         (
             {"blackouts": [TUESDAYS]},
             DAY_S + 3600,
