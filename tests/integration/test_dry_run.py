@@ -10,120 +10,69 @@ a micro-batch: not held here. The device is a GPU, so that collectives are rings
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from service.cli.main import main
+torch = pytest.importorskip("torch")
+
+from torch import distributed as dist  # noqa: E402
+from torch._C._distributed_c10d import HashStore  # noqa: E402
+
+from service.cli.main import main  # noqa: E402
+from testbed.dry_run import Run, dry_run, run_rank, run_stages  # noqa: E402
+from testbed.layout import make_layout  # noqa: E402
+from testbed.plan import checked_plan, chunk_specs  # noqa: E402
+from testbed.program import build_program, make_chunks, make_recipe  # noqa: E402
+from testbed.weights import initialise  # noqa: E402
+from tests.unit.testbed import scenarios  # noqa: E402
+from tests.unit.testbed.scenarios import Json, fsdp  # noqa: E402
+from tools.errors import InputError  # noqa: E402
+from tools.scenario import parse_scenario  # noqa: E402
 
 pytestmark = pytest.mark.real
 
-Json = dict[str, Any]
-
 DENSE: Json = {
-    "num_hidden_layers": 2,
-    "hidden_size": 256,
-    "intermediate_size": 688,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 32,
-    "vocab_size": 1024,
-}
+    "num_hidden_layers": 2, "hidden_size": 256, "intermediate_size": 688, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 1024,
+}  # fmt: skip
 WIDE: Json = {
-    "num_hidden_layers": 2,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 128256,
-}
+    "num_hidden_layers": 2, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256,
+}  # fmt: skip
 MOE: Json = DENSE | {
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 256,
-    "num_shared_experts": 1,
-}
-ONE_RANK: Json = {
-    "tp": 1,
-    "pp": 1,
-    "vpp": 1,
-    "cp": 1,
-    "ep": 1,
-    "dp": 1,
-    "dp_shard": 1,
-    "zero_stage": 0,
-    "micro_batch_size": 1,
-    "sequence_parallel": False,
-    "recompute": "none",
-}
+    "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "num_shared_experts": 1,
+}  # fmt: skip
 PLANS: dict[str, tuple[int, Json, Json]] = {
     "one rank": (1, DENSE, {}),
     "ddp": (4, DENSE, {"dp": 4}),
-    "fsdp": (4, DENSE, {"dp": 4, "dp_shard": 4, "zero_stage": 3}),
-    "hsdp": (4, DENSE, {"dp": 4, "dp_shard": 2, "zero_stage": 3}),
+    "fsdp": (4, DENSE, fsdp(4)),
+    "hsdp": (4, DENSE, fsdp(4) | {"dp_shard": 2}),
     "tp": (4, DENSE, {"tp": 4}),
     "tp with sequence parallel": (4, DENSE, {"tp": 4, "sequence_parallel": True}),
     "cp": (4, DENSE, {"cp": 4}),
     "pipeline": (2, DENSE, {"pp": 2}),
-    "experts": (4, MOE, {"dp": 4, "ep": 2, "dp_shard": 4, "zero_stage": 3}),
+    "experts": (4, MOE, fsdp(4, ep=2)),
 }
 
 
 def scenario(ranks: int, model: Json, plan: Json, **training: object) -> Json:
-    dp = plan.get("dp", 1)
-    return {
-        "model": model,
-        "cluster": {"device": "h100-sxm-80gb", "num_devices": ranks, "devices_per_node": 8},
-        "training": {
-            "seq_len": 256,
-            "global_batch_size": 2 * dp,
-            "precision": "fp32",
-            "framework": "torch-fsdp2",
-            **training,
-        },
-        "plan": ONE_RANK | plan,
-    }
+    training = {"seq_len": 256, "global_batch_size": 2 * plan.get("dp", 1)} | training
+    return scenarios.scenario(ranks, plan, model, "h100-sxm-80gb", **training)
 
 
-@pytest.fixture(scope="module", params=PLANS)
-def ran(request: pytest.FixtureRequest) -> tuple[str, Json]:
-    pytest.importorskip("torch")
-    from testbed.dry_run import dry_run
-    from tools.scenario import parse_scenario
-
-    return request.param, dry_run(parse_scenario(scenario(*PLANS[request.param]))).as_json()
-
-
-def test_flops_are_within_one_percent(ran: tuple[str, Json]) -> None:
-    assert ran[1]["flops"]["ratio"] == pytest.approx(1.0, abs=0.01)
-
-
-def test_bytes_of_data_and_expert_parallelism_are_within_one_percent(ran: tuple[str, Json]) -> None:
-    ratios = [ran[1]["wire_bytes"][axis]["ratio"] for axis in ("dp", "ep")]
-    assert all(ratio is None or ratio == pytest.approx(1.0, abs=0.01) for ratio in ratios)
-
-
-def test_tensor_parallelism_sends_one_hidden_state_more_than_the_cost_model_says(
-    ran: tuple[str, Json],
-) -> None:
-    ratio = ran[1]["wire_bytes"]["tp"]["ratio"]
-    collectives = 4 * DENSE["num_hidden_layers"] + 1
-    assert ratio is None or ratio == pytest.approx(1 + 1 / collectives, rel=0.01)
-
-
-def test_gathered_context_sends_two_thirds_of_a_ring(ran: tuple[str, Json]) -> None:
-    ratio = ran[1]["wire_bytes"]["cp"]["ratio"]
-    assert ratio is None or ratio == pytest.approx(2 / 3, rel=0.01)
-
-
-def test_parameters_gradients_and_optimizer_state_are_exact(ran: tuple[str, Json]) -> None:
-    ratios = [ran[1]["memory_bytes"][part]["ratio"] for part in ("parameters", "gradients", "optimizer")]
-    assert ratios == pytest.approx([1.0] * 3, rel=1e-3)
-
-
-def test_peak_memory_is_of_the_right_size(ran: tuple[str, Json]) -> None:
-    assert 0.85 < ran[1]["memory_bytes"]["peak"]["ratio"] < 1.5
+@pytest.mark.parametrize("name", PLANS)
+def test_the_program_does_what_the_cost_model_says(name: str) -> None:
+    ran = dry_run(parse_scenario(scenario(*PLANS[name]))).as_json()
+    assert ran["flops"]["ratio"] == pytest.approx(1.0, abs=0.01)
+    tp_collectives = 4 * DENSE["num_hidden_layers"] + 1
+    sent = {"dp": 1.0, "ep": 1.0, "tp": 1 + 1 / tp_collectives, "cp": 2 / 3}
+    ratios = {axis: ran["wire_bytes"][axis]["ratio"] for axis in sent}
+    used = {axis: ratio for axis, ratio in ratios.items() if ratio is not None}
+    assert used == pytest.approx({axis: sent[axis] for axis in used}, rel=0.01)
+    memory = {part: amount["ratio"] for part, amount in ran["memory_bytes"].items()}
+    exact = [memory[part] for part in ("parameters", "gradients", "optimizer")]
+    assert exact == pytest.approx([1.0] * 3, rel=1e-3)
+    assert 0.85 < memory["peak"] < 1.5
 
 
 def allocated_peak_bytes(trace: Path) -> int:
@@ -141,17 +90,6 @@ def test_memory_without_devices_is_what_the_allocator_counts_with_them(
     recompute: str, tmp_path: Path
 ) -> None:
     """Within 0.1% (seen: 0.03%): the trace of a real step is the witness."""
-    torch = pytest.importorskip("torch")
-    from torch import distributed as dist
-    from torch._C._distributed_c10d import HashStore
-
-    from testbed.dry_run import Run, run_rank
-    from testbed.layout import make_layout
-    from testbed.plan import checked_plan, chunk_specs
-    from testbed.program import build_program, make_chunks, make_recipe
-    from testbed.weights import initialise
-    from tools.scenario import parse_scenario
-
     parsed = parse_scenario(scenario(1, DENSE, {"recompute": recompute}))
     plan = checked_plan(parsed)
     specs = chunk_specs(parsed.model, plan)
@@ -181,13 +119,8 @@ def test_memory_without_devices_is_what_the_allocator_counts_with_them(
     ids=["dense", "recomputed", "experts, recomputed"],
 )
 def test_few_layers_and_micro_batches_stand_for_many(model: Json, recompute: str) -> None:
-    pytest.importorskip("torch")
-    from testbed.dry_run import Run, run_rank, run_stages
-    from testbed.plan import checked_plan, chunk_specs
-    from tools.scenario import parse_scenario
-
-    plan = {"dp": 2, "dp_shard": 2, "zero_stage": 3, "recompute": recompute}
-    parsed = parse_scenario(scenario(2, model | {"num_hidden_layers": 6}, plan, global_batch_size=10))
+    model = model | {"num_hidden_layers": 6}
+    parsed = parse_scenario(scenario(2, model, fsdp(2, recompute=recompute), global_batch_size=10))
     checked = checked_plan(parsed)
     few = run_stages(parsed, checked)
     assert few.extrapolated_layers
@@ -200,8 +133,7 @@ def test_few_layers_and_micro_batches_stand_for_many(model: Json, recompute: str
 def test_a_thousand_ranks_are_played_in_one_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("torch")
-    plan = {"dp": 256, "tp": 4, "dp_shard": 256, "zero_stage": 3, "sequence_parallel": True}
+    plan = fsdp(256, tp=4, sequence_parallel=True)
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps({"id": "big"} | scenario(1024, WIDE, plan)))
     assert main(["dry-run", str(file), "--json"]) == 0
@@ -218,7 +150,6 @@ def test_a_thousand_ranks_are_played_in_one_process(
 def test_the_table_names_what_was_run_and_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("torch")
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps(scenario(2, DENSE, {"dp": 2})))
     assert main(["dry-run", str(file)]) == 0
@@ -238,7 +169,6 @@ def test_the_table_names_what_was_run_and_compared(
 def test_what_cannot_be_played_is_refused_with_its_field(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str, ranks: int, changed: Json
 ) -> None:
-    pytest.importorskip("torch")
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps(scenario(ranks, DENSE, {"dp": ranks}, **changed)))
     assert main(["dry-run", str(file)]) == 2
@@ -250,11 +180,6 @@ def test_what_cannot_be_played_is_refused_with_its_field(
 
 def test_recomputation_that_only_memory_asks_for_is_refused_like_one_that_is_stated() -> None:
     """Selective recomputation under zero_bubble fails in backward; here nothing else fits."""
-    pytest.importorskip("torch")
-    from testbed.dry_run import dry_run
-    from tools.errors import InputError
-    from tools.scenario import parse_scenario
-
     plan = {"pp": 2, "vpp": 2, "schedule": "zero_bubble", "micro_batch_size": 8, "recompute": None}
     given = scenario(2, DENSE | {"num_hidden_layers": 4}, plan, seq_len=2048, global_batch_size=64)
     given["cluster"]["overrides"] = {"memory_gib": 2.5}

@@ -10,59 +10,31 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.unit.testbed import scenarios
+from tests.unit.testbed.scenarios import MOE, Json, fsdp
 
 REPO = Path(__file__).resolve().parents[2]
 DRIVER = Path(__file__).with_name("run_reference_plans.py")
 TOLERANCE = 2e-6
 
+pytest.importorskip("torch")
+
 pytestmark = pytest.mark.real
 
-Json = dict[str, Any]
+Plans = dict[str, tuple[str, Json]]
+Losses = dict[str, list[float]]
 
-DENSE: Json = {
-    "num_hidden_layers": 4,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "vocab_size": 64,
-}
 MODELS: dict[str, Json] = {
-    "dense": DENSE,
-    "tied": DENSE | {"tie_word_embeddings": True, "gated_mlp": False},
-    "moe": DENSE
-    | {
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "num_shared_experts": 1,
-        "first_k_dense_replace": 1,
-    },
-}
-ONE_RANK: Json = {
-    "tp": 1,
-    "pp": 1,
-    "vpp": 1,
-    "cp": 1,
-    "ep": 1,
-    "dp": 1,
-    "dp_shard": 1,
-    "zero_stage": 0,
-    "micro_batch_size": 2,
-    "sequence_parallel": False,
-    "recompute": "none",
+    "dense": {},
+    "tied": {"tie_word_embeddings": True, "gated_mlp": False},
+    "moe": MOE | {"num_shared_experts": 1, "first_k_dense_replace": 1},
 }
 
 
-def fsdp(dp: int, stage: int = 3, **rest: object) -> Json:
-    return {"dp": dp, "dp_shard": dp, "zero_stage": stage, **rest}
-
-
-TWO_RANKS: dict[str, tuple[str, Json]] = {
+TWO_RANKS: Plans = {
     "ddp, accumulated": ("dense", {"dp": 2, "micro_batch_size": 1}),
     "fsdp, accumulated": ("dense", fsdp(2, micro_batch_size=1)),
     "fsdp, full recomputation": ("dense", fsdp(2, recompute="full")),
@@ -86,7 +58,7 @@ TWO_RANKS: dict[str, tuple[str, Json]] = {
     "experts over tensor ranks": ("moe", {"tp": 2, "ep": 2, "sequence_parallel": True}),
     "experts, selective recomputation": ("moe", {"dp": 2, "ep": 2, "recompute": "selective"}),
 }
-FOUR_RANKS: dict[str, tuple[str, Json]] = {
+FOUR_RANKS: Plans = {
     "hsdp, accumulated": ("dense", fsdp(4, micro_batch_size=1) | {"dp_shard": 2}),
     "hybrid zero 2, accumulated": ("dense", fsdp(4, stage=2, micro_batch_size=1) | {"dp_shard": 2}),
     "ddp x tp": ("dense", {"dp": 2, "tp": 2}),
@@ -96,35 +68,22 @@ FOUR_RANKS: dict[str, tuple[str, Json]] = {
     "pp x ddp": ("dense", {"pp": 2, "dp": 2, "micro_batch_size": 1}),
     "pp x fsdp": ("dense", fsdp(2, pp=2, micro_batch_size=1)),
     "interleaved x fsdp, full recomputation": (
-        "dense",
-        fsdp(2, pp=2, vpp=2, micro_batch_size=1, recompute="full"),
+        "dense", fsdp(2, pp=2, vpp=2, micro_batch_size=1, recompute="full"),
     ),
     "interleaved x tp with sequence parallel": (
-        "dense",
-        {"pp": 2, "vpp": 2, "tp": 2, "sequence_parallel": True},
+        "dense", {"pp": 2, "vpp": 2, "tp": 2, "sequence_parallel": True},
     ),
     "zero bubble x ddp": (
-        "dense",
-        {"pp": 2, "vpp": 2, "dp": 2, "micro_batch_size": 1, "schedule": "zero_bubble"},
+        "dense", {"pp": 2, "vpp": 2, "dp": 2, "micro_batch_size": 1, "schedule": "zero_bubble"},
     ),
     "experts and their replicas under hsdp": ("moe", fsdp(4, ep=2, micro_batch_size=1) | {"dp_shard": 2}),
     "experts over tensor and data ranks under fsdp": ("moe", fsdp(2, tp=2, ep=2, sequence_parallel=True)),
     "experts x pp x fsdp": ("moe", fsdp(2, pp=2, ep=2)),
-}
+}  # fmt: skip
 
 
 def scenario(ranks: int, model: str, plan: Json) -> Json:
-    return {
-        "model": MODELS[model],
-        "cluster": {"device": "cpu", "num_devices": ranks, "devices_per_node": 2},
-        "training": {
-            "seq_len": 16,
-            "global_batch_size": 8,
-            "precision": "fp32",
-            "framework": "torch-fsdp2",
-        },
-        "plan": ONE_RANK | plan,
-    }
+    return scenarios.scenario(ranks, {"micro_batch_size": 2} | plan, MODELS[model])
 
 
 def launch(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -140,66 +99,56 @@ def launch(ranks: int, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def losses(ranks: int, cases: dict[str, Json], folder: Path) -> dict[str, list[float]]:
-    """Of every case, all trained by one start of torchrun."""
+def losses(ranks: int, plans: Plans, folder: Path, **seeds: int) -> Losses:
+    """Of every plan, all trained by one start of torchrun; `seeds` other than 0 by the plan's name."""
     folder.mkdir()
+    cases = {
+        name: {"scenario": scenario(ranks, model, plan), "seed": seeds.get(name, 0)}
+        for name, (model, plan) in plans.items()
+    }
     (folder / "cases.json").write_text(json.dumps(cases))
     done = launch(ranks, str(DRIVER), str(folder / "cases.json"), str(folder))
     assert done.returncode == 0, done.stderr[-3000:]
     return {name: json.loads((folder / name / "result.json").read_text())["losses"] for name in cases}
 
 
-def plan_losses(ranks: int, plans: dict[str, tuple[str, Json]], folder: Path) -> dict[str, list[float]]:
-    cases = {
-        name: {"scenario": scenario(ranks, model, plan), "seed": 0} for name, (model, plan) in plans.items()
-    }
-    return losses(ranks, cases, folder)
+@pytest.fixture(scope="module")
+def of_one_rank(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+    plans: Plans = {name: (name, {}) for name in MODELS} | {"another_seed": ("dense", {})}
+    return losses(1, plans, tmp_path_factory.mktemp("one") / "runs", another_seed=1)
 
 
 @pytest.fixture(scope="module")
-def of_one_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    pytest.importorskip("torch")
-    cases = {name: {"scenario": scenario(1, name, {}), "seed": 0} for name in MODELS}
-    cases["dense, another seed"] = {"scenario": scenario(1, "dense", {}), "seed": 1}
-    return losses(1, cases, tmp_path_factory.mktemp("one") / "runs")
+def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+    return losses(2, TWO_RANKS, tmp_path_factory.mktemp("two") / "runs")
 
 
 @pytest.fixture(scope="module")
-def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    return plan_losses(2, TWO_RANKS, tmp_path_factory.mktemp("two") / "runs")
+def of_four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Losses:
+    return losses(4, FOUR_RANKS, tmp_path_factory.mktemp("four") / "runs")
 
 
-@pytest.fixture(scope="module")
-def of_four_ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    return plan_losses(4, FOUR_RANKS, tmp_path_factory.mktemp("four") / "runs")
-
-
-def test_one_rank_learns(of_one_rank: dict[str, list[float]]) -> None:
+def test_one_rank_learns(of_one_rank: Losses) -> None:
     assert all(run[-1] < run[0] for run in of_one_rank.values())
 
 
-def test_another_seed_gives_other_losses(of_one_rank: dict[str, list[float]]) -> None:
-    one, other = of_one_rank["dense"], of_one_rank["dense, another seed"]
+def test_another_seed_gives_other_losses(of_one_rank: Losses) -> None:
+    one, other = of_one_rank["dense"], of_one_rank["another_seed"]
     assert all(abs(a - b) > 1000 * TOLERANCE for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("name", TWO_RANKS)
-def test_two_ranks_lose_what_one_rank_loses(
-    of_one_rank: dict[str, list[float]], of_two_ranks: dict[str, list[float]], name: str
-) -> None:
+def test_two_ranks_lose_what_one_rank_loses(of_one_rank: Losses, of_two_ranks: Losses, name: str) -> None:
     assert of_two_ranks[name] == pytest.approx(of_one_rank[TWO_RANKS[name][0]], rel=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOUR_RANKS)
-def test_four_ranks_lose_what_one_rank_loses(
-    of_one_rank: dict[str, list[float]], of_four_ranks: dict[str, list[float]], name: str
-) -> None:
+def test_four_ranks_lose_what_one_rank_loses(of_one_rank: Losses, of_four_ranks: Losses, name: str) -> None:
     assert of_four_ranks[name] == pytest.approx(of_one_rank[FOUR_RANKS[name][0]], rel=TOLERANCE)
 
 
 def test_a_run_leaves_its_measurements_and_traces(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     file, out = tmp_path / "scenario.json", tmp_path / "out"
     file.write_text(json.dumps(scenario(2, "dense", fsdp(2))))
     words = ["--steps", "3", "--warmup", "1", "--profile-steps", "1", "--out", str(out)]
@@ -223,7 +172,6 @@ def test_a_run_leaves_its_measurements_and_traces(tmp_path: Path) -> None:
 
 
 def test_ranks_that_nobody_started_are_asked_for_in_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps(scenario(2, "dense", {"dp": 2})))
     words = [sys.executable, "-m", "testbed.trainer", str(file), "--out", str(tmp_path)]
@@ -234,7 +182,6 @@ def test_ranks_that_nobody_started_are_asked_for_in_one_line(tmp_path: Path) -> 
 
 
 def test_a_wrong_number_of_ranks_is_refused_with_its_field(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps(scenario(2, "dense", {"dp": 2})))
     done = launch(1, "-m", "testbed.trainer", str(file), "--out", str(tmp_path))

@@ -127,13 +127,12 @@ def allowed_text(field: FieldInfo, given: object) -> str:
 
 
 def _union_parts(annotation: object) -> list[object]:
+    """The alternatives of a type, however unions and annotations are nested."""
+    if get_origin(annotation) is Annotated:
+        return _union_parts(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return [_bare(part) for part in get_args(annotation)]
-    return [_bare(annotation)]
-
-
-def _bare(annotation: object) -> object:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+        return [part for alternative in get_args(annotation) for part in _union_parts(alternative)]
+    return [annotation]
 
 
 _KINDS: dict[object, str] = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}

@@ -1,73 +1,71 @@
-"""Seconds of the cost model read as bytes: on links of one byte a second they are the textbook's bytes."""
-
-from typing import Any
+"""What the cost model expects of a program: on links of one byte per second, seconds are bytes."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from testbed.expected import expected
+from testbed.expected import along, axis_wire_bytes, expected, plus, traffic_of
+from tests.unit.testbed.scenarios import fsdp, scenario
 from tools.scenario import parse_scenario
 
-MODEL = {
-    "num_hidden_layers": 4,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 256,
-}
-LAYER = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64
-PARAMETERS = 4 * LAYER + 2 * 256 * 64
-HIDDEN_BYTES = 32 * 64 * 4
+LAYER = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 64 + 2 * 32
+PARAMETERS = 4 * LAYER + 2 * 64 * 32
+HIDDEN_BYTES = 16 * 32 * 4
+"""Of the hidden state of a micro-batch of one sequence, in fp32."""
+AMOUNTS = st.dictionaries(st.sampled_from(["flops", "memory.peak"]), st.integers(0, 10**6).map(float))
 
 
-def wire(ranks: int, device: str = "h100-sxm-80gb", **plan: int | bool | str) -> dict[str, float]:
-    given: dict[str, Any] = {
-        "model": MODEL,
-        "cluster": {"device": device, "num_devices": ranks, "devices_per_node": min(ranks, 2)},
-        "training": {
-            "seq_len": 32,
-            "global_batch_size": 8,
-            "precision": "fp32",
-            "framework": "torch-fsdp2",
-        },
-        "plan": {
-            "tp": 1,
-            "pp": 1,
-            "cp": 1,
-            "ep": 1,
-            "dp": 1,
-            "dp_shard": 1,
-            "zero_stage": 0,
-            "micro_batch_size": 1,
-            "recompute": "none",
-            **plan,
-        },
-    }
-    return expected(parse_scenario(given)).wire_bytes
+def wire(ranks: int, plan: dict[str, object], device: str = "h100-sxm-80gb") -> dict[str, float]:
+    return expected(parse_scenario(scenario(ranks, plan, device=device))).wire_bytes
 
 
-def test_ddp_sends_an_all_reduce_of_all_gradients() -> None:
-    assert wire(8, dp=8)["dp"] == pytest.approx(2 * 7 / 8 * PARAMETERS * 4)
-
-
-def test_fsdp_gathers_twice_and_scatters_for_every_micro_batch() -> None:
-    assert wire(4, dp=4, dp_shard=4, zero_stage=3)["dp"] == pytest.approx(2 * 3 * 3 / 4 * PARAMETERS * 4)
-
-
-def test_tensor_ranks_reduce_four_hidden_states_a_layer_and_one_for_the_head() -> None:
-    assert wire(2, tp=2)["tp"] == pytest.approx(8 * (4 * 4 + 1) * 2 * 1 / 2 * HIDDEN_BYTES)
-
-
-def test_inner_stages_send_an_activation_and_a_gradient_for_every_micro_batch() -> None:
-    assert wire(4, pp=4)["pp"] == pytest.approx(8 * 2 * HIDDEN_BYTES)
+@pytest.mark.parametrize(
+    ("axis", "ranks", "plan", "sent"),
+    [
+        pytest.param("dp", 8, {"dp": 8}, 2 * 7 / 8 * PARAMETERS * 4, id="all-reduce of all gradients"),
+        pytest.param(
+            "dp", 4, fsdp(4), 2 * 3 * 3 / 4 * PARAMETERS * 4, id="two gathers and a scatter per micro-batch"
+        ),
+        pytest.param(
+            "tp",
+            2,
+            {"tp": 2},
+            8 * (4 * 4 + 1) * HIDDEN_BYTES,
+            id="four all-reduces per layer, one of the head",
+        ),
+        pytest.param("pp", 4, {"pp": 4}, 8 * 2 * HIDDEN_BYTES, id="activation and gradient per micro-batch"),
+    ],
+)
+def test_an_axis_sends_the_bytes_of_the_textbook(
+    axis: str, ranks: int, plan: dict[str, object], sent: float
+) -> None:
+    assert wire(ranks, plan)[axis] == pytest.approx(sent)
 
 
 def test_messages_are_counted_alike_whatever_library_sends_them() -> None:
     """gloo's dearer reduce-scatter is time in a prediction; here a program's messages are compared."""
-    ours = wire(4, "cpu", dp=4, dp_shard=4, zero_stage=3)
-    assert ours == pytest.approx(wire(4, dp=4, dp_shard=4, zero_stage=3))
+    assert wire(4, fsdp(4), "cpu") == pytest.approx(wire(4, fsdp(4)))
 
 
 def test_what_a_plan_does_not_use_sends_nothing() -> None:
-    assert wire(1) == {"tp": 0.0, "cp": 0.0, "ep": 0.0, "dp": 0.0, "pp": 0.0}
+    assert wire(1, {}) == {"tp": 0.0, "cp": 0.0, "ep": 0.0, "dp": 0.0, "pp": 0.0}
+
+
+@given(base=AMOUNTS, slope=AMOUNTS, position=st.integers(0, 50))
+def test_two_points_give_every_point_of_a_line(
+    base: dict[str, float], slope: dict[str, float], position: int
+) -> None:
+    exact = plus(base, slope, float(position))
+    found = along(base, plus(base, slope, 1.0), float(position))
+    assert all(abs(found[name] - exact[name]) <= 1e-6 * (1 + exact[name]) for name in found)
+
+
+def test_traffic_is_read_back_by_group_and_axis() -> None:
+    figures = {
+        f"traffic.{group}.all_gather.{what}": amount
+        for group, factor in (("dp_shard", 1.0), ("expert_shard", 10.0), ("tp", 100.0), ("pp", 0.0))
+        for what, amount in (("messages", factor), ("bytes", 4 * factor), ("wire_bytes", 3 * factor))
+    }
+    rows = [(row.group, row.total_bytes) for row in traffic_of(figures)]
+    assert rows == [("dp_shard", 4.0), ("expert_shard", 40.0), ("tp", 400.0)]
+    assert (axis_wire_bytes(figures, "dp"), axis_wire_bytes(figures, "cp")) == (33.0, 0.0)

@@ -3,15 +3,13 @@
 import json
 import re
 from argparse import ArgumentParser
-from pathlib import Path
 
 import pytest
 
 from service.cli import predict
 from service.cli.parser import COMMANDS, command_parser, top_level_parser
+from tests.unit.service.cli.commands import REPO
 from tools.scenario import parse_scenario
-
-REPO = Path(__file__).resolve().parents[4]
 
 
 def actions_of(parser: ArgumentParser) -> list[ArgumentParser]:

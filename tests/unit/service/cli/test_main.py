@@ -4,9 +4,7 @@ import errno
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,10 +13,10 @@ from hypothesis import strategies as st
 from service import __version__
 from service.cli.main import main
 from service.cli.parser import COMMANDS, Command, CommandModule, split_at_command
+from tests.unit.service.cli.commands import EXAMPLE, REPO, Asap, Result
 from tools.errors import AsapError, DataError, InfeasibleError, InputError
 
 ASAP = "import sys; from service.cli.main import main; sys.exit(main())"
-REPO = Path(__file__).resolve().parents[4]
 
 
 class Subcommand:
@@ -39,17 +37,8 @@ class Subcommand:
         return self.outcome
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Asap:
     """Calls main() with a subcommand `work` that ends with the given outcome."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
@@ -69,7 +58,7 @@ def in_shell(script: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_the_status_of_the_subcommand_is_the_status_of_asap(run: Run, status: int) -> None:
+def test_the_status_of_the_subcommand_is_the_status_of_asap(run: Asap, status: int) -> None:
     assert run("work", "--count", "5", outcome=status) == Result(status, "count is 5\n", "")
 
 
@@ -82,13 +71,13 @@ def test_the_status_of_the_subcommand_is_the_status_of_asap(run: Run, status: in
         (AsapError("something of ours"), 1),
     ],
 )
-def test_an_error_of_ours_is_one_line_and_its_status(run: Run, error: AsapError, status: int) -> None:
+def test_an_error_of_ours_is_one_line_and_its_status(run: Asap, error: AsapError, status: int) -> None:
     result = run("work", outcome=error)
     assert result.status == status
     assert result.err == f"asap: error: {error}\n"
 
 
-def test_an_unexpected_error_is_one_line_and_its_traceback_is_kept(run: Run, tmp_path: Path) -> None:
+def test_an_unexpected_error_is_one_line_and_its_traceback_is_kept(run: Asap, tmp_path: Path) -> None:
     result = run("work", outcome=ZeroDivisionError("division by zero"))
     (kept,) = tmp_path.iterdir()
     assert result.status == 1
@@ -101,22 +90,19 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_is_kept(run: Run, tmp
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        (
-            PermissionError(errno.EACCES, "Permission denied", "/data/asap.db"),
-            "/data/asap.db: Permission denied",
-        ),
+        (PermissionError(errno.EACCES, "No access", "/data/asap.db"), "/data/asap.db: No access"),
         (OSError(errno.ENOSPC, "No space left on device"), "output: No space left on device"),
     ],
 )
 def test_what_the_file_system_refuses_is_no_fault_of_ours(
-    run: Run, tmp_path: Path, error: OSError, line: str
+    run: Asap, tmp_path: Path, error: OSError, line: str
 ) -> None:
     assert run("work", outcome=error) == Result(1, "count is None\n", f"asap: error: {line}\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unexpected_error_points_to_debug_where_no_file_can_be_written(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Asap, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     result = run("work", outcome=ValueError("odd"))
@@ -126,7 +112,7 @@ def test_an_unexpected_error_points_to_debug_where_no_file_can_be_written(
 @pytest.mark.parametrize("words", [("--debug", "work"), ("work", "--debug")])
 @pytest.mark.parametrize("error", [ValueError("odd"), InputError("plan.tp", 0, "must be positive")])
 def test_debug_shows_the_traceback_on_either_side_of_the_command(
-    run: Run, tmp_path: Path, words: tuple[str, ...], error: Exception
+    run: Asap, tmp_path: Path, words: tuple[str, ...], error: Exception
 ) -> None:
     result = run(*words, outcome=error)
     assert result.err.startswith("Traceback")
@@ -134,13 +120,13 @@ def test_debug_shows_the_traceback_on_either_side_of_the_command(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_ends_with_the_status_a_shell_expects(run: Run) -> None:
+def test_an_interrupt_ends_with_the_status_a_shell_expects(run: Asap) -> None:
     assert run("work", outcome=KeyboardInterrupt()) == Result(
         130, "count is None\n", "asap: error: interrupted\n"
     )
 
 
-def test_quoted_input_cannot_break_the_line_or_colour_the_terminal(run: Run) -> None:
+def test_quoted_input_cannot_break_the_line_or_colour_the_terminal(run: Asap) -> None:
     result = run("work", outcome=AsapError("a\nb\x1b[31m\u2028c é"))
     assert result.err == "asap: error: a\\nb\\x1b[31m\\u2028c é\n"
 
@@ -158,18 +144,48 @@ def test_quoted_input_cannot_break_the_line_or_colour_the_terminal(run: Run) -> 
     ],
 )
 def test_a_wrong_command_line_is_one_line_that_points_to_help(
-    run: Run, words: tuple[str, ...], reason: str
+    run: Asap, words: tuple[str, ...], reason: str
 ) -> None:
     result = run(*words)
-    assert result.status == 2
-    assert result.out == ""
+    assert result.refused
     assert result.err.startswith("asap: error: ")
-    assert result.err.count("\n") == 1
     assert reason in result.err
     assert "--help" in result.err
 
 
-def test_help_has_each_command_with_an_example_and_the_statuses(run: Run) -> None:
+TRACES = REPO / "examples/traces/ddp-gloo-straggler"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("export", EXAMPLE, "--format", "megatron", "--proposal", "2"), "--proposal: got 2; needs"),
+        (("export", EXAMPLE, "--format", "megatron", "--report", "absent"), "--report: got 'absent'"),
+        (("diagnose", TRACES, "--workers", "x"), "--workers: must be a whole number of 1 or more"),
+        (("diagnose", TRACES, "--workers", "0"), "--workers: must be a whole number of 1 or more"),
+        (("diagnose", TRACES, "--scenario", "absent"), "--scenario: got 'absent'"),
+        (("diagnose", TRACES, "--compare", "absent"), "--compare: got 'absent'"),
+        (("diagnose", TRACES, "--compare", EXAMPLE), "--compare: got"),
+        (("predict", "absent"), "FILE: got 'absent'"),
+        (("predict", EXAMPLE, "--calibration", "absent"), "--calibration: got 'absent'"),
+        (("optimize", "absent"), "FILE: got 'absent'"),
+        (("optimize",), "FILE"),
+        (("import", "-", "--format", "torchtitan", "--device", "h100"), "FILE: got 'no text'"),
+        (("import", EXAMPLE, "--format", "huggingface", "--model", "absent"), "--model: got 'absent'"),
+    ],
+)
+def test_the_argument_at_fault_is_named(asap: Asap, words: tuple[object, ...], says: str) -> None:
+    result = asap(*words, stdin=b" \n")
+    assert result.refused
+    assert says in result.err
+
+
+@pytest.mark.parametrize("words", [("predict",), ("optimize",), ("explain", "--plan", "tp=2")])
+def test_a_dash_reads_standard_input(asap: Asap, words: tuple[str, ...]) -> None:
+    assert asap(*words, "-", "--json", stdin=EXAMPLE.read_bytes()).answer
+
+
+def test_help_has_each_command_with_an_example_and_the_statuses(run: Asap) -> None:
     result = run("--help")
     assert (result.status, result.err) == (0, "")
     for name, command in COMMANDS.items():
@@ -180,14 +196,14 @@ def test_help_has_each_command_with_an_example_and_the_statuses(run: Run) -> Non
         assert f"\n  {status}  " in result.out
 
 
-def test_help_of_a_command_is_its_own(run: Run) -> None:
+def test_help_of_a_command_is_its_own(run: Asap) -> None:
     result = run("work", "--help")
     assert result.status == 0
     assert "asap work" in result.out
     assert Subcommand.HELP in result.out
 
 
-def test_version_is_the_package_s(run: Run) -> None:
+def test_version_is_the_package_s(run: Asap) -> None:
     assert run("--version") == Result(0, f"asap {__version__}\n", "")
 
 

@@ -1,18 +1,15 @@
 """`asap predict`: JSON lines in order, errors in their place, one line for each mistake, exit statuses."""
 
 import copy
-import io
 import json
 import math
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from service.cli.main import main
+from tests.unit.service.cli.commands import EXAMPLE, Asap, Result
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "llama-3.1-70b-64xh100.json"
+Raw = dict[str, Any]
 KEYS = {
     "id", "fits", "step_time_s", "step_time_low_s", "step_time_high_s", "parameters", "active_parameters",
     "tokens_per_s_per_device", "model_tflops_per_device", "mfu", "peak_memory_gib", "bottleneck",
@@ -25,47 +22,33 @@ BREAKDOWN = {
 MEMORY = {"parameters", "gradients", "optimizer", "activations", "buffers", "runtime"}
 
 
-class Result(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture
-def example() -> dict[str, Any]:
+def example() -> Raw:
     """The example that comes with the repo, under the plan of the contract."""
-    loaded: dict[str, Any] = json.loads(EXAMPLE.read_text())
+    loaded: Raw = json.loads(EXAMPLE.read_text())
     plan = {"tp": 4, "pp": 2, "vpp": 5, "cp": 1, "ep": 1, "dp": 8, "dp_shard": 8, "zero_stage": 1}
     return loaded | {"plan": plan | {"micro_batch_size": 1, "sequence_parallel": True, "recompute": "none"}}
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Writes a text, or objects a line, to a file and predicts it with --json."""
+def run(asap: Asap) -> Asap:
+    """Predicts texts or objects, one per line of a file."""
 
     def call(*given: object, options: tuple[str, ...] = ("--json",)) -> Result:
-        path = tmp_path / "scenarios.jsonl"
-        path.write_text("\n".join(g if isinstance(g, str) else json.dumps(g) for g in given) + "\n")
-        return Result(main(["predict", *options, str(path)]), *capsys.readouterr())
+        lines = [item if isinstance(item, str) else json.dumps(item) for item in given]
+        return asap("predict", *options, ("\n".join(lines) + "\n").encode())
 
     return call
 
 
-def changed(example: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+def changed(example: Raw, path: str, value: object) -> Raw:
     copied = copy.deepcopy(example)
     part, name = path.split(".", 1)
     copied[part][name] = value
     return copied
 
 
-def test_a_prediction_has_the_contract_s_keys_and_adds_up(run: Run, example: dict[str, Any]) -> None:
+def test_a_prediction_has_the_contract_s_keys_and_adds_up(run: Asap, example: Raw) -> None:
     result = run(example)
     assert (result.status, result.err) == (0, "")
     (prediction,) = result.lines
@@ -77,7 +60,7 @@ def test_a_prediction_has_the_contract_s_keys_and_adds_up(run: Run, example: dic
     assert prediction["id"] == example.get("id")
 
 
-def test_the_table_shows_what_was_stated_and_the_parameters(run: Run, example: dict[str, Any]) -> None:
+def test_the_table_shows_what_was_stated_and_the_parameters(run: Asap, example: Raw) -> None:
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 28672}
     example["cluster"]["name"] = "gamma-west"
     example["training"] |= {"software_date": "2026-06", "cuda_graph": True}
@@ -89,7 +72,7 @@ def test_the_table_shows_what_was_stated_and_the_parameters(run: Run, example: d
     assert "B active per token" in run(example, options=()).out
 
 
-def test_lines_come_back_in_order_with_their_ids(run: Run, example: dict[str, Any]) -> None:
+def test_lines_come_back_in_order_with_their_ids(run: Asap, example: Raw) -> None:
     ids = ["b", 7, "a", None, 1.5]
     result = run(*(example | {"id": given} for given in ids))
     assert result.status == 0
@@ -97,9 +80,7 @@ def test_lines_come_back_in_order_with_their_ids(run: Run, example: dict[str, An
     assert len({line["step_time_s"] for line in result.lines}) == 1
 
 
-def test_a_bad_line_is_an_error_in_its_place_and_the_rest_is_predicted(
-    run: Run, example: dict[str, Any]
-) -> None:
+def test_a_bad_line_is_an_error_in_its_place_and_the_rest_is_predicted(run: Asap, example: Raw) -> None:
     bad = changed(example, "plan.tp", 3) | {"id": "bad"}
     result = run(example | {"id": 1}, bad, "not JSON", example | {"id": 4})
     assert result.status == 0
@@ -113,7 +94,7 @@ def test_a_bad_line_is_an_error_in_its_place_and_the_rest_is_predicted(
     assert [line.split(":")[1].strip() for line in result.err.splitlines()] == ["line 2", "line 3"]
 
 
-def test_nothing_but_bad_lines_is_wrong_input(run: Run, example: dict[str, Any]) -> None:
+def test_nothing_but_bad_lines_is_wrong_input(run: Asap, example: Raw) -> None:
     bad = changed(example, "plan.tp", 3)
     result = run(bad, bad)
     assert result.status == 2
@@ -121,36 +102,11 @@ def test_nothing_but_bad_lines_is_wrong_input(run: Run, example: dict[str, Any])
     assert result.err.count("\n") == 1
 
 
-def test_a_pretty_printed_object_is_one_scenario(run: Run, example: dict[str, Any]) -> None:
-    result = run(json.dumps(example, indent=4))
-    assert len(result.lines) == 1
-    assert result.lines == run(example).lines
-
-
-def test_empty_lines_are_skipped(run: Run, example: dict[str, Any]) -> None:
-    result = run(example, "", "  ", example)
-    assert (result.status, len(result.lines)) == (0, 2)
-
-
 @pytest.mark.parametrize("text", ["", "   \n  ", "not JSON at all", "[1, 2]", "{", '{"model": 1'])
-def test_a_text_without_a_scenario_is_wrong_input_in_one_line(run: Run, text: str) -> None:
+def test_a_text_without_a_scenario_is_wrong_input_in_one_line(run: Asap, text: str) -> None:
     result = run(text)
     assert result.status == 2
     assert result.err.count("\n") == 1
-
-
-def test_a_dash_reads_standard_input(
-    example: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(example).encode())))
-    assert main(["predict", "--json", "-"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == KEYS
-
-
-def test_an_absent_file_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", "--json", str(tmp_path / "absent.json")]) == 2
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err.count("\n")) == ("", 1)
 
 
 BAD: list[tuple[str, object, str, str]] = [
@@ -192,7 +148,7 @@ BAD: list[tuple[str, object, str, str]] = [
 
 @pytest.mark.parametrize(("path", "value", "field", "says"), BAD)
 def test_each_kind_of_bad_input_is_one_line_that_names_the_field(
-    run: Run, example: dict[str, Any], path: str, value: object, field: str, says: str
+    run: Asap, example: Raw, path: str, value: object, field: str, says: str
 ) -> None:
     result = run(changed(example, path, value))
     assert result.status == 2
@@ -205,9 +161,7 @@ def test_each_kind_of_bad_input_is_one_line_that_names_the_field(
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("path", ["plan.tp", "training.seq_len", "model.hidden_size"])
-def test_numbers_that_are_not_finite_are_refused(
-    run: Run, example: dict[str, Any], word: str, path: str
-) -> None:
+def test_numbers_that_are_not_finite_are_refused(run: Asap, example: Raw, word: str, path: str) -> None:
     text = json.dumps(changed(example, path, 123456789)).replace("123456789", word)
     result = run(text, example)
     assert result.status == 0
@@ -217,72 +171,52 @@ def test_numbers_that_are_not_finite_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("part", "name"),
+    "path",
     [
-        ("model", "num_hidden_layers"),
-        ("model", "vocab_size"),
-        ("cluster", "device"),
-        ("cluster", "num_devices"),
-        ("training", "seq_len"),
-        ("training", "framework"),
-        ("plan", "tp"),
-        ("plan", "micro_batch_size"),
+        "model", "cluster", "training", "plan", "model.num_hidden_layers", "model.vocab_size",
+        "cluster.device", "cluster.num_devices", "training.seq_len", "training.framework", "plan.tp",
+        "plan.micro_batch_size",
+    ],
+)  # fmt: skip
+def test_a_missing_part_or_field_is_named(run: Asap, example: Raw, path: str) -> None:
+    part, _, name = path.partition(".")
+    del (example[part] if name else example)[name or part]
+    result = run(example)
+    assert result.status == 2
+    assert result.err.startswith(f"asap: error: {path}: got nothing")
+
+
+WIDE_TP = {"tp": 16, "pp": 1, "vpp": 1, "dp": 4, "dp_shard": 4}
+
+
+@pytest.mark.parametrize(
+    ("framework", "layers", "plan", "error"),
+    [
+        ("megatron-core", 80, WIDE_TP, None),
+        ("torchtitan", 80, WIDE_TP | {"zero_stage": 3}, "plan.tp: got 16; must divide the 8 key/value heads"),
+        ("maxtext", 81, {"vpp": 1, "zero_stage": 3, "sequence_parallel": False}, "plan.pp: got 2; 81 layers"),
     ],
 )
-def test_a_missing_field_is_named(run: Run, example: dict[str, Any], part: str, name: str) -> None:
-    del example[part][name]
-    result = run(example)
-    assert result.status == 2
-    assert result.err.startswith(f"asap: error: {part}.{name}: got nothing")
-
-
-@pytest.mark.parametrize("part", ["model", "cluster", "training", "plan"])
-def test_a_missing_part_is_named(run: Run, example: dict[str, Any], part: str) -> None:
-    del example[part]
-    result = run(example)
-    assert result.status == 2
-    assert result.err.startswith(f"asap: error: {part}: got nothing")
-
-
-def test_torchtitan_refuses_more_tensor_ranks_than_key_value_heads(run: Run, example: dict[str, Any]) -> None:
-    example["training"]["framework"] = "torchtitan"
-    example["plan"] |= {"tp": 16, "pp": 1, "vpp": 1, "dp": 4, "dp_shard": 4, "zero_stage": 3}
-    result = run(example)
-    assert result.status == 2
-    assert result.err.startswith("asap: error: plan.tp: got 16; must divide the 8 key/value heads")
-
-
-def test_megatron_allows_more_tensor_ranks_than_key_value_heads(run: Run, example: dict[str, Any]) -> None:
-    example["plan"] |= {"tp": 16, "pp": 1, "vpp": 1, "dp": 4, "dp_shard": 4}
-    assert run(example).status == 0
-
-
-def test_maxtext_refuses_layers_that_do_not_divide_into_stages(run: Run, example: dict[str, Any]) -> None:
-    example["training"]["framework"] = "maxtext"
-    example["model"]["num_hidden_layers"] = 81
-    example["plan"] |= {"vpp": 1, "zero_stage": 3, "sequence_parallel": False}
-    result = run(example)
-    assert result.status == 2
-    assert result.err.startswith("asap: error: plan.pp: got 2; 81 layers")
-
-
-def test_people_get_a_page_with_the_interval_the_memory_and_the_bottleneck(
-    run: Run, example: dict[str, Any]
+def test_each_framework_has_its_own_rules(
+    run: Asap, example: Raw, framework: str, layers: int, plan: Raw, error: str | None
 ) -> None:
+    """Megatron allows more tensor ranks than key/value heads, torchtitan does not."""
+    example["training"]["framework"] = framework
+    example["model"]["num_hidden_layers"] = layers
+    example["plan"] |= plan
+    result = run(example)
+    assert result.status == (2 if error else 0)
+    assert result.err.startswith(f"asap: error: {error}" if error else "")
+
+
+def test_people_get_a_page_with_the_interval_the_memory_and_the_bottleneck(run: Asap, example: Raw) -> None:
     result = run(example, options=())
     assert (result.status, result.err) == (0, "")
-    for word in (
-        "Llama-3.1-70B",
-        "step time",
-        "80% interval",
-        "of 79.1 GiB",
-        "bottleneck",
-        "pipeline_bubble",
-    ):
-        assert word in result.out
+    shown = ("Llama-3.1-70B", "step time", "80% interval", "of 79.1 GiB", "bottleneck", "pipeline_bubble")
+    assert [word for word in shown if word not in result.out] == []
 
 
-def test_people_get_a_table_of_many_with_the_errors_below(run: Run, example: dict[str, Any]) -> None:
+def test_people_get_a_table_of_many_with_the_errors_below(run: Asap, example: Raw) -> None:
     ids = [example | {"id": f"run-{n}"} for n in range(3)]
     result = run(*ids, changed(example, "plan.tp", 3), options=())
     assert result.status == 0
@@ -290,20 +224,25 @@ def test_people_get_a_table_of_many_with_the_errors_below(run: Run, example: dic
     assert result.err.count("\n") == 1
 
 
-def test_a_hugging_face_config_is_a_model_as_it_is(run: Run, example: dict[str, Any]) -> None:
+def test_a_hugging_face_config_is_a_model_as_it_is(run: Asap, example: Raw) -> None:
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "hidden_size": 8192,
-        "intermediate_size": 28672,
-        "num_attention_heads": 64,
-        "num_hidden_layers": 80,
-        "num_key_value_heads": 8,
-        "rope_theta": 500000.0,
-        "torch_dtype": "bfloat16",
-        "transformers_version": "4.43.0",
-        "vocab_size": 128256,
-    }
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+        "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64, "num_hidden_layers": 80,
+        "num_key_value_heads": 8, "rope_theta": 500000.0, "torch_dtype": "bfloat16",
+        "transformers_version": "4.43.0", "vocab_size": 128256,
+    }  # fmt: skip
     first, second = run(example | {"model": config}, example).lines
     assert first["step_time_s"] == second["step_time_s"]
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[red]", "\x1b[31m", "[bold"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_names_are_printed_as_they_are_and_no_terminal_obeys_them(
+    run: Asap, example: Raw, name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    example["model"]["name"] = example["id"] = name
+    result = run(*[example] * count, options=())
+    assert result.status == 0
+    assert name.replace("\x1b", "\\x1b") in result.out
+    assert "\x1b" not in result.out

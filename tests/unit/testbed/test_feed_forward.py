@@ -9,21 +9,13 @@ torch = pytest.importorskip("torch")
 from testbed.feed_forward import ExpertLayer, deal_out  # noqa: E402
 from testbed.layout import Axis  # noqa: E402
 from testbed.tensor_parallel import Region  # noqa: E402
+from tests.unit.testbed.scenarios import MODEL, MOE  # noqa: E402
 from tools.scenario import ModelSpec  # noqa: E402
 
 
 def layer(balanced: bool, experts: int = 4, copies: int = 2) -> ExpertLayer:
-    model = ModelSpec(
-        num_hidden_layers=1,
-        hidden_size=8,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        head_dim=8,
-        vocab_size=8,
-        num_experts=experts,
-        num_experts_per_tok=copies,
-        moe_intermediate_size=16,
-    )
+    routed = {"num_experts": experts, "num_experts_per_tok": copies}
+    model = ModelSpec(**MODEL | MOE | routed | {"hidden_size": 8})
     torch.manual_seed(0)
     return ExpertLayer(model, Region(Axis(), False), Axis(), balanced)
 
@@ -47,8 +39,8 @@ def test_dealing_out_gives_every_expert_its_share(tokens: int, experts: int, cop
     chosen = deal_out(tokens, copies, torch.zeros(tokens, experts))
     counts = torch.bincount(chosen.flatten(), minlength=experts)
     assert int(counts.max() - counts.min()) <= 1
-    told = layer(balanced=True, experts=experts, copies=min(copies, experts))._counts(chosen, experts)
-    assert told == [counts.tolist()]
+    routed = layer(balanced=True, experts=experts, copies=min(copies, experts))
+    assert routed._counts(chosen, experts) == [counts.tolist()]
 
 
 def test_an_expert_without_tokens_has_gradients_of_zero() -> None:
