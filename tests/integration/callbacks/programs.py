@@ -1,9 +1,11 @@
-"""Small training programs with ASAP's callbacks in them: `programs.py NAME SERVER FOLDER [SCENARIO]`."""
+"""Small training programs with ASAP's callbacks in them: `programs.py FOLDER SERVER NAME[=SERVER]...`.
+
+They share a process, because importing the frameworks costs more than training.
+"""
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed, nn
@@ -13,10 +15,13 @@ from asap_client.upload import ProfileUpload
 
 SCHEDULE = CaptureSchedule(wait=1, warmup=1, active=2)
 STEPS = 6
+SCENARIO = Path(__file__).resolve().parents[3] / "examples/traces/gpt-ddp-gloo/base.json"
 
 
-def plain(upload: ProfileUpload) -> None:
-    """A loop of one's own, with data parallelism over gloo."""
+def plain(server: str, folder: str) -> ProfileUpload:
+    """A loop of one's own, with data parallelism over gloo, and a scenario for a session."""
+    scenario = json.loads(SCENARIO.read_text())
+    upload = ProfileUpload(server, name="plain", folder=folder, schedule=SCHEDULE, scenario=scenario)
     distributed.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters())
@@ -28,6 +33,7 @@ def plain(upload: ProfileUpload) -> None:
         upload.step()
     upload.finish()
     distributed.destroy_process_group()
+    return upload
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -87,14 +93,14 @@ def lightning(server: str, folder: str) -> ProfileUpload:
     return callback.upload
 
 
-def main(name: str, server: str, folder: str, *scenario: str) -> None:
-    if name == "plain":
-        options: dict[str, Any] = {"scenario": json.loads(Path(scenario[0]).read_text())} if scenario else {}
-        upload = ProfileUpload(server, name="plain", folder=folder, schedule=SCHEDULE, **options)
-        plain(upload)
-    else:
-        upload = {"hugging-face": hugging_face, "lightning": lightning}[name](server, folder)
-    print(json.dumps({"trace": upload.trace, "session": upload.session}))
+PROGRAMS = {"plain": plain, "hugging-face": hugging_face, "lightning": lightning}
+
+
+def main(folder: str, server: str, *runs: str) -> None:
+    for number, run in enumerate(runs):
+        name, _, other = run.partition("=")
+        upload = PROGRAMS[name](other or server, str(Path(folder) / str(number)))
+        print(json.dumps({"run": run, "trace": upload.trace, "session": upload.session}))
 
 
 if __name__ == "__main__":

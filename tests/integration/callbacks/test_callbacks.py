@@ -13,6 +13,8 @@ from asap_client.client import Client
 from tests.integration.service.api_process import REPO, ApiProcess, api_process
 
 PROGRAMS = Path(__file__).with_name("programs.py")
+TRAINERS = ["hugging-face", "lightning"]
+NOBODY = "http://127.0.0.1:9"
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -23,35 +25,24 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
         yield process
 
 
-def run(
-    program: str, server: str, folder: Path, *more: str, processes: int = 1
-) -> list[dict[str, str | None]]:
-    """What each rank printed in the end; trainers print more."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node",
-        str(processes),
-        "--standalone",
-    ]
-    words = command[:1] if processes == 1 else command
+def run(server: str, folder: Path, *programs: str, ranks: int = 1) -> list[dict[str, str | None]]:
+    """What each program printed in the end, on each rank; trainers print more."""
+    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
     finished = subprocess.run(
-        [*words, str(PROGRAMS), program, server, str(folder), *more],
+        [sys.executable, *(torchrun if ranks > 1 else []), str(PROGRAMS), str(folder), server, *programs],
         cwd=REPO, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
-    return [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"trace"')]
+    return [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"run"')]
 
 
 def test_every_rank_sends_its_profile_into_one_upload_and_a_session_explains_it(
     server: ApiProcess, tmp_path: Path
 ) -> None:
-    scenario = REPO / "examples/traces/gpt-ddp-gloo/base.json"
-    told = run("plain", server.address, tmp_path, str(scenario), processes=2)
-    trace = next(one["trace"] for one in told if one["trace"])
-    session = next(one["session"] for one in told if one["session"])
+    ranks = run(server.address, tmp_path, "plain", ranks=2)
+    trace = next(rank["trace"] for rank in ranks if rank["trace"])
+    session = next(rank["session"] for rank in ranks if rank["session"])
     with Client(server.address) as client:
         ended = client.wait(session, timeout_s=120)
         uploaded = client.trace(trace.removeprefix("trace:"))
@@ -61,19 +52,16 @@ def test_every_rank_sends_its_profile_into_one_upload_and_a_session_explains_it(
     assert report["profile"]["ranks"] == 2
 
 
-@pytest.mark.parametrize("trainer", ["hugging-face", "lightning"])
-def test_a_trainer_sends_the_profile_of_its_optimizer_steps(
-    trainer: str, server: ApiProcess, tmp_path: Path
+def test_trainers_send_the_profile_of_their_optimizer_steps_and_go_on_if_nobody_takes_it(
+    server: ApiProcess, tmp_path: Path
 ) -> None:
-    [told] = run(trainer, server.address, tmp_path)
-    assert told["trace"]
+    *taken, refused = run(server.address, tmp_path, *TRAINERS, f"hugging-face={NOBODY}")
+    assert (refused["trace"], refused["session"]) == (None, None)
+    assert [sent["run"] for sent in taken] == TRAINERS
     with Client(server.address) as client:
-        uploaded = client.trace(told["trace"].removeprefix("trace:"))
-    assert uploaded.name == trainer
-    assert uploaded.state == "complete"
-    assert (tmp_path / "summaries/rank0.summary.json").exists()
-    assert not list(tmp_path.glob("*.json.gz")), "raw traces are kept only when asked for"
-
-
-def test_training_goes_on_when_nobody_takes_the_profile(tmp_path: Path) -> None:
-    assert run("hugging-face", "http://127.0.0.1:9", tmp_path) == [{"trace": None, "session": None}]
+        for number, sent in enumerate(taken):
+            assert sent["trace"]
+            uploaded = client.trace(sent["trace"].removeprefix("trace:"))
+            assert (uploaded.name, uploaded.state) == (sent["run"], "complete")
+            assert (tmp_path / str(number) / "summaries/rank0.summary.json").exists()
+    assert not list(tmp_path.rglob("*.json.gz")), "raw traces are kept only when asked for"

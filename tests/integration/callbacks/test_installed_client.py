@@ -18,12 +18,11 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a fresh environment with the client in it."""
     folder, source = tmp_path_factory.mktemp("trainer"), tmp_path_factory.mktemp("source") / "asap_client"
     copytree(REPO / "asap_client", source, ignore=ignore_patterns("build", "*.egg-info", "__pycache__"))
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
-    install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    constraints = ["-c", str(REPO / "constraints.txt")]
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--disable-pip-version-check"]
     result = subprocess.run(
-        [*install, *constraints, str(source)], capture_output=True, text=True, check=False
+        [*pip, "-c", str(REPO / "constraints.txt"), str(source)], capture_output=True, text=True, check=False
     )
     if "Could not find a version" in result.stderr or "Connection" in result.stderr:
         pytest.skip("no package index to install httpx from")
@@ -31,9 +30,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def run(python: Path, script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    words = [str(python), "-I", "-c", script]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+def run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=folder, env={}, capture_output=True, text=True, check=False)
 
 
 def test_it_imports_alone(python: Path, tmp_path: Path) -> None:
@@ -45,15 +43,14 @@ for name in ("service", "graph", "tools", "kb_seed", "pydantic", "msgspec", "num
     assert importlib.util.find_spec(name) is None, name
 print(__version__)
 """
-    result = run(python, script, tmp_path)
+    result = run(tmp_path, python, "-I", "-c", script)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.strip()
 
 
 def test_capture_without_torch_fails_in_one_clear_line(python: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    words = [str(python), "-m", "asap_client.run_script", "--out", "traces", "train.py"]
-    result = subprocess.run(words, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    result = run(tmp_path, python, "-m", "asap_client.run_script", "--out", "traces", "train.py")
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith("asap_client: profile capture needs PyTorch in this environment")

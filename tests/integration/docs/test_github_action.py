@@ -58,21 +58,25 @@ def predicted(repository: Path) -> str:
     return (repository / "comment.md").read_text()
 
 
-def test_a_better_plan_is_praised_with_its_interval(repository: Path) -> None:
-    (repository / "configs/train.toml").write_text(TOML.format(tp=2, dp=32, recompute="selective"))
+@pytest.mark.parametrize(
+    ("tp", "dp", "recompute", "shown"),
+    [
+        pytest.param(
+            2,
+            32,
+            "selective",
+            ["### Predicted effect: 1.", "tp 8 → 2", "recompute full → selective"],
+            id="better",
+        ),
+        pytest.param(1, 64, "none", ["does not fit"], id="too large, which fails nothing"),
+        pytest.param(8, 8, "full", ["no change of speed", "nothing of the plan"], id="unchanged"),
+    ],
+)
+def test_the_comment_tells_the_effect_of_a_changed_plan(
+    repository: Path, tp: int, dp: int, recompute: str, shown: list[str]
+) -> None:
+    (repository / "configs/train.toml").write_text(TOML.format(tp=tp, dp=dp, recompute=recompute))
     text = predicted(repository)
-    assert text.startswith("### Predicted effect: 1.")
-    assert "tp 8 → 2" in text
-    assert "recompute full → selective" in text
-    assert text.count("GiB |") == 2
-
-
-def test_a_plan_that_does_not_fit_is_told_and_fails_nothing(repository: Path) -> None:
-    (repository / "configs/train.toml").write_text(TOML.format(tp=1, dp=64, recompute="none"))
-    assert "does not fit" in predicted(repository)
-
-
-def test_an_unchanged_plan_is_told_as_such(repository: Path) -> None:
-    text = predicted(repository)
-    assert "no change of speed" in text
-    assert "nothing of the plan" in text
+    assert [words for words in shown if words not in text] == []
+    if tp == 2:
+        assert text.count("GiB |") == 2, "an interval for both plans"

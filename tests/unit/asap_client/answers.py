@@ -9,36 +9,19 @@ ABSENT = (
 )  # fmt: skip
 
 
+SESSION = {
+    "id": "s1", "state": "queued", "mode": "advise", "approval": "none", "priority": 5, "labels": {},
+    "owner": "me", "attempt": 1, "cancel_requested": False, "created_at": AT, "updated_at": AT, "links": {},
+}  # fmt: skip
+TRACE = {
+    "id": "t1", "name": "n", "owner": "me", "state": "open", "created_at": AT, "completed_at": None,
+    "expires_at": AT, "reference": "trace:t1", "files": [], "analysis": None, "error": None,
+}  # fmt: skip
+
+
 def session_json(**changes: object) -> dict[str, Any]:
-    required = {
-        "id": "s1",
-        "state": "queued",
-        "mode": "advise",
-        "approval": "none",
-        "priority": 5,
-        "labels": {},
-        "owner": "me",
-        "attempt": 1,
-        "cancel_requested": False,
-        "created_at": AT,
-        "updated_at": AT,
-        "links": {},
-    }
-    return dict.fromkeys(ABSENT) | required | {"a field of the future": 1} | changes
+    return dict.fromkeys(ABSENT) | SESSION | {"a field of the future": 1} | changes
 
 
 def trace_json(**changes: object) -> dict[str, Any]:
-    trace: dict[str, Any] = {
-        "id": "t1",
-        "name": "n",
-        "owner": "me",
-        "state": "open",
-        "created_at": AT,
-        "completed_at": None,
-        "expires_at": AT,
-        "reference": "trace:t1",
-        "files": [],
-        "analysis": None,
-        "error": None,
-    }
-    return trace | changes
+    return TRACE | changes

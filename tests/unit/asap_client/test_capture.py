@@ -84,13 +84,9 @@ def test_without_torch_the_error_is_one_clear_line(tmp_path: Path, monkeypatch: 
         pass
 
 
-def test_active_steps_follow_wait_and_warm_up() -> None:
+def test_active_steps_follow_wait_and_warm_up_and_the_first_and_warm_up_measure_nothing() -> None:
     schedule = CaptureSchedule(wait=2, warmup=1, active=3)
     assert [step for step in range(10) if schedule.is_active(step)] == [3, 4, 5]
-
-
-def test_the_first_step_and_warm_up_measure_nothing() -> None:
-    schedule = CaptureSchedule(wait=2, warmup=1, active=3)
     assert [step for step in range(9) if schedule.is_plain(step)] == [1, 6, 7, 8]
 
 
@@ -100,20 +96,22 @@ def test_an_impossible_schedule_is_the_users_error(wrong: dict[str, int]) -> Non
         CaptureSchedule(**wrong)
 
 
-def test_overhead_compares_medians() -> None:
-    overhead = measure_overhead(StepTimes(plain_s=[1.0, 1.0, 9.0], profiled_s=[1.1, 1.1, 1.1]))
-    assert overhead.overhead_ratio == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("times", [StepTimes(), StepTimes(plain_s=[1.0]), StepTimes(profiled_s=[1.0])])
-def test_overhead_is_unknown_when_a_sort_of_step_is_missing(times: StepTimes) -> None:
-    assert measure_overhead(times).overhead_ratio is None
-
-
-def test_overhead_is_read_as_written(tmp_path: Path) -> None:
-    times, path = StepTimes([1.0], [1.5]), tmp_path / "rank0.overhead.json"
-    write_overhead(times, path)
-    assert read_overhead(path) == measure_overhead(times)
+@pytest.mark.parametrize(
+    ("times", "ratio"),
+    [
+        (StepTimes(plain_s=[1.0, 1.0, 9.0], profiled_s=[1.1, 1.1, 1.1]), 0.1),
+        (StepTimes(), None),
+        (StepTimes(plain_s=[1.0]), None),
+        (StepTimes(profiled_s=[1.0]), None),
+    ],
+)
+def test_overhead_compares_medians_of_both_kinds_of_step_and_is_read_as_written(
+    tmp_path: Path, times: StepTimes, ratio: float | None
+) -> None:
+    write_overhead(times, tmp_path / "rank0.overhead.json")
+    overhead = read_overhead(tmp_path / "rank0.overhead.json")
+    assert overhead == measure_overhead(times)
+    assert overhead.overhead_ratio == (ratio if ratio is None else pytest.approx(ratio))
 
 
 def test_a_broken_overhead_file_is_unreadable(tmp_path: Path) -> None:

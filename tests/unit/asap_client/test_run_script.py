@@ -17,10 +17,17 @@ INSERTED = ["-m", "asap_client.run_script", "--out", "out", "--wait", "3", "--wa
         (["torchrun", "--nproc-per-node", "8"], ["train.py", "--lr", "1", "other.py"]),
         (["python", "-m", "torch.distributed.run", "--nnodes=2"], ["src/train.py"]),
         (["python", "-u"], ["train.py"]),
+        (["torchrun", "--nproc-per-node", "8"], ["-m", "torchtitan.train", "--config", "llama.py"]),
+        (["python", "-m", "torch.distributed.run", "--nnodes=2"], ["-m", "pkg.train"]),
+        (["python"], ["-m", "pkg.train", "-m", "other"]),
     ],
 )
-def test_the_script_keeps_its_launcher_and_its_arguments(before: list[str], script: list[str]) -> None:
-    assert insert_capture([*before, *script], Path("out"), CaptureSchedule()) == [*before, *INSERTED, *script]
+def test_a_script_or_module_keeps_its_launcher_and_its_arguments(
+    before: list[str], script: list[str]
+) -> None:
+    command = insert_capture([*before, *script], Path("out"), CaptureSchedule())
+    inserted = ["--module", *script[1:]] if script[0] == "-m" else script
+    assert command == [*before, *INSERTED, *inserted]
 
 
 def test_raw_traces_can_be_left_out() -> None:
@@ -35,16 +42,3 @@ def test_raw_traces_can_be_left_out() -> None:
 def test_a_command_without_a_python_script_is_the_users_error(command: list[str]) -> None:
     with pytest.raises(InputError, match="COMMAND"):
         insert_capture(command, Path("out"), CaptureSchedule())
-
-
-@pytest.mark.parametrize(
-    ("before", "module"),
-    [
-        (["torchrun", "--nproc-per-node", "8"], ["torchtitan.train", "--config", "llama.py"]),
-        (["python", "-m", "torch.distributed.run", "--nnodes=2"], ["pkg.train"]),
-        (["python"], ["pkg.train", "-m", "other"]),
-    ],
-)
-def test_a_module_is_run_like_a_script(before: list[str], module: list[str]) -> None:
-    made = insert_capture([*before, "-m", *module], Path("out"), CaptureSchedule())
-    assert made == [*before, *INSERTED, "--module", *module]

@@ -26,10 +26,7 @@ def test_a_training_environment_need_not_have_the_services_packages() -> None:
         "import json, sys; import asap_client.upload; "
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=REPO, capture_output=True, text=True, check=True
-    )
-    loaded = set(json.loads(result.stdout))
+    loaded = set(json.loads(subprocess.check_output([sys.executable, "-c", script], cwd=REPO)))
     assert "httpx" in loaded
     assert loaded & NOT_THERE == set()
 
@@ -49,14 +46,14 @@ class Steps:
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[Steps]:
     """Every capture that was begun."""
-    found: list[Steps] = []
+    captures: list[Steps] = []
 
     def capture(*_: object, **__: object) -> AbstractContextManager[Steps]:
-        found.append(Steps())
-        return nullcontext(found[-1])
+        captures.append(Steps())
+        return nullcontext(captures[-1])
 
     monkeypatch.setattr(profile_upload, "capture", capture)
-    return found
+    return captures
 
 
 def make_upload(folder: Path) -> ProfileUpload:
@@ -65,10 +62,7 @@ def make_upload(folder: Path) -> ProfileUpload:
 
 
 def test_training_goes_on_when_its_ranks_cannot_talk_to_each_other(
-    begun: list[Steps],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    begun: list[Steps], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
         raise RuntimeError("torch was built without gloo")
@@ -88,13 +82,11 @@ def test_a_trainer_that_begins_again_is_not_profiled_a_second_time(
     begun: list[Steps], tmp_path: Path
 ) -> None:
     upload = make_upload(tmp_path)
-    upload.start()
-    upload.step()
-    upload.finish()
-    upload.start()
-    upload.step()
-    upload.finish()
-    assert [one.count for one in begun] == [1]
+    for _ in range(2):
+        upload.start()
+        upload.step()
+        upload.finish()
+    assert [steps.count for steps in begun] == [1]
 
 
 def run_against(
@@ -122,14 +114,9 @@ def written(begun: list[Steps], monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_run_whose_profile_could_not_be_written_begins_no_upload(
     begun: list[Steps], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked: list[httpx.Request] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        return httpx.Response(500)
-
-    run_against(answer, tmp_path, monkeypatch)
-    assert not asked, "an upload that nobody completes would stay on the server"
+    requests: list[httpx.Request] = []
+    run_against(lambda request: requests.append(request) or httpx.Response(500), tmp_path, monkeypatch)
+    assert not requests, "an upload that nobody completes would stay on the server"
     assert caplog.messages == ["no rank has a profile to upload"]
 
 

@@ -1,7 +1,6 @@
 """The names that docs/python.md promises: they are there, say what they do and are typed."""
 
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -10,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tools.cost.predict import Prediction
 from tools.recommend.report import Recommendation
 
 REPO = Path(__file__).resolve().parents[3]
 PAGE = (REPO / "docs/python.md").read_text()
-EXAMPLE = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
 ROW = re.compile(r"^\| `([\w.]+)` \| (.+) \|$", re.MULTILINE)
 NAMES = [(module, name) for module, names in ROW.findall(PAGE) for name in re.findall(r"`(\w+)`", names)]
 
@@ -25,9 +24,9 @@ def untyped(function: Any) -> list[str]:  # noqa: ANN401 - anything callable
     """Its parameters and what it returns, where nothing is said about them."""
     signature = inspect.signature(function)
     missing = [
-        one.name
-        for one in signature.parameters.values()
-        if one.annotation is inspect.Parameter.empty and one.name not in ("self", "cls")
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.annotation is inspect.Parameter.empty and parameter.name not in ("self", "cls")
     ]
     return missing + (["return"] if signature.return_annotation is inspect.Signature.empty else [])
 
@@ -60,12 +59,7 @@ def test_the_pages_examples_pass_a_strict_type_checker(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
-def test_help_teaches_what_a_prediction_holds() -> None:
-    missing = [name for name in Prediction.model_fields if f"`{name}`" not in (Prediction.__doc__ or "")]
-    assert missing == []
-
-
-def test_help_teaches_what_a_report_holds() -> None:
-    documented = Recommendation.__doc__ or ""
-    missing = [name for name in Recommendation.model_fields if f"`{name}`" not in documented]
-    assert missing == []
+@pytest.mark.parametrize("result", [Prediction, Recommendation])
+def test_help_teaches_what_a_result_holds(result: type[BaseModel]) -> None:
+    documented = result.__doc__ or ""
+    assert [name for name in result.model_fields if f"`{name}`" not in documented] == []

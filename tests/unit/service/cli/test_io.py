@@ -4,6 +4,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,16 +12,6 @@ from hypothesis import strategies as st
 
 from service.cli.io import JsonRecord, read_bytes, read_object, read_records, write_json_line
 from tools.errors import InputError
-
-
-class PipedInput:
-    """Stands for sys.stdin with something piped into it."""
-
-    def __init__(self, data: bytes) -> None:
-        self.buffer = io.BytesIO(data)
-
-    def isatty(self) -> bool:
-        return False
 
 
 @pytest.fixture
@@ -52,15 +43,20 @@ def test_what_is_written_a_line_each_is_read_back(
     assert contents(path) == objects
 
 
-def test_one_object_over_several_lines_is_one_record(file: Path) -> None:
-    scenario = {"plan": {"tp": 4}, "stages": [{"layers": 40}, {"layers": 40}]}
-    file.write_text(json.dumps(scenario, indent=2))
-    assert contents(file) == [scenario]
+STAGES: Any = {"plan": {"tp": 4}, "stages": [{"layers": 40}, {"layers": 40}]}
 
 
-def test_an_inner_line_that_is_an_object_does_not_split_a_document(file: Path) -> None:
-    file.write_text('{"stages": [\n{"layers": 40},\n{"layers": 40}\n]}')
-    assert contents(file) == [{"stages": [{"layers": 40}, {"layers": 40}]}]
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        pytest.param(json.dumps(STAGES, indent=2), STAGES, id="several lines"),
+        pytest.param('{"a": [\n{"b": 4},\n{"b": 5}\n]}', {"a": [{"b": 4}, {"b": 5}]}, id="inner objects"),
+        pytest.param('\ufeff{"id": 1}', {"id": 1}, id="byte order mark"),
+    ],
+)
+def test_one_object_is_one_record_however_it_is_written(file: Path, text: str, value: object) -> None:
+    file.write_text(text, encoding="utf-8")
+    assert contents(file) == [value]
 
 
 @pytest.mark.parametrize("bad", ['{"id": ', '{"id": NaN}', "[1]", "nonsense", '{"id": "\\ud8'])
@@ -83,11 +79,6 @@ def test_a_broken_document_over_several_lines_is_one_error_with_the_line(file: P
     assert error.field == f"{file} line 3"
 
 
-def test_a_byte_order_mark_is_no_part_of_the_text(file: Path) -> None:
-    file.write_bytes(b'\xef\xbb\xbf{"id": 1}')
-    assert contents(file) == [{"id": 1}]
-
-
 @pytest.mark.parametrize("text", ["", "\n \n\t"])
 def test_an_empty_source_is_refused(file: Path, text: str) -> None:
     file.write_text(text)
@@ -96,23 +87,18 @@ def test_an_empty_source_is_refused(file: Path, text: str) -> None:
 
 
 def test_standard_input_is_read_for_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", PipedInput(b'{"id": 7}\n{"id": }\n'))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"id": 7}\n{"id": }\n')))
     first, second = read_records("-")
     assert first.content == {"id": 7}
     assert isinstance(second.content, InputError)
     assert second.content.field == "standard input line 2"
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    missing = str(tmp_path / "absent.json")
-    with pytest.raises(InputError, match="No such file") as caught:
-        read_bytes(missing)
-    assert caught.value.given == missing
-
-
-def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="directory"):
-        read_bytes(str(tmp_path))
+@pytest.mark.parametrize(("name", "says"), [("absent.json", "No such file"), ("", "directory")])
+def test_a_file_that_is_not_there_or_is_a_folder_is_named(tmp_path: Path, name: str, says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        read_bytes(str(tmp_path / name))
+    assert caught.value.given == str(tmp_path / name)
 
 
 def test_a_text_of_the_greatest_size_is_read_and_a_longer_one_refused(file: Path) -> None:
@@ -122,17 +108,14 @@ def test_a_text_of_the_greatest_size_is_read_and_a_longer_one_refused(file: Path
         read_bytes(str(file), max_bytes=99)
 
 
-def test_read_object_takes_exactly_one(file: Path) -> None:
+@pytest.mark.parametrize(("text", "says"), [('{"id": 1}\n{"id": 2}\n', "line 2"), ('{"id": NaN}', "finite")])
+def test_read_object_takes_exactly_one_and_says_what_is_wrong_with_it(
+    file: Path, text: str, says: str
+) -> None:
     file.write_text('{"id": 1}\n')
     assert read_object(str(file)) == {"id": 1}
-    file.write_text('{"id": 1}\n{"id": 2}\n')
-    with pytest.raises(InputError, match="line 2"):
-        read_object(str(file))
-
-
-def test_read_object_raises_what_is_wrong_with_the_object(file: Path) -> None:
-    file.write_text('{"id": NaN}')
-    with pytest.raises(InputError, match="finite"):
+    file.write_text(text)
+    with pytest.raises(InputError, match=says):
         read_object(str(file))
 
 
