@@ -62,7 +62,7 @@ def scenario(ranks: int, model: Json, plan: Json, **training: object) -> Json:
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_program_does_what_the_cost_model_says(name: str) -> None:
-    ran = dry_run(parse_scenario(scenario(*PLANS[name]))).as_json()
+    ran: Json = dry_run(parse_scenario(scenario(*PLANS[name]))).as_json()
     assert ran["flops"]["ratio"] == pytest.approx(1.0, abs=0.01)
     tp_collectives = 4 * DENSE["num_hidden_layers"] + 1
     sent = {"dp": 1.0, "ep": 1.0, "tp": 1 + 1 / tp_collectives, "cp": 2 / 3}

@@ -114,7 +114,8 @@ def losses(ranks: int, plans: Plans, folder: Path, **seeds: int) -> Losses:
 
 @pytest.fixture(scope="module")
 def of_one_rank(tmp_path_factory: pytest.TempPathFactory) -> Losses:
-    plans: Plans = {name: (name, {}) for name in MODELS} | {"another_seed": ("dense", {})}
+    plans: Plans = {"another_seed": ("dense", {})}
+    plans |= {name: (name, {}) for name in MODELS}
     return losses(1, plans, tmp_path_factory.mktemp("one") / "runs", another_seed=1)
 
 

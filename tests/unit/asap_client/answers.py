@@ -9,11 +9,11 @@ ABSENT = (
 )  # fmt: skip
 
 
-SESSION = {
+SESSION: dict[str, Any] = {
     "id": "s1", "state": "queued", "mode": "advise", "approval": "none", "priority": 5, "labels": {},
     "owner": "me", "attempt": 1, "cancel_requested": False, "created_at": AT, "updated_at": AT, "links": {},
 }  # fmt: skip
-TRACE = {
+TRACE: dict[str, Any] = {
     "id": "t1", "name": "n", "owner": "me", "state": "open", "created_at": AT, "completed_at": None,
     "expires_at": AT, "reference": "trace:t1", "files": [], "analysis": None, "error": None,
 }  # fmt: skip

@@ -316,8 +316,8 @@ def test_the_asynchronous_client_does_the_same(folder: Path) -> None:
         ending = Script(ok(session_json(state="queued")), LOST, ok(session_json(state="completed")))
         async with client(ending) as waits:
             assert (await waits.wait("s1")).state == "completed"
-        more, last = {"items": [session_json()], "next_cursor": "c"}, {"items": [], "next_cursor": None}
-        async with client(Script(ok(more), ok(last))) as pages:
+        more = ok({"items": [session_json()], "next_cursor": "c"})
+        async with client(Script(more, ok({"items": [], "next_cursor": None}))) as pages:
             assert len([session async for session in pages.all_sessions()]) == 1
 
     anyio.run(use)

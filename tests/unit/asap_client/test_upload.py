@@ -115,7 +115,12 @@ def test_a_run_whose_profile_could_not_be_written_begins_no_upload(
     begun: list[Steps], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests: list[httpx.Request] = []
-    run_against(lambda request: requests.append(request) or httpx.Response(500), tmp_path, monkeypatch)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return httpx.Response(500)
+
+    run_against(answer, tmp_path, monkeypatch)
     assert not requests, "an upload that nobody completes would stay on the server"
     assert caplog.messages == ["no rank has a profile to upload"]
 

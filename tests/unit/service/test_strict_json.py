@@ -30,7 +30,7 @@ def nested(depth: int) -> str:
     return '{"a":' + "[" * (depth - 1) + "]" * (depth - 1) + "}"
 
 
-WIDE = {str(number): [] for number in range(500)}
+WIDE: dict[str, list[int]] = {str(number): [] for number in range(500)}
 
 
 @given(st.dictionaries(st.text(), values))
