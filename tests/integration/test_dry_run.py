@@ -155,7 +155,7 @@ def test_the_table_names_what_was_run_and_compared(
     assert main(["dry-run", str(file)]) == 0
     printed = capsys.readouterr().out
     assert "2 ranks" in printed
-    for row in ("FLOPs of a step", "data parallelism", "optimizer", "dp_replicate"):
+    for row in ("FLOPs per step", "data parallelism", "optimizer", "dp_replicate"):
         assert row in printed
 
 
