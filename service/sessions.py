@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import sqlalchemy as sa
-from pydantic import JsonValue
+from pydantic import JsonValue, TypeAdapter
 
 from graph.request import parse_decision, parse_request
 from service.addresses import parse_target
@@ -32,6 +32,7 @@ from service.errors import ConflictError, NotFoundError
 from service.logs import request_id
 from service.runtime import check_tune
 from service.settings import Settings
+from service.strict_json import JsonObject
 from service.traces import find_reference
 from tools.cost.predict import predict
 from tools.errors import InputError
@@ -43,7 +44,8 @@ MAX_LABELS = 32
 MAX_LABEL_CHARACTERS = 200
 LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 
-JsonObject = dict[str, JsonValue]
+PROPOSALS = TypeAdapter(list[Proposal])
+WAITING_PROPOSALS = TypeAdapter(list[dict[str, JsonValue]])
 
 
 class SessionQueue(Protocol):
@@ -180,10 +182,10 @@ class Sessions:
 def find_proposals(row: SessionRow) -> list[Proposal]:
     """Of the report, or those that wait for a decision; ConflictError if there are none yet."""
     if row.report is not None:
-        return [Proposal.model_validate(proposal) for proposal in row.report["proposals"]]
+        return PROPOSALS.validate_python(row.report["proposals"])
     if row.state != WAITING or row.waiting_for is None:
         raise missing_result(row, "it has no proposals yet")
-    waiting = row.waiting_for["proposals"]
+    waiting = WAITING_PROPOSALS.validate_python(row.waiting_for["proposals"])
     scenarios = [parse_scenario(_with_plan(row, proposal["plan"])) for proposal in waiting]
     return [
         Proposal.model_validate({**proposal, "plan": scenario.plan, "prediction": prediction})
@@ -208,7 +210,7 @@ def missing_result(row: SessionRow, reason: str) -> ConflictError:
     return ConflictError(f"session {row.id} is {row.state}; {reason}", field="state")
 
 
-def _with_plan(row: SessionRow, plan: JsonObject) -> JsonObject:
+def _with_plan(row: SessionRow, plan: JsonValue) -> JsonObject:
     """The session's model, cluster and training with this plan in place of today's."""
     request = row.request or {}
     return {**{name: request[name] for name in ("model", "cluster", "training")}, "plan": plan}

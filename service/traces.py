@@ -15,19 +15,21 @@ from threading import Event, Lock, Thread
 from typing import BinaryIO
 
 from anyio.to_thread import run_sync
+from pydantic import JsonValue
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.db.engine import Database
 from service.db.traces import COMPLETE, TraceRow, delete_trace, list_expired, set_analysis
 from service.errors import ConflictError, NotFoundError
 from service.settings import Settings
+from service.strict_json import JsonObject
 from tools.errors import AsapError, InputError
 from tools.trace.folder import is_trace_name
 
 FOLDER = "traces"
 REFERENCE = "trace:"
 """`"traces": "trace:<id>"` in a request means an upload, anything else a folder of the server."""
-MOST_FILES = 20_000
+MAX_FILES = 20_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=+-]{0,199}")
 _CHUNK_BYTES = 1 << 20
 
@@ -170,13 +172,14 @@ class Analyses:
     def _analyse(self, id: str) -> None:
         from tools.trace.report import analyse_folder
 
-        analysis, error = None, None
+        analysis: JsonObject | None = None
+        error: JsonObject | None = None
         try:
             report = analyse_folder(self._uploads.folder(id)).drawn()
             if report.diagnosis is not None:
                 analysis = report.model_dump()
             else:
-                unreadable = [file.model_dump() for file in report.unreadable]
+                unreadable: JsonValue = [file.model_dump() for file in report.unreadable]
                 error = {"kind": "input", "message": NOTHING_READABLE, "unreadable": unreadable}
         except AsapError as refused:
             # The message contains the server's own path.

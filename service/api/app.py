@@ -79,8 +79,8 @@ def create_app(state: AppState, add_pages: AddPages | None = None, *, only_healt
     # The last one added is the outermost.
     app.add_middleware(
         BodyLimits,
-        most_bytes=settings.max_body_bytes,
-        most_upload_bytes=settings.max_trace_bytes,
+        max_bytes=settings.max_body_bytes,
+        max_upload_bytes=settings.max_trace_bytes,
         patience_s=settings.request_s,
     )
     app.add_middleware(SecurityHeaders)

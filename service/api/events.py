@@ -125,7 +125,7 @@ async def _texts(app: AppState, tenant: str, id: str, seen: EventBatch, after: i
 
 
 JSON = "application/json"
-MOST_SEQ = 2**31 - 1
+MAX_SEQ = 2**31 - 1
 ITEM = {
     "type": "object",
     "properties": {
@@ -139,7 +139,7 @@ ITEM = {
 router = APIRouter(prefix=PATH + "/{id}/events", tags=["sessions"], route_class=StrictRoute)
 
 After = Annotated[
-    int | None, Query(ge=0, le=MOST_SEQ, description="the number of the last event that is known already")
+    int | None, Query(ge=0, le=MAX_SEQ, description="the number of the last event that is known already")
 ]
 LastEventId = Annotated[
     str | None,
@@ -184,7 +184,7 @@ def _start(after: int | None, last_event_id: str | None) -> int:
     """The header wins: a browser repeats the address it was first given."""
     if last_event_id is None:
         return after or 0
-    if int(last_event_id) > MOST_SEQ:
+    if int(last_event_id) > MAX_SEQ:
         raise InputError("Last-Event-ID", last_event_id, "allowed: the number of an event")
     return int(last_event_id)
 

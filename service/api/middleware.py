@@ -73,8 +73,8 @@ UPLOAD = re.compile(r"/v1/traces/[^/]+/files/[^/]+")
 class BodyLimits:
     """Counts what comes, since Content-Length may be absent; waits for each piece, not for the whole."""
 
-    def __init__(self, app: ASGIApp, most_bytes: int, most_upload_bytes: int, patience_s: float) -> None:
-        self._app, self._most, self._most_upload = app, most_bytes, most_upload_bytes
+    def __init__(self, app: ASGIApp, max_bytes: int, max_upload_bytes: int, patience_s: float) -> None:
+        self._app, self._most, self._most_upload = app, max_bytes, max_upload_bytes
         self._patience_s = patience_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

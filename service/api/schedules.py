@@ -179,9 +179,11 @@ def _next(row: ScheduleRow, now_s: float) -> float | None:
 
 
 def _masked(definition: Definition) -> Definition:
-    recipients = dict(definition.get("recipients") or {})
+    stated = definition.get("recipients")
+    recipients = dict(stated) if isinstance(stated, dict) else {}
     for name in ("webhooks", "slack"):
-        recipients[name] = [f"{_host(url)}/..." for url in recipients.get(name) or []]
+        urls = recipients.get(name)
+        recipients[name] = [f"{_host(str(url))}/..." for url in urls] if isinstance(urls, list) else []
     return {**definition, "recipients": recipients}
 
 

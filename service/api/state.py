@@ -32,7 +32,7 @@ from service.settings import Settings
 from service.traces import Analyses, Uploads
 from tools.kb import KnowledgeBase
 
-MOST_CALLERS = 10_000
+MAX_CALLERS = 10_000
 BURST_S = 10.0
 """What may come at once: the requests of so many seconds."""
 
@@ -52,7 +52,7 @@ class RateLimit:
             left = min(self._burst, left + (now - before) * self._per_s)
             allowed = left >= 1
             self._buckets[caller] = (left - allowed, now)
-            if len(self._buckets) > MOST_CALLERS:
+            if len(self._buckets) > MAX_CALLERS:
                 self._buckets.popitem(last=False)
         return 0 if allowed else math.ceil((1 - left) / self._per_s)
 

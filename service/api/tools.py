@@ -62,13 +62,13 @@ class RefusalPublic(BaseModel):
     field: str
 
 
-MOST_SCENARIOS = 1000
+MAX_SCENARIOS = 1000
 
 router = APIRouter(prefix="/v1/predict", tags=["predict"], route_class=StrictRoute)
 
 Batch = Annotated[
     list[dict[str, Any]],
-    Body(min_length=1, max_length=MOST_SCENARIOS, openapi_examples={"two": {"value": [EXAMPLE, EXAMPLE]}}),
+    Body(min_length=1, max_length=MAX_SCENARIOS, openapi_examples={"two": {"value": [EXAMPLE, EXAMPLE]}}),
 ]
 Answer = PredictionPublic | RefusalPublic
 
@@ -127,7 +127,7 @@ class ExplanationPublic(BaseModel):
     why: str
 
 
-MOST_DEVICES = 2048
+MAX_DEVICES = 2048
 
 plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictRoute)
 
@@ -162,8 +162,8 @@ def _small(given: SearchCreate) -> Scenario:
     if scenario.traces is not None:
         raise InputError("traces", scenario.traces, f"not read here; {INSTEAD}")
     devices = scenario.cluster.num_devices
-    if devices > MOST_DEVICES:
-        raise InputError("cluster.num_devices", devices, f"at most {MOST_DEVICES} here; {INSTEAD}")
+    if devices > MAX_DEVICES:
+        raise InputError("cluster.num_devices", devices, f"at most {MAX_DEVICES} here; {INSTEAD}")
     return scenario
 
 

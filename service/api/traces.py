@@ -25,7 +25,7 @@ from service.db.traces import (
 )
 from service.errors import ConflictError, NotFoundError
 from service.schemas import Public, to_datetime
-from service.traces import MOST_FILES, NoRoomError, check_name
+from service.traces import MAX_FILES, NoRoomError, check_name
 from tools.errors import InputError
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -218,8 +218,8 @@ def _open_trace(app: AppState, tenant: str, id: str, name: str) -> TraceRow:
     if row.state != OPEN:
         raise ConflictError(f"trace {id} is {row.state}; nothing can be added", field="state")
     names = {file.name for file in row.files}
-    if name not in names and len(names) >= MOST_FILES:
-        raise ConflictError(f"trace {id} has {MOST_FILES} files, which is the most", field="name")
+    if name not in names and len(names) >= MAX_FILES:
+        raise ConflictError(f"trace {id} has {MAX_FILES} files, which is the most", field="name")
     return row
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from service.db.engine import read_page
-from service.db.models import Data, audit, keys, new_id
+from service.db.models import audit, keys, new_id
 from service.errors import NotFoundError
+from service.strict_json import JsonObject
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class AuditRow:
     action: str
     target: str
     request_id: str | None
-    details: Data
+    details: JsonObject
 
 
 def record(

@@ -226,7 +226,7 @@ def _alembic(connection: sa.Connection | None = None) -> Config:
     return config
 
 
-MOST_ROWS = 500
+MAX_ROWS = 500
 
 
 def insert_into(conn: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
@@ -246,7 +246,7 @@ def read_page(
         if not is_id(cursor):
             raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
         query = query.where(id < cursor)
-    limit = max(1, min(limit, MOST_ROWS))
+    limit = max(1, min(limit, MAX_ROWS))
     found = conn.execute(query.order_by(id.desc()).limit(limit + 1)).all()
     rows = list(found[:limit])
     return rows, rows[-1].id if len(found) > limit else None

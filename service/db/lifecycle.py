@@ -5,9 +5,9 @@ heartbeats.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import sqlalchemy as sa
+from pydantic import JsonValue
 
 from service.db.engine import insert_into
 from service.db.models import (
@@ -20,7 +20,6 @@ from service.db.models import (
     SESSION_COLUMNS,
     TERMINAL,
     WAITING,
-    Data,
     SessionRow,
     decisions,
     new_id,
@@ -30,6 +29,7 @@ from service.db.models import (
 from service.db.outbox import enqueue_webhook
 from service.db.sessions import insert_event, lock_session, next_seq
 from service.errors import ConflictError, NotFoundError
+from service.strict_json import JsonObject
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def delete_dead(conn: sa.Connection, silent_s: float) -> None:
 
 
 def _add_decision(
-    conn: sa.Connection, row: SessionRow, decision: Mapping[str, Any], by: str, refuse: bool
+    conn: sa.Connection, row: SessionRow, decision: Mapping[str, JsonValue], by: str, refuse: bool
 ) -> bool:
     """False if it is stored already, which is never refused."""
     id = decision.get("id") or new_id()
@@ -91,7 +91,7 @@ def _add_decision(
     return True
 
 
-def find_decision(conn: sa.Connection, session_id: str, attempt: int) -> Data | None:
+def find_decision(conn: sa.Connection, session_id: str, attempt: int) -> JsonObject | None:
     """The latest one of this attempt; the graph knows by its id whether it has acted on it."""
     query = sa.select(decisions.c.content).where(
         decisions.c.session_id == session_id, decisions.c.attempt == attempt
@@ -99,13 +99,13 @@ def find_decision(conn: sa.Connection, session_id: str, attempt: int) -> Data | 
     return conn.execute(query.order_by(decisions.c.dispatch_no.desc()).limit(1)).scalar()
 
 
-def list_decisions(conn: sa.Connection, session_id: str) -> list[Data]:
+def list_decisions(conn: sa.Connection, session_id: str) -> list[JsonObject]:
     query = sa.select(decisions.c.content, decisions.c.at).where(decisions.c.session_id == session_id)
     return [{**row.content, "at": row.at} for row in conn.execute(query.order_by(decisions.c.dispatch_no))]
 
 
 MAX_CLAIMS = 25
-GAVE_UP = {
+GAVE_UP: JsonObject = {
     "kind": "gave_up",
     "message": f"{MAX_CLAIMS} workers began this session and none finished it; see their logs, then retry",
     "field": None,
@@ -127,7 +127,9 @@ def claim(conn: sa.Connection, id: str, worker: str, dispatch_no: int) -> Sessio
     return _move(conn, row, RUNNING, worker=worker, fence=fence, claims=row.claims + 1)
 
 
-def set_state(conn: sa.Connection, id: str, state: str, fence: int | None = None, **columns: object) -> str:
+def set_state(
+    conn: sa.Connection, id: str, state: str, fence: int | None = None, **columns: JsonValue
+) -> str:
     """Idempotent, so that it may be repeated if the answer to a commit was lost.
 
     Returns the state the session has now: one that is to be cancelled does not wait for a decision.
@@ -159,7 +161,7 @@ def retry(conn: sa.Connection, row: SessionRow) -> SessionRow:
     return _requeue(conn, row, attempt=row.attempt + 1, claims=0)
 
 
-def decide(conn: sa.Connection, row: SessionRow, decision: Mapping[str, Any], by: str) -> SessionRow:
+def decide(conn: sa.Connection, row: SessionRow, decision: Mapping[str, JsonValue], by: str) -> SessionRow:
     """Stores a person's decision (graph.request.parse_decision); the row is locked.
 
     The caller enqueues the dispatch that acts on it in the same transaction. Idempotent by the decision's id.
@@ -201,23 +203,27 @@ def _lock_busy(conn: sa.Connection, id: str, dispatch_no: int) -> SessionRow | N
     return row if row.state in BUSY and row.dispatch_no == dispatch_no else None
 
 
-def _requeue(conn: sa.Connection, row: SessionRow, **columns: object) -> SessionRow:
-    cleared = {
+def _requeue(conn: sa.Connection, row: SessionRow, **columns: JsonValue) -> SessionRow:
+    cleared: JsonObject = {
         "cancel_requested": False,
         "finished_at": None,
         "error": None,
         "waiting_for": None,
         "worker": None,
     }
-    numbers = {"dispatch_no": row.dispatch_no + 1, "fence": row.fence + 1, "queued_at": time.time()}
+    numbers: JsonObject = {
+        "dispatch_no": row.dispatch_no + 1,
+        "fence": row.fence + 1,
+        "queued_at": time.time(),
+    }
     return _move(conn, row, QUEUED, **{**cleared, **numbers, **columns})
 
 
-def _move(conn: sa.Connection, row: SessionRow, state: str, **columns: object) -> SessionRow:
+def _move(conn: sa.Connection, row: SessionRow, state: str, **columns: JsonValue) -> SessionRow:
     """The session as it is now, without the report."""
     now_s = time.time()
     moved = state != row.state
-    values: Data = {"state": state, "updated_at": now_s, **columns}
+    values = {"state": state, "updated_at": now_s, **columns}
     if moved and state == RUNNING and row.started_at is None:
         values["started_at"] = now_s
     if moved and state in TERMINAL:
@@ -229,13 +235,20 @@ def _move(conn: sa.Connection, row: SessionRow, state: str, **columns: object) -
     return after
 
 
-def _emit_state(conn: sa.Connection, row: SessionRow, state: str, now_s: float, columns: Data) -> None:
+def _emit_state(conn: sa.Connection, row: SessionRow, state: str, now_s: float, columns: JsonObject) -> None:
     """The key holds the event's own number, so that a session may come to the same state twice."""
-    summary = {
+    summary: JsonObject = {
         name: columns[name] for name in ("error", "bottleneck", "verdict", "speedup") if columns.get(name)
     }
     key = f"state/{next_seq(conn, row.id)}"
-    event = {"key": key, "at": now_s, "node": "session", "kind": "state", "state": state, **summary}
+    event: Mapping[str, JsonValue] = {
+        "key": key,
+        "at": now_s,
+        "node": "session",
+        "kind": "state",
+        "state": state,
+        **summary,
+    }
     insert_event(conn, row.id, event)
     if state in (*TERMINAL, WAITING) and row.webhook:
         enqueue_webhook(conn, row, key, {"state": state, **summary}, now_s)

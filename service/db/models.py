@@ -4,10 +4,12 @@ import re
 import secrets
 import time
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
+
+from service.strict_json import JsonObject
 
 RANDOM_BITS = 74
 PATTERN = re.compile(r"[0-9a-f]{32}")
@@ -41,7 +43,7 @@ TERMINAL = (COMPLETED, FAILED, CANCELLED)
 
 metadata = sa.MetaData()
 
-Json = sa.JSON(none_as_null=True)
+JsonColumn = sa.JSON(none_as_null=True)
 Id = sa.String(32)
 Word = sa.String(20)
 Digest = sa.String(64)
@@ -91,14 +93,14 @@ sessions = sa.Table(
     *_optional(sa.Text, "bottleneck", "verdict"),
     *_optional(sa.Double, "speedup", "measured_speedup"),
     *_needed(sa.Text, "search"),
-    *_needed(Json, "labels"),
+    *_needed(JsonColumn, "labels"),
     *_optional(sa.Text, "idempotency_key"),
     *_needed(Digest, "request_digest"),
     *_optional(sa.Text, "webhook"),
-    *_optional(Json, "budget", "error", "waiting_for"),
+    *_optional(JsonColumn, "budget", "error", "waiting_for"),
     # Long columns last: SQLite then reads a row's short ones without following overflow pages.
-    *_needed(Json, "request"),
-    *_optional(Json, "report"),
+    *_needed(JsonColumn, "request"),
+    *_optional(JsonColumn, "report"),
     sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
     # With the words, so that a search for them does not touch the rows.
     sa.Index("sessions_by_tenant", "tenant", "id", "search"),
@@ -125,7 +127,7 @@ events = sa.Table(
     *_needed(sa.Text, "key"),
     *_needed(sa.Double, "at"),
     *_needed(sa.Text, "node", "kind"),
-    *_needed(Json, "content"),
+    *_needed(JsonColumn, "content"),
     sa.UniqueConstraint("session_id", "key", name="events_key"),
 )
 
@@ -138,7 +140,7 @@ decisions = sa.Table(
     _dispatch_no("leg"),
     *_needed(sa.Double, "at"),
     *_needed(sa.Text, "by"),
-    *_needed(Json, "content"),
+    *_needed(JsonColumn, "content"),
     sa.Index("decisions_by_session", "session_id", "dispatch_no"),
 )
 
@@ -150,7 +152,7 @@ audit = sa.Table(
     *_needed(sa.Double, "at"),
     *_needed(sa.Text, "who", "action", "target"),
     *_optional(sa.Text, "request_id"),
-    *_needed(Json, "details"),
+    *_needed(JsonColumn, "details"),
     sa.Index("audit_by_tenant", "tenant", "id"),
     sa.Index("audit_by_target", "tenant", "target", "id"),
 )
@@ -161,7 +163,7 @@ keys = sa.Table(
     *_key(Id, "id"),
     *_needed(sa.Text, "tenant", "name"),
     *_needed(Digest, "digest"),
-    *_needed(Json, "scopes"),
+    *_needed(JsonColumn, "scopes"),
     *_needed(sa.Double, "created_at"),
     *_optional(sa.Double, "expires_at", "revoked_at", "used_at"),
 )
@@ -175,7 +177,7 @@ traces = sa.Table(
     *_needed(sa.Double, "created_at"),
     *_optional(sa.Double, "completed_at"),
     *_needed(sa.Double, "expires_at"),
-    *_optional(Json, "error", "analysis"),
+    *_optional(JsonColumn, "error", "analysis"),
     sa.Index("traces_by_tenant", "tenant", "id"),
     sa.Index("traces_by_expiry", "expires_at"),
 )
@@ -196,7 +198,7 @@ deliveries = sa.Table(
     *_key(Id, "id"),
     _of("sessions", "session_id"),
     *_needed(sa.Text, "tenant", "url"),
-    *_needed(Json, "body"),
+    *_needed(JsonColumn, "body"),
     *_needed(sa.Double, "created_at"),
     *_needed(sa.Integer, "attempts"),
     *_optional(sa.Double, "due_at", "delivered_at"),
@@ -228,7 +230,7 @@ nights = sa.Table(
     *_key(sa.Text, "tenant", "workload"),
     *_key(Digest, "key"),
     *_needed(sa.Double, "at", "recorded_at"),
-    *_needed(Json, "record"),
+    *_needed(JsonColumn, "record"),
     sa.Index("nights_by_time", "tenant", "workload", "at"),
 )
 
@@ -240,7 +242,7 @@ workloads = sa.Table(
     *_optional(sa.Text, "reason"),
     *_needed(sa.Double, "wasted_device_hours_per_day", "updated_at"),
     *_optional(Id, "run_id", "session_id"),
-    *_needed(Json, "outcome"),
+    *_needed(JsonColumn, "outcome"),
     sa.Index("workloads_by_waste", "tenant", "wasted_device_hours_per_day"),
 )
 
@@ -252,7 +254,7 @@ schedules = sa.Table(
     *_needed(Word, "state"),
     *_optional(sa.Text, "reason"),
     *_needed(sa.Double, "created_at", "updated_at", "considered_until"),
-    *_needed(Json, "definition"),
+    *_needed(JsonColumn, "definition"),
     sa.UniqueConstraint("tenant", "name", name="schedules_name"),
     sa.Index("schedules_by_state", "state"),
 )
@@ -273,14 +275,19 @@ night_runs = sa.Table(
     *_needed(sa.Double, "created_at"),
     *_optional(sa.Double, "started_at", "finished_at"),
     *_needed(sa.Double, "updated_at"),
-    *_optional(Json, "deliveries", "definition", "report"),
+    *_optional(JsonColumn, "deliveries", "definition", "report"),
     sa.UniqueConstraint("schedule_id", "planned_at", name="night_runs_once"),
     sa.Index("night_runs_by_schedule", "schedule_id", "id"),
     sa.Index("night_runs_by_state", "state", "updated_at"),
 )
 
 
-Data = dict[str, Any]
+class Failure(TypedDict):
+    """Why a session failed."""
+
+    kind: str
+    message: str
+    field: str | None
 
 
 @dataclass(frozen=True)
@@ -319,12 +326,12 @@ class SessionRow:
     labels: dict[str, str]
     idempotency_key: str | None
     webhook: str | None
-    budget: Data | None
-    error: Data | None
-    waiting_for: Data | None
+    budget: JsonObject | None
+    error: Failure | None
+    waiting_for: JsonObject | None
     """What a person is asked."""
-    request: Data | None = None
-    report: Data | None = None
+    request: JsonObject | None = None
+    report: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -334,7 +341,7 @@ class EventRow:
     at: float
     node: str
     kind: str
-    content: Data
+    content: JsonObject
 
 
 UNLISTED = ("request", "report")

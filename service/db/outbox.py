@@ -3,11 +3,12 @@ failure.
 """
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import sqlalchemy as sa
 
-from service.db.models import Data, SessionRow, deliveries, new_id
+from service.db.models import SessionRow, deliveries, new_id
+from service.strict_json import JsonObject
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,16 @@ class Delivery:
     id: str
     session_id: str
     url: str
-    body: Data
+    body: JsonObject
     attempts: int
+    due_at: float | None = None
+    delivered_at: float | None = None
+    answer: str | None = None
 
 
-def enqueue_webhook(conn: sa.Connection, row: SessionRow, event: str, content: Data, now_s: float) -> None:
+def enqueue_webhook(
+    conn: sa.Connection, row: SessionRow, event: str, content: JsonObject, now_s: float
+) -> None:
     id = new_id(now_s)
     body = {"id": id, "event": event, "session": row.id, "at": now_s, "labels": row.labels, **content}
     values = {"id": id, "session_id": row.id, "tenant": row.tenant, "url": row.webhook, "body": body}
@@ -48,6 +54,7 @@ def reschedule(conn: sa.Connection, id: str, answer: str, due_at: float | None) 
     conn.execute(deliveries.update().where(deliveries.c.id == id).values(due_at=due_at, answer=answer))
 
 
-def list_deliveries(conn: sa.Connection, session_id: str) -> list[Data]:
-    query = sa.select(deliveries).where(deliveries.c.session_id == session_id).order_by(deliveries.c.id)
-    return [dict(row._mapping) for row in conn.execute(query)]
+def list_deliveries(conn: sa.Connection, session_id: str) -> list[Delivery]:
+    columns = [deliveries.c[field.name] for field in fields(Delivery)]
+    query = sa.select(*columns).where(deliveries.c.session_id == session_id).order_by(deliveries.c.id)
+    return [Delivery(*row) for row in conn.execute(query)]

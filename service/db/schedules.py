@@ -1,7 +1,7 @@
 """Nightly schedules, their runs, and the nights and state of each workload."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -11,13 +11,14 @@ from pydantic import BaseModel, TypeAdapter
 from service.db.engine import insert_into, read_page
 from service.db.models import is_id, new_id, night_runs, nights, schedules, workloads
 from service.errors import ConflictError, FencedError, NotFoundError
+from service.strict_json import JsonObject
 from tools.nightly.night import Night, StoredResult, parse_night
 from tools.nightly.result import NightReport, NightResult
 
 UNWATCHED = "unwatched"
 MAX_NIGHTS = 120
 """Nights that a review looks at: the window, a fortnight, and four weeks in which a change is reported."""
-Definition = Mapping[str, Any]
+Definition = JsonObject
 """A schedule as its author wrote it; one of an older release may be one that this release cannot parse."""
 ACTIVE, PAUSED = "active", "paused"
 ADDING_LOCK = 0x41534153
@@ -81,7 +82,9 @@ def _check_workloads(conn: sa.Connection, tenant: str, schedule: str, definition
 
 def _workloads(definition: Definition) -> list[str]:
     """By name; of an older release's definition, whatever it has."""
-    return [workload["name"] for workload in definition.get("workloads") or []]
+    workloads = definition.get("workloads")
+    entries = workloads if isinstance(workloads, list) else []
+    return [str(entry["name"]) for entry in entries if isinstance(entry, dict)]
 
 
 def get_schedule(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> ScheduleRow:

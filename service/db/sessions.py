@@ -5,12 +5,12 @@ A deleted session is queued for cleanup in the same transaction.
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
+from pydantic import JsonValue
 
 from service.db.engine import insert_into, read_page
 from service.db.models import (
@@ -18,7 +18,6 @@ from service.db.models import (
     LISTED_COLUMNS,
     QUEUED,
     SESSION_COLUMNS,
-    Data,
     EventRow,
     SessionRow,
     erasures,
@@ -28,6 +27,7 @@ from service.db.models import (
     sessions,
 )
 from service.errors import CancelledError, ConflictError, FencedError, NotFoundError
+from service.strict_json import JsonObject
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ _NEXT = sa.func.coalesce(sa.func.max(events.c.seq), 0) + 1
 
 
 def append_event(
-    conn: sa.Connection, id: str, event: Mapping[str, Any], fence: int | None = None
+    conn: sa.Connection, id: str, event: Mapping[str, JsonValue], fence: int | None = None
 ) -> int | None:
     """The event's number, or None if its key exists already: appending is idempotent.
 
@@ -97,7 +97,7 @@ def lock_session(
     return row
 
 
-def insert_event(conn: sa.Connection, id: str, event: Mapping[str, Any]) -> int | None:
+def insert_event(conn: sa.Connection, id: str, event: Mapping[str, JsonValue]) -> int | None:
     """The caller holds the lock, so that the next number is free. One round trip: a session emits 50."""
     content = {name: value for name, value in event.items() if name not in OWN_COLUMNS}
     own = {"key": event["key"], "at": event.get("at", time.time()), "node": event["node"]}
@@ -137,7 +137,7 @@ _LIST = sa.select(*LISTED_COLUMNS)
 class NewSession:
     """What a caller asks for, already checked by graph.request.parse_request."""
 
-    request: Data
+    request: JsonObject
     """The body that parse_request takes."""
     tenant: str = ""
     owner: str = ""
@@ -148,7 +148,7 @@ class NewSession:
     model: str | None = None
     device: str | None = None
     num_devices: int | None = None
-    budget: Data | None = None
+    budget: JsonObject | None = None
     """Fields of graph.context.Limits that the caller wants smaller."""
     webhook: str | None = None
     idempotency_key: str | None = None
@@ -171,11 +171,37 @@ def create_session(
 ) -> tuple[SessionRow, bool]:
     """The session and whether it is new; the same idempotency key returns the same session."""
     now_s = time.time() if now_s is None else now_s
-    values = _values(new, now_s)
-    insert = insert_into(conn, sessions).values(values).on_conflict_do_nothing()
-    inserted = conn.execute(insert.returning(*SESSION_COLUMNS)).one_or_none()
+    id, digest = new_id(now_s), _digest(new)
+    insert = insert_into(conn, sessions).values(
+        id=id,
+        tenant=new.tenant,
+        owner=new.owner,
+        state=QUEUED,
+        mode=new.mode,
+        approval=new.approval,
+        priority=new.priority,
+        dispatch_no=1,
+        attempt=1,
+        fence=0,
+        claims=0,
+        cancel_requested=False,
+        created_at=now_s,
+        queued_at=now_s,
+        updated_at=now_s,
+        model=new.model,
+        device=new.device,
+        num_devices=new.num_devices,
+        search=_search_text(id, new),
+        labels=dict(new.labels),
+        idempotency_key=new.idempotency_key,
+        request_digest=digest,
+        webhook=new.webhook,
+        budget=new.budget,
+        request=new.request,
+    )
+    inserted = conn.execute(insert.on_conflict_do_nothing().returning(*SESSION_COLUMNS)).one_or_none()
     if inserted is None:
-        return _earlier(conn, new.tenant, str(new.idempotency_key), values["request_digest"]), False
+        return _earlier(conn, new.tenant, str(new.idempotency_key), digest), False
     row = SessionRow(*inserted)
     if new.labels:
         pairs = [
@@ -195,49 +221,16 @@ def create_session(
     return row, True
 
 
-def _values(new: NewSession, now_s: float) -> Data:
+def _digest(new: NewSession) -> str:
+    """Of what a caller may not change under the same idempotency key."""
     body = [new.request, new.mode, new.approval, new.priority, dict(new.labels), new.budget, new.webhook]
-    id = new_id(now_s)
-    words = [
-        id,
-        new.model,
-        new.device,
-        new.owner,
-        *new.labels,
-        *new.labels.values(),
-        new.request.get("notes"),
-    ]
-    return {
-        "id": id,
-        "tenant": new.tenant,
-        "owner": new.owner,
-        "state": QUEUED,
-        "mode": new.mode,
-        "approval": new.approval,
-        "priority": new.priority,
-        "dispatch_no": 1,
-        "attempt": 1,
-        "fence": 0,
-        "claims": 0,
-        "cancel_requested": False,
-        "created_at": now_s,
-        "queued_at": now_s,
-        "updated_at": now_s,
-        "model": new.model,
-        "device": new.device,
-        "num_devices": new.num_devices,
-        "search": _search_text(words),
-        "labels": dict(new.labels),
-        "idempotency_key": new.idempotency_key,
-        "request_digest": hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest(),
-        "webhook": new.webhook,
-        "budget": new.budget,
-        "request": new.request,
-    }
+    return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
 
 
-def _search_text(words: Iterable[object]) -> str:
+def _search_text(id: str, new: NewSession) -> str:
     """Cut to what PostgreSQL's index accepts."""
+    own = (id, new.model, new.device, new.owner)
+    words = [*own, *new.labels, *new.labels.values(), new.request.get("notes")]
     text = "\n".join(str(word).lower() for word in words if word)
     return text.encode()[:MAX_SEARCH_BYTES].decode(errors="ignore")
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from service.db.engine import insert_into, read_page
-from service.db.models import Data, new_id, trace_files, traces
+from service.db.models import new_id, trace_files, traces
 from service.errors import ConflictError, NotFoundError
+from service.strict_json import JsonObject
 
 OPEN = "open"
 COMPLETE = "complete"
@@ -31,8 +32,8 @@ class TraceRow:
     created_at: float
     completed_at: float | None
     expires_at: float
-    error: Data | None
-    analysis: Data | None
+    error: JsonObject | None
+    analysis: JsonObject | None
     files: list[TraceFile] = field(default_factory=list)
     """Left out in a list."""
 
@@ -85,7 +86,9 @@ def complete_trace(conn: sa.Connection, tenant: str, id: str, sha256: dict[str, 
     return get_trace(conn, tenant, id)
 
 
-def set_analysis(conn: sa.Connection, id: str, analysis: Data | None, error: Data | None = None) -> None:
+def set_analysis(
+    conn: sa.Connection, id: str, analysis: JsonObject | None, error: JsonObject | None = None
+) -> None:
     conn.execute(traces.update().where(traces.c.id == id).values(analysis=analysis, error=error))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from graph.report import Report
 from graph.request import parse_request
@@ -37,6 +38,8 @@ NIGHTS_PER_WORKER = 2
 HOUR_S, DAY_S = 3600.0, 86_400.0
 KEPT_S = 180 * DAY_S
 """How long runs are kept; longer than anything that is planned again after a clock was set back."""
+
+WAITING_PROPOSALS = TypeAdapter(list[WaitingProposal])
 
 _log = logging.getLogger(__name__)
 
@@ -119,13 +122,13 @@ class QueuedReoptimizer:
         if row.state == COMPLETED:
             return Answer(report=Report.model_validate(row.report), session_id=row.id)
         if row.state == WAITING:
-            proposals = (row.waiting_for or {}).get("proposals") or []
-            waiting_for = [WaitingProposal.model_validate(proposal) for proposal in proposals]
+            proposals = row.waiting_for.get("proposals") if row.waiting_for else None
+            waiting_for = WAITING_PROPOSALS.validate_python(proposals or [])
             return Answer(waiting_for=waiting_for, session_id=row.id)
         if row.state in BUSY:
             return Answer(session_id=row.id, is_busy=True)
-        message = (row.error or {}).get("message") or f"session {row.id} was {row.state}"
-        return Answer(session_id=row.id, failure=str(message))
+        message = row.error["message"] if row.error else f"session {row.id} was {row.state}"
+        return Answer(session_id=row.id, failure=message)
 
 
 def run_scheduled_night(deps: WorkerDeps, row: RunRow) -> None:

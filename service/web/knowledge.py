@@ -20,7 +20,7 @@ from service.api.knowledge import (
     start_after,
 )
 from service.render.text import format_value, humanize, seconds
-from service.sessions import JsonObject
+from service.strict_json import JsonObject
 from service.web.forms import CheckedForm
 from service.web.rendering import PageRoute, page
 from tools.errors import InputError

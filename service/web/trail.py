@@ -167,16 +167,21 @@ def trail_of(events: Sequence[EventRow]) -> Trail:
 
 def _state_change(event: EventRow) -> Run:
     state = str(event.content.get("state", ""))
-    error = event.content.get("error") or {}
-    reason = str(error.get("message") or event.content.get("verdict") or "")
+    error = event.content.get("error")
+    message = error.get("message") if isinstance(error, dict) else None
+    reason = str(message or event.content.get("verdict") or "")
     return Run(SESSION, event.seq, event.at, reason, 0.0, state=state)
 
 
 def _take(run: Run, event: EventRow) -> None:
     if event.kind == "finished":
-        run.took_s = float(event.content.get("seconds", 0.0))
+        run.took_s = _number(event.content.get("seconds"))
     elif event.kind != "started":
         run.steps.append(_step(event))
+
+
+def _number(value: JsonValue) -> float:
+    return value if isinstance(value, int | float) else 0.0
 
 
 def _step(event: EventRow) -> Step:
@@ -188,8 +193,8 @@ def _step(event: EventRow) -> Step:
         kind=event.kind,
         title=title,
         says=says,
-        seconds="" if took is None else seconds(float(took)),
-        tokens=int(content.get("tokens") or 0),
+        seconds="" if took is None else seconds(_number(took)),
+        tokens=int(_number(content.get("tokens"))),
         has_more=event.kind in (TOOL, REASONED),
     )
 

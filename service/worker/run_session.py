@@ -21,16 +21,17 @@ from graph.session import Outcome, Session
 from service.checkpoints import GuardedSaver
 from service.db.engine import Database, is_outage, retry_transaction
 from service.db.lifecycle import find_decision, set_state
-from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, Data, SessionRow
+from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, SessionRow
 from service.db.sessions import append_event, check_claim, lock_session
 from service.errors import CancelledError, FencedError, HandBackError, OutOfTimeError
 from service.settings import Settings
+from service.strict_json import JsonObject
 from service.traces import Uploads, find_reference
 from service.worker.cleanup import prune_checkpoints, thread_of
 from service.worker.jobs import JobQueue, Lease
 from tools.errors import AsapError, InfeasibleError, InputError
 
-End = tuple[str, Data]
+End = tuple[str, JsonObject]
 """The state, and the columns that go with it."""
 
 
@@ -48,7 +49,7 @@ def end_of(outcome: Outcome) -> End:
     }
 
 
-def _listed(bottleneck: str | None, proposals: Sequence[Data] | None) -> Data:
+def _listed(bottleneck: str | None, proposals: Sequence[JsonObject] | None) -> JsonObject:
     """What a list shows of the first proposal."""
     best = proposals[0] if proposals else {}
     measured = best.get("measured")
@@ -71,7 +72,7 @@ def failure_of(error: Exception, session_id: str) -> End:
     return FAILED, _failure("unexpected", message)
 
 
-def _failure(kind: str, message: str, field: str | None = None) -> Data:
+def _failure(kind: str, message: str, field: str | None = None) -> JsonObject:
     return {"error": {"kind": kind, "message": message, "field": field}}
 
 
@@ -159,14 +160,14 @@ def _claimed(deps: WorkerDeps, row: SessionRow) -> Iterator[None]:
         yield
 
 
-def _arguments(deps: WorkerDeps, row: SessionRow) -> tuple[Any, Callable[[Event], None], Data | None]:
+def _arguments(deps: WorkerDeps, row: SessionRow) -> tuple[Any, Callable[[Event], None], JsonObject | None]:
     request = parse_request(_with_folder(deps, row.request or {}), row.tenant or None)
     with deps.database.read() as conn:
         decision = find_decision(conn, row.id, row.attempt)
     return request, lambda event: _emit(deps, row, event), decision
 
 
-def _with_folder(deps: WorkerDeps, request: Data) -> Data:
+def _with_folder(deps: WorkerDeps, request: JsonObject) -> JsonObject:
     """An upload lies in a folder that only the server knows."""
     id = find_reference(str(request.get("traces") or ""))
     return request if id is None else {**request, "traces": str(deps.uploads.folder(id))}

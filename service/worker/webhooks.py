@@ -26,17 +26,17 @@ from tools.errors import InputError
 
 TIMEOUT_S = 10.0
 """Of silence."""
-LONGEST_S = 30.0
+MAX_REQUEST_S = 30.0
 """For the whole request: a receiver that answers a byte at a time is never silent."""
 LEASE_S = 60.0
 """A sender that dies leaves its deliveries due again after so long; longer than one takes."""
 FIRST_PAUSE_S = 5.0
-LONGEST_PAUSE_S = 3600.0
-MOST_ATTEMPTS = 16
+MAX_PAUSE_S = 3600.0
+MAX_ATTEMPTS = 16
 """With these pauses: about five hours."""
-AT_A_TIME = 4
-MOST_ANSWER_BYTES = 1000
-MOST_SAID = 300
+CONCURRENCY = 4
+MAX_ANSWER_BYTES = 1000
+MAX_ANSWER_CHARACTERS = 300
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +54,9 @@ class Webhooks:
 
     def send_due(self) -> None:
         with self._database.begin() as conn:
-            due = take_due(conn, LEASE_S, AT_A_TIME)
+            due = take_due(conn, LEASE_S, CONCURRENCY)
         if due:
-            with ThreadPoolExecutor(AT_A_TIME) as threads:
+            with ThreadPoolExecutor(CONCURRENCY) as threads:
                 list(threads.map(self._send, due))
 
     def _send(self, delivery: Delivery) -> None:
@@ -65,14 +65,14 @@ class Webhooks:
         except (InputError, RefusedAddressError) as error:
             self._fail(delivery, str(error), final=True)
         except (OSError, http.client.HTTPException, NotDeliveredError, UnicodeError) as error:
-            says = _as_text(str(error)) or type(error).__name__
-            self._fail(delivery, says, delivery.attempts >= MOST_ATTEMPTS)
+            reason = _as_text(str(error)) or type(error).__name__
+            self._fail(delivery, reason, delivery.attempts >= MAX_ATTEMPTS)
         else:
             with self._database.begin() as conn:
                 close_delivery(conn, delivery.id, answer)
 
     def _fail(self, delivery: Delivery, answer: str, final: bool) -> None:
-        pause_s = min(self._first_pause_s * 2 ** (delivery.attempts - 1), LONGEST_PAUSE_S)
+        pause_s = min(self._first_pause_s * 2 ** (delivery.attempts - 1), MAX_PAUSE_S)
         _log.warning("webhook %s not delivered: %s", delivery.id, answer, extra={"final": final})
         with self._database.begin() as conn:
             reschedule(conn, delivery.id, answer, None if final else time.time() + pause_s)
@@ -91,27 +91,27 @@ def post(url: str, body: bytes, headers: Mapping[str, str], private_allowed: boo
     with closing(connection), _ended_in_time(connection.sock):
         connection.request("POST", target.path, body, {**own, **headers})
         response = connection.getresponse()
-        response.read(MOST_ANSWER_BYTES)
+        response.read(MAX_ANSWER_BYTES)
     answer = _as_text(f"{response.status} {response.reason}")
     if not 200 <= response.status < 300:
         raise NotDeliveredError(answer)
     return answer
 
 
-def _as_text(said: str) -> str:
+def _as_text(text: str) -> str:
     """A receiver's words as a person can read them, and PostgreSQL keep them: it takes no NUL."""
-    return "".join(one if one.isprintable() else "?" for one in said[:MOST_SAID])
+    return "".join(char if char.isprintable() else "?" for char in text[:MAX_ANSWER_CHARACTERS])
 
 
 @contextmanager
 def _ended_in_time(connection: socket.socket) -> Iterator[None]:
-    """Whoever still reads or writes after LONGEST_S gets an error."""
+    """Whoever still reads or writes after MAX_REQUEST_S gets an error."""
 
     def end() -> None:
         with suppress(OSError):
             socket.socket.shutdown(connection, socket.SHUT_RDWR)  # TLS's own would wait for its lock
 
-    timer = threading.Timer(LONGEST_S, end)
+    timer = threading.Timer(MAX_REQUEST_S, end)
     timer.start()
     try:
         yield

@@ -55,7 +55,7 @@ class Desk:
             return events_after(conn, id, 0)
 
     def states(self, id: str) -> list[str]:
-        return [event.content["state"] for event in self.events(id) if event.kind == "state"]
+        return [str(event.content["state"]) for event in self.events(id) if event.kind == "state"]
 
     def wait(
         self, id: str, tenant: str = "", until: Callable[[SessionRow], bool] | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from graph.report import Report
 from graph.request import parse_request
 from service.db.lifecycle import request_cancel
 from service.db.sessions import lock_session
@@ -70,8 +71,9 @@ def test_a_worker_that_stops_leaves_the_trial_to_the_next(settings: Settings, de
     row = desk.wait(id)
     worker.stop()
     assert (row.state, row.error) == ("completed", None)
-    assert row.report is not None
-    assert row.measured_speedup == row.report["proposals"][0]["measured"]["speedup"]
+    measured = Report.model_validate(row.report).proposals[0].measured
+    assert measured is not None
+    assert row.measured_speedup == measured.speedup
     assert starts(settings) == {f"{id}-1-0": 1, f"{id}-1-1": 1}
     assert_whole(desk.events(id))
 

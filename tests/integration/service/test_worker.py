@@ -10,6 +10,7 @@ import pytest
 
 from graph.context import Context
 from graph.reasoner.answers import Question, ReasonerError, Reply
+from graph.report import Report
 from service.db.engine import BusyFolderError
 from service.db.lifecycle import decide, request_cancel, retry
 from service.db.models import RUNNING
@@ -44,11 +45,10 @@ def test_a_session_runs_to_its_report(settings: Settings, desk: Desk) -> None:
         id = desk.submit(labels={"team": "a"})
         row = desk.wait(id)
     assert (row.state, row.error) == ("completed", None)
-    assert row.report is not None
-    assert row.report["proposals"]
-    assert row.bottleneck == row.report["diagnosis"]["bottleneck"]
-    assert row.speedup == row.report["proposals"][0]["speedup"]
-    assert row.verdict == row.report["verdict"]
+    report = Report.model_validate(row.report)
+    assert row.bottleneck == report.diagnosis.bottleneck
+    assert row.speedup == report.proposals[0].speedup
+    assert row.verdict == report.verdict
     assert desk.states(id) == ["queued", "running", "completed"]
     assert_whole(desk.events(id))
 
@@ -217,8 +217,7 @@ def test_a_session_waits_for_approval_and_goes_on_after_it(settings: Settings, d
     assert (asked.bottleneck, asked.speedup) == (row.bottleneck, row.speedup)
     assert asked.bottleneck
     assert row.state == "completed"
-    assert row.report is not None
-    assert [one["by"] for one in row.report["decisions"]] == ["ann"]
+    assert [decision.by for decision in Report.model_validate(row.report).decisions] == ["ann"]
     assert_whole(desk.events(id))
 
 

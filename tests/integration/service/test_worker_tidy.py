@@ -1,6 +1,7 @@
 """What stays of a session outside our tables: its last checkpoint, and nothing once it is deleted."""
 
 from graph.context import Context
+from graph.report import Report
 from service.checkpoints import open_checkpoints
 from service.db.lifecycle import decide
 from service.db.sessions import delete_session, list_cleanups, lock_session
@@ -27,8 +28,7 @@ def test_a_completed_session_keeps_one_checkpoint_and_can_still_be_decided_upon(
             desk.queue.enqueue(conn, decide(conn, row, {"action": "approve", "proposal": 1}, by="ann"))
         row = desk.wait(id)
     assert row.state == "completed"
-    assert row.report is not None
-    assert [one["by"] for one in row.report["decisions"]] == ["ann"]
+    assert [decision.by for decision in Report.model_validate(row.report).decisions] == ["ann"]
     assert checkpoints(settings, id) == 1
     told = [event.key for event in desk.events(id)]
     assert len(set(told)) == len(told)

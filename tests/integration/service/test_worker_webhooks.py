@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from service.db.lifecycle import set_state
-from service.db.outbox import list_deliveries
+from service.db.outbox import Delivery, list_deliveries
 from service.settings import Settings
-from service.worker.webhooks import MOST_ATTEMPTS, Webhooks, signature
+from service.worker.webhooks import MAX_ATTEMPTS, Webhooks, signature
 from tests.integration.service.at_work import Desk, settings_for, wait_for, working
 
 SECRET = "of-the-receiver"
@@ -64,7 +64,7 @@ def settings(tmp_path: Path) -> Settings:
     return settings_for(tmp_path, webhook_secret=SECRET, webhook_private=True)
 
 
-def deliveries(desk: Desk, id: str) -> list[dict[str, Any]]:
+def deliveries(desk: Desk, id: str) -> list[Delivery]:
     with desk.database.read() as conn:
         return list_deliveries(conn, id)
 
@@ -80,7 +80,7 @@ def test_the_end_of_a_session_is_told_and_signed(settings: Settings, desk: Desk,
     with working(settings):
         id = desk.submit(webhook=receiver.url, labels={"team": "a"})
         desk.wait(id)
-        wait_for(lambda: [one for one in deliveries(desk, id) if one["delivered_at"]])
+        wait_for(lambda: [one for one in deliveries(desk, id) if one.delivered_at])
     path, headers, body = receiver.got[0]
     told = json.loads(body)
     assert path == "/hook?x=1"
@@ -102,10 +102,10 @@ def test_a_receiver_that_fails_is_asked_again_with_pauses(
     for _ in range(3):
         webhooks.send_due()
         row = deliveries(desk, id)[0]
-        waits.append(row["due_at"])
+        waits.append(row.due_at)
         time.sleep(0.05)
-    assert [json.loads(body)["id"] for _, _, body in receiver.got] == [row["id"]] * 3
-    assert (row["attempts"], row["answer"], waits[-1]) == (3, "204 No Content", None)
+    assert [json.loads(body)["id"] for _, _, body in receiver.got] == [row.id] * 3
+    assert (row.attempts, row.answer, waits[-1]) == (3, "204 No Content", None)
     assert waits[0] is not None
     assert waits[1] is not None
 
@@ -134,15 +134,15 @@ def odd_receiver(begin: bytes, repeat: bytes = b"") -> Iterator[str]:
 def test_a_receiver_that_answers_for_ever_is_left_and_asked_again(
     settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.worker.webhooks.LONGEST_S", 0.5)
+    monkeypatch.setattr("service.worker.webhooks.MAX_REQUEST_S", 0.5)
     with odd_receiver(b"HTTP/1.1 ", repeat=b"x") as url:
         id = fail(desk, url)
         begun = time.monotonic()
         Webhooks(settings, desk.database).send_due()
         assert time.monotonic() - begun < 30
     row = deliveries(desk, id)[0]
-    assert (row["attempts"], row["delivered_at"]) == (1, None)
-    assert row["due_at"] is not None
+    assert (row.attempts, row.delivered_at) == (1, None)
+    assert row.due_at is not None
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 200 \x00\x1b" + b"x" * 5000 + b"\r\n\r\n", b"\x00\x1b\r\n"])
@@ -152,7 +152,7 @@ def test_what_a_receiver_says_is_kept_short_and_without_control_characters(
     with odd_receiver(said) as url:
         id = fail(desk, url)
         Webhooks(settings, desk.database).send_due()
-    answer = deliveries(desk, id)[0]["answer"]
+    answer = deliveries(desk, id)[0].answer or ""
     assert answer.isprintable()
     assert len(answer) < 500
 
@@ -160,11 +160,11 @@ def test_what_a_receiver_says_is_kept_short_and_without_control_characters(
 def test_nobody_there_is_tried_a_limited_number_of_times(settings: Settings, desk: Desk) -> None:
     id = fail(desk, "http://127.0.0.1:1/")
     webhooks = Webhooks(settings, desk.database, first_pause_s=0.0)
-    for _ in range(MOST_ATTEMPTS + 2):
+    for _ in range(MAX_ATTEMPTS + 2):
         webhooks.send_due()
     row = deliveries(desk, id)[0]
-    assert (row["attempts"], row["due_at"], row["delivered_at"]) == (MOST_ATTEMPTS, None, None)
-    assert "refused" in row["answer"]
+    assert (row.attempts, row.due_at, row.delivered_at) == (MAX_ATTEMPTS, None, None)
+    assert "refused" in str(row.answer)
 
 
 def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receiver: Receiver) -> None:
@@ -174,5 +174,5 @@ def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receive
     for _ in range(2):
         Webhooks(strict, desk.database).send_due()
     assert receiver.got == []
-    assert deliveries(desk, by_number)[0]["due_at"] is None
-    assert deliveries(desk, by_name)[0]["delivered_at"] is None
+    assert deliveries(desk, by_number)[0].due_at is None
+    assert deliveries(desk, by_name)[0].delivered_at is None

@@ -61,7 +61,7 @@ class Served:
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
-    def end(self, id: str, state: str, **columns: object) -> None:
+    def end(self, id: str, state: str, **columns: Any) -> None:  # noqa: ANN401 - any JSON
         """What a worker would do: take the session and end it."""
         with self.app.database.begin() as conn:
             held = claim(conn, id, "test", _leg(self.app, id))

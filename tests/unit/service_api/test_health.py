@@ -7,7 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.api.app import create_app, make_app_state
-from service.api.state import BURST_S, MOST_CALLERS, Metrics, RateLimit
+from service.api.state import BURST_S, MAX_CALLERS, Metrics, RateLimit
 from service.db.engine import open_database
 from service.settings import Settings
 from service.web.app import add_pages
@@ -127,6 +127,6 @@ def test_a_refused_request_does_not_lengthen_the_wait() -> None:
 
 def test_only_so_many_callers_are_remembered() -> None:
     limit = RateLimit(1, Clock())
-    for number in range(MOST_CALLERS + 5):
+    for number in range(MAX_CALLERS + 5):
         limit.wait_s(str(number))
-    assert len(limit._buckets) == MOST_CALLERS
+    assert len(limit._buckets) == MAX_CALLERS

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
 from service.db.engine import Database
 from service.db.lifecycle import request_cancel
@@ -14,7 +15,7 @@ from service.errors import CancelledError, FencedError, NotFoundError
 from tests.unit.store.making import make, take
 
 
-def event(key: str) -> dict[str, object]:
+def event(key: str) -> dict[str, JsonValue]:
     return {"key": key, "at": 1.0, "node": "n", "kind": "tool", "name": "search"}
 
 

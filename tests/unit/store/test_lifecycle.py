@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from pydantic import JsonValue
 
 from service.db.engine import Database
 from service.db.lifecycle import (
@@ -26,7 +27,7 @@ from tests.unit.store.making import make, read, take
 
 def states(database: Database, id: str) -> list[str]:
     with database.read() as conn:
-        return [one.content["state"] for one in events_after(conn, id, 0) if one.kind == "state"]
+        return [str(one.content["state"]) for one in events_after(conn, id, 0) if one.kind == "state"]
 
 
 def move(database: Database, id: str, state: str, fence: int | None = None, **columns: Any) -> None:  # noqa: ANN401
@@ -164,7 +165,7 @@ def test_a_retry_is_a_new_attempt_in_a_new_leg(database: Database) -> None:
 def test_a_decision_queues_the_leg_that_acts_on_it_once(database: Database) -> None:
     id = make(database)
     move(database, id, "waiting_approval", waiting_for={"question": "which?"})
-    given = {"id": "d1", "action": "approve", "proposal": 2}
+    given: dict[str, JsonValue] = {"id": "d1", "action": "approve", "proposal": 2}
     with database.begin() as conn:
         row = decide(conn, lock_session(conn, id, tenant=""), given, by="ann")
         again = decide(conn, lock_session(conn, id, tenant=""), given, by="ann")
@@ -220,9 +221,10 @@ def test_a_webhook_is_booked_with_the_state_it_tells(database: Database) -> None
         move(database, one, "completed", held.fence, verdict="fine")
     with database.read() as conn:
         booked, none = list_deliveries(conn, id), list_deliveries(conn, silent)
-    assert [one["body"]["state"] for one in booked] == ["waiting_approval", "completed"]
-    assert booked[1]["body"]["verdict"] == "fine"
-    assert booked[1]["body"]["labels"] == {"team": "a"}
+    bodies = [row.body for row in booked]
+    assert [body["state"] for body in bodies] == ["waiting_approval", "completed"]
+    assert bodies[1]["verdict"] == "fine"
+    assert bodies[1]["labels"] == {"team": "a"}
     assert none == []
 
 

@@ -117,7 +117,7 @@ def test_a_delivery_is_taken_by_one_sender_at_a_time(database: Database) -> None
         assert take_due(conn, lease_s=0) == []
         rows = list_deliveries(conn, id)
     assert (taken[0].attempts, again[0].attempts) == (1, 2)
-    assert rows[0]["delivered_at"] is not None
+    assert rows[0].delivered_at is not None
 
 
 def test_a_delivery_that_is_given_up_is_never_due(database: Database) -> None:

@@ -1,6 +1,10 @@
 """What is kept of a session's end."""
 
+from pydantic import TypeAdapter
+
 from graph.session import Outcome
+from service.db.models import Failure
+from service.strict_json import JsonObject
 from service.worker.run_session import end_of, failure_of
 from tests.unit.graph.cases import run, small
 from tools.errors import DataError, InfeasibleError, InputError
@@ -27,7 +31,8 @@ def test_a_report_gives_the_figures_that_lists_show() -> None:
     )
     state, columns = end_of(Outcome(report))
     assert state == "completed"
-    assert columns["report"]["verdict"] == columns["verdict"] == report.verdict
+    assert columns["report"] == report.model_dump(mode="json")
+    assert columns["verdict"] == report.verdict
     assert (columns["speedup"], columns["measured_speedup"]) == (2.0, 1.8)
     assert columns["bottleneck"] == report.diagnosis.bottleneck
 
@@ -50,15 +55,19 @@ def test_a_question_of_an_older_release_makes_the_session_wait_too() -> None:
     assert (columns["bottleneck"], columns["speedup"]) == (None, None)
 
 
+def failure(columns: JsonObject) -> Failure:
+    return TypeAdapter(Failure).validate_python(columns["error"])
+
+
 def test_an_end_without_a_report_is_a_failure() -> None:
     state, columns = end_of(Outcome(None))
     assert state == "failed"
-    assert "retry" in columns["error"]["message"]
+    assert "retry" in failure(columns)["message"]
 
 
 def test_errors_are_told_by_kind_and_strangers_only_by_name() -> None:
     told = [
-        failure_of(error, "s1")[1]["error"]
+        failure(failure_of(error, "s1")[1])
         for error in (
             InputError("tp", 3, "must divide"),
             InfeasibleError("nothing fits"),

@@ -8,7 +8,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-Json = sa.JSON(none_as_null=True)
+JsonColumn = sa.JSON(none_as_null=True)
 
 
 def upgrade() -> None:
@@ -50,15 +50,15 @@ def _create_sessions() -> None:
         sa.Column("speedup", sa.Double()),
         sa.Column("measured_speedup", sa.Double()),
         sa.Column("search", sa.Text(), nullable=False),
-        sa.Column("labels", Json, nullable=False),
+        sa.Column("labels", JsonColumn, nullable=False),
         sa.Column("idempotency_key", sa.Text()),
         sa.Column("request_digest", sa.String(64), nullable=False),
         sa.Column("webhook", sa.Text()),
-        sa.Column("budget", Json),
-        sa.Column("error", Json),
-        sa.Column("waiting_for", Json),
-        sa.Column("request", Json, nullable=False),
-        sa.Column("report", Json),
+        sa.Column("budget", JsonColumn),
+        sa.Column("error", JsonColumn),
+        sa.Column("waiting_for", JsonColumn),
+        sa.Column("request", JsonColumn, nullable=False),
+        sa.Column("report", JsonColumn),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
     )
@@ -78,7 +78,7 @@ def _create_tables_of_sessions() -> None:
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("node", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("content", Json, nullable=False),
+        sa.Column("content", JsonColumn, nullable=False),
         sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("session_id", "seq"),
         sa.UniqueConstraint("session_id", "key", name="events_key"),
@@ -91,7 +91,7 @@ def _create_tables_of_sessions() -> None:
         sa.Column("leg", sa.Integer(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("by", sa.Text(), nullable=False),
-        sa.Column("content", Json, nullable=False),
+        sa.Column("content", JsonColumn, nullable=False),
         sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
     )
@@ -102,7 +102,7 @@ def _create_tables_of_sessions() -> None:
         sa.Column("session_id", sa.String(32), nullable=False),
         sa.Column("tenant", sa.Text(), nullable=False),
         sa.Column("url", sa.Text(), nullable=False),
-        sa.Column("body", Json, nullable=False),
+        sa.Column("body", JsonColumn, nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("due_at", sa.Double()),
@@ -142,7 +142,7 @@ def _create_records() -> None:
         sa.Column("action", sa.Text(), nullable=False),
         sa.Column("target", sa.Text(), nullable=False),
         sa.Column("request_id", sa.Text()),
-        sa.Column("details", Json, nullable=False),
+        sa.Column("details", JsonColumn, nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("audit_by_target", "audit", ["tenant", "target", "id"])
@@ -153,7 +153,7 @@ def _create_records() -> None:
         sa.Column("tenant", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("digest", sa.String(64), nullable=False),
-        sa.Column("scopes", Json, nullable=False),
+        sa.Column("scopes", JsonColumn, nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("expires_at", sa.Double()),
         sa.Column("revoked_at", sa.Double()),
@@ -182,8 +182,8 @@ def _create_traces() -> None:
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("completed_at", sa.Double()),
         sa.Column("expires_at", sa.Double(), nullable=False),
-        sa.Column("error", Json),
-        sa.Column("analysis", Json),
+        sa.Column("error", JsonColumn),
+        sa.Column("analysis", JsonColumn),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("traces_by_expiry", "traces", ["expires_at"])
@@ -208,7 +208,7 @@ def _create_nights() -> None:
         sa.Column("key", sa.String(64), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("recorded_at", sa.Double(), nullable=False),
-        sa.Column("record", Json, nullable=False),
+        sa.Column("record", JsonColumn, nullable=False),
         sa.PrimaryKeyConstraint("tenant", "workload", "key"),
     )
     op.create_index("nights_by_time", "nights", ["tenant", "workload", "at"])
@@ -222,7 +222,7 @@ def _create_nights() -> None:
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.Column("run_id", sa.String(32)),
         sa.Column("session_id", sa.String(32)),
-        sa.Column("outcome", Json, nullable=False),
+        sa.Column("outcome", JsonColumn, nullable=False),
         sa.PrimaryKeyConstraint("tenant", "name"),
     )
     op.create_index("workloads_by_waste", "workloads", ["tenant", "wasted_device_hours_per_day"])
@@ -240,7 +240,7 @@ def _create_schedules() -> None:
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
         sa.Column("considered_until", sa.Double(), nullable=False),
-        sa.Column("definition", Json, nullable=False),
+        sa.Column("definition", JsonColumn, nullable=False),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("tenant", "name", name="schedules_name"),
     )
@@ -266,9 +266,9 @@ def _create_runs() -> None:
         sa.Column("started_at", sa.Double()),
         sa.Column("finished_at", sa.Double()),
         sa.Column("updated_at", sa.Double(), nullable=False),
-        sa.Column("deliveries", Json),
-        sa.Column("definition", Json),
-        sa.Column("report", Json),
+        sa.Column("deliveries", JsonColumn),
+        sa.Column("definition", JsonColumn),
+        sa.Column("report", JsonColumn),
         sa.ForeignKeyConstraint(["schedule_id"], ["schedules.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("schedule_id", "planned_at", name="night_runs_once"),

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from service.db.lifecycle import list_decisions
 from service.db.models import CANCELLED, COMPLETED, FAILED
@@ -204,7 +205,11 @@ def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> No
     from service.db.sessions import append_event
 
     id = served.submit()
-    call = {"tool": "read_traces", "arguments": {"kernel": "<script>alert(1)</script>"}, "result": ["a"]}
+    call: dict[str, JsonValue] = {
+        "tool": "read_traces",
+        "arguments": {"kernel": "<script>alert(1)</script>"},
+        "result": ["a"],
+    }
     event = {"key": "1/1/analyzer/1", "node": "analyzer", "kind": "tool", "seconds": 1.0, **call}
     with served.app.database.begin() as conn:
         append_event(conn, id, event)

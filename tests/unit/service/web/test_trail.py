@@ -1,5 +1,7 @@
 """The trail groups events into runs of nodes; whatever a tool returned, it is shown in a few words."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from service.web.session import SubmittedPlan, submitted_plans
 from service.web.trail import nodes_of, outcome, strip_of, trail_of
 
 
-def event(seq: int, key: str, kind: str, **content: object) -> EventRow:
+def event(seq: int, key: str, kind: str, **content: Any) -> EventRow:  # noqa: ANN401 - any JSON
     return EventRow(
         seq, key, 100.0 + seq, key.split("/")[-2] if "/" in key else "session", kind, dict(content)
     )
