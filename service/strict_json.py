@@ -13,9 +13,12 @@ from tools.errors import InputError
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-MAX_DEPTH = 64
+    JsonObject: TypeAlias = dict[str, JsonValue]
+else:
+    # At run time a plain dict: commands start without pydantic, and models do not check every value again.
+    JsonObject = dict
 
-JsonObject: TypeAlias = "dict[str, JsonValue]"
+MAX_DEPTH = 64
 
 
 class _RefusedError(ValueError):
