@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import sqlalchemy as sa
 from anyio.to_thread import run_sync
@@ -22,6 +22,7 @@ from service.db.models import TERMINAL, EventRow, sessions
 from service.db.sessions import events_after
 from service.errors import NotFoundError
 from service.schemas import Public, to_datetime
+from service.strict_json import JsonObject
 from tools.errors import InputError
 
 
@@ -32,7 +33,7 @@ class EventPublic(Public):
     at: datetime
     node: str = Field(description="the agent, or `session` for a change of its state")
     kind: str = Field(description="state, tool, reasoned, incident, ...")
-    content: dict[str, Any]
+    content: JsonObject
 
 
 class EventPage(BaseModel):

@@ -1,6 +1,6 @@
 """/v1/knowledge: playbooks and cases; search, add, mark."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +11,7 @@ from service.auth import Caller
 from service.db.access import record
 from service.errors import NotFoundError
 from service.schemas import Public
+from service.strict_json import JsonObject
 from tools import kb
 from tools.errors import InputError
 from tools.kb.base import MAX_HITS
@@ -28,7 +29,7 @@ class EntryPublic(Public):
     status: Status
     facets: dict[str, list[str]]
     is_own: bool = Field(description="seen by this tenant only")
-    body: dict[str, Any] = Field(description="all that was written, of a case with its history")
+    body: JsonObject = Field(description="all that was written, of a case with its history")
 
 
 class EntryPage(BaseModel):
@@ -78,7 +79,7 @@ class CaseCreate(BaseModel):
 
     id: str = Field(max_length=100)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         return self.model_dump(exclude_unset=True)
 
 
@@ -92,7 +93,7 @@ class MarkCreate(BaseModel):
 
     status: Status
     reason: str = Field(min_length=1, max_length=4000)
-    measured: dict[str, Any] | None = Field(None, description="replaces what the case stated")
+    measured: JsonObject | None = Field(None, description="replaces what the case stated")
 
 
 def public_entry(entry: kb.Entry) -> EntryPublic:

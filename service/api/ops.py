@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import sqlalchemy as sa
@@ -17,6 +17,7 @@ from service.api.state import AppState
 from service.db.access import AuditRow, list_audit
 from service.db.lifecycle import list_living
 from service.schemas import to_datetime
+from service.strict_json import JsonObject
 
 
 class HealthPublic(BaseModel):
@@ -122,7 +123,7 @@ class AuditPublic(BaseModel):
     action: str = Field(description="session.decide, session.cancel, key.add, ...")
     target: str
     request_id: str | None
-    details: dict[str, Any]
+    details: JsonObject
 
 
 class AuditPage(BaseModel):

@@ -22,6 +22,7 @@ from service.db.models import SessionRow
 from service.db.sessions import DEFAULT_PRIORITY, SessionFilter, list_sessions
 from service.schemas import EXAMPLE, Public, SearchCreate, to_datetime
 from service.sessions import Submission
+from service.strict_json import JsonObject
 from tools.errors import InputError
 from tools.scenario import Plan
 from tools.scenario.spec import refuse_unknown
@@ -153,12 +154,12 @@ class SessionPublic(Public):
     measured_speedup: float | None = Field(description="by a trial, if there was one")
     error: ErrorPublic | None
     webhook: str | None
-    budget: dict[str, Any] | None
+    budget: JsonObject | None
     links: Links
 
 
 class SessionDetail(SessionPublic):
-    request: dict[str, Any] | None = Field(description="the scenario as it was submitted")
+    request: JsonObject | None = Field(description="the scenario as it was submitted")
 
 
 class SessionPage(BaseModel):

@@ -10,6 +10,7 @@ from service.api.deps import INSTEAD, AppDep, Progress, Reader, StrictRoute, Sub
 from service.api.sessions import PlanFields
 from service.errors import NotFoundError
 from service.schemas import EXAMPLE, ScenarioCreate, SearchCreate
+from service.strict_json import JsonObject
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.hardware import describe, device_names, get_device
@@ -67,7 +68,7 @@ MAX_SCENARIOS = 1000
 router = APIRouter(prefix="/v1/predict", tags=["predict"], route_class=StrictRoute)
 
 Batch = Annotated[
-    list[dict[str, Any]],
+    list[JsonObject],
     Body(min_length=1, max_length=MAX_SCENARIOS, openapi_examples={"two": {"value": [EXAMPLE, EXAMPLE]}}),
 ]
 Answer = PredictionPublic | RefusalPublic
@@ -92,14 +93,14 @@ def predict_many(scenarios: Batch, caller: Reader) -> JSONResponse:
     )
 
 
-def _parsed(given: dict[str, Any]) -> Scenario | InputError:
+def _parsed(given: JsonObject) -> Scenario | InputError:
     try:
         return parse_scenario(given)
     except InputError as error:
         return error
 
 
-def _refusal(given: dict[str, Any], error: InputError) -> dict[str, Any]:
+def _refusal(given: JsonObject, error: InputError) -> JsonObject:
     own = given.get("id")
     id = own if isinstance(own, str | int | float) else None
     return {"id": id, "error": str(error), "field": error.field}
@@ -121,7 +122,7 @@ class ExplanationPublic(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    winner: dict[str, Any] = Field(description="the plan that ASAP proposes first")
+    winner: JsonObject = Field(description="the plan that ASAP proposes first")
     summary: str
     binding: str = Field(description="rule, memory, time, constraint, or none")
     why: str
@@ -133,14 +134,14 @@ plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictR
 
 
 @plans_router.post("/search", summary="Search every legal plan now", response_model=SearchReport)
-def search_plans(given: SearchCreate, app: AppDep, caller: Submitter) -> dict[str, Any]:
+def search_plans(given: SearchCreate, app: AppDep, caller: Submitter) -> JsonObject:
     """What `asap optimize` gives, by search and rules alone."""
     scenario = _small(given)
     return run_bounded_search(app, lambda progress: optimize(scenario, progress).model_dump(mode="json"))
 
 
 @plans_router.post("/explain", summary="Say what speaks against a plan", response_model=ExplanationPublic)
-def explain(asked: ExplainCreate, app: AppDep, caller: Submitter) -> dict[str, Any]:
+def explain(asked: ExplainCreate, app: AppDep, caller: Submitter) -> JsonObject:
     """The rule it breaks, the memory it lacks, or the term that makes it slower."""
     if not isinstance(asked.plan, dict):
         raise InputError("plan", asked.plan, "allowed: an object with fields of a plan")
@@ -148,7 +149,7 @@ def explain(asked: ExplainCreate, app: AppDep, caller: Submitter) -> dict[str, A
     return run_bounded_search(app, lambda progress: _explained(scenario, plan, progress))
 
 
-def _explained(scenario: Scenario, asked: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _explained(scenario: Scenario, asked: JsonObject, progress: Progress) -> JsonObject:
     workload = workload_of(scenario)
     winner = best_plans(workload, progress)[0][0]
     return {
@@ -171,13 +172,13 @@ hardware_router = APIRouter(prefix="/v1/hardware", tags=["hardware"], route_clas
 
 
 @hardware_router.get("", summary="Every device that ASAP knows")
-def list_hardware(caller: Reader) -> list[dict[str, Any]]:
+def list_hardware(caller: Reader) -> list[JsonObject]:
     described = [describe(get_device(name)) for name in device_names()]
     return [{name: value for name, value in one.items() if name != "sources"} for one in described]
 
 
 @hardware_router.get("/{name}", summary="One device, with the source of every figure")
-def get_hardware(name: str, caller: Reader) -> dict[str, Any]:
+def get_hardware(name: str, caller: Reader) -> JsonObject:
     try:
         return dict(describe(get_device(name)))
     except InputError:

@@ -1,7 +1,7 @@
 """/v1/traces: uploads in resumable parts, their listing and analysis."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -25,6 +25,7 @@ from service.db.traces import (
 )
 from service.errors import ConflictError, NotFoundError
 from service.schemas import Public, to_datetime
+from service.strict_json import JsonObject
 from service.traces import MAX_FILES, NoRoomError, check_name
 from tools.errors import InputError
 
@@ -75,10 +76,10 @@ class TracePublic(Public):
 
 class TraceDetail(TracePublic):
     files: list[FilePublic]
-    analysis: dict[str, Any] | None = Field(
+    analysis: JsonObject | None = Field(
         description="what `asap diagnose --json` prints; null until it is there"
     )
-    error: dict[str, Any] | None = Field(description="why there is no analysis")
+    error: JsonObject | None = Field(description="why there is no analysis")
 
 
 class TracePage(BaseModel):
@@ -87,7 +88,7 @@ class TracePage(BaseModel):
 
 
 def public_trace(row: TraceRow) -> TracePublic:
-    return TracePublic.model_validate(_told(row))
+    return TracePublic.model_validate(_public_fields(row))
 
 
 def detailed_trace(row: TraceRow) -> TraceDetail:
@@ -96,11 +97,11 @@ def detailed_trace(row: TraceRow) -> TraceDetail:
     if analysis:
         analysis.pop("drawing", None)  # for the pages' figures; long, and nobody's promise
     return TraceDetail.model_validate(
-        {**_told(row), "files": files, "analysis": analysis, "error": row.error}
+        {**_public_fields(row), "files": files, "analysis": analysis, "error": row.error}
     )
 
 
-def _told(row: TraceRow) -> dict[str, Any]:
+def _public_fields(row: TraceRow) -> JsonObject:
     own = {name: getattr(row, name) for name in ("id", "name", "owner", "state")}
     times = {name: to_datetime(getattr(row, name)) for name in ("created_at", "completed_at", "expires_at")}
     return {**own, **times, "reference": f"trace:{row.id}"}
