@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.integration.launch.daemons import Daemons
 from tests.integration.launch.slurm_cluster import (
     SEARCH_PATH,
+    Daemons,
     SlurmCluster,
     free_ports,
     running_cluster,
@@ -71,16 +71,9 @@ def running_accounted_cluster(folder: Path, min_job_age_s: int) -> Iterator[Slur
 
 
 def _mariadbd(folder: Path, port: int) -> list[str]:
-    return [
-        "mariadbd",
-        "--no-defaults",
-        "--user=root",
-        f"--datadir={folder}/database",
-        f"--socket={folder}/database.socket",
-        f"--pid-file={folder}/database.pid",
-        "--bind-address=127.0.0.1",
-        f"--port={port}",
-    ]
+    files = [f"--{name}={folder}/database{end}" for name, end in
+             (("datadir", ""), ("socket", ".socket"), ("pid-file", ".pid"))]  # fmt: skip
+    return ["mariadbd", "--no-defaults", "--user=root", *files, "--bind-address=127.0.0.1", f"--port={port}"]
 
 
 def _answers(folder: Path) -> bool:

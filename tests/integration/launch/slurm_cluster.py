@@ -14,12 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from tests.integration.launch.daemons import START_S, Daemons
-
+START_S, STOP_S = 60.0, 15.0
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "scontrol", "munged", "unshare")
 NODES = 4
 DEVICES_PER_NODE = 4
@@ -69,6 +68,49 @@ def missing_part() -> str | None:
     if absent:
         return f"{', '.join(absent)} not installed: make test-slurm installs Slurm"
     return None if os.geteuid() == 0 else "a Slurm cluster on one machine needs root"
+
+
+class Daemons(ExitStack):
+    """In the foreground, started one after the other and ended in the opposite order."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        super().__init__()
+        self._folder, self._environment = folder, dict(environment)
+        self._output = folder / "daemons.txt"
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self, words: Sequence[str], ready: Callable[[], bool] | None = None) -> None:
+        with self._output.open("ab") as output:
+            daemon = subprocess.Popen(
+                words,
+                env=self._environment,
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._running.append(daemon)
+        self.callback(_end_daemon, daemon)
+        if ready:
+            self.until(ready)
+
+    def until(self, fact: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + START_S
+        while not fact():
+            dead = [daemon.args for daemon in self._running if daemon.poll() is not None]
+            if dead or time.monotonic() > deadline_s:
+                output = self._output.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"the daemons do not come up; ended: {dead}; output: {output}")
+            time.sleep(0.1)
+
+
+def _end_daemon(daemon: subprocess.Popen[bytes]) -> None:
+    daemon.terminate()
+    try:
+        daemon.wait(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
 
 
 class SlurmCluster:

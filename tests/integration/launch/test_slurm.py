@@ -1,4 +1,4 @@
-"""A real Slurm of four nodes on this machine; skipped where it is not installed (`make test-slurm` does)."""
+"""A real Slurm of four nodes on this machine; skipped if it is not installed (`make test-slurm` does)."""
 
 import json
 import os
@@ -7,86 +7,91 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partialmethod
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.launch.slurm_cluster import SlurmCluster
-from tests.integration.launch.waiting import WAIT_S, until
+from tests.integration.launch.waiting import Run, until
+from tests.integration.trials.conftest import Patient
+from tests.unit.launch.builders import REPO, templates
 from tools.errors import InputError
+from tools.launch.failures import FailureKind
 from tools.launch.folder import JobFolder
 from tools.launch.job import Job
-from tools.launch.slurm import FENCED, SlurmLauncher
-from tools.launch.status import Cause, State
+from tools.launch.slurm import FENCED
+from tools.launch.status import Cause, Handle, LaunchError, State
+from tools.trials.gate import compare
+from tools.trials.order import RunLength, TrialOrder
+from tools.trials.run import LaunchedTrials
 
 pytestmark = pytest.mark.real
-MakeLauncher = Callable[..., SlurmLauncher]
+MakeRun = Callable[..., Run]
+COUNTER = ("sh", "-c", "printf x >> runs")
+FORGOTTEN = "999999"
+"""An id that no job has."""
 
 
-def test_a_job_runs_and_slurm_says_how_it_ended(
-    run: MakeLauncher, job: Job, tmp_path: Path, key: str
-) -> None:
-    launcher = run("sh", "-c", 'echo "on $(hostname)"; echo result > "$1/result.json"', "sh", "{out}")
-    handle = launcher.submit(key, job)
-    status = launcher.wait(handle, WAIT_S)
+def runs_of(run: Run) -> str:
+    return (run.folder.path / "runs").read_text()
+
+
+def test_a_job_runs_and_slurm_reports_how_it_ended(run_slurm: MakeRun, tmp_path: Path) -> None:
+    run = run_slurm("sh", "-c", 'echo "on $(hostname)"; echo result > "$1/result.json"', "sh", "{out}")
+    status = run.finish()
     assert (status.state, status.cause, status.exit_status) == (State.SUCCEEDED, Cause.EXIT, 0)
     assert (status.source, status.detail) == ("scontrol", "COMPLETED")
     assert status.nodes[0].startswith("n")
     assert status.started_unix_s is not None
     assert abs(status.started_unix_s - time.time()) < 3600
-    assert "".join(chunk.text for chunk in launcher.logs(handle)).startswith("on n")
-    assert launcher.artefacts(handle, tmp_path / "copy") == [Path("result.json")]
+    assert run.output().startswith("on n")
+    assert run.launcher.artefacts(run.handle, tmp_path / "copy") == [Path("result.json")]
 
 
-def test_a_failing_command_has_the_exit_code_that_scontrol_reports(
-    run: MakeLauncher, job: Job, tmp_path: Path, key: str
-) -> None:
-    launcher = run("sh", "-c", "echo out of memory; exit 7")
-    status = launcher.wait(launcher.submit(key, job), WAIT_S)
+def test_a_failing_command_has_the_exit_code_that_scontrol_reports(run_slurm: MakeRun) -> None:
+    status = run_slurm("sh", "-c", "echo out of memory; exit 7").finish()
     assert (status.state, status.cause, status.exit_status) == (State.FAILED, Cause.EXIT, 7)
     assert status.source == "scontrol"
 
 
-def test_every_word_and_variable_arrives_as_it_was_written(
-    run: MakeLauncher, tmp_path: Path, cluster: SlurmCluster, key: str
-) -> None:
+def test_every_word_and_variable_arrives_unchanged(run_slurm: MakeRun) -> None:
     nasty = ["a b", "$(touch pwned)", "`id`", "'", '"', "\\", "; exit 9", "*", "~", "é\n-", "--", "{}"]
-    launcher = run(
-        "srun",
-        sys.executable,
-        "-c",
-        "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))",
-        *nasty,
-        environment={"FIXED": "$HOME 'x'"},
-        environment_allowed=["CHOSEN"],
-    )
-    handle = launcher.submit(key, Job("test", {}, environment={"CHOSEN": nasty[1]}))
-    assert launcher.wait(handle, WAIT_S).exit_status == 0
-    words, environment = json.loads("".join(chunk.text for chunk in launcher.logs(handle)))
+    code = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+    fields = {"environment": {"FIXED": "$HOME 'x'"}, "environment_allowed": ["CHOSEN"]}
+    run = run_slurm("srun", sys.executable, "-c", code, *nasty, **fields)
+    run.job = Job("test", {}, environment={"CHOSEN": nasty[1]})
+    assert run.finish().exit_status == 0
+    words, environment = json.loads(run.output())
     assert words == nasty
     assert (environment["FIXED"], environment["CHOSEN"]) == ("$HOME 'x'", nasty[1])
-    given = {name for name in environment if not name.startswith(("SLURM", "SRUN", "ASAP"))}
-    assert given <= {"FIXED", "CHOSEN", "PATH", "PWD", "LC_ALL", "LC_CTYPE", "HOSTNAME", "ENVIRONMENT",
+    names = {name for name in environment if not name.startswith(("SLURM", "SRUN", "ASAP"))}
+    assert names <= {"FIXED", "CHOSEN", "PATH", "PWD", "LC_ALL", "LC_CTYPE", "HOSTNAME", "ENVIRONMENT",
                      "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TMPDIR",
                      "OLDPWD", "SHLVL", "_", "HOME", "USER", "SHELL", "LOGNAME"}  # fmt: skip
 
 
-def test_the_same_key_is_submitted_once(
-    run: MakeLauncher, job: Job, tmp_path: Path, cluster: SlurmCluster, key: str
+def test_a_key_is_submitted_once_and_the_fence_stops_a_second_job_with_its_script(
+    run_slurm: MakeRun, cluster: SlurmCluster
 ) -> None:
-    launcher = run("sh", "-c", "printf x >> runs")
-    first = launcher.submit(key, job)
-    assert launcher.submit(key, job) == first
-    assert launcher.find(key) == first
-    assert launcher.wait(first, WAIT_S).exit_status == 0
-    assert launcher.submit(key, job) == first
-    assert cluster.jobs_named(key) == [first.reference]
+    run = run_slurm(*COUNTER)
+    first = run.submit()
+    assert run.submit() == run.handle == first
+    assert run.finish().exit_status == 0
+    assert run.submit() == first
+    assert cluster.jobs_named(run.key) == [first.reference]
     with pytest.raises(InputError, match="key"):
-        launcher.submit(key, Job("test", {"other": 1}))
+        replace(run, job=Job("test", {"other": 1})).submit()
+    script = str(run.folder.path / "job.sh")
+    second = cluster.call("sbatch", "--parsable", "--output=/dev/null", script).strip()
+    until(lambda: "JobState=FAILED" in cluster.call("scontrol", "show", "job", second))
+    assert f"ExitCode={FENCED}:0" in cluster.call("scontrol", "show", "job", second)
+    assert runs_of(run) == "x"
 
 
-def killed_while_submitting(launcher: SlurmLauncher, key: str, job: Job, delay_s: float | None) -> None:
+def killed_while_submitting(run: Run, delay_s: float | None) -> None:
     """In a process of its own, killed by itself between sbatch and the record, or by us after a while."""
     submitter = os.fork()
     if not submitter:
@@ -94,7 +99,7 @@ def killed_while_submitting(launcher: SlurmLauncher, key: str, job: Job, delay_s
             if delay_s is None:
                 write = JobFolder.write
                 JobFolder.write = partialmethod(die_at_record, write)  # type: ignore[assignment,method-assign]
-            launcher.submit(key, job)
+            run.submit()
         os._exit(0)
     if delay_s is not None:
         time.sleep(delay_s)
@@ -112,76 +117,141 @@ def die_at_record(
 
 
 def test_a_submitter_killed_between_sbatch_and_its_record_launches_nothing_twice(
-    run: MakeLauncher, job: Job, tmp_path: Path, cluster: SlurmCluster, key: str
+    run_slurm: MakeRun, cluster: SlurmCluster
 ) -> None:
-    launcher = run("sh", "-c", "printf x >> runs; sleep 1")
-    killed_while_submitting(launcher, key, job, None)
-    submitted = cluster.jobs_named(key)
+    run = run_slurm("sh", "-c", "printf x >> runs; sleep 1")
+    killed_while_submitting(run, None)
+    submitted = cluster.jobs_named(run.key)
     assert len(submitted) == 1
-    assert not (tmp_path / "jobs" / key / "slurm.json").exists()
-    handle = launcher.submit(key, job)
-    assert handle.reference == submitted[0]
-    assert launcher.wait(handle, WAIT_S).exit_status == 0
-    assert cluster.jobs_named(key) == submitted
-    assert (tmp_path / "jobs" / key / "runs").read_text() == "x"
+    assert not (run.folder.path / "slurm.json").exists()
+    assert run.submit().reference == submitted[0]
+    assert run.finish().exit_status == 0
+    assert cluster.jobs_named(run.key) == submitted
+    assert runs_of(run) == "x"
 
 
 def test_a_submitter_killed_at_any_moment_neither_loses_nor_doubles_a_job(
-    run: MakeLauncher, job: Job, tmp_path: Path, cluster: SlurmCluster, key: str
+    run_slurm: MakeRun, cluster: SlurmCluster
 ) -> None:
-    launcher = run("sh", "-c", "printf x >> runs")
+    counter = run_slurm(*COUNTER)
     for number in range(10):
-        own = f"{key}-{number}"
-        killed_while_submitting(launcher, own, job, 0.005 * number)
-        assert launcher.wait(launcher.submit(own, job), WAIT_S).exit_status == 0
-        assert len(cluster.jobs_named(own)) == 1
-        assert (tmp_path / "jobs" / own / "runs").read_text() == "x"
+        run = replace(counter, key=f"{counter.key}-{number}")
+        killed_while_submitting(run, 0.005 * number)
+        assert run.finish().exit_status == 0
+        assert len(cluster.jobs_named(run.key)) == 1
+        assert runs_of(run) == "x"
 
 
-def test_a_second_job_with_the_same_script_is_stopped_by_the_fence(
-    run: MakeLauncher, job: Job, tmp_path: Path, cluster: SlurmCluster, key: str
-) -> None:
-    launcher = run("sh", "-c", "printf x >> runs")
-    handle = launcher.submit(key, job)
-    assert launcher.wait(handle, WAIT_S).exit_status == 0
-    folder = tmp_path / "jobs" / key
-    second = cluster.call("sbatch", "--parsable", "--output=/dev/null", str(folder / "job.sh")).strip()
-    until(lambda: "JobState=FAILED" in cluster.call("scontrol", "show", "job", second))
-    assert f"ExitCode={FENCED}:0" in cluster.call("scontrol", "show", "job", second)
-    assert (folder / "runs").read_text() == "x"
-
-
-def test_cancel_ends_a_running_job(run: MakeLauncher, job: Job, tmp_path: Path, key: str) -> None:
-    launcher = run("srun", "sleep", "600")
-    handle = launcher.submit(key, job)
-    until(lambda: launcher.status(handle).state is State.RUNNING)
-    status = launcher.cancel(handle)
+def test_cancel_ends_a_running_job(run_slurm: MakeRun) -> None:
+    run = run_slurm("srun", "sleep", "600")
+    handle = run.start()
+    status = run.launcher.cancel(handle)
     assert (status.state, status.cause) == (State.CANCELLED, Cause.CANCELLED)
-    assert launcher.submit(handle.key, job) == handle
-    assert launcher.status(handle) == status
+    assert run.submit() == handle
+    assert run.launcher.status(handle) == status
 
 
-def test_cancel_ends_a_waiting_job(
-    run: MakeLauncher, job: Job, tmp_path: Path, cluster: SlurmCluster, key: str
-) -> None:
+def test_cancel_ends_a_waiting_job(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
     for name in ("n1", "n2", "n3", "n4"):
         cluster.set_node(name, "drain")
     try:
-        launcher = run("true")
-        handle = launcher.submit(key, job)
-        assert launcher.status(handle).state is State.QUEUED
-        assert launcher.cancel(handle).state is State.CANCELLED
+        run = run_slurm("true")
+        assert run.launcher.status(run.submit()).state is State.QUEUED
+        assert run.launcher.cancel(run.handle).state is State.CANCELLED
     finally:
         cluster.resume_all()
 
 
-def test_a_job_cancelled_before_sbatch_is_never_submitted(
-    run: MakeLauncher, job: Job, tmp_path: Path, cluster: SlurmCluster, key: str
+def test_a_job_cancelled_before_sbatch_is_never_submitted(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
+    run = run_slurm("true")
+    run.folder.make()
+    run.folder.mark_cancelled()
+    assert run.finish().state is State.CANCELLED
+    assert cluster.jobs_named(run.key) == []
+
+
+def test_a_node_that_goes_down_is_reported_as_such(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
+    run = run_slurm("srun", "sleep", "600")
+    cluster.set_node(run.launcher.status(run.start()).nodes[0], "down")
+    try:
+        status = run.finish()
+    finally:
+        cluster.resume_all()
+    assert (status.state, status.cause) == (State.FAILED, Cause.NODE_FAILURE)
+
+
+def test_a_job_over_its_memory_is_recognized_by_slurms_own_lines(run_slurm: MakeRun) -> None:
+    """Without control groups Slurm has no state for it: the step daemon writes into the job's output."""
+    code = "import time; buffer = bytearray(400_000_000); time.sleep(60)"
+    run = run_slurm("srun", sys.executable, "-c", code, slurm={"memory_mib_per_node": 200})
+    status = run.finish()
+    assert (status.state, status.exit_status) == (State.FAILED, 137)
+    failure = run.failure()
+    assert failure is not None
+    assert failure.kind is FailureKind.OUT_OF_MEMORY
+    assert any("exceeded memory limit" in line for line in failure.evidence)
+
+
+def test_a_refusal_of_sbatch_is_an_error_in_its_own_words(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
+    run = run_slurm("true", slurm={"partition": "no-such-partition"})
+    with pytest.raises(LaunchError, match="invalid partition"):
+        run.submit()
+    assert run.launcher.find(run.key) is None
+    assert cluster.jobs_named(run.key) == []
+
+
+def test_a_forgotten_job_is_known_by_its_scripts_mark_or_lost(run_slurm: MakeRun) -> None:
+    run = run_slurm("sh", "-c", "exit 3")
+    handle = run.submit()
+    until((run.folder.path / "exit_status").exists)
+    (run.folder.path / "claim").write_text(FORGOTTEN)
+    status = run.launcher.status(handle)
+    assert (status.state, status.exit_status, status.source) == (State.FAILED, 3, "job script")
+    for name in ("exit_status", "final.json"):
+        (run.folder.path / name).unlink()
+    status = run.launcher.status(Handle("slurm", run.key, FORGOTTEN))
+    assert (status.state, status.exit_status) == (State.LOST, None)
+
+
+@pytest.mark.slow
+def test_a_job_is_ended_at_its_wall_limit(run_slurm: MakeRun) -> None:
+    """Slurm counts minutes, and looks at the clock now and then."""
+    run = run_slurm("srun", "sleep", "600")
+    run.job = Job("test", {}, wall_s=5)
+    status = run.finish(240)
+    assert (status.state, status.cause) == (State.FAILED, Cause.WALL_LIMIT)
+    assert status.detail.startswith("TIMEOUT")
+
+
+@pytest.mark.slow
+def test_two_plans_are_measured_over_two_nodes_and_compared(
+    run_slurm: MakeRun, tmp_path: Path, tiny_scenario: dict[str, Any]
 ) -> None:
-    launcher = run("true")
-    folder = JobFolder.of(tmp_path / "jobs", key)
-    folder.make()
-    folder.mark_cancelled()
-    handle = launcher.submit(key, job)
-    assert launcher.status(handle).state is State.CANCELLED
-    assert cluster.jobs_named(key) == []
+    """Whole trials of the reference trainer, through srun and torchrun."""
+    command = [
+        "srun", sys.executable, "-m", "torch.distributed.run", "--nnodes", "{nnodes}",
+        "--nproc-per-node", "{nproc}", "--rdzv-backend", "c10d", "--rdzv-id", "{key}",
+        "--rdzv-endpoint", "{rendezvous}", "-m", "testbed.trainer", "{scenario}", "--steps", "{steps}",
+        "--warmup", "{warmup}", "--out", "{out}",
+    ]  # fmt: skip
+    fields = {"workdir": str(REPO), "environment": {"OMP_NUM_THREADS": "1"}}
+    run = run_slurm(*command, **fields)
+    limits = {"wall_s": 600, "devices": 16, "nodes": 4}
+    trials = LaunchedTrials(
+        lambda name: run.launcher,
+        templates("slurm", **{"command": command, "limits": limits, **fields}),
+        "test",
+        tmp_path / "results",
+        RunLength(steps=6, warmup=1, profile_steps=0),
+        max_runs=1,
+    )
+    plans = (tiny_scenario["plan"], {**tiny_scenario["plan"], "dp_shard": 1, "zero_stage": 0})
+    outcomes = [
+        trials.run(TrialOrder(f"{run.key}-{number}", tiny_scenario, plan, device_hours=1.0), Patient())
+        for number, plan in enumerate(plans)
+    ]
+    assert [outcome["status"] for outcome in outcomes] == ["measured", "measured"], outcomes
+    assert len(outcomes[0]["nodes"]) == 2
+    assert outcomes[0]["device_hours"] >= 0
+    comparison = compare(*outcomes)
+    assert all(refusal["entry"] == "nodes" for refusal in comparison["refusals"]), comparison

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.launch.conftest import slurm_run
 from tests.integration.launch.slurm_accounting import missing_accounting, running_accounted_cluster
 from tests.integration.launch.slurm_cluster import SlurmCluster, missing_part
 from tests.integration.launch.waiting import until
-from tools.launch.job import Job
-from tools.launch.slurm import SlurmLauncher
 from tools.launch.status import Cause, State
-from tools.launch.template import parse_templates
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 FORGETS_S = 2
@@ -34,24 +32,16 @@ def is_forgotten(cluster: SlurmCluster, job_id: str) -> bool:
     return False
 
 
-def test_sacct_tells_the_exit_code_and_finds_the_key_when_scontrol_has_forgotten(
-    accounted: SlurmCluster, tmp_path: Path, key: str
+def test_sacct_finds_the_key_and_its_exit_code_when_scontrol_has_forgotten(
+    accounted: SlurmCluster, tmp_path: Path
 ) -> None:
-    table = {
-        "name": "test",
-        "launcher": "slurm",
-        "command": ["sh", "-c", "exit 5"],
-        "limits": {"wall_s": 60},
-    }
-    templates = parse_templates({"template": [table]})
-    launcher = SlurmLauncher(tmp_path / "jobs", templates, accounted.environment, poll_s=0.5)
-    job = Job("test", {})
-    handle = launcher.submit(key, job)
+    run = slurm_run(accounted, tmp_path / "jobs", "sh", "-c", "exit 5", limits={"wall_s": 60})
+    handle = run.submit()
     until(lambda: is_forgotten(accounted, handle.reference))
     for record in ("slurm.json", "claim", "exit_status"):
-        (tmp_path / "jobs" / key / record).unlink()
-    assert launcher.submit(key, job) == handle
-    status = launcher.status(handle)
+        (run.folder.path / record).unlink()
+    assert run.submit() == handle
+    status = run.launcher.status(handle)
     assert (status.state, status.cause, status.exit_status) == (State.FAILED, Cause.EXIT, 5)
     assert status.source == "sacct"
     assert status.started_unix_s is not None
