@@ -23,6 +23,25 @@ PROGRESS, FAILURES = "progress.jsonl", "failures"
 _LOG_LINES, _LINE_LENGTH = 200, 2000
 _FILE_BYTES = 1_000_000
 _MAX_FILES = 64
+_REPORTED = 0.95
+_MAX_LINES, _EVIDENCE_LENGTH = 5, 300
+_SIGKILL = 9
+# A shell reports death by signal n as 128 + n; 126 and 127 mean that there was nothing to run.
+_KILLED_STATUS, _USAGE, _NOT_STARTED = 128 + _SIGKILL, 2, (126, 127)
+# A step may be slow once; ten times the usual, and half a minute at least, is no step any more.
+_SILENT_STEPS, _SILENT_S = 10.0, 30.0
+
+
+class FailureKind(StrEnum):
+    OUT_OF_MEMORY = "out_of_memory"
+    HANG = "hang"
+    COMMUNICATION_TIMEOUT = "communication_timeout"
+    NODE_DOWN = "node_down"
+    NUMERICS = "numerics"
+    BAD_CONFIGURATION = "bad_configuration"
+    CANCELLED = "cancelled"
+    WALL_LIMIT = "wall_limit"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -49,6 +68,15 @@ class Evidence:
     log: Sequence[str] = ()
     heartbeats: Sequence[Heartbeat] = ()
     reports: Sequence[FailureReport] = ()
+
+
+@dataclass(frozen=True)
+class Failure:
+    kind: FailureKind
+    confidence: float
+    """From 0 (no idea) to 1 (the engine did it itself)."""
+    evidence: tuple[str, ...]
+    """Printable, shortened lines; free text of the job among them."""
 
 
 def read_evidence(status: JobStatus, out: Path, log: Path | Sequence[str]) -> Evidence:
@@ -122,18 +150,6 @@ def _number(value: object) -> float | None:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     except OverflowError:
         return math.inf
-
-
-class FailureKind(StrEnum):
-    OUT_OF_MEMORY = "out_of_memory"
-    HANG = "hang"
-    COMMUNICATION_TIMEOUT = "communication_timeout"
-    NODE_DOWN = "node_down"
-    NUMERICS = "numerics"
-    BAD_CONFIGURATION = "bad_configuration"
-    CANCELLED = "cancelled"
-    WALL_LIMIT = "wall_limit"
-    UNKNOWN = "unknown"
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -210,24 +226,6 @@ CAUSES: tuple[tuple[FailureKind, re.Pattern[str], float], ...] = (
 )
 
 
-_REPORTED = 0.95
-_MAX_LINES, _EVIDENCE_LENGTH = 5, 300
-_SIGKILL = 9
-# A shell reports death by signal n as 128 + n; 126 and 127 mean that there was nothing to run.
-_KILLED_STATUS, _USAGE, _NOT_STARTED = 128 + _SIGKILL, 2, (126, 127)
-# A step may be slow once; ten times the usual, and half a minute at least, is no step any more.
-_SILENT_STEPS, _SILENT_S = 10.0, 30.0
-
-
-@dataclass(frozen=True)
-class Failure:
-    kind: FailureKind
-    confidence: float
-    """From 0 (no idea) to 1 (the engine did it itself)."""
-    evidence: tuple[str, ...]
-    """Printable, shortened lines; free text of the job among them."""
-
-
 def classify(evidence: Evidence) -> Failure | None:
     """None for a job that is still running or that succeeded with finite losses."""
     if not evidence.status.has_ended:
@@ -235,9 +233,9 @@ def classify(evidence: Evidence) -> Failure | None:
     if evidence.status.state is State.SUCCEEDED:
         return _not_finite(evidence)
     for rule in _RULES:
-        found = rule(evidence)
-        if found:
-            return found
+        failure = rule(evidence)
+        if failure:
+            return failure
     return _failure(FailureKind.UNKNOWN, 0.0, _end(evidence), *evidence.log[-_MAX_LINES + 1 :])
 
 
@@ -256,11 +254,11 @@ def _engine_says(evidence: Evidence) -> Failure | None:
 def _program_reports(evidence: Evidence) -> Failure | None:
     """An InputError is ASAP's own refusal; other exceptions are classified by their text."""
     lines = _reported(evidence)
-    found = _find_cause(lines, certain=_REPORTED)
+    failure = _find_cause(lines, certain=_REPORTED)
     refused = [line for line in lines if line.startswith("InputError: ")]
-    if refused and not (found and found.kind is FailureKind.OUT_OF_MEMORY):
+    if refused and not (failure and failure.kind is FailureKind.OUT_OF_MEMORY):
         return _failure(FailureKind.BAD_CONFIGURATION, _REPORTED, *refused)
-    return found
+    return failure
 
 
 def _not_finite(evidence: Evidence) -> Failure | None:
@@ -271,7 +269,7 @@ def _not_finite(evidence: Evidence) -> Failure | None:
 
 
 def _kernel_killed(evidence: Evidence) -> Failure | None:
-    """Killed by SIGKILL that ASAP did not send; the kernel's counter says whether it was for memory."""
+    """Killed by SIGKILL that ASAP did not send; the kernel's counter shows whether it was for memory."""
     status = evidence.status
     killed = status.signal == _SIGKILL or status.exit_status == _KILLED_STATUS
     lines = _matches(evidence.log, KILLED)
@@ -293,7 +291,7 @@ def _limit_reached(evidence: Evidence) -> Failure | None:
     if status.cause is not Cause.WALL_LIMIT:
         return None
     if not beats:
-        return _failure(FailureKind.HANG, 0.6, _end(evidence), "not one training step was reported")
+        return _failure(FailureKind.HANG, 0.6, _end(evidence), "no training step was reported")
     if status.ended_unix_s is None:
         return _failure(FailureKind.WALL_LIMIT, 0.6, _end(evidence), f"{len(beats)} steps were reported")
     silent_s = status.ended_unix_s - beats[-1].unix_time_s
@@ -334,9 +332,9 @@ _RULES: tuple[Callable[[Evidence], Failure | None], ...] = (
 
 def _find_cause(lines: Sequence[str], certain: float | None) -> Failure | None:
     for kind, pattern, confidence in CAUSES:
-        found = _matches(lines, pattern)
-        if found:
-            return _failure(kind, certain or confidence, *found)
+        matches = _matches(lines, pattern)
+        if matches:
+            return _failure(kind, certain or confidence, *matches)
     return None
 
 

@@ -16,6 +16,8 @@ from typing import BinaryIO
 
 INTENT, INPUTS, OUT, LOG = "intent.json", "inputs", "out", "log.txt"
 CANCELLED, FINAL = "cancelled", "final.json"
+_CHUNK_BYTES = 65_536
+_POLL_S = 0.2
 
 
 def write_whole(path: Path, text: str, *, only_first: bool = False) -> None:
@@ -84,17 +86,13 @@ def _copy(source: Path, target: Path) -> bool:
     return True
 
 
-_CHUNK_BYTES = 65_536
-_POLL_S = 0.2
-
-
 @dataclass(frozen=True)
 class LogChunk:
     """Whole lines, but for one longer than a chunk and a last one without a newline."""
 
     text: str
     next_offset: int
-    """In bytes: where the next reader goes on."""
+    """In bytes: where the next reader resumes."""
 
 
 def follow_file(
@@ -102,7 +100,7 @@ def follow_file(
 ) -> Iterator[LogChunk]:
     """Yields what is there and, with `follow`, what comes until `has_ended`."""
     while True:
-        # Asked before reading: what was written up to the end is then read below.
+        # Polled before reading: what was written up to the end is then read below.
         is_last = not follow or has_ended()
         for chunk in _read(path, offset, is_last):
             yield chunk
@@ -129,7 +127,7 @@ def _read(path: Path, offset: int, is_last: bool) -> Iterator[LogChunk]:
 
 
 def whole_lines(content: bytes, is_last: bool) -> bytes:
-    """What can be told now: up to the last line's end, or a piece of a line longer than a chunk."""
+    """What can be emitted now: up to the last line's end, or a piece of a line longer than a chunk."""
     end = content.rfind(b"\n") + 1
     if end:
         return content[:end]
@@ -137,7 +135,7 @@ def whole_lines(content: bytes, is_last: bool) -> bytes:
 
 
 def tail(path: Path, lines: int = 200, limit_bytes: int = 262_144) -> list[str]:
-    """The last lines; empty where there is no log."""
+    """The last lines; empty if there is no log."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

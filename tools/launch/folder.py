@@ -1,4 +1,4 @@
-"""A job's folder: everything ASAP knows of it, written atomically, and the recorded intent that precedes a
+"""A job's folder: everything ASAP knows about it, written atomically, and the recorded intent that precedes a
 launch.
 """
 
@@ -60,9 +60,9 @@ class JobFolder:
     def record_intent(self, intent: Intent) -> Intent:
         """The intent that was recorded first."""
         self.write(INTENT, asdict(intent), only_first=True)
-        found = self.find_intent()
-        assert found is not None
-        return found
+        recorded = self.find_intent()
+        assert recorded is not None
+        return recorded
 
     def mark_cancelled(self) -> None:
         self.write(CANCELLED, {})
@@ -93,7 +93,7 @@ class JobFolder:
 
     @contextmanager
     def submission(self) -> Iterator[int]:
-        """One submitter at a time; a child that is given the descriptor holds the lock too."""
+        """One submitter at a time; a child that inherits the descriptor holds the lock too."""
         descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -110,7 +110,7 @@ class Place:
     root: Path
     """The service's folder for jobs."""
     rendezvous: str | None = None
-    """What stands for {rendezvous}; None where the engine has its own way."""
+    """Value of {rendezvous}; None if the engine has its own way."""
     inherited: Mapping[str, str] = field(default_factory=dict)
     """The service's own environment, of which a template may name variables to pass on."""
     for_others: bool = False
@@ -156,7 +156,7 @@ def _intent(place: Place, folder: JobFolder, template: Template, key: str, job: 
 
 
 def _record(place: Place, folder: JobFolder, intent: Intent, job: Job) -> Intent:
-    """Inputs first: where there is an intent, they are complete."""
+    """Inputs first: if there is an intent, they are complete."""
     scenario = json.dumps(dict(job.scenario), indent=1) + "\n"
     folder.add_input(SCENARIO_FILE, scenario, for_others=place.for_others)
     if job.config:

@@ -35,6 +35,9 @@ from tools.launch.trainjob import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+NAME = "kubernetes"
+_RECORD = "trainjob.json"
+_WATCH_S = 60.0
 _TIMEOUT_S = (10.0, 60.0)
 _NOT_FOUND, _CONFLICT, _BAD_REQUEST = 404, 409, 400
 _CHUNK_BYTES = 65_536
@@ -99,14 +102,14 @@ class KubernetesApi:
     @_with_launch_errors
     def find(self, namespace: str, name: str) -> Object | None:
         try:
-            found: Object = self._objects.get_namespaced_custom_object(
+            trainjob: Object = self._objects.get_namespaced_custom_object(
                 GROUP, VERSION, namespace, PLURAL, name, _request_timeout=_TIMEOUT_S
             )
         except client.ApiException as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
-        return found
+        return trainjob
 
     @_with_launch_errors
     def delete(self, namespace: str, name: str) -> None:
@@ -127,7 +130,7 @@ class KubernetesApi:
 
     @_with_launch_errors
     def pods(self, namespace: str, name: str) -> list[Object]:
-        """Of the trainer only; a runtime may have other replicated jobs, for data and model."""
+        """Pods of the trainer only; a runtime may have other replicated jobs, for data and model."""
         selector = f"jobset.sigs.k8s.io/jobset-name={name},jobset.sigs.k8s.io/replicatedjob-name={NODE}"
         answer = self._core.list_namespaced_pod(
             namespace, label_selector=selector, _preload_content=False, _request_timeout=_TIMEOUT_S
@@ -156,7 +159,7 @@ class KubernetesApi:
             stream.stop()
 
     def log(self, namespace: str, pod: str, *, follow: bool) -> Iterator[bytes]:
-        """From the beginning, because the API counts no bytes; nothing where the container has not begun."""
+        """From the beginning, because the API counts no bytes; nothing if the container has not started."""
         try:
             answer = self._core.read_namespaced_pod_log(
                 pod,
@@ -202,11 +205,6 @@ def _chunk(content: bytes, next_offset: int) -> LogChunk:
     return LogChunk(content.decode("utf-8", "replace"), next_offset)
 
 
-NAME = "kubernetes"
-_RECORD = "trainjob.json"
-_WATCH_S = 60.0
-
-
 class KubernetesLauncher:
     """`root` is the claim's mount in the service."""
 
@@ -248,14 +246,14 @@ class KubernetesLauncher:
         if final:
             return final
         namespace, name = _names(handle)
-        found = self._api.find(namespace, name)
-        if found is None:
+        trainjob = self._api.find(namespace, name)
+        if trainjob is None:
             return folder.keep_final(_gone(folder))
-        status = read_trainjob(found, self._api.pods(namespace, name))
+        status = read_trainjob(trainjob, self._api.pods(namespace, name))
         return folder.keep_final(status)
 
     def wait(self, handle: Handle, timeout_s: float) -> JobStatus:
-        """Wakes at every change of the TrainJob; pods change without it, so it looks now and then as well."""
+        """Wakes at every change of the TrainJob, and polls too: pods change without it."""
 
         def watch(left_s: float) -> None:
             self._watch_for_end(handle, min(left_s, _WATCH_S))
@@ -264,14 +262,14 @@ class KubernetesLauncher:
         return wait_for_end(lambda: self.status(handle), watch, timeout_s)
 
     def _watch_for_end(self, handle: Handle, timeout_s: float) -> None:
-        """Or for anything else that ends the stream of changes."""
+        """Returns early if the stream of changes ends."""
         with closing(self._api.watch(*_names(handle), timeout_s=timeout_s)) as changes:
             for _ in changes:
                 if has_ended(lambda: self.status(handle)):
                     return
 
     def logs(self, handle: Handle, offset: int = 0, *, follow: bool = True) -> Iterator[LogChunk]:
-        """Of the first node's pod."""
+        """Log of the first node's pod."""
         while True:
             is_last = not follow or has_ended(lambda: self.status(handle))
             pod = self._find_first_pod(handle)
@@ -305,14 +303,14 @@ class KubernetesLauncher:
         assert template.kubernetes is not None
         assert template.image is not None
         created = self._api.create(namespace, make_trainjob(intent, template.kubernetes, template.image))
-        found = created or self._api.find(namespace, object_name(intent.key))
-        if found is None:
+        trainjob = created or self._api.find(namespace, object_name(intent.key))
+        if trainjob is None:
             raise LaunchError(f"TrainJob {object_name(intent.key)} was deleted while it was submitted")
-        if found["metadata"].get("annotations", {}).get(DIGEST) != intent.digest:
+        if trainjob["metadata"].get("annotations", {}).get(DIGEST) != intent.digest:
             raise InputError(
                 "key", intent.key, f"is the name of another TrainJob in {namespace}; choose another"
             )
-        return found
+        return trainjob
 
     def _find_first_pod(self, handle: Handle) -> str | None:
         names = sorted(pod["metadata"]["name"] for pod in self._api.pods(*_names(handle)))

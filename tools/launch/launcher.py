@@ -36,7 +36,7 @@ class Launcher(Protocol):
         ...
 
     def logs(self, handle: Handle, offset: int = 0, *, follow: bool = True) -> Iterator[LogChunk]:
-        """Output from byte `offset` on, with `follow` until the end; each chunk says where to go on."""
+        """Output from byte `offset` on, with `follow` until the end; a chunk has the offset to resume at."""
         ...
 
     def artefacts(self, handle: Handle, to: Path) -> list[Path]:
@@ -53,7 +53,7 @@ class LaunchSettings:
     """Where jobs live and how engines are reached; read from the environment by the service."""
 
     root: Path
-    """One folder a job: on Slurm seen by the nodes too, on Kubernetes the mount of the templates' claim."""
+    """One folder per job: on Slurm seen by the nodes too, on Kubernetes the mount of the templates' claim."""
     environment: Mapping[str, str]
     """The service's own: local jobs inherit of it what their template names, Slurm's commands see PATH and
     SLURM_CONF."""

@@ -29,7 +29,7 @@ class ProcessIdentity:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """None where there is no such process."""
+    """None if there is no such process."""
     start = _find_start(pid)
     return None if start is None else ProcessIdentity(pid, start, read_boot_id())
 
@@ -50,7 +50,7 @@ def _find_start(pid: int) -> int | None:
 
 
 def send_signal(process: ProcessIdentity, number: int) -> bool:
-    """To this very process; False where it is gone. A pidfd cannot hit a later owner of the pid."""
+    """To this very process; False if it is gone. A pidfd cannot hit a later owner of the pid."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -67,7 +67,7 @@ def send_signal(process: ProcessIdentity, number: int) -> bool:
 
 
 def find_marked(value: str) -> Iterator[ProcessIdentity]:
-    """Living processes that carry the mark, but this one."""
+    """Live processes with this mark, except the caller."""
     wanted = f"{MARK}={value}".encode()
     for entry in _PROC.iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -75,9 +75,9 @@ def find_marked(value: str) -> Iterator[ProcessIdentity]:
         # Gone in the meantime, or of another user.
         with suppress(OSError):
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found = identify(int(entry.name))
-                if found:
-                    yield found
+                process = identify(int(entry.name))
+                if process:
+                    yield process
 
 
 def kill_marked(value: str, patience_s: float = 10.0) -> list[int]:

@@ -2,7 +2,7 @@
 
 Service and nodes share the jobs' folder.
 
-Before sbatch the controller is asked for a job of this key's name, under a lock that an orphaned sbatch
+Before sbatch the controller is queried for a job of this key's name, under a lock that an orphaned sbatch
 still holds; the script's fence is the last resort. Status: scontrol, then sacct, then the script's mark.
 """
 
@@ -31,8 +31,11 @@ from tools.launch.status import (
 )
 from tools.launch.template import SlurmSettings, Template
 
+NAME = "slurm"
 CLAIM, EXIT_STATUS = "claim", "exit_status"
+_RECORD, _SCRIPT_FILE = "slurm.json", "job.sh"
 FENCED = 75
+"""Exit status of a second job for the same trial."""
 RENDEZVOUS_WORD = "{rendezvous}"
 _NO_WORKDIR = 72
 
@@ -116,12 +119,8 @@ def _settings(settings: SlurmSettings, nproc: int) -> dict[str, str]:
     return options
 
 
-NAME = "slurm"
-_RECORD, _SCRIPT_FILE = "slurm.json", "job.sh"
-
-
 class SlurmLauncher:
-    """`environment` must have PATH, and SLURM_CONF where the configuration is not in the usual place."""
+    """`environment` must have PATH, and SLURM_CONF if the configuration is not in the usual place."""
 
     name = NAME
 
@@ -163,7 +162,7 @@ class SlurmLauncher:
         job_id = self._job_id(folder, handle)
         if job_id is None:
             return folder.keep_final(_unsubmitted(folder))
-        return folder.keep_final(self._ask(job_id) or _read_script_status(folder))
+        return folder.keep_final(self._query(job_id) or _read_script_status(folder))
 
     def wait(self, handle: Handle, timeout_s: float) -> JobStatus:
         def pause(left_s: float) -> None:
@@ -201,13 +200,13 @@ class SlurmLauncher:
         return _known_id(folder) or self._find_by_name(key, intent)
 
     def _find_by_name(self, key: str, intent: Intent) -> str | None:
-        """The controller forgets jobs after MinJobAge; where there is accounting, sacct does not."""
+        """The controller forgets jobs after MinJobAge; with accounting, sacct does not."""
         queue = ["squeue", "--me", "--noheader", "--states=all", f"--name={job_name(key)}", "--format=%i|%k"]
         lines = self._commands.run(queue).splitlines()
         if not lines:
             past = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days"]
-            found = self._commands.try_run([*past, f"--name={job_name(key)}", "--format=JobIDRaw,Comment"])
-            lines = found.splitlines()
+            past += [f"--name={job_name(key)}", "--format=JobIDRaw,Comment"]
+            lines = self._commands.try_run(past).splitlines()
         for line in sorted(lines, key=_leading_number):
             job_id, _, comment = line.partition("|")
             if comment.startswith("asap:") and comment != job_comment(intent):
@@ -225,7 +224,7 @@ class SlurmLauncher:
             raise LaunchError(f"sbatch gave no job id: {answer.strip()[:200]!r}")
         return job_id
 
-    def _ask(self, job_id: str) -> JobStatus | None:
+    def _query(self, job_id: str) -> JobStatus | None:
         line = self._commands.find(["scontrol", "--oneliner", "show", "job", job_id])
         if line.strip():
             return read_scontrol(line)

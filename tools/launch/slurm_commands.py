@@ -19,7 +19,7 @@ class SlurmCommands:
 
     def __init__(self, environment: Mapping[str, str], timeout_s: float = _TIMEOUT_S) -> None:
         self._environment = dict(environment)
-        self._asking = {**environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+        self._query_environment = {**environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
         self._timeout_s = timeout_s
 
     def run(self, words: Sequence[str], pass_fds: Sequence[int] = ()) -> str:
@@ -27,13 +27,13 @@ class SlurmCommands:
         return _output(words, self._call(words, pass_fds))
 
     def find(self, words: Sequence[str]) -> str:
-        """As `run`, but empty where Slurm knows no such job any more."""
+        """As `run`, but empty if Slurm does not know the job any more."""
         result = self._call(words)
         is_unknown = result.returncode and _UNKNOWN_JOB in result.stderr
         return "" if is_unknown else _output(words, result)
 
     def try_run(self, words: Sequence[str]) -> str:
-        """Empty where the command fails: for sacct, which not every cluster can answer."""
+        """Empty if the command fails: for sacct, which not every cluster can answer."""
         result = self._call(words)
         return "" if result.returncode else result.stdout
 
@@ -41,7 +41,7 @@ class SlurmCommands:
         try:
             return subprocess.run(
                 words,
-                env=self._environment if words[0] == "sbatch" else self._asking,
+                env=self._environment if words[0] == "sbatch" else self._query_environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -58,11 +58,11 @@ class SlurmCommands:
 
 def _output(words: Sequence[str], result: subprocess.CompletedProcess[str]) -> str:
     if result.returncode:
-        raise LaunchError(f"{words[0]} failed: {_said(result)}")
+        raise LaunchError(f"{words[0]} failed: {_error_text(result)}")
     return result.stdout
 
 
-def _said(result: subprocess.CompletedProcess[str]) -> str:
+def _error_text(result: subprocess.CompletedProcess[str]) -> str:
     text = (result.stderr.strip() or result.stdout.strip() or f"exit status {result.returncode}")[-500:]
     return " ".join(text.split())
 
@@ -144,17 +144,17 @@ def _meaning(name: str, reason: str, exit_code: str) -> tuple[State, Cause | Non
     if name in ("COMPLETED", "FAILED"):
         # A job is COMPLETED only with exit code zero, so the two agree.
         return exit_state(*_exit(exit_code)), Cause.EXIT
-    # RUNNING, COMPLETING, SUSPENDED and the like, and words of later releases: an end is for ever, so only
-    # what is surely one counts.
+    # RUNNING, COMPLETING, SUSPENDED and the like, and states of later releases: an end is final, so
+    # only a certain one counts.
     return State.RUNNING, None
 
 
 def _exit(code: str) -> tuple[int | None, int | None]:
     """Slurm writes `status:signal`."""
-    found = re.fullmatch(r"(\d+):(\d+)", code)
-    if not found:
+    match = re.fullmatch(r"(\d+):(\d+)", code)
+    if not match:
         return None, None
-    status, signal = int(found[1]), int(found[2])
+    status, signal = int(match[1]), int(match[2])
     return (None, signal) if signal else (status, None)
 
 

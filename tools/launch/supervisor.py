@@ -2,8 +2,8 @@
 
 python -m tools.launch.supervisor FOLDER
 
-It outlives whoever started it. A lock on the folder lets one supervisor run; files of an earlier one keep
-the next from running the job again. SIGTERM ends the job. Standard library only.
+It outlives the process that started it. A lock on the folder lets one supervisor run; files of an
+earlier one keep the next from running the job again. SIGTERM ends the job. Standard library only.
 """
 
 import fcntl
@@ -25,6 +25,7 @@ from tools.launch.status import Cause, Intent, JobStatus, State, exit_state
 LOCK, PROCESS = "supervisor.lock", "process.json"
 _POLL_S = 0.1
 _OOM_COUNTER = "oom_kill"
+_ENDED_BY = {Cause.CANCELLED: State.CANCELLED, Cause.WALL_LIMIT: State.FAILED}
 
 
 def main(words: list[str]) -> int:
@@ -58,7 +59,7 @@ def _supervise(folder: Path, grace_s: float, ready: int) -> None:
 
 
 def _claim(folder: Path) -> bool:
-    """Whether the job is ours; where another supervisor holds it, not before that has said who it is."""
+    """Whether the job is ours; if another supervisor holds it, returns once that one is recorded."""
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     while not (folder / PROCESS).exists():
         with suppress(BlockingIOError):
@@ -69,7 +70,7 @@ def _claim(folder: Path) -> bool:
 
 
 class _EndRequest:
-    """Set by SIGTERM; nothing else may interrupt a supervisor on its way."""
+    """Set by SIGTERM; no other signal may interrupt a supervisor."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -143,16 +144,13 @@ def _watch(child: subprocess.Popen[bytes], wall_s: float, end: _EndRequest) -> C
 
 
 def _terminate(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    """torchrun passes SIGTERM on to its workers; whoever is left is killed by its mark afterwards."""
+    """torchrun passes SIGTERM on to its workers; survivors are killed by their mark afterwards."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         child.wait(timeout=grace_s)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-
-
-_ENDED_BY = {Cause.CANCELLED: State.CANCELLED, Cause.WALL_LIMIT: State.FAILED}
 
 
 def _exit_of(returncode: int | None) -> tuple[int | None, int | None]:

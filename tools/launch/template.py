@@ -31,47 +31,6 @@ PLACEHOLDERS = {
     RENDEZVOUS: "host:port where torchrun's nodes meet",
 }
 _WHOLE = re.compile(r"\{([A-Za-z_]\w*)\}")
-
-
-def placeholder_of(word: str) -> str | None:
-    """The name, where the word is nothing but a placeholder."""
-    found = _WHOLE.fullmatch(word)
-    return found[1] if found else None
-
-
-def check_command(command: Sequence[str], field: str) -> None:
-    """Raises InputError for an empty command, an unknown placeholder or one inside a longer word."""
-    if not command or not command[0] or placeholder_of(command[0]):
-        raise InputError(field, list(command)[:1], "must begin with the program to run")
-    for word in command:
-        _check_word(word, field)
-
-
-def _check_word(word: str, field: str) -> None:
-    if "\0" in word:
-        raise InputError(field, word, "a word of a command cannot hold a zero byte")
-    name = placeholder_of(word)
-    if name is not None and name not in PLACEHOLDERS:
-        raise InputError(field, word, f"unknown placeholder, {did_you_mean(name, PLACEHOLDERS)}")
-    inside = _WHOLE.search(word)
-    if name is None and inside:
-        raise InputError(field, word, f"the placeholder {inside[0]} must be a word of its own")
-
-
-def fill(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """The words to run; raises InputError where the job has no value for a placeholder."""
-    return [_fill_word(word, values) for word in command]
-
-
-def _fill_word(word: str, values: Mapping[str, str]) -> str:
-    name = placeholder_of(word)
-    if name is None:
-        return word
-    if name not in values:
-        raise InputError(name, None, f"the template's command needs a {name}: {PLACEHOLDERS[name]}")
-    return values[name]
-
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VALUE_LENGTH = 4096
 # Each of these makes a program load or run a file of the value's choosing.
@@ -81,39 +40,9 @@ _LOADS_CODE = re.compile(
     r"|SLURM_\w+|SBATCH_\w+|SRUN_\w+|ASAP_\w+",
     re.IGNORECASE,
 )
-
-
-def check_names(names: Iterable[str], field: str) -> None:
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise InputError(field, name, "must be names of environment variables")
-
-
-def check_allowed_names(names: Iterable[str], field: str) -> None:
-    """Of an allow-list: a request that may set `LD_PRELOAD` may run any code."""
-    for name in names:
-        if _LOADS_CODE.fullmatch(name):
-            allowed = "a request cannot be allowed to set it, because it decides what code runs; "
-            raise InputError(field, name, allowed + "set it in the template's environment instead")
-
-
-def check_values(given: Mapping[str, object], field: str) -> None:
-    check_names(given, field)
-    for name, value in given.items():
-        if not isinstance(value, str) or "\0" in value or len(value) > _VALUE_LENGTH:
-            allowed = f"must be a text of at most {_VALUE_LENGTH} characters without zero bytes"
-            raise InputError(f"{field}.{name}", value, allowed)
-
-
-def check_request(given: Mapping[str, object], allowed: Iterable[str], field: str) -> None:
-    known = tuple(allowed)
-    for name in given:
-        if name not in known:
-            reason = did_you_mean(name, known) if known else "the template allows none"
-            raise InputError(f"{field}.{str(name)[:60]}", given[name], reason)
-    check_values(given, field)
-
-
+_TEMPLATE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:,&|*\[\]()-]*")
+_LISTS = ("command", "environment_allowed", "environment_inherited")
 TomlTable = dict[str, Any]
 LauncherName = Literal["local", "slurm", "kubernetes"]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -179,9 +108,6 @@ class Template(Record):
     kubernetes: KubernetesSettings | None = None
 
 
-_TEMPLATE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_OPTION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:,&|*\[\]()-]*")
-_LISTS = ("command", "environment_allowed", "environment_inherited")
 _TABLES: dict[str, type[Record]] = {
     "limits": Limits,
     "slurm": SlurmSettings,
@@ -213,17 +139,17 @@ def parse_templates(content: TomlTable) -> dict[str, Template]:
 
 
 def _parse(table: object, place: str) -> Template:
-    given = dict(get_object(table, place))
-    refuse_unknown(given, set(Template.model_fields), f"{place}.")
+    fields = dict(get_object(table, place))
+    refuse_unknown(fields, set(Template.model_fields), f"{place}.")
     for name in _LISTS:
-        if isinstance(given.get(name), list):
-            given[name] = tuple(given[name])
+        if isinstance(fields.get(name), list):
+            fields[name] = tuple(fields[name])
     for name, cls in _TABLES.items():
-        if name in given:
-            part = get_object(given[name], f"{place}.{name}")
+        if name in fields:
+            part = get_object(fields[name], f"{place}.{name}")
             refuse_unknown(part, set(cls.model_fields), f"{place}.{name}.")
-            given[name] = build(cls, part, f"{place}.{name}.")
-    template = build(Template, given, f"{place}.")
+            fields[name] = build(cls, part, f"{place}.{name}.")
+    template = build(Template, fields, f"{place}.")
     _check(template, place)
     return template
 
@@ -295,3 +221,73 @@ _CHECKS: dict[str, Callable[[Template, str], None]] = {
     "slurm": _check_slurm,
     "kubernetes": _check_kubernetes,
 }
+
+
+def placeholder_of(word: str) -> str | None:
+    """The name, if the word is nothing but a placeholder."""
+    match = _WHOLE.fullmatch(word)
+    return match[1] if match else None
+
+
+def check_command(command: Sequence[str], field: str) -> None:
+    """Raises InputError for an empty command, an unknown placeholder or one inside a longer word."""
+    if not command or not command[0] or placeholder_of(command[0]):
+        raise InputError(field, list(command)[:1], "must begin with the program to run")
+    for word in command:
+        _check_word(word, field)
+
+
+def _check_word(word: str, field: str) -> None:
+    if "\0" in word:
+        raise InputError(field, word, "a word of a command cannot contain a zero byte")
+    name = placeholder_of(word)
+    if name is not None and name not in PLACEHOLDERS:
+        raise InputError(field, word, f"unknown placeholder, {did_you_mean(name, PLACEHOLDERS)}")
+    inside = _WHOLE.search(word)
+    if name is None and inside:
+        raise InputError(field, word, f"the placeholder {inside[0]} must be a word of its own")
+
+
+def fill(command: Sequence[str], values: Mapping[str, str]) -> list[str]:
+    """The words to run; raises InputError if the job has no value for a placeholder."""
+    return [_fill_word(word, values) for word in command]
+
+
+def _fill_word(word: str, values: Mapping[str, str]) -> str:
+    name = placeholder_of(word)
+    if name is None:
+        return word
+    if name not in values:
+        raise InputError(name, None, f"the template's command needs a {name}: {PLACEHOLDERS[name]}")
+    return values[name]
+
+
+def check_names(names: Iterable[str], field: str) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise InputError(field, name, "must be names of environment variables")
+
+
+def check_allowed_names(names: Iterable[str], field: str) -> None:
+    """Checks an allow-list: a request that may set `LD_PRELOAD` may run any code."""
+    for name in names:
+        if _LOADS_CODE.fullmatch(name):
+            allowed = "a request cannot be allowed to set it, because it decides what code runs; "
+            raise InputError(field, name, allowed + "set it in the template's environment instead")
+
+
+def check_values(environment: Mapping[str, object], field: str) -> None:
+    check_names(environment, field)
+    for name, value in environment.items():
+        if not isinstance(value, str) or "\0" in value or len(value) > _VALUE_LENGTH:
+            allowed = f"must be a text of at most {_VALUE_LENGTH} characters without zero bytes"
+            raise InputError(f"{field}.{name}", value, allowed)
+
+
+def check_request(environment: Mapping[str, object], allowed: Iterable[str], field: str) -> None:
+    known = tuple(allowed)
+    for name in environment:
+        if name not in known:
+            reason = did_you_mean(name, known) if known else "the template allows none"
+            raise InputError(f"{field}.{str(name)[:60]}", environment[name], reason)
+    check_values(environment, field)

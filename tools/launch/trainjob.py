@@ -18,6 +18,11 @@ NODE = "node"
 """What every training runtime calls its replicated job and its container."""
 _VOLUME = "asap-jobs"
 _MANAGER = "asap/launcher"
+_NO_START = {"StartError", "ContainerCannotRun", "InvalidImageName", "ErrImageNeverPull"}
+_PREEMPTED = {"PreemptionByScheduler", "PreemptionByKubeScheduler", "Preempting"}
+_NODE_GONE = {"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Evicted", "UnexpectedAdmissionError"}
+_SIGNAL_BASE, _LAST_SIGNAL = 128, 64
+_TEXT_LENGTH = 300
 Object = dict[str, Any]
 """A Kubernetes object as the API takes and returns it."""
 
@@ -96,13 +101,6 @@ def _checked(manifest: Object) -> Object:
     checked: Object = TrainerV1alpha1TrainJob.from_dict(manifest).to_dict()
     assert checked == manifest, "the TrainJob models do not know a field of the manifest"
     return checked
-
-
-_NO_START = {"StartError", "ContainerCannotRun", "InvalidImageName", "ErrImageNeverPull"}
-_PREEMPTED = {"PreemptionByScheduler", "PreemptionByKubeScheduler", "Preempting"}
-_NODE_GONE = {"NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Evicted", "UnexpectedAdmissionError"}
-_SIGNAL_BASE, _LAST_SIGNAL = 128, 64
-_TEXT_LENGTH = 300
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ def _ended(pods: Sequence[Object]) -> Iterator[_Ended]:
             end = state.get("terminated")
             if end:
                 code = int(end.get("exitCode", 0))
-                # The runtime reports the signal itself where it can, else as a shell does.
+                # The runtime reports the signal itself if it can, else as a shell does.
                 died = _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL
                 signal = end.get("signal") or (code - _SIGNAL_BASE if died else None)
                 yield _Ended(code, signal, end.get("reason", ""), end.get("finishedAt") or "")
