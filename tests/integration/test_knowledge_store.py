@@ -119,6 +119,10 @@ def collections(knowledge: KnowledgeBase) -> dict[str, Any]:
     return {collection.name: collection for collection in store._client.list_collections()}
 
 
+def vector_collections(knowledge: KnowledgeBase) -> list[Any]:
+    return [item for name, item in collections(knowledge).items() if name.startswith(PREFIX)]
+
+
 def test_a_case_outlives_the_process_that_added_it(reopen: Opener) -> None:
     first = reopen()
     first.add(own_case(), by="anna")
@@ -214,9 +218,9 @@ def test_another_embedder_indexes_anew_and_mixes_nothing(reopen: Opener) -> None
     knowledge = reopen(wider)
     assert knowledge.search("pipeline bubble")[0].matched == ("lexical", "vector")
     assert len(wider.embedded) == SEED_SIZE + 1
-    kept = {n: c for n, c in collections(knowledge).items() if n.startswith(PREFIX)}
-    assert sorted(c.metadata["embedder"] for c in kept.values()) == ["words-1", "words-2"]
-    for collection in kept.values():
+    kept = vector_collections(knowledge)
+    assert sorted(item.metadata["embedder"] for item in kept) == ["words-1", "words-2"]
+    for collection in kept:
         lengths = {len(vector) for vector in collection.get(include=["embeddings"])["embeddings"]}
         assert lengths == {32 if collection.metadata["embedder"] == "words-1" else 48}
 
@@ -227,10 +231,7 @@ def test_another_seed_indexes_anew(reopen: Opener) -> None:
     knowledge = reopen(embedder, "v2")
     knowledge.search("pipeline")
     assert len(embedder.embedded) == SEED_SIZE + 1
-    assert {c.metadata["seed"] for n, c in collections(knowledge).items() if n.startswith(PREFIX)} == {
-        "v1",
-        "v2",
-    }
+    assert {item.metadata["seed"] for item in vector_collections(knowledge)} == {"v1", "v2"}
 
 
 def test_reindexing_drops_what_is_old_and_covers_every_tenant(reopen: Opener) -> None:
@@ -241,9 +242,8 @@ def test_reindexing_drops_what_is_old_and_covers_every_tenant(reopen: Opener) ->
     knowledge.add(own_case(id="red-1"), by="r", tenant="red")
     knowledge.add(own_case(id="blue-1"), by="b", tenant="blue")
     assert knowledge.reindex() == SEED_SIZE + 2
-    kept = {n: c for n, c in collections(knowledge).items() if n.startswith(PREFIX)}
-    assert [c.metadata["embedder"] for c in kept.values()] == ["words-1"]
-    assert next(iter(kept.values())).count() == SEED_SIZE + 2
+    (kept,) = vector_collections(knowledge)
+    assert (kept.metadata["embedder"], kept.count()) == ("words-1", SEED_SIZE + 2)
     # The client whose collection is gone makes it again.
     assert other.search("pipeline bubble")[0].matched == ("lexical", "vector")
 
@@ -384,3 +384,13 @@ def test_settings_of_a_stray_env_file_reach_chroma_not(
     assert store._client.get_settings().anonymized_telemetry is False
     assert store._client.get_settings().chroma_server_host is None
     knowledge.close()
+
+
+def test_threads_that_open_the_same_folder_at_once_all_get_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(lambda _: open_folder(tmp_path / "knowledge", None), range(4)))
+    try:
+        assert len({len(base.entries()) for base in opened}) == 1
+    finally:
+        for base in opened:
+            base.close()

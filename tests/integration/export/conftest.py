@@ -5,23 +5,13 @@ from typing import Any
 
 import pytest
 
+from tests.unit.frameworks.scenarios import MODEL
+from tests.unit.frameworks.scenarios import PLAN as BASE_PLAN
 from tools.frameworks import Export, export_plan
 from tools.scenario import Scenario, parse_scenario
 
-DENSE: dict[str, Any] = {
-    "num_hidden_layers": 80,
-    "hidden_size": 8192,
-    "intermediate_size": 28672,
-    "num_attention_heads": 64,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
 EXPERTS = {"num_experts": 64, "num_experts_per_tok": 4, "moe_intermediate_size": 2048}
-PLAN: dict[str, Any] = {
-    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "dp": 64, "dp_shard": 64, "zero_stage": 3,
-    "micro_batch_size": 1, "sequence_parallel": None, "recompute": "full",
-}  # fmt: skip
-
+PLAN = BASE_PLAN | {"tp": 1, "dp": 64, "dp_shard": 64, "sequence_parallel": None, "recompute": "full"}
 Build = Callable[..., Scenario]
 
 
@@ -38,7 +28,7 @@ def build() -> Build:
         stated = {"seq_len": 8192, "global_batch_size": 256, "precision": "bf16", "framework": framework}
         return parse_scenario(
             {
-                "model": DENSE | {"num_hidden_layers": layers} | (EXPERTS if moe else {}),
+                "model": MODEL | {"num_hidden_layers": layers} | (EXPERTS if moe else {}),
                 "cluster": {"device": "b200", "num_devices": 64, "devices_per_node": 8},
                 "training": stated | (training or {}),
                 "plan": PLAN | plan,

@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.frameworks.scenarios import MODEL as MODEL_70B
 from tools.errors import InputError
 from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
 from tools.frameworks.reading import parse_arguments
 
-MODEL: dict[str, Any] = {
+MODEL = MODEL_70B | {
     "num_hidden_layers": 32,
     "hidden_size": 4096,
     "intermediate_size": 14336,
     "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
 }
 BESIDE = ImportOptions(model=MODEL, device="h100", num_devices=64, devices_per_node=8, seq_len=8192)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.frameworks.scenarios import MODEL
 from tools.errors import InputError
 from tools.frameworks import EXPORT_FORMATS, IMPORT_FORMATS, ImportOptions, export_plan, import_plan
 from tools.frameworks.reading import UNUSED
@@ -65,12 +66,11 @@ def scenarios(draw: st.DrawFn, name: str) -> Scenario:
 
 def _legal(draw: st.DrawFn, name: str, plan: dict[str, Any], experts: bool) -> Scenario:
     layers = plan["pp"] * plan["vpp"] * draw(st.integers(3, 6)) - draw(st.integers(0, 3))
-    model = {
+    model = MODEL | {
         "num_hidden_layers": layers,
         "hidden_size": 1024,
         "intermediate_size": 4096,
         "num_attention_heads": 16,
-        "num_key_value_heads": 8,
         "vocab_size": 32000,
     }
     if experts:

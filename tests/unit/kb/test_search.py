@@ -1,4 +1,4 @@
-"""Facets and fusion: what comes first, and what is said about it."""
+"""Text to terms, BM25 over what one tenant may read, facets and fusion: what comes first, and why."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,146 @@ from tests.unit.kb.samples import small_seed
 from tools.errors import InputError
 from tools.kb import KnowledgeBase, open_seed
 from tools.kb.entries import Hit, scale_of
-from tools.kb.search import agreement, fuse, read_facets
+from tools.kb.search import LexicalIndex, agreement, fuse, read_facets, tokenize
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ["all-reduce", "AllReduce", "all_reduce", "all reduce", "ALL-REDUCE", "all-reduces"],
+        ["all-to-all", "AllToAll", "all_to_all", "all to all"],
+        ["out of memory", "out-of-memory"],
+        ["shard", "shards", "sharded", "sharding"],
+        ["overlap", "overlapping", "overlapped", "overlaps"],
+        ["recompute", "recomputation", "recomputing", "recomputed"],
+        ["parallel", "parallelism", "parallelize", "parallelized"],
+        ["process", "processes"],
+        ["latency", "latencies"],
+        ["pipeline", "pipelines", "pipelining"],
+        ["tensor parallelism", "tensor-parallel", "tensor_parallel"],
+    ],
+)
+def test_spellings_of_one_thing_share_a_term(spellings: list[str]) -> None:
+    assert set.intersection(*(set(tokenize(spelling)) for spelling in spellings))
+
+
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("NCCL_ALGO=Ring", "ncclalgo"),
+        ("NCCL_ALGO=Ring", "nccl"),
+        ("ZeRO-3", "zero3"),
+        ("ZeRO-3", "zero"),
+        ("tp=8", "tp"),
+        ("tensor parallelism of 8", "tp"),
+        ("expert-parallel groups", "ep"),
+        ("a mixture of experts", "moe"),
+        ("CUDA out of memory", "oom"),
+        ("micro-batches", "microbatch"),
+        ("micro batch", "microbatch"),
+        ("h100-sxm-80gb", "h100"),
+        ("--tensor-model-parallel-size", "tensor"),
+        ("speedup of 1.5", "1.5"),
+        ("64-128 devices", "64"),
+        ("from 1.25/2.5", "2.5"),
+        ("FSDP2", "fsdp2"),
+    ],
+)
+def test_the_words_of_the_field_are_kept(text: str, term: str) -> None:
+    assert term in tokenize(text)
+
+
+def test_words_that_say_nothing_are_dropped() -> None:
+    assert tokenize("It is the one that you would use") == []
+
+
+def test_different_things_share_no_term() -> None:
+    assert not set(tokenize("tp pp cp ep dp")) & set(tokenize("all-reduce ZeRO-3 NCCL_ALGO fp8"))
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_plain_lower_case_terms(text: str) -> None:
+    for term in tokenize(text):
+        assert term
+        assert term == term.lower()
+        assert not set(term) & set(" -_/\n")
+
+
+@given(st.lists(st.sampled_from(["tp", "nccl", "shards", "all-reduce", "ZeRO-3", "memory", "4096"])))
+def test_terms_of_joined_texts_are_the_terms_of_the_parts(words: list[str]) -> None:
+    joined = tokenize(" . ".join(words))
+    assert sorted(joined) == sorted(term for word in words for term in tokenize(word))
+
+
+WORDS = ["bubble", "pipeline", "expert", "dispatch", "tensor", "memory", "nccl", "ring"]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+DOCUMENTS = st.lists(st.tuples(TEXTS, TEXTS), max_size=8)
+
+
+@given(DOCUMENTS, TEXTS)
+def test_scores_are_never_negative_and_zero_without_a_shared_term(
+    documents: list[tuple[str, str]], query: str
+) -> None:
+    scores = LexicalIndex(documents).scores(query)
+    assert len(scores) == len(documents)
+    for (title, text), score in zip(documents, scores, strict=True):
+        shared = set(query.split()) & set(f"{title} {text}".split())
+        assert (score > 0) == bool(shared)
+
+
+@given(DOCUMENTS, TEXTS)
+def test_an_unrelated_document_is_not_found_and_hides_nobody(
+    documents: list[tuple[str, str]], query: str
+) -> None:
+    before = LexicalIndex(documents).scores(query)
+    after = LexicalIndex([*documents, ("garbage collector", "python stalls")]).scores(query)
+    assert after[-1] == 0
+    assert [score > 0 for score in before] == [score > 0 for score in after[:-1]]
+
+
+@given(st.lists(TEXTS.filter(bool), min_size=1, max_size=8), st.sampled_from(WORDS))
+def test_an_unrelated_document_of_average_length_leaves_the_order_of_one_term(
+    texts: list[str], term: str
+) -> None:
+    filler = " ".join(f"unrelated{number}" for number in range(len(texts[0].split())))
+    same_length = [" ".join(text.split()[:1] * len(texts[0].split())) for text in texts]
+    before = LexicalIndex(("", text) for text in same_length).scores(term)
+    after = LexicalIndex(("", text) for text in [*same_length, filler]).scores(term)
+    rank = sorted(range(len(texts)), key=lambda position: -before[position])
+    assert sorted(range(len(texts)), key=lambda position: -after[position]) == rank
+
+
+@given(DOCUMENTS, TEXTS)
+def test_the_order_of_the_query_does_not_matter(documents: list[tuple[str, str]], query: str) -> None:
+    index = LexicalIndex(documents)
+    turned = " ".join(reversed(query.split()))
+    assert [round(score, 9) for score in index.scores(query)] == [
+        round(score, 9) for score in index.scores(turned)
+    ]
+
+
+def test_a_rare_term_counts_more_than_a_common_one() -> None:
+    index = LexicalIndex([("", "memory ring"), ("", "memory bubble"), ("", "memory expert")])
+    scores = index.scores("memory bubble")
+    assert max(scores) == scores[1]
+
+
+def test_a_term_in_the_title_counts_more_than_one_in_the_text() -> None:
+    in_title, in_text = LexicalIndex([("bubble", "pipeline expert"), ("expert", "pipeline bubble")]).scores(
+        "bubble"
+    )
+    assert in_title > in_text
+
+
+def test_a_long_text_is_held_against_it() -> None:
+    short, long = LexicalIndex([("", "bubble"), ("", "bubble " + "memory " * 50)]).scores("bubble")
+    assert short > long
+
+
+def test_an_index_of_nothing_answers_nothing() -> None:
+    assert list(LexicalIndex([]).scores("bubble")) == []
+    assert list(LexicalIndex([("", "")]).scores("bubble")) == [0.0]
+
 
 VALUES = st.dictionaries(
     st.sampled_from(["device", "vendor", "architecture"]),
