@@ -12,7 +12,7 @@ from tools.errors import InputError
 from tools.recommend.optimize import workload_of
 from tools.recommend.report import PlanFields
 from tools.scenario import Plan, Scenario, did_you_mean, parse_scenario
-from tools.scenario.spec import refuse_unknown, shown
+from tools.scenario.fields import refuse_unknown, shown
 
 MODES = ("advise", "tune")
 APPROVALS = ("none", "person", "policy")

@@ -10,7 +10,7 @@ import datetime
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -258,7 +258,7 @@ def write_fit(measurements: Path, output: Path) -> None:
         "fitted_on": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rows": len(table.sources),
         "error": {"grouped": _error(table, by_group), "source_left_out": _error(table, by_source)},
-        "intervals": learn_intervals(table, by_group, by_source).to_data(),
+        "intervals": asdict(learn_intervals(table, by_group, by_source)),
         "shifts": shifts,
     }
     output.write_text(json.dumps(data, indent=1) + "\n")

@@ -25,7 +25,7 @@ from service.sessions import Submission
 from service.strict_json import JsonObject
 from tools.errors import InputError
 from tools.scenario import Plan
-from tools.scenario.spec import refuse_unknown
+from tools.scenario.fields import refuse_unknown
 
 PATH = "/v1/sessions"
 State = Literal["queued", "running", "waiting_approval", "completed", "failed", "cancelled"]

@@ -12,7 +12,7 @@ from service.cli.parser import positive_number
 from tools.errors import InputError
 from tools.frameworks import EXPORT_FORMATS, Export, export_plan
 from tools.scenario import parse_scenario
-from tools.scenario.spec import get_object
+from tools.scenario.fields import get_object
 
 MAX_REPORT_BYTES = 16 * 2**20
 

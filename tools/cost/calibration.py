@@ -10,15 +10,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue, TypeAdapter
 
 import kb_seed
 from tools.cost.constants import Definition, LevelShifts, RowKeys, Shifts, definitions, log_value
 from tools.cost.inputs import Array, Inputs
 from tools.errors import DataError, InputError
+from tools.scenario.fields import JsonObject
 
 COVERAGE = 0.8
 SHRINKAGE_ROWS = 8.0
@@ -45,13 +46,6 @@ class IntervalModel:
     generations: Sequence[str]
     devices: Sequence[str]
     ranges: Mapping[str, Sequence[float]]
-
-    def to_data(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, object]) -> "IntervalModel":
-        return cls(**data)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -138,11 +132,11 @@ def _quantiles_by_novelty(scores: Array, novelties: NDArray[np.int64]) -> dict[s
 
 def _pair_error(values: Array, groups: NDArray[np.str_]) -> float:
     """Log error of the ratio of two predictions of one group: much of what is wrong is wrong for both."""
-    found = [np.zeros(0)]
+    errors = [np.zeros(0)]
     for group in np.unique(groups[groups != ""]):
         inside = values[groups == group]
-        found.append(np.abs(np.subtract.outer(inside, inside))[np.triu_indices(len(inside), k=1)])
-    pairs = np.concatenate(found)
+        errors.append(np.abs(np.subtract.outer(inside, inside))[np.triu_indices(len(inside), k=1)])
+    pairs = np.concatenate(errors)
     return float(np.quantile(pairs, COVERAGE)) if len(pairs) else 0.15
 
 
@@ -171,7 +165,7 @@ def known_to(model: IntervalModel) -> Known:
 
 
 def interval(model: IntervalModel, x: Inputs, keys: RowKeys, step_time_s: Array) -> tuple[Array, Array]:
-    """Low and high of each row. `keys` has one entry a row, or one for all rows."""
+    """Low and high of each row. `keys` has one entry per row, or one for all rows."""
     seen, kinds = known_to(model), kind_names(x)
     bounds = [_bounds(model, keys, row, kinds[row], seen) for row in range(len(keys.device))]
     lower, upper = np.array(bounds).T
@@ -201,16 +195,19 @@ class Calibration:
     shifts: Shifts
     intervals: IntervalModel
 
-    def to_data(self) -> dict[str, Any]:
+    def to_data(self) -> JsonObject:
         """As plain data, which a session keeps and a later one reads."""
-        plain: dict[str, Any] = json.loads(
-            json.dumps({"shifts": self.shifts, "intervals": self.intervals.to_data()})
-        )
-        return plain
+        data: JsonObject = json.loads(json.dumps(asdict(self)))
+        return data
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> "Calibration":
-        return cls(data["shifts"], IntervalModel.from_data(data["intervals"]))
+    def from_data(cls, data: Mapping[str, JsonValue]) -> "Calibration":
+        return _adapter().validate_python(data)
+
+
+@cache
+def _adapter() -> TypeAdapter[Calibration]:
+    return TypeAdapter(Calibration)
 
 
 @cache
@@ -241,7 +238,7 @@ class ClusterCalibration:
         keys = RowKeys([self.generation], [self.device], [self.framework])
         return calibrated_to(calibration or shipped_calibration(), keys, self.coefficients)
 
-    def to_data(self) -> dict[str, object]:
+    def to_data(self) -> JsonObject:
         """Plain data for JSON."""
         stack = {"framework": self.framework, "generation": self.generation, "device": self.device}
         return {"format": FORMAT, **stack, "coefficients": dict(self.coefficients)}
@@ -249,7 +246,7 @@ class ClusterCalibration:
 
 def calibrated_to(calibration: Calibration, keys: RowKeys, measured: Mapping[str, float]) -> Calibration:
     """`calibration` with shifts after which the one row of `keys` resolves to the measured constants."""
-    known = {one.name: one for one in definitions()}
+    known = {definition.name: definition for definition in definitions()}
     shifts = dict(calibration.shifts)
     for name, value in measured.items():
         shifts[name] = _shifted(known[name], value, keys, shifts.get(name, {}))
@@ -266,7 +263,7 @@ def _shifted(d: Definition, value: float, keys: RowKeys, shifts: LevelShifts) ->
     return {**without, level: {**others, key: math.log(wanted) - log_value(d, keys, 0, without)}}
 
 
-def parse_cluster_calibration(data: Mapping[str, object], source: str) -> ClusterCalibration:
+def parse_cluster_calibration(data: Mapping[str, JsonValue], source: str) -> ClusterCalibration:
     """What `to_data` gave, checked; raises InputError that names `source` and the field."""
     if data.get("format") != FORMAT:
         raise InputError(f"{source}: format", data.get("format"), f"must be {FORMAT!r}")
@@ -279,7 +276,7 @@ def parse_cluster_calibration(data: Mapping[str, object], source: str) -> Cluste
     )
 
 
-def _text(data: Mapping[str, object], name: str, source: str) -> str:
+def _text(data: Mapping[str, JsonValue], name: str, source: str) -> str:
     value = data.get(name)
     if not isinstance(value, str) or not value:
         raise InputError(f"{source}: {name}", value, "must be a text")
@@ -287,10 +284,10 @@ def _text(data: Mapping[str, object], name: str, source: str) -> str:
 
 
 def _number(name: object, value: object, source: str) -> float:
-    bounds = {one.name: (one.low, one.high) for one in definitions()}.get(str(name))
+    bounds = {d.name: (d.low, d.high) for d in definitions()}.get(str(name))
     field = f"{source}: coefficients.{name}"
     if bounds is None:
-        raise InputError(field, value, "is no constant of the cost model")
+        raise InputError(field, value, "is not a constant of the cost model")
     if isinstance(value, bool) or not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
         raise InputError(field, value, f"must be a number from {bounds[0]:g} to {bounds[1]:g}")
     return float(value)

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -102,14 +103,14 @@ def definitions() -> tuple[Definition, ...]:
     return tuple(_definition(name, table[name]) for name in sorted(names))
 
 
-def _definition(name: str, entry: Mapping[str, object]) -> Definition:
+def _definition(name: str, entry: Mapping[str, Any]) -> Definition:
     known = {"prior", "low", "high", "spread", "meaning", "source", "prior_factors"}
     if set(entry) - known:
         raise DataError(f"coefficients.toml: {name} has unknown keys {sorted(set(entry) - known)}")
-    found = Definition(name=name, **{"prior_factors": {}, **entry})  # type: ignore[arg-type]
-    if not 0 < found.low <= found.prior <= found.high:  # zero has no logarithm to shift
+    definition = Definition(name=name, **{"prior_factors": {}, **entry})
+    if not 0 < definition.low <= definition.prior <= definition.high:  # zero has no logarithm to shift
         raise DataError(f"coefficients.toml: {name} needs 0 < low <= prior <= high")
-    return found
+    return definition
 
 
 def resolve(keys: RowKeys, shifts: Shifts) -> Coefficients:

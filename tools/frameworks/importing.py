@@ -9,8 +9,8 @@ from pydantic import JsonValue
 from tools.errors import InputError
 from tools.frameworks.reading import JsonObject
 from tools.scenario import StatedPlan, parse_scenario
+from tools.scenario.fields import NOTHING, build, usable_count
 from tools.scenario.huggingface import canonical_model
-from tools.scenario.spec import NOTHING, build, usable_count
 
 NEEDED_OF_MODEL = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 

@@ -12,7 +12,7 @@ import yaml
 from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.scenario.spec import shown
+from tools.scenario.fields import shown
 
 JsonObject = dict[str, JsonValue]
 

@@ -11,6 +11,8 @@ from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+from pydantic import JsonValue
+
 from kb_seed import folder
 from tools.errors import DataError, InputError
 from tools.hardware.device import (
@@ -35,7 +37,7 @@ LARGEST_FACTOR = 1000
 SOURCE = "override: given by the caller"
 
 
-def apply_overrides(device: Device, overrides: Mapping[str, Any]) -> Device:
+def apply_overrides(device: Device, overrides: Mapping[str, JsonValue]) -> Device:
     """A copy of `device` with the given figures, each of them checked."""
     fields: dict[str, Any] = {}
     peaks = dict(device.peak_flops)
@@ -49,11 +51,11 @@ def apply_overrides(device: Device, overrides: Mapping[str, Any]) -> Device:
     return replace(device, **fields, peak_flops=peaks, sources=sources)
 
 
-def _flatten(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(overrides: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Overrides with `peak_tflops` as dotted keys, whichever way they were written."""
     if not isinstance(overrides, Mapping):
         raise InputError(FIELD, overrides, "must be an object of figures")
-    flat: dict[str, Any] = {}
+    flat: dict[str, JsonValue] = {}
     for key, value in overrides.items():
         if key == PEAK_KEY:
             flat |= _flatten_peaks(value)
@@ -64,7 +66,7 @@ def _flatten(overrides: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _flatten_peaks(value: object) -> dict[str, Any]:
+def _flatten_peaks(value: object) -> dict[str, JsonValue]:
     if not isinstance(value, Mapping):
         raise InputError(f"{FIELD}.{PEAK_KEY}", value, 'must be an object such as {"bf16": 989}, in TFLOP/s')
     return {peak_key(str(precision)): peak for precision, peak in value.items()}
@@ -143,7 +145,7 @@ def _where(name: str) -> str:
     return f"kb_seed/hardware/{name}.toml"
 
 
-def _check_keys(name: str, data: dict[str, Any]) -> None:
+def _check_keys(name: str, data: dict[str, JsonValue]) -> None:
     wanted = {*_HEAD, *(figure.key for figure in FIGURES), PEAK_KEY, "sources"}
     unknown = data.keys() - wanted - {COLLECTIVES_KEY}
     for problem, keys in (("lacks", wanted - data.keys()), ("does not know", unknown)):
@@ -151,7 +153,7 @@ def _check_keys(name: str, data: dict[str, Any]) -> None:
             raise DataError(f"{_where(name)}: {problem} {', '.join(sorted(keys))}")
 
 
-def _check_head(name: str, data: dict[str, Any]) -> None:
+def _check_head(name: str, data: dict[str, JsonValue]) -> None:
     allowed = {"name": (name,), "vendor": VENDORS, "generation": GENERATIONS}
     for key, values in allowed.items():
         if data[key] not in values:
@@ -163,7 +165,7 @@ def _check_head(name: str, data: dict[str, Any]) -> None:
         raise DataError(f"{_where(name)}: aliases must be a list of names")
 
 
-def _read_figures(name: str, data: dict[str, Any]) -> dict[str, Any]:
+def _read_figures(name: str, data: Mapping[str, JsonValue]) -> dict[str, Any]:
     read = {}
     for figure in FIGURES:
         try:
@@ -200,19 +202,19 @@ def _read_peaks(name: str, table: object) -> dict[str, float]:
     return {key: table[key] * FLOPS_PER_TFLOPS for key in PRECISIONS if key in table}
 
 
-def _read_sources(name: str, data: dict[str, Any]) -> dict[str, str]:
+def _read_sources(name: str, data: dict[str, JsonValue]) -> dict[str, str]:
     """One source for each figure; `peak_tflops` speaks for the peaks that have none of their own."""
-    stated = data["sources"]
-    if not isinstance(stated, dict):
+    stated, peaks = data["sources"], data[PEAK_KEY]
+    if not isinstance(stated, dict) or not isinstance(peaks, dict):
         raise DataError(f"{_where(name)}: [sources] must be a table")
-    keys = [*(figure.key for figure in FIGURES), *(peak_key(precision) for precision in data[PEAK_KEY])]
+    keys = [*(figure.key for figure in FIGURES), *(peak_key(precision) for precision in peaks)]
     keys += [COLLECTIVES_KEY] if COLLECTIVES_KEY in data else []
     if unknown := sorted(stated.keys() - {*keys, PEAK_KEY}):
         raise DataError(f"{_where(name)}: sources names no figure with {', '.join(unknown)}")
     return {key: _get_source(name, stated, key) for key in keys}
 
 
-def _get_source(name: str, stated: dict[str, Any], key: str) -> str:
+def _get_source(name: str, stated: dict[str, JsonValue], key: str) -> str:
     source = stated.get(key, stated.get(PEAK_KEY) if key.startswith(PEAK_KEY) else None)
     if not isinstance(source, str) or not source.strip():
         raise DataError(f"{_where(name)}: {key} has no source")
@@ -247,7 +249,7 @@ def _vendors() -> dict[str, str]:
     return vendors
 
 
-def get_device(name: str, overrides: Mapping[str, Any] | None = None) -> Device:
+def get_device(name: str, overrides: Mapping[str, JsonValue] | None = None) -> Device:
     """The device called `name` (or so nicknamed), with the caller's figures in place of its own."""
     device = _load(_resolve(name))
     return device if overrides is None else apply_overrides(device, overrides)

@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tools.cost.terms import STEP_TERMS
-from tools.scenario.spec import FromList, Plan, Record
+from tools.scenario.fields import FromList
+from tools.scenario.spec import Plan, Record
 
 PLAN_COUNTS = tuple(name for name, field in Plan.model_fields.items() if field.annotation is int)
 TEXTS = frozenset({

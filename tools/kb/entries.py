@@ -25,7 +25,8 @@ from tools.kb.fields import (
     parse_as,
 )
 from tools.names import did_you_mean
-from tools.scenario.spec import Framework, FromList, Plan
+from tools.scenario.fields import FromList
+from tools.scenario.spec import Framework, Plan
 
 
 class KnowledgeError(AsapError):

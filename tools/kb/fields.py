@@ -13,7 +13,8 @@ from pydantic_core import PydanticCustomError
 
 from tools.errors import InputError
 from tools.kb.conditions import PLAN_COUNTS
-from tools.scenario.spec import NOTHING, Plan, Record, shown
+from tools.scenario.fields import NOTHING, shown
+from tools.scenario.spec import Plan, Record
 
 MOVE_WORDS = ("x2", "/2", "devices_per_node", "num_devices", "all_data_ranks")
 """Values of a move that depend on the plan it is applied to; all_data_ranks is dp * cp."""

@@ -34,7 +34,8 @@ from tools.kb.fields import (
     checked_fields,
     parse_as,
 )
-from tools.scenario.spec import Framework, FromList
+from tools.scenario.fields import FromList
+from tools.scenario.spec import Framework
 
 _SUFFIX = ".toml"
 

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from tools.errors import InputError
 from tools.names import did_you_mean
-from tools.scenario.spec import NOTHING, Record, build, get_object, refuse_unknown, shown
+from tools.scenario.fields import NOTHING, build, get_object, refuse_unknown, shown
+from tools.scenario.spec import Record
 
 RENDEZVOUS = "rendezvous"
 PLACEHOLDERS = {
@@ -139,17 +140,16 @@ def parse_templates(content: TomlTable) -> dict[str, Template]:
 
 
 def _parse(table: object, place: str) -> Template:
-    fields = dict(get_object(table, place))
+    fields = get_object(table, place)
     refuse_unknown(fields, set(Template.model_fields), f"{place}.")
-    for name in _LISTS:
-        if isinstance(fields.get(name), list):
-            fields[name] = tuple(fields[name])
+    tuples = {name: tuple(value) for name in _LISTS if isinstance(value := fields.get(name), list)}
+    parts = {}
     for name, cls in _TABLES.items():
         if name in fields:
             part = get_object(fields[name], f"{place}.{name}")
             refuse_unknown(part, set(cls.model_fields), f"{place}.{name}.")
-            fields[name] = build(cls, part, f"{place}.{name}.")
-    template = build(Template, fields, f"{place}.")
+            parts[name] = build(cls, part, f"{place}.{name}.")
+    template = build(Template, {**fields, **tuples, **parts}, f"{place}.")
     _check(template, place)
     return template
 

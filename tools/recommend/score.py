@@ -14,7 +14,7 @@ from tools.recommend.why_not import explain, find_changed
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan
-from tools.scenario.spec import build, refuse_unknown
+from tools.scenario.fields import build, refuse_unknown
 
 
 def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> Plan:

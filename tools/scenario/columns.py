@@ -15,6 +15,7 @@ from tools.scenario.spec import (
     ClusterSpec,
     ModelSpec,
     Plan,
+    PlanValue,
     Recompute,
     Schedule,
     TrainingSpec,
@@ -29,7 +30,7 @@ NOT_STATED = -1
 """The code of a null recompute."""
 
 
-def _choices(annotation: object) -> tuple[object, ...]:
+def _choices(annotation: object) -> tuple[PlanValue, ...]:
     """The values of a field without an order, in the order of their codes; empty for a number."""
     if annotation is bool:
         return (False, True)
@@ -39,13 +40,13 @@ def _choices(annotation: object) -> tuple[object, ...]:
     return ()
 
 
-CHOICES: Mapping[str, tuple[object, ...]] = {
+CHOICES: Mapping[str, tuple[PlanValue, ...]] = {
     name: choices for name in SEARCHED_FIELDS if (choices := _choices(Plan.model_fields[name].annotation))
 }
 """Fields without an order, and their values by code."""
 
 
-def encode_value(name: str, value: object) -> int:
+def encode_value(name: str, value: PlanValue) -> int:
     """A plan's value as the integer that stands for it in a column."""
     if name in CHOICES:
         return NOT_STATED if value is None else CHOICES[name].index(value)
@@ -54,7 +55,7 @@ def encode_value(name: str, value: object) -> int:
     return value
 
 
-def decode_value(name: str, code: int) -> object:
+def decode_value(name: str, code: int) -> PlanValue:
     """What the integer of a column stands for."""
     if name not in CHOICES:
         return code

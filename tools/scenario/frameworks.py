@@ -14,14 +14,15 @@ from pydantic import BeforeValidator, Field, create_model
 
 import kb_seed
 from tools.errors import DataError
-from tools.scenario.spec import MAX_DEVICES, MAX_NAME, Integer, Plan, Record, plan_role, sharding_group
+from tools.scenario.fields import Integer, JsonObject
+from tools.scenario.spec import MAX_DEVICES, MAX_NAME, Plan, PlanValue, Record, plan_role, sharding_group
 
 GENERAL = "general"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleData:
-    """One row of a framework's rules; `values` only where the check compares with a list."""
+    """One row of a framework's rules; `values` only if the check compares with a list."""
 
     check: str
     field: str
@@ -33,7 +34,7 @@ class RuleData:
 @dataclass(frozen=True, slots=True)
 class FrameworkData:
     """Defaults for what a plan leaves open (`vpp` 0: as many chunks as the layers allow), and rules in the
-    order they are checked. `writable`: the values that its own configuration can say, where not all."""
+    order they are checked. `writable`: the values that its own configuration can express, if not all."""
 
     name: str
     vpp: int
@@ -43,7 +44,7 @@ class FrameworkData:
     schedule: str
     schedule_interleaved: str
     rules: tuple[RuleData, ...]
-    writable: Mapping[str, tuple[object, ...]]
+    writable: Mapping[str, tuple[PlanValue, ...]]
 
 
 @cache
@@ -120,8 +121,8 @@ class StatedCluster(Record):
     device: str = Field(min_length=1, max_length=100)
     num_devices: Integer = Field(ge=1, le=MAX_DEVICES)
     devices_per_node: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
-    overrides: dict[str, Any] | None = None
-    topology: dict[str, Any] | None = None
+    overrides: JsonObject | None = None
+    topology: JsonObject | None = None
 
 
 def resolve_defaults(stated: StatedPlan, framework: str, num_hidden_layers: int) -> Plan:

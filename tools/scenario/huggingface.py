@@ -5,18 +5,20 @@ Covers decoder-only transformers: dense, GQA, MLA, sliding window, MoE.
 """
 
 from functools import lru_cache
-from typing import Any
+
+from pydantic import JsonValue
 
 from tools.errors import InputError
 from tools.names import NEAR_MISS, nearest
 from tools.scenario import vocabulary as words
-from tools.scenario.spec import MAX_LAYERS, ModelSpec, get_object, shown, usable_count
+from tools.scenario.fields import JsonObject, get_object, shown, usable_count
+from tools.scenario.spec import MAX_LAYERS, ModelSpec
 
 _WINDOWED = {"sliding_attention", "chunked_attention"}
 _ATTENTION = _WINDOWED | {"full_attention", "attention", "global_attention"}
 
 
-def expert_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def expert_fields(fields: JsonObject) -> JsonObject:
     """Widths of the experts and the layers that have them; empty for a dense model."""
     if fields.get("num_experts") is None or fields["num_experts"] == 0:
         return {"num_experts": 0}
@@ -26,12 +28,12 @@ def expert_fields(fields: dict[str, Any]) -> dict[str, Any]:
     if shared is None and fields.get("model_type") in words.SHARED_EXPERT_TYPES:
         shared = 1
     dense = next((fields[key] for key in words.DENSE_WIDTHS if fields.get(key) is not None), None)
-    found = {"moe_intermediate_size": width, "num_shared_experts": shared}
-    found |= {} if dense is None else {"intermediate_size": dense}
-    return found | _shared_width(fields, width, shared) | _expert_layers(fields)
+    widths: JsonObject = {"moe_intermediate_size": width, "num_shared_experts": shared}
+    widths |= {} if dense is None else {"intermediate_size": dense}
+    return widths | _shared_width(fields, width, shared) | _expert_layers(fields)
 
 
-def _shared_width(fields: dict[str, Any], width: object, shared: object) -> dict[str, Any]:
+def _shared_width(fields: JsonObject, width: JsonValue, shared: JsonValue) -> JsonObject:
     """Shared experts are stated as a number of experts or as one width: keep both, in agreement."""
     stated, expert = fields.get("shared_expert_intermediate_size"), usable_count(width)
     if stated is not None:
@@ -41,7 +43,7 @@ def _shared_width(fields: dict[str, Any], width: object, shared: object) -> dict
     return {}
 
 
-def _expert_layers(fields: dict[str, Any]) -> dict[str, Any]:
+def _expert_layers(fields: JsonObject) -> JsonObject:
     count = min(usable_count(fields.get("num_hidden_layers")), MAX_LAYERS)
     for name in ("moe_layer_freq", "mlp_layer_types", "moe_layers", "mlp_only_layers"):
         stated = fields.get(name)
@@ -50,7 +52,7 @@ def _expert_layers(fields: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _layers_with_experts(name: str, stated: list[Any], fields: dict[str, Any], count: int) -> set[int]:
+def _layers_with_experts(name: str, stated: list[JsonValue], fields: JsonObject, count: int) -> set[int]:
     if name in ("moe_layer_freq", "mlp_layer_types"):
         _check_flags(name, stated, count)
         return {layer for layer, flag in enumerate(stated[:count]) if flag in (1, "sparse", "moe")}
@@ -61,7 +63,7 @@ def _layers_with_experts(name: str, stated: list[Any], fields: dict[str, Any], c
     return {layer for layer in range(count) if layer not in listed and (layer + 1) % every == 0}
 
 
-def _check_flags(name: str, stated: list[Any], count: int) -> None:
+def _check_flags(name: str, stated: list[JsonValue], count: int) -> None:
     known = (0, 1) if name == "moe_layer_freq" else ("dense", "sparse", "moe")
     words = " and ".join(map(str, known))
     if len(stated) < count:
@@ -75,7 +77,7 @@ def _check_flags(name: str, stated: list[Any], count: int) -> None:
             raise InputError(f"model.{name}", shown(flag), f"allowed: a list of {words}, one per layer")
 
 
-def _pattern(name: str, stated: list[Any], experts: set[int], count: int) -> dict[str, Any]:
+def _pattern(name: str, stated: list[JsonValue], experts: set[int], count: int) -> JsonObject:
     """The pair (leading dense layers, every n-th) with the same number of expert layers, evenly spaced; if
     there is none, the leading dense layers and a list of 0 and 1."""
     ordered = sorted(layer for layer in experts if 0 <= layer < count)
@@ -88,11 +90,11 @@ def _pattern(name: str, stated: list[Any], experts: set[int], count: int) -> dic
     spaced = ordered == list(range(first, count, every))
     if spaced and len(ordered) == count // every - leading // every:
         return {"first_k_dense_replace": leading, "moe_layer_freq": every}
-    flags = tuple(int(layer in experts) for layer in range(count))
+    flags: list[JsonValue] = [int(layer in experts) for layer in range(count)]
     return {"first_k_dense_replace": first, "moe_layer_freq": flags}
 
 
-def window_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def window_fields(fields: JsonObject) -> JsonObject:
     """The window, and one windowed layer among how many (1 = all, 2 = alternating, 1.2 = five of six)."""
     kinds = fields.get("layer_types")
     for kind in kinds if isinstance(kinds, list) else []:
@@ -105,7 +107,7 @@ def window_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {"sliding_window": window if every else 0, "sliding_window_every": every or 1.0}
 
 
-def _window_tokens(fields: dict[str, Any]) -> object:
+def _window_tokens(fields: JsonObject) -> JsonValue:
     """Chunked attention (Llama 4) counts as a window of one chunk: an upper bound of what a token sees."""
     window, used = fields.get("sliding_window"), fields.get("use_sliding_window")
     if window is None:
@@ -115,7 +117,7 @@ def _window_tokens(fields: dict[str, Any]) -> object:
     return window if window is not None and used is True else 0
 
 
-def _every(fields: dict[str, Any], kinds: object) -> float:
+def _every(fields: JsonObject, kinds: object) -> float:
     if isinstance(kinds, list):
         windowed = sum(kind in _WINDOWED for kind in kinds)
         return len(kinds) / windowed if windowed else 0.0
@@ -131,7 +133,7 @@ MAX_FIELDS = 1000
 """Each is compared with every known name; real configurations have some 200."""
 
 
-def canonical_model(given: dict[str, Any]) -> dict[str, Any]:
+def canonical_model(given: JsonObject) -> JsonObject:
     """The fields of `ModelSpec` that the given model states or implies; their types are checked later."""
     config = _flatten(given)
     _refuse_near_misses(config)
@@ -142,7 +144,7 @@ def canonical_model(given: dict[str, Any]) -> dict[str, Any]:
     return {"name": _name(config)} | {key: value for key, value in canonical.items() if value is not None}
 
 
-def _flatten(given: dict[str, Any]) -> dict[str, Any]:
+def _flatten(given: JsonObject) -> JsonObject:
     """Multi-modal and older configurations hold the decoder's fields in a block of their own."""
     config = {key: value for key, value in given.items() if key not in words.NESTED}
     for block in words.NESTED:
@@ -153,7 +155,7 @@ def _flatten(given: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def _refuse_near_misses(config: dict[str, Any]) -> None:
+def _refuse_near_misses(config: JsonObject) -> None:
     for key in config:
         if close := _near_miss(str(key)):
             hint = f"unknown field, did you mean {close}?"
@@ -169,7 +171,7 @@ def _near_miss(key: str) -> str | None:
     return next(iter(nearest(key, known, cutoff=NEAR_MISS, count=1)), None)
 
 
-def _renamed(config: dict[str, Any]) -> dict[str, Any]:
+def _renamed(config: JsonObject) -> JsonObject:
     """Synonyms under their canonical names; two that contradict each other are an error."""
     fields = {key: value for key, value in config.items() if key not in words.SYNONYMS}
     if not isinstance(fields.get("model_type"), str):
@@ -187,12 +189,12 @@ def _renamed(config: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _name(config: dict[str, Any]) -> object:
+def _name(config: JsonObject) -> JsonValue:
     stated = (config.get(key) for key in ("name", "_name_or_path", "model_type"))
     return next((value for value in stated if value is not None), "")
 
 
-def _attention_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def _attention_fields(fields: JsonObject) -> JsonObject:
     kv_heads = fields.get("num_key_value_heads")
     if fields.get("multi_query") is True and fields.get("new_decoder_architecture") is not True:
         kv_heads = 1  # Falcon and GPT-BigCode: the flag wins over a stated number of heads
@@ -201,7 +203,7 @@ def _attention_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {"num_key_value_heads": kv_heads, "head_dim": _head_dim(fields)}
 
 
-def _head_dim(fields: dict[str, Any]) -> object:
+def _head_dim(fields: JsonObject) -> JsonValue:
     """Under MLA a query head is its two parts, whatever `head_dim` says (DeepSeek states the rotary part)."""
     parts = usable_count(fields.get("qk_nope_head_dim")) + usable_count(fields.get("qk_rope_head_dim"))
     if usable_count(fields.get("kv_lora_rank")) and parts:
@@ -210,14 +212,14 @@ def _head_dim(fields: dict[str, Any]) -> object:
     if fields.get("head_dim") is not None or not heads or not hidden:
         return fields.get("head_dim")
     if hidden % heads:
-        allowed = f"must divide hidden_size ({hidden}) where head_dim is not given"
+        allowed = f"must divide hidden_size ({hidden}) if head_dim is not given"
         raise InputError("model.num_attention_heads", heads, allowed)
     return hidden // heads
 
 
-def _mlp_fields(fields: dict[str, Any]) -> dict[str, Any]:
+def _mlp_fields(fields: JsonObject) -> JsonObject:
     model_type = fields.get("model_type")
-    implied: dict[str, Any] = {}
+    implied: JsonObject = {}
     if fields.get("gated_mlp") is None:
         implied["gated_mlp"] = _is_gated(fields)
     if fields.get("tie_word_embeddings") is None:
@@ -228,7 +230,7 @@ def _mlp_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return implied
 
 
-def _is_gated(fields: dict[str, Any]) -> bool:
+def _is_gated(fields: JsonObject) -> bool:
     """SwiGLU and its kin have a gate; plain GELU and ReLU blocks have none (arXiv 2002.05202)."""
     model_type = fields.get("model_type")
     if model_type in words.UNGATED_TYPES or model_type in words.GATED_TYPES:

@@ -4,18 +4,17 @@ Order of the checks: structure, then types and bounds, then the rules of model, 
 """
 
 import math
-from typing import Any
 
 from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.scenario.columns import Facts, columns_of
+from tools.scenario.fields import NOTHING, JsonObject, build, get_object, refuse_unknown, shown
 from tools.scenario.frameworks import StatedCluster, StatedPlan, resolve_defaults
 from tools.scenario.huggingface import canonical_model
 from tools.scenario.rules import check_plan
 from tools.scenario.spec import (
     MAX_NOTES,
     MAX_PATH,
-    NOTHING,
     ClusterSpec,
     LoraSpec,
     ModelSpec,
@@ -23,10 +22,6 @@ from tools.scenario.spec import (
     Scenario,
     TopologySpec,
     TrainingSpec,
-    build,
-    get_object,
-    refuse_unknown,
-    shown,
 )
 from tools.scenario.vocabulary import TOPOLOGY_SYNONYMS
 
@@ -44,16 +39,16 @@ def _check_attention(model: ModelSpec) -> None:
     if not model.is_mla:
         return
     for name in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
-        _require(model, name, "where kv_lora_rank is given (MLA)")
+        _require(model, name, "if kv_lora_rank is given (MLA)")
 
 
 def _check_experts(model: ModelSpec) -> None:
     if model.num_dense_layers:
-        _require(model, "intermediate_size", "where a layer has no experts")
+        _require(model, "intermediate_size", "if a layer has no experts")
     if not model.is_moe:
         return
-    _require(model, "moe_intermediate_size", "where num_experts is given")
-    _require(model, "num_experts_per_tok", "where num_experts is given")
+    _require(model, "moe_intermediate_size", "if num_experts is given")
+    _require(model, "num_experts_per_tok", "if num_experts is given")
     if model.num_experts_per_tok > model.num_experts:
         allowed = f"allowed: an integer from 1 to num_experts ({model.num_experts})"
         raise InputError("model.num_experts_per_tok", model.num_experts_per_tok, allowed)
@@ -73,10 +68,10 @@ def _check_groups(model: ModelSpec) -> None:
         raise InputError("model.topk_group", model.topk_group, allowed)
 
 
-def _require(model: ModelSpec, name: str, where: str) -> None:
+def _require(model: ModelSpec, name: str, condition: str) -> None:
     if getattr(model, name) == 0:
         given = 0 if name in model.model_fields_set else NOTHING
-        raise InputError(f"model.{name}", given, f"allowed: an integer of 1 or more {where}")
+        raise InputError(f"model.{name}", given, f"allowed: an integer of 1 or more {condition}")
 
 
 _PARTS = ("model", "cluster", "training")
@@ -95,12 +90,14 @@ def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
     return _typed(given, parts)
 
 
-def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
+def _typed(given: JsonObject, parts: dict[str, JsonObject]) -> Scenario:
     model = build(ModelSpec, canonical_model(parts["model"]), "model.")
     stated_cluster = build(StatedCluster, parts["cluster"], "cluster.")
     training = _training(parts["training"])
     stated_plan = build(StatedPlan, parts["plan"], "plan.") if "plan" in parts else None
-    extras = _extras(given)
+    traces, notes = _text(given, "traces", MAX_PATH), _text(given, "notes", MAX_NOTES)
+    identity, constraints = _identity(given.get("id")), given.get("constraints")
+    constraints = {} if constraints is None else get_object(constraints, "constraints")
     check_model(model)
     device = get_device(stated_cluster.device, stated_cluster.overrides or {})
     cluster = _resolve_cluster(stated_cluster, device)
@@ -109,7 +106,16 @@ def _typed(given: dict[str, Any], parts: dict[str, dict[str, Any]]) -> Scenario:
     if plan:
         _check_recompute(plan, model.num_hidden_layers)
         check_plan(Facts(model=model, cluster=cluster, training=training, plan=columns_of([plan])))
-    return Scenario(model=model, cluster=cluster, training=training, plan=plan, **extras)
+    return Scenario(
+        id=identity,
+        model=model,
+        cluster=cluster,
+        training=training,
+        plan=plan,
+        constraints=constraints,
+        traces=traces,
+        notes=notes,
+    )
 
 
 def _check_recompute(plan: Plan, num_hidden_layers: int) -> None:
@@ -124,11 +130,12 @@ def _check_recompute(plan: Plan, num_hidden_layers: int) -> None:
         raise InputError("plan.recompute_layers", plan.recompute_layers, allowed)
 
 
-def _training(given: dict[str, Any]) -> TrainingSpec:
+def _training(given: JsonObject) -> TrainingSpec:
     if given.get("lora") is not None:
         lora = get_object(given["lora"], "training.lora")
         refuse_unknown(lora, set(LoraSpec.model_fields), "training.lora.")
-        given = {**given, "lora": build(LoraSpec, lora, "training.lora.")}
+        adapters = build(LoraSpec, lora, "training.lora.")
+        return build(TrainingSpec, {**given, "lora": adapters}, "training.")
     return build(TrainingSpec, given, "training.")
 
 
@@ -138,19 +145,12 @@ def _check_precision(training: TrainingSpec, device: Device) -> None:
         raise InputError("training.precision", training.precision, allowed)
 
 
-def _extras(given: dict[str, Any]) -> dict[str, Any]:
+def _text(given: JsonObject, name: str, max_length: int) -> str | None:
     """What only some commands read: checked for its type here, for its meaning by them."""
-    for name, most in (("traces", MAX_PATH), ("notes", MAX_NOTES)):
-        text = given.get(name)
-        if text is not None and not (isinstance(text, str) and len(text) <= most):
-            raise InputError(name, shown(text), f"allowed: a text of at most {most:,} characters")
-    constraints = given.get("constraints")
-    return {
-        "id": _identity(given.get("id")),
-        "traces": given.get("traces"),
-        "notes": given.get("notes"),
-        "constraints": {} if constraints is None else get_object(constraints, "constraints"),
-    }
+    text = given.get(name)
+    if text is None or (isinstance(text, str) and len(text) <= max_length):
+        return text
+    raise InputError(name, shown(text), f"allowed: a text of at most {max_length:,} characters")
 
 
 def _identity(value: object) -> str | int | float | None:
@@ -172,12 +172,9 @@ def _resolve_cluster(stated: StatedCluster, device: Device) -> ClusterSpec:
     )
 
 
-def _topology(given: dict[str, Any], num_devices: int) -> TopologySpec:
+def _topology(given: JsonObject, num_devices: int) -> TopologySpec:
     renamed = {TOPOLOGY_SYNONYMS.get(key, key): value for key, value in given.items()}
     refuse_unknown(renamed, set(TopologySpec.model_fields), "cluster.topology.")
-    dimensions = renamed.get("torus_dimensions")
-    if isinstance(dimensions, list):
-        renamed["torus_dimensions"] = tuple(dimensions)
     topology = build(TopologySpec, renamed, "cluster.topology.")
     sizes = topology.torus_dimensions
     if sizes is not None and math.prod(sizes) != num_devices:

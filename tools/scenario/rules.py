@@ -51,28 +51,22 @@ def check_plan(facts: Facts) -> None:
 
 
 def numbers_of(facts: Facts) -> dict[str, object]:
-    """What a reason may quote: the fields of model, cluster and training, and of the first plan."""
-    numbers: dict[str, object] = {}
-    for part in (facts.model, facts.cluster, facts.training):
-        numbers |= {name: getattr(part, name) for name in type(part).model_fields}
-    for name in SEARCHED_FIELDS:
-        numbers[name] = decode_value(name, int(np.ravel(getattr(facts.plan, name))[0]))
-    return numbers | _products(numbers, facts)
-
-
-def _products(numbers: dict[str, object], facts: Facts) -> dict[str, object]:
-    """Derived numbers that reasons quote."""
-    value = {name: number for name, number in numbers.items() if isinstance(number, int)}
+    """What a reason may quote: the fields of model, cluster and training, those of the first plan, and what
+    follows from them."""
+    parts = (facts.model, facts.cluster, facts.training)
+    codes = {name: int(np.ravel(getattr(facts.plan, name))[0]) for name in SEARCHED_FIELDS}
     return {
-        "degrees_product": value["tp"] * value["pp"] * value["cp"] * value["dp"],
-        "data_ranks": value["dp"] * value["cp"],
-        "stage_ranks": value["dp"] * value["cp"] * value["tp"],
-        "shard_ranks": value["dp_shard"] * value["tp"],
-        "expert_ranks": value["ep"] * value["etp"],
-        "batch_step": value["dp"] * value["micro_batch_size"],
-        "chunks": value["pp"] * value["vpp"],
+        **{name: getattr(part, name) for part in parts for name in type(part).model_fields},
+        **{name: decode_value(name, code) for name, code in codes.items()},
+        "degrees_product": codes["tp"] * codes["pp"] * codes["cp"] * codes["dp"],
+        "data_ranks": codes["dp"] * codes["cp"],
+        "stage_ranks": codes["dp"] * codes["cp"] * codes["tp"],
+        "shard_ranks": codes["dp_shard"] * codes["tp"],
+        "expert_ranks": codes["ep"] * codes["etp"],
+        "batch_step": codes["dp"] * codes["micro_batch_size"],
+        "chunks": codes["pp"] * codes["vpp"],
         "micro_batches": int(np.ravel(facts.micro_batches)[0]),
-        "sequence_split": value["tp"] * value["cp"],
+        "sequence_split": codes["tp"] * codes["cp"],
     }
 
 

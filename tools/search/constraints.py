@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Literal, TypeGuard, cast, get_args
+
+from pydantic import JsonValue
 
 from tools.errors import InputError
 from tools.scenario import SEARCHED_FIELDS, Plan
 from tools.scenario.columns import CHOICES
-from tools.scenario.spec import build, refuse_unknown, shown
+from tools.scenario.fields import build, refuse_unknown, shown
+from tools.scenario.spec import PlanValue
 
 CHECKPOINT_FIELDS = ("tp", "pp")
-"""Degrees that the layout of a saved checkpoint depends on, where it is not resharded on load."""
+"""Degrees that the layout of a saved checkpoint depends on, unless it is resharded on load."""
 DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
-_ANY: dict[str, object] = {name: CHOICES[name][0] if name in CHOICES else 1 for name in SEARCHED_FIELDS}
+_ANY: dict[str, PlanValue] = {name: CHOICES[name][0] if name in CHOICES else 1 for name in SEARCHED_FIELDS}
 """A valid value of each field, to check one field by itself."""
 _OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space")
 _FORMS = 'allowed: a value of that field, a list of values, or {"not": [...], "min": n, "max": n}'
@@ -25,11 +28,11 @@ Space = Literal["practice", "all"]
 class Limit:
     """The form `{"not": [...], "min": n, "max": n}` of a constraint; each part may be absent."""
 
-    excluded: tuple[object, ...] = ()
+    excluded: tuple[PlanValue, ...] = ()
     minimum: int | None = None
     maximum: int | None = None
 
-    def permits(self, value: object) -> bool:
+    def permits(self, value: PlanValue) -> bool:
         if value in self.excluded:
             return False
         low = self.minimum is None or cast(int, value) >= self.minimum
@@ -51,11 +54,11 @@ class Constraints:
     and has no effect yet: every legal plan is searched in both cases.
     """
 
-    allowed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    allowed: Mapping[str, tuple[PlanValue, ...]] = field(default_factory=dict)
     max_memory_fraction: float = DEFAULT_MEMORY_FRACTION
     max_changes: int | None = None
-    """At most so many fields may differ from today's plan; dp and schedule follow from the others."""
-    excluded: tuple[Mapping[str, object], ...] = ()
+    """At most this many fields may differ from today's plan; dp and schedule follow from the others."""
+    excluded: tuple[Mapping[str, PlanValue], ...] = ()
     """A plan that has all values of one of these is left out: it was measured, or would fail like another."""
     limits: Mapping[str, Limit] = field(default_factory=dict)
     space: Space = "practice"
@@ -65,7 +68,7 @@ class Constraints:
         """The plan fields that are restricted."""
         return tuple(dict.fromkeys((*self.allowed, *self.limits)))
 
-    def permits(self, name: str, value: object) -> bool:
+    def permits(self, name: str, value: PlanValue) -> bool:
         """Whether the plan field may have the value."""
         limit = self.limits.get(name)
         return (name not in self.allowed or value in self.allowed[name]) and (
@@ -78,7 +81,7 @@ class Constraints:
         return ", ".join([*parts, *([str(self.limits[name])] if name in self.limits else [])])
 
 
-def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constraints:
+def parse_constraints(given: Mapping[str, JsonValue], today: Plan | None) -> Constraints:
     """From the scenario's `constraints`: `{"tp": [4, 8], "pp": {"max": 4}, "max_memory_fraction": 0.9}`."""
     refuse_unknown(given, (*SEARCHED_FIELDS, *_OTHER_KEYS), "constraints.")
     stated = {name: given[name] for name in SEARCHED_FIELDS if given.get(name) is not None}
@@ -90,29 +93,34 @@ def parse_constraints(given: Mapping[str, Any], today: Plan | None) -> Constrain
     }
     if _flag(given, "keep_checkpoint_layout"):
         allowed |= _kept(today, Constraints(allowed, limits=limits))
-    changes = given.get("max_changes")
-    if changes is not None and (today is None or not _is_count(changes)):
-        raise InputError(
-            "constraints.max_changes", changes, "allowed: 0 or more, where the scenario has a plan"
-        )
-    return Constraints(allowed, _fraction(given), changes, limits=limits, space=_space(given))
+    return Constraints(
+        allowed, _fraction(given), _max_changes(given, today), limits=limits, space=_space(given)
+    )
 
 
-def _values(name: str, given: object, place: str) -> tuple[object, ...]:
+def _max_changes(given: Mapping[str, JsonValue], today: Plan | None) -> int | None:
+    value = given.get("max_changes")
+    if value is None or (today is not None and _is_count(value)):
+        return value
+    raise InputError("constraints.max_changes", value, "allowed: 0 or more, if the scenario has a plan")
+
+
+def _values(name: str, given: object, place: str) -> tuple[PlanValue, ...]:
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     if not values or any(value is None for value in values):
         raise InputError(place, shown(given), _FORMS)
     return tuple(_value(name, value, place) for value in values)
 
 
-def _value(name: str, given: object, place: str) -> object:
+def _value(name: str, given: object, place: str) -> PlanValue:
     try:
-        return getattr(build(Plan, {**_ANY, name: given}, "constraints."), name)
+        value: PlanValue = getattr(build(Plan, {**_ANY, name: given}, "constraints."), name)
+        return value
     except InputError as error:
         raise InputError(place, error.given, error.allowed) from None
 
 
-def _limit(name: str, given: Mapping[str, Any]) -> Limit:
+def _limit(name: str, given: Mapping[str, JsonValue]) -> Limit:
     place = f"constraints.{name}"
     refuse_unknown(given, ("not", "min", "max"), f"{place}.")
     stated = {key: value for key, value in given.items() if value is not None}
@@ -138,7 +146,7 @@ def _limit(name: str, given: Mapping[str, Any]) -> Limit:
     return limit
 
 
-def _space(given: Mapping[str, Any]) -> Space:
+def _space(given: Mapping[str, JsonValue]) -> Space:
     value = given.get("space")
     if value is None:
         return "practice"
@@ -147,29 +155,29 @@ def _space(given: Mapping[str, Any]) -> Space:
     return cast(Space, value)
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _flag(given: Mapping[str, Any], name: str) -> bool:
+def _flag(given: Mapping[str, JsonValue], name: str) -> bool:
     value = given.get(name, False)
     if not isinstance(value, bool):
         raise InputError(f"constraints.{name}", value, "allowed: true or false")
     return value
 
 
-def _kept(today: Plan | None, stated: Constraints) -> dict[str, tuple[object, ...]]:
+def _kept(today: Plan | None, stated: Constraints) -> dict[str, tuple[PlanValue, ...]]:
     if today is None:
         raise InputError("constraints.keep_checkpoint_layout", True, "needs a plan in the scenario")
     kept = {name: getattr(today, name) for name in CHECKPOINT_FIELDS}
     for name, value in kept.items():
         if not stated.permits(name, value):
-            says = f"keep_checkpoint_layout keeps today's {value}; leave one of the two out"
-            raise InputError(f"constraints.{name}", stated.describe(name), says)
+            allowed = f"keep_checkpoint_layout keeps today's {value}; leave one of the two out"
+            raise InputError(f"constraints.{name}", stated.describe(name), allowed)
     return {name: (value,) for name, value in kept.items()}
 
 
-def _fraction(given: Mapping[str, Any]) -> float:
+def _fraction(given: Mapping[str, JsonValue]) -> float:
     value = given.get("max_memory_fraction", DEFAULT_MEMORY_FRACTION)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
         raise InputError("constraints.max_memory_fraction", value, "allowed: above 0 and at most 1")

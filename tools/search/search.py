@@ -58,11 +58,11 @@ def fastest_first(ranked: Ranked) -> Ranked:
     return ranked.take(np.lexsort((ranked.memory_bytes, ranked.step_time_s))) if ranked.plans else ranked
 
 
-def best_of(ranked: Ranked, most: int) -> Ranked:
+def best_of(ranked: Ranked, limit: int) -> Ranked:
     """The fastest, and every plan on the front of time against memory; fastest first."""
     ordered = fastest_first(ranked)
     keep = on_front(ordered.memory_bytes)
-    keep[:most] = True
+    keep[:limit] = True
     return ordered.take(keep) if ordered.plans else ordered
 
 
@@ -86,7 +86,7 @@ def front_bytes(front: Ranked, step_time_s: Array) -> Array:
 
 KEPT = 4096
 """Plans kept of each block and in the end: enough to choose different proposals from."""
-DEGREES_A_BLOCK = 2
+DEGREES_PER_BLOCK = 2
 ROUNDING = 1.0 - 1e-9
 """A bound computed in another order than what it bounds may be off by rounding."""
 Progress = Callable[[float], None]
@@ -110,12 +110,12 @@ class Evaluated:
     code: int
     core: BeforeDataParallel
     activity: Activity
-    least_s: Array
-    least_bytes: Array
+    min_s: Array
+    min_bytes: Array
 
     def take(self, rows: Rows) -> "Evaluated":
         activity, core = self.activity.take(rows), self.core.take(rows)
-        return Evaluated(self.code, core, activity, self.least_s[rows], self.least_bytes[rows])
+        return Evaluated(self.code, core, activity, self.min_s[rows], self.min_bytes[rows])
 
 
 class Search:
@@ -149,8 +149,8 @@ class Search:
         degrees = self._likely_first(self._undominated(self.space.degrees()))
         searched = timed = 0
         kept = front = NOTHING
-        for start in range(0, count(degrees), DEGREES_A_BLOCK):
-            block = where(degrees, np.arange(start, min(start + DEGREES_A_BLOCK, count(degrees))))
+        for start in range(0, count(degrees), DEGREES_PER_BLOCK):
+            block = where(degrees, np.arange(start, min(start + DEGREES_PER_BLOCK, count(degrees))))
             cores, decided = self._cores(block)
             ranked, every = self._timed(cores, partial(self._promising, kept, front))
             searched, timed = searched + decided, timed + len(every.step_time_s)
@@ -174,9 +174,9 @@ class Search:
         """In the order of a guess, so that good plans are kept early and bounds close more branches."""
         simple = {name: np.ones_like(degrees["tp"]) for name in ("vpp", "ep", "etp", "micro_batch_size")}
         cores = {**degrees, **simple, "schedule": np.zeros_like(degrees["tp"])}
-        least_bytes = self._least_bytes(cores, self.codes[-1])
-        least_s = self._evaluated(cores, self.codes[0], least_bytes).least_s
-        return where(degrees, np.lexsort((least_s, least_bytes > self.limit_bytes)))
+        min_bytes = self._min_bytes(cores, self.codes[-1])
+        min_s = self._evaluated(cores, self.codes[0], min_bytes).min_s
+        return where(degrees, np.lexsort((min_s, min_bytes > self.limit_bytes)))
 
     def _cores(self, degrees: Table) -> tuple[Table, int]:
         """Plans but for sharding and recomputation, and how many plans they stand for with both.
@@ -188,13 +188,13 @@ class Search:
         cores = self.space.with_micro_batch(self.space.with_pipeline(placed))
         return cores, int(np.sum(shardings[cores.pop("place")])) * len(self.codes)
 
-    def _promising(self, kept: Ranked, front: Ranked, least_s: Array, least_bytes: Array) -> Mask:
+    def _promising(self, kept: Ranked, front: Ranked, min_s: Array, min_bytes: Array) -> Mask:
         """Which bounds leave room to fit, and to come among the plans kept or onto the front."""
         last_s = kept.step_time_s[self.kept - 1] if len(kept.step_time_s) >= self.kept else np.inf
-        gains = (least_s <= last_s) | (least_bytes < front_bytes(front, least_s))
-        return np.asarray(gains & (least_bytes <= self.limit_bytes))
+        gains = (min_s <= last_s) | (min_bytes < front_bytes(front, min_s))
+        return np.asarray(gains & (min_bytes <= self.limit_bytes))
 
-    def _least_bytes(self, cores: Table, code: int) -> Array:
+    def _min_bytes(self, cores: Table, code: int) -> Array:
         """Memory when all is sharded over all data ranks and nothing is gathered."""
         sharded = {**cores, "zero_stage": np.full(count(cores), 3), "dp_shard": cores["dp"] * cores["cp"]}
         x = self._inputs(sharded, code)
@@ -202,13 +202,13 @@ class Search:
         matrix = vocabulary_parameters(x) * x.value_bytes * self.settings.fragmentation_ratio
         return (memory_bytes(x, ungathered).total - matrix) * ROUNDING
 
-    def _evaluated(self, cores: Table, code: int, least_bytes: Array) -> Evaluated:
+    def _evaluated(self, cores: Table, code: int, min_bytes: Array) -> Evaluated:
         plain = {"zero_stage": np.ones_like(cores["tp"]), "dp_shard": np.ones_like(cores["tp"])}
         x = self._inputs({**cores, **plain}, code)
         core = step_core(x, self.coefficients)
         unmoved = replace(core, dense=np.zeros(count(cores)), expert=np.zeros(count(cores)))
-        least_s = with_data_parallelism(x, self.coefficients, unmoved).total * ROUNDING
-        return Evaluated(code, core, activity_bytes(x, self.settings), least_s, least_bytes)
+        min_s = with_data_parallelism(x, self.coefficients, unmoved).total * ROUNDING
+        return Evaluated(code, core, activity_bytes(x, self.settings), min_s, min_bytes)
 
     def _timed(self, cores: Table, promising: Callable[[Array, Array], Mask]) -> tuple[Ranked, Ranked]:
         """The fitting plans to rank, each with the recomputation that suits it, and with every one."""
@@ -216,8 +216,9 @@ class Search:
         table = self.space.with_sharding({**cores, "core": np.arange(count(cores))})
         fastest_s = np.full(count(table), np.inf)
         ranked, every = [], []
-        for one in evaluated:
-            rows, plans = self._fitting(table, one, promising(one.least_s, one.least_bytes))
+        for cores_of_kind in evaluated:
+            bounds = promising(cores_of_kind.min_s, cores_of_kind.min_bytes)
+            rows, plans = self._fitting(table, cores_of_kind, bounds)
             better = plans.step_time_s < fastest_s[rows]
             fastest_s[rows] = np.minimum(fastest_s[rows], plans.step_time_s)
             every.append(self._near_today(plans))
@@ -230,40 +231,41 @@ class Search:
 
         Before data parallelism recomputation only adds time. It may need more memory than none: a layer is
         worked on again."""
-        needed = [self._least_bytes(cores, code) for code in self.codes]
+        needed = [self._min_bytes(cores, code) for code in self.codes]
         first = self._evaluated(cores, self.codes[0], needed[0])
-        rows = np.flatnonzero(promising(first.least_s, np.minimum.reduce(needed)))
+        rows = np.flatnonzero(promising(first.min_s, np.minimum.reduce(needed)))
         cores = where(cores, rows)
         others = zip(self.codes[1:], needed[1:], strict=True)
         return cores, [first.take(rows), *(self._evaluated(cores, c, b[rows]) for c, b in others)]
 
-    def _fitting(self, table: Table, one: Evaluated, open_cores: Mask) -> tuple[Rows, Ranked]:
+    def _fitting(self, table: Table, evaluated: Evaluated, open_cores: Mask) -> tuple[Rows, Ranked]:
         """Rows of the table that fit with this recomputation, timed."""
         open_rows = np.flatnonzero(open_cores[table["core"]])
         opened = where(table, open_rows)
-        x = self._inputs(opened, one.code)
-        memory = with_state(x, self.settings, one.activity.take(opened["core"])).total
-        fits = np.flatnonzero((memory <= self.limit_bytes) & ~self._excluded(opened, one.code))
+        x = self._inputs(opened, evaluated.code)
+        memory = with_state(x, self.settings, evaluated.activity.take(opened["core"])).total
+        fits = np.flatnonzero((memory <= self.limit_bytes) & ~self._excluded(opened, evaluated.code))
         fitting = where(opened, fits)
-        core = one.core.take(fitting.pop("core"))
+        core = evaluated.core.take(fitting.pop("core"))
         times = with_data_parallelism(x.take(fits), self.coefficients, core).total
-        plans = {**fitting, "recompute": np.full(len(fits), one.code)}
+        plans = {**fitting, "recompute": np.full(len(fits), evaluated.code)}
         return open_rows[fits], Ranked(plans, times, memory[fits])
 
     def _excluded(self, table: Table, code: int) -> Mask:
         out = np.zeros(count(table), dtype=np.bool_)
-        for one in self.constraints.excluded:
-            shared = [table[name] == encode_value(name, one[name]) for name in one if name in table]
-            is_meant = one.get("recompute") is None or encode_value("recompute", one["recompute"]) == code
-            out |= np.logical_and.reduce(shared) & is_meant
+        for values in self.constraints.excluded:
+            matches = [table[name] == encode_value(name, values[name]) for name in values if name in table]
+            recompute = values.get("recompute")
+            is_meant = recompute is None or encode_value("recompute", recompute) == code
+            out |= np.logical_and.reduce(matches) & is_meant
         return out
 
     def _near_today(self, ranked: Ranked) -> Ranked:
         """Those with few enough changes from today's plan."""
-        today, most = self.scenario.plan, self.constraints.max_changes
-        if most is None or today is None:
+        today, limit = self.scenario.plan, self.constraints.max_changes
+        if limit is None or today is None:
             return ranked
-        return ranked.take(count_changes(today, ranked.plans) <= most)
+        return ranked.take(count_changes(today, ranked.plans) <= limit)
 
     def _inputs(self, table: Table, code: int) -> Inputs:
         columns = to_columns({**table, "recompute": np.full(count(table), code)})

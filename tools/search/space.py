@@ -20,6 +20,7 @@ from tools.scenario import (
     rules_for,
 )
 from tools.scenario.columns import MissingColumn, decode_value
+from tools.scenario.spec import PlanValue
 from tools.search.constraints import Constraints
 
 Mask = NDArray[np.bool_]
@@ -47,7 +48,7 @@ class PlanSpace:
     def degrees(self) -> Table:
         """Every (tp, pp, cp, dp) whose product is the number of devices, with sequence parallelism."""
         devices, layers = self.scenario.cluster.num_devices, self.scenario.model.num_hidden_layers
-        found = [
+        products = [
             (tp, pp, cp, devices // (tp * pp * cp))
             for tp in divisors(devices)
             for pp in divisors(devices // tp)
@@ -55,7 +56,7 @@ class PlanSpace:
             for cp in divisors(devices // (tp * pp))
             if self.scenario.training.global_batch_size % (devices // (tp * pp * cp)) == 0
         ]
-        rows = np.array(found, dtype=np.int64).reshape(-1, 4)
+        rows = np.array(products, dtype=np.int64).reshape(-1, 4)
         table = self._legal({name: rows[:, i] for i, name in enumerate(("tp", "pp", "cp", "dp"))})
         return self._grown(
             table, ("sequence_parallel",), table["tp"], lambda tp: [(0,), (1,)] if tp > 1 else [(0,)]
@@ -63,12 +64,14 @@ class PlanSpace:
 
     def with_pipeline(self, table: Table) -> Table:
         """Adds vpp and schedule."""
-        most = self.scenario.model.num_hidden_layers + MAX_SLOTS
+        max_chunks = self.scenario.model.num_hidden_layers + MAX_SLOTS
         usual = SCHEDULES.index(self._framework.schedule)
         schedules = self._values("schedule", SCHEDULES)
 
         def options(pp: int) -> Options:
-            return [(v, s) for v in range(1, most // pp + 1) for s in schedules] if pp > 1 else [(1, usual)]
+            if pp == 1:
+                return [(1, usual)]
+            return [(vpp, code) for vpp in range(1, max_chunks // pp + 1) for code in schedules]
 
         return self._grown(table, ("vpp", "schedule"), table["pp"], options)
 
@@ -77,8 +80,8 @@ class PlanSpace:
         experts = divisors(self.scenario.model.num_experts) if self.scenario.model.is_moe else []
 
         def options(ranks: int) -> Options:
-            held = [ep for ep in experts if ranks % ep == 0]
-            return [(ep, etp) for ep in held for etp in divisors(ranks // ep)] or [(1, 1)]
+            fitting = [ep for ep in experts if ranks % ep == 0]
+            return [(ep, etp) for ep in fitting for etp in divisors(ranks // ep)] or [(1, 1)]
 
         return self._grown(table, ("ep", "etp"), table["tp"] * table["cp"] * table["dp"], options)
 
@@ -128,7 +131,7 @@ class PlanSpace:
                 continue  # applied once the table has the field
         return where(table, legal)
 
-    def _values(self, name: str, known: Sequence[object]) -> list[int]:
+    def _values(self, name: str, known: Sequence[PlanValue]) -> list[int]:
         """Positions in `known` that the framework's rule on this field alone permits."""
         rules = [r for r in self._framework.rules if r.check == "one_of" and r.field == f"plan.{name}"]
         return [i for i, value in enumerate(known) if all(value in rule.values for rule in rules)]
@@ -145,7 +148,7 @@ def permitted_mask(constraints: Constraints, table: Table) -> Mask:
     return mask
 
 
-def decode_row(table: Table, row: int) -> dict[str, object]:
+def decode_row(table: Table, row: int) -> dict[str, PlanValue]:
     """One row as the searched fields of a plan."""
     return {name: decode_value(name, int(table[name][row])) for name in SEARCHED_FIELDS}
 

@@ -8,6 +8,7 @@ from tools.errors import InfeasibleError, InputError
 from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan, get_framework, resolve_defaults
 from tools.scenario.frameworks import StatedPlan
+from tools.scenario.spec import PlanValue
 from tools.search.space import divisors
 
 
@@ -95,7 +96,7 @@ def is_settled(plan: Mapping[str, Any], workload: Workload) -> bool:
     return any(all(plan[name] == value for name, value in one.items()) for one in out)
 
 
-def _excluded(workload: Workload, trial: Mapping[str, Any]) -> dict[str, object]:
+def _excluded(workload: Workload, trial: Mapping[str, Any]) -> dict[str, PlanValue]:
     """What a plan must share with this one to be left out: all fields, or what makes its program."""
     plan = _as_searched(with_recompute(workload, Plan.model_validate(trial["plan"])).model_dump())
     return {name: plan[name] for name in PROGRAM_FIELDS} if _is_the_programs_fault(trial) else plan

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import Scene, number, scene
 from tools.cost.calibration import (
+    Calibration,
     IntervalModel,
     Residuals,
     interval,
@@ -154,7 +155,7 @@ def test_below_the_measured_range_is_far_too() -> None:
 def test_the_intervals_survive_being_written_and_read(
     learned: IntervalModel,
 ) -> None:
-    again = IntervalModel.from_data(learned.to_data())
+    again = Calibration.from_data(Calibration({}, learned).to_data()).intervals
     assert again == learned
     assert width(again, scene()) == width(learned, scene())
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.sharding.scenes import FIELDS, FRAMEWORKS, counted, every_legal_plan, listed, scenario
+from tests.unit.search.scenes import FIELDS, FRAMEWORKS, counted, every_legal_plan, listed, scenario
 from tools.scenario import RECOMPUTES, Facts, Rule, Scenario, legal_mask
 from tools.scenario.columns import BoolArray, encode_value, equals
 from tools.search import space as space_module

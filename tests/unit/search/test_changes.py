@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.sharding.scenes import counted, listed, scenario
+from tests.unit.search.scenes import counted, listed, scenario
 from tools.cost.predict import predict
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import Constraints

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.sharding.scenes import FIELDS, FRAMEWORKS, counted, listed, priced, scenario
+from tests.unit.search.scenes import FIELDS, FRAMEWORKS, counted, listed, priced, scenario
 from tools.cost.encode import encode_plans
 from tools.cost.predict import Costs
 from tools.cost.step import step_core, with_data_parallelism
@@ -40,7 +40,7 @@ def test_the_search_s_memory_bound_is_below_the_memory_of_every_plan(case: tuple
     s, plan = case
     search = Search(s, Constraints())
     table = table_of([plan])
-    bound = search._least_bytes(table, int(table["recompute"][0]))
+    bound = search._min_bytes(table, int(table["recompute"][0]))
     assert bound[0] <= cost(s, plan).memory_bytes[0]
 
 
@@ -49,7 +49,7 @@ def test_the_search_s_memory_bound_is_below_the_memory_of_every_plan(case: tuple
 def test_the_search_s_time_bound_is_below_the_time_of_every_plan(case: tuple[Scenario, Plan]) -> None:
     s, plan = case
     search = Search(s, Constraints())
-    bound = search._evaluated(table_of([plan]), 0, np.zeros(1)).least_s[0]
+    bound = search._evaluated(table_of([plan]), 0, np.zeros(1)).min_s[0]
     assert bound <= cost(s, plan).step_time_s[0] * ROUNDING
 
 
@@ -58,7 +58,7 @@ def test_the_search_s_time_bound_is_below_the_time_of_every_plan(case: tuple[Sce
 def test_recomputation_never_shortens_the_step_before_data_parallelism(case: tuple[Scenario, Plan]) -> None:
     s, plan = case
     search = Search(s, Constraints())
-    times = [search._evaluated(table_of([plan]), code, np.zeros(1)).least_s[0] for code in (0, 1, 2)]
+    times = [search._evaluated(table_of([plan]), code, np.zeros(1)).min_s[0] for code in (0, 1, 2)]
     assert times[0] <= times[1] * ROUNDING
     assert times[1] <= times[2] * ROUNDING
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.sharding.scenes import (
+from tests.unit.search.scenes import (
     FIELDS,
     FRAMEWORKS,
     counted,

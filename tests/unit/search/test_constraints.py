@@ -1,12 +1,13 @@
-"""What users may forbid, and what they are told about a constraint that cannot be."""
+"""What users may forbid, and the error for a constraint that makes no sense."""
 
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
-from tests.unit.sharding.scenes import scenario
+from tests.unit.search.scenes import scenario
 from tools.errors import InputError
 from tools.scenario import Plan
 from tools.search.constraints import DEFAULT_MEMORY_FRACTION, parse_constraints
@@ -106,16 +107,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("given_constraints", "field"), BAD, ids=str)
 def test_a_bad_constraint_is_named(given_constraints: dict[str, Any], field: str) -> None:
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as caught:
         parse_constraints(given_constraints, today())
-    assert told.value.field == field
+    assert caught.value.field == field
 
 
 @pytest.mark.parametrize("name", ["max_changes", "keep_checkpoint_layout"])
 def test_what_refers_to_today_needs_a_plan(name: str) -> None:
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as caught:
         parse_constraints({name: True if name == "keep_checkpoint_layout" else 1}, None)
-    assert told.value.field == f"constraints.{name}"
+    assert caught.value.field == f"constraints.{name}"
 
 
 def test_a_misspelt_field_is_told_its_neighbour() -> None:
@@ -124,9 +125,9 @@ def test_a_misspelt_field_is_told_its_neighbour() -> None:
 
 
 def test_a_made_up_field_is_told_on_one_line() -> None:
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as caught:
         parse_constraints({"a\nb": 1}, None)
-    assert told.value.field == "constraints.a?b"
+    assert caught.value.field == "constraints.a?b"
 
 
 JSON = st.recursive(
@@ -138,11 +139,11 @@ JSON = st.recursive(
 
 @settings(max_examples=200)
 @given(name=st.sampled_from([*Plan.model_fields, "max_changes", "max_memory_fraction", "x"]), value=JSON)
-def test_any_json_is_a_constraint_or_an_input_error_about_it(name: str, value: object) -> None:
-    told = None
+def test_any_json_is_a_constraint_or_an_input_error_about_it(name: str, value: JsonValue) -> None:
+    field = None
     try:
         parse_constraints({name: value}, today())
     except InputError as error:
-        told = error.field
-    assert told is None or f"{told}.".startswith(f"constraints.{name}.")
-    assert told is not None or name != "x"
+        field = error.field
+    assert field is None or f"{field}.".startswith(f"constraints.{name}.")
+    assert field is not None or name != "x"
