@@ -19,7 +19,6 @@ from tools.recommend.report import (
     ScoredPlan,
     Searched,
     Sensitivity,
-    Source,
     Verification,
 )
 from tools.scenario import Plan
@@ -35,6 +34,11 @@ class BaselinePlan(Result):
 
     plan: Plan
     name: str
+
+
+class Source(Result):
+    title: str
+    where: str
 
 
 class Advice(Result):

@@ -16,10 +16,10 @@ from graph.report import (
     Trial,
 )
 from tools.cost.predict import Prediction
+from tools.kb import Playbook
 from tools.recommend.report import (
     Diagnosis,
     Notes,
-    Playbook,
     Proposal,
     ScoredPlan,
     SearchResult,
@@ -186,6 +186,8 @@ STATE_MODULES = (
     "graph.report",
     "graph.state",
     "tools.cost.predict",
+    "tools.kb.conditions",
+    "tools.kb.entries",
     "tools.recommend.report",
     "tools.scenario.spec",
     "tools.trace.collectives",

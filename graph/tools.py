@@ -13,7 +13,7 @@ from tools.cost.calibration import shipped_calibration
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError, InputError
-from tools.kb import matching
+from tools.kb import Playbook, matching
 from tools.recommend import situation as moves
 from tools.recommend.diagnosis import competing, read_profile, with_lever
 from tools.recommend.notes import AppliedNotes, apply_notes
@@ -26,7 +26,6 @@ from tools.recommend.report import (
     Evidence,
     MeasuredPlan,
     PlanFields,
-    Playbook,
     Proposal,
     ScoredPlan,
     Statement,
@@ -229,7 +228,7 @@ def explain_plan(
 def matching_playbooks(context: Context, facts: Facts) -> list[Playbook]:
     """The playbooks whose conditions hold."""
     entries = matching(facts, context.knowledge.entries(kind="playbook"))
-    return [Playbook.model_validate(entry.json_body()) for entry in entries]
+    return [entry.body for entry in entries if isinstance(entry.body, Playbook)]
 
 
 def find_knowledge(

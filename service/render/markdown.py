@@ -6,11 +6,10 @@ from functools import cache
 from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from graph.report import Report
+from graph.report import Report, Source
 from service.render import terms, text
 from service.render.trials import COLUMNS
 from service.render.view import RawJson, view_of
-from tools.recommend.report import Source
 
 TEMPLATE = "report.md.jinja"
 # What means something anywhere in a line; an underscore inside a word does not.

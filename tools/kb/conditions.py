@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Self, TypeGuard
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tools.cost.terms import STEP_TERMS
@@ -48,16 +48,25 @@ FactValues = Mapping[str, object]
 """What is known of a situation, by the name of the fact; a value of another kind meets no condition."""
 
 
+def _is_absent(value: object) -> bool:
+    return value is None
+
+
 class Condition(Record):
     """One comparison with a fact, or a range: `{fact = "tp", above = 8}`."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     fact: str
-    is_: Scalar | None = Field(None, alias="is")
-    one_of: Annotated[tuple[Scalar, ...], FromList, Field(min_length=1)] | None = None
-    at_least: int | float | None = None
-    at_most: int | float | None = None
-    above: int | float | None = None
-    below: int | float | None = None
+    # Operators that are absent are not written either, so that what is written can be read back.
+    is_: Scalar | None = Field(None, alias="is", exclude_if=_is_absent)
+    one_of: Annotated[tuple[Scalar, ...], FromList, Field(min_length=1)] | None = Field(
+        None, exclude_if=_is_absent
+    )
+    at_least: int | float | None = Field(None, exclude_if=_is_absent)
+    at_most: int | float | None = Field(None, exclude_if=_is_absent)
+    above: int | float | None = Field(None, exclude_if=_is_absent)
+    below: int | float | None = Field(None, exclude_if=_is_absent)
 
     @model_validator(mode="after")
     def _compares(self) -> Self:

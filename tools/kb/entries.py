@@ -74,7 +74,10 @@ class Playbook(KnowledgeRecord):
     effect: Prose
     risks: Annotated[tuple[Prose, ...], FromList, Field(min_length=1, max_length=64)]
     sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
-    moves: Annotated[tuple[Move, ...], FromList, Field(min_length=1, max_length=64)] = ()
+    moves: Annotated[tuple[Move, ...], FromList, Field(min_length=1, max_length=64)] = Field(
+        (), exclude_if=lambda moves: not moves
+    )
+    """Changes of plan fields, some relative to a plan; absent from advice that changes none."""
     facets: PlaybookFacets = PlaybookFacets.model_construct()
 
 

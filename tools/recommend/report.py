@@ -5,7 +5,7 @@ They are made once, where they are computed, and passed on as they are; JSON exi
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from tools.cost.predict import Prediction
 from tools.scenario import Plan
@@ -216,24 +216,3 @@ class Notes(Result):
     accepted: list[Statement]
     refused: list[Statement]
     says: str | None
-
-
-class Source(Result):
-    title: str
-    where: str
-
-
-class Playbook(Result):
-    """What experts do in a situation; `moves` are changes of plan fields, some relative to a plan."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    id: str
-    title: str
-    symptoms: str = ""
-    do: str
-    why: str
-    effect: str
-    risks: list[str]
-    sources: list[Source]
-    moves: list[PlanFields] = Field(default_factory=list)

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from tools.cost.encode import encode
 from tools.cost.predict import Prediction
 from tools.cost.sizes import total_parameters
-from tools.recommend.report import Evidence, PlanFields, PlanValue, Playbook
+from tools.kb import Playbook
+from tools.recommend.report import Evidence, PlanFields, PlanValue
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.trace.report import Profile

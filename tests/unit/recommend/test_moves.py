@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.unit.recommend.cases import llama
-from tools.recommend.report import Evidence, PlanFields, Playbook
+from tools.kb import Playbook
+from tools.recommend.report import Evidence, PlanFields
 from tools.recommend.situation import agrees, resolve_moves, supporting
 from tools.scenario import Plan, parse_scenario
 
@@ -53,9 +54,21 @@ def test_a_proposal_agrees_with_a_move_in_its_direction_only() -> None:
 
 
 def test_a_supporting_playbook_is_evidence_with_its_effect() -> None:
-    texts = {"do": "halve it", "why": "less to send", "effect": "10% here"}
-    book = Playbook(id="less-tp", title="Less tp", **texts, risks=[], sources=[], moves=[{"tp": "/2"}])
-    other = book.model_copy(update={"id": "none", "moves": []})
+    book = Playbook.model_validate(
+        {
+            "id": "less-tp",
+            "title": "Less tp",
+            "when": [{"fact": "tp", "above": 1}],
+            "symptoms": "much to send",
+            "do": "halve it",
+            "why": "less to send",
+            "effect": "10% here",
+            "risks": ["more memory"],
+            "sources": [{"title": "a paper", "where": "its address"}],
+            "moves": [{"tp": "/2"}],
+        }
+    )
+    other = book.model_copy(update={"id": "none", "moves": ()})
     after = TODAY.model_copy(update={"tp": TODAY.tp // 2})
     evidence = supporting([book, other], TODAY, after, SCENARIO)
     assert evidence == [Evidence(kind="knowledge", ref="less-tp", says="Less tp: 10% here")]
