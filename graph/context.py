@@ -9,7 +9,8 @@ from graph.reasoner.answers import Reasoner
 from graph.reasoner.rules import Rules
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
-from tools.trials.order import TrialOrder, Watch
+from tools.scenario import Scenario
+from tools.trials.order import TrialOrder, TrialResult, Watch
 
 BUDGETS = ("session_s", "tokens", "cost", "device_hours", "trials")
 """What a request may have less of than the installation allows."""
@@ -41,11 +42,11 @@ class Limits:
 class TrialRunner(Protocol):
     """Measures plans on the user's cluster; the same key never launches twice."""
 
-    def check(self, scenario: Mapping[str, Any], template: str | None = None) -> None:
+    def check(self, scenario: Scenario, template: str | None = None) -> None:
         """Raises InputError for a scenario that cannot be measured here."""
         ...
 
-    def run(self, order: TrialOrder, watch: Watch) -> dict[str, Any]: ...
+    def run(self, order: TrialOrder, watch: Watch) -> TrialResult: ...
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Parsed once from the store (`Report.model_validate`) and passed on as it is.
 
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import JsonValue
 
 from tools.cost.predict import Prediction
 from tools.recommend.report import (
@@ -24,6 +24,8 @@ from tools.recommend.report import (
 from tools.scenario import Plan
 from tools.scenario.spec import Result
 from tools.trace.report import Profile
+from tools.trials.gate import Refusal
+from tools.trials.order import TrialOutcome
 
 DecisionAction = Literal["approve", "reject", "edit", "submit"]
 TrialStatus = Literal["measured", "failed", "cancelled", "refused"]
@@ -94,23 +96,6 @@ class Usage(Result):
     fell_back: int
 
 
-class TrialFailure(Result):
-    """Why a run says nothing about the plan's speed; the words are the job's own, so they are only data."""
-
-    kind: str
-    confidence: float
-    evidence: list[str]
-
-
-class Refusal(Result):
-    """One thing that was not the same in two runs."""
-
-    entry: str
-    baseline: str
-    trial: str
-    says: str
-
-
 class TrialPrediction(Result):
     """What the model said before the trial."""
 
@@ -121,37 +106,21 @@ class TrialPrediction(Result):
     peak_memory_gib: float
 
 
-class Trial(Result):
-    """One measured plan: the baseline first, then candidates."""
+class Trial(TrialOutcome):
+    """One trial of a session: the baseline first, then candidates."""
 
-    key: str
     status: TrialStatus
     role: Literal["baseline", "candidate"]
     rank: int | None
     plan: Plan
     predicted: TrialPrediction
     summary: str
-    template: str
-    runs: list[str]
-    failure: TrialFailure | None
     refusals: list[Refusal]
-    device_hours: float
-    seconds: float
     waited_s: float
-    traces: str | None
-    terms: dict[str, float] | None
     says: str
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
-    step_time_s: float | None = None
-    interval_s: tuple[float, float] | None = None
-    confidence: float | None = None
-    noise: float | None = None
-    uncertainty: float | None = None
-    steps: int | None = None
-    peak_memory_bytes: int | None = None
-    nodes: list[str] = Field(default_factory=list)
 
 
 class Stopping(Result):

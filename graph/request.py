@@ -37,11 +37,6 @@ class Request:
     policy: Policy | None = None
     """Which fields of the plan trials may change, if a policy approves them."""
 
-    @property
-    def described(self) -> dict[str, Any]:
-        """The scenario as JSON, without what is a default."""
-        return self.scenario.model_dump(mode="json", exclude_defaults=True)
-
     def first_state(self, id: str, now: float) -> State:
         session = SessionInfo(
             id=id,

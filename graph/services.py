@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from graph import tools
 from graph.context import Context
@@ -15,7 +15,7 @@ from graph.report import Incident
 from graph.state import Analysis, SessionSearch, State, plain
 from graph.tuning import within_policy
 from tools.errors import InputError
-from tools.trials.order import TrialOrder
+from tools.trials.order import TrialOrder, TrialResult
 
 
 def describe_situation(analysis: Analysis) -> str:
@@ -105,7 +105,7 @@ class NodeServices:
         )
         return reply.answer
 
-    def measure(self, order: TrialOrder) -> dict[str, Any]:
+    def measure(self, order: TrialOrder) -> TrialResult:
         """Runs a trial, and tells how it goes while somebody waits for it."""
         if self.context.trials is None:
             raise InputError(

@@ -193,6 +193,8 @@ STATE_MODULES = (
     "tools.trace.collectives",
     "tools.trace.diagnosis",
     "tools.trace.report",
+    "tools.trials.gate",
+    "tools.trials.order",
 )
 
 

@@ -38,7 +38,7 @@ from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.trace.report import Profile
 from tools.trials import order
-from tools.trials.gate import compare
+from tools.trials.gate import Comparison, compare
 from tools.trials.steering import default_plan, is_settled, steered, with_recompute
 from tools.trials.stopping import Budget, judge, surprise_of
 
@@ -69,10 +69,9 @@ def predict_plan(context: Context, scenario: Scenario, plan: Plan) -> TrialPredi
     )
 
 
-def compare_trials(context: Context, baseline: TrialRecord, trial: TrialRecord) -> dict[str, JsonValue]:
+def compare_trials(context: Context, baseline: TrialRecord, trial: TrialRecord) -> Comparison:
     """The fair-comparison gate: what was not the same, with both values, or how much faster the trial is."""
-    reference = baseline.model_dump(mode="json")
-    return compare(reference, reference if trial is baseline else trial.model_dump(mode="json"))
+    return compare(baseline, trial)
 
 
 def calibrate_model(
@@ -93,9 +92,7 @@ def judge_trials(
     if not comparable:
         return _without_measurement(trials, budget, bool(predictions))
     best = min(comparable, key=step_time_s)
-    surprise = surprise_of([one.model_dump(mode="json") for one in trials])
-    candidates = [one.model_dump() for one in predictions]
-    judged = judge(step_time_s(best), best.uncertainty or 0.0, candidates, budget, surprise)
+    judged = judge(step_time_s(best), best.uncertainty or 0.0, predictions, budget, surprise_of(trials))
     return TrialJudgement(
         stop=judged.stop, says=judged.says, expected_gain=judged.expected_gain, noise=judged.noise
     )
@@ -157,17 +154,13 @@ def read_traces(context: Context, folder: str) -> Profile:
     return read_profile(folder)
 
 
-def _steered(workload: Workload, trials: Sequence[TrialRecord]) -> Workload:
-    return steered(workload, [one.model_dump(mode="json") for one in trials])
-
-
 def search_plans(context: Context, scenario: Scenario, trials: Sequence[TrialRecord] = ()) -> SessionSearch:
     """Every legal plan searched: the three best, why not others, what would change the answer.
 
     What trials have settled is left out; if that is everything, it becomes `settled`."""
     workload = workload_in(context, scenario)
     try:
-        result = dict(propose(_steered(workload, trials), context.progress))
+        result = dict(propose(steered(workload, trials), context.progress))
     except InfeasibleError:
         if not trials:
             raise
@@ -190,7 +183,7 @@ def score_plan(
         plan = complete(workload, start, fields)
     except InputError as error:
         return ScoredPlan(plan=fields, summary=str(fields), accepted=False, binding="rule", why=str(error))
-    if is_settled(plan.model_dump(), _steered(workload, trials)):
+    if is_settled(plan, steered(workload, trials)):
         why = "a trial has measured it, or one that would run alike has failed"
         return ScoredPlan(plan=plan, summary=short(plan), accepted=False, binding="trial", why=why)
     return score(workload, plan, best)

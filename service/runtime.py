@@ -62,7 +62,7 @@ def check_tune(settings: Settings, request: Request) -> None:
     if trials is None:
         says = "this installation runs no trials: it has no launch templates (ASAP_LAUNCH_TEMPLATES)"
         raise InputError("mode", "tune", says)
-    trials.check(request.described, request.template)
+    trials.check(request.scenario, request.template)
 
 
 def _default_template(settings: Settings, templates: dict[str, Template]) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from graph import tools
 from graph.nodes.verify import SHOWN
 from graph.services import NodeServices
-from graph.state import State, TrialRecord, plain
+from graph.state import State, TrialRecord
 from graph.tuning import (
     baseline_of,
     budget_of,
@@ -21,9 +21,6 @@ from graph.tuning import (
 )
 from tools.scenario import Plan
 from tools.trials.order import TrialOrder, trial_key
-
-GAIN = ("speedup", "speedup_low", "speedup_high")
-"""Over the baseline; unknown if that could not be measured."""
 
 
 @dataclass(frozen=True)
@@ -81,28 +78,25 @@ def _measure(state: State, services: NodeServices, due: Due, before: Sequence[Tr
     best = fastest(before)
     order = TrialOrder(
         key=trial_key(state["session"].id, len(before)),
-        scenario=plain(scenario),
-        plan=due.plan.model_dump(),
+        scenario=scenario,
+        plan=due.plan,
         device_hours=budget_of(services.context.limits, before).left_device_hours,
         against_s=best.step_time_s if best else None,
         template=state["session"].template,
     )
     result = services.measure(order)
     # A job that another worker began, and died over, has run for longer than this one waited.
-    waited_s = max(time.perf_counter() - start, result["seconds"])
-    record = TrialRecord.model_validate(
-        {
-            "terms": None,
-            "refusals": [],
-            **result,
-            "role": due.role,
-            "rank": due.rank,
-            "plan": due.plan,
-            "predicted": predicted,
-            "waited_s": waited_s,
-            "summary": predicted.summary,
-            "says": "",
-        }
+    waited_s = max(time.perf_counter() - start, result.seconds)
+    record = TrialRecord(
+        **dict(result),
+        refusals=[],
+        role=due.role,
+        rank=due.rank,
+        plan=due.plan,
+        predicted=predicted,
+        waited_s=waited_s,
+        summary=predicted.summary,
+        says="",
     )
     record = _compared(services, record, before)
     record = record.model_copy(update={"says": outcome_in_words(record)})
@@ -111,14 +105,12 @@ def _measure(state: State, services: NodeServices, due: Due, before: Sequence[Tr
 
 
 def _compared(services: NodeServices, trial: TrialRecord, before: Sequence[TrialRecord]) -> TrialRecord:
-    """Beside the baseline, or if that failed beside the first plan that was measured."""
+    """With the baseline; if that failed, with the first plan measured, and the gain stays unknown."""
     reference = reference_of(before)
     if trial.status != "measured" or (reference is None and trial.role != "baseline"):
         return trial
     compared = services.run(tools.compare_trials, baseline=reference or trial, trial=trial)
-    update = {**trial.model_dump(), **compared}
-    if compared["refusals"]:
-        update["status"] = "refused"
-    elif reference is not None and reference.role != "baseline":
-        update |= dict.fromkeys(GAIN)
-    return TrialRecord.model_validate(update)
+    if compared.refusals:
+        return trial.model_copy(update={"refusals": compared.refusals, "status": "refused"})
+    is_gain_known = reference is None or reference.role == "baseline"
+    return trial.model_copy(update=dict(compared)) if is_gain_known else trial

@@ -19,8 +19,8 @@ Row = tuple[str, RenderableType]
 NAMES_WIDTH = 10
 TAG_WIDTH = 10
 BAR_WIDTH = 46
-MOST_CASES = 3
-MOST_REJECTED = 3
+MAX_CASES = 3
+MAX_REJECTED = 3
 WORTH_SAYING = 1.02
 """A lever beyond the contract that gives less is not worth a line here."""
 COLOURS = {
@@ -140,7 +140,7 @@ def _cases(view: View) -> Iterator[Row]:
     for case in view.warnings:
         told = ("refuted by measurement: ", "bold red"), plain(case.title), ". ", plain(case.lesson)
         yield "warning", Text.assemble(*told, _aside(case.id, case))
-    for case in view.precedents[:MOST_CASES]:
+    for case in view.precedents[:MAX_CASES]:
         yield "past cases", Text.assemble(plain(case.title), _aside(case.status, case))
 
 
@@ -149,7 +149,7 @@ def _aside(what: str, entry: Advice | CaseReference) -> tuple[str, str]:
 
 
 def _rejected(rejected: Sequence[RejectedPlan]) -> Iterator[Row]:
-    for one in rejected[:MOST_REJECTED]:
+    for one in rejected[:MAX_REJECTED]:
         yield "why not", _tagged(one.binding, one.why)
 
 

@@ -76,7 +76,7 @@ class LocalReoptimizer:
         try:
             parsed = parse_request(request)
             if parsed.mode == "tune" and self._context.trials:
-                self._context.trials.check(parsed.described, parsed.template)
+                self._context.trials.check(parsed.scenario, parsed.template)
             # Trials are identified by their session: each night measures anew.
             outcome = Session(f"{self._run_id}.{workload}", self._context).run(parsed)
         except AsapError as error:

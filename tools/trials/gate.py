@@ -1,10 +1,12 @@
 """The fair-comparison gate: two measurements are compared only if everything but the plan was the same."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Protocol
+
+from pydantic import JsonValue
 
 from tools.launch.failures import printable
+from tools.scenario.spec import Result
 
 LOSS_TOLERANCE = {"fp32": 0.001}
 """Relative, by precision: sums in another order differ by rounding, which training slowly amplifies."""
@@ -12,9 +14,21 @@ LOW_PRECISION_TOLERANCE = 0.03
 _SHOWN_CHARACTERS = 200
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """One thing that was not the same."""
+class Measured(Protocol):
+    """A measured plan, with all that must be equal for a fair comparison."""
+
+    @property
+    def step_time_s(self) -> float | None: ...
+    @property
+    def interval_s(self) -> tuple[float, float] | None: ...
+    @property
+    def losses(self) -> Sequence[float]: ...
+    @property
+    def fingerprint(self) -> Mapping[str, JsonValue]: ...
+
+
+class Refusal(Result):
+    """One thing that was not the same in two runs."""
 
     entry: str
     baseline: str
@@ -22,54 +36,63 @@ class Refusal:
     says: str
 
 
-def compare(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> dict[str, Any]:
-    """Of two outcomes of a runner: the refusals, or how many times as fast the trial's plan is."""
-    found = refusals(baseline, trial)
-    if found:
-        gain = dict.fromkeys(("speedup", "speedup_low", "speedup_high"))
-        return {"refusals": [asdict(one) for one in found], **gain}
-    low, high = trial["interval_s"]
-    base_low, base_high = baseline["interval_s"]
-    return {
-        "refusals": [],
-        "speedup": baseline["step_time_s"] / trial["step_time_s"],
-        "speedup_low": base_low / high if baseline is not trial else 1.0,
-        "speedup_high": base_high / low if baseline is not trial else 1.0,
-    }
+class Comparison(Result):
+    """Why two measurements cannot be compared, or how many times as fast the trial's plan is."""
+
+    refusals: list[Refusal]
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
 
 
-def refusals(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> list[Refusal]:
-    """Nothing where the two may be compared; each has a `fingerprint` and its `losses`."""
-    expected = baseline["fingerprint"]
+def compare(baseline: Measured, trial: Measured) -> Comparison:
+    differences = refusals(baseline, trial)
+    if differences or not (
+        baseline.step_time_s and baseline.interval_s and trial.step_time_s and trial.interval_s
+    ):
+        return Comparison(refusals=differences)
+    low, high = trial.interval_s
+    baseline_low, baseline_high = baseline.interval_s
+    return Comparison(
+        refusals=[],
+        speedup=baseline.step_time_s / trial.step_time_s,
+        speedup_low=baseline_low / high if baseline is not trial else 1.0,
+        speedup_high=baseline_high / low if baseline is not trial else 1.0,
+    )
+
+
+def refusals(baseline: Measured, trial: Measured) -> list[Refusal]:
+    """Empty if the two may be compared."""
+    expected = baseline.fingerprint
     tolerance = LOSS_TOLERANCE.get(str(expected.get("precision")), LOW_PRECISION_TOLERANCE)
     return [
-        *_differences(expected, trial["fingerprint"]),
-        *_losses_apart(baseline["losses"], trial["losses"], tolerance),
+        *_differences(expected, trial.fingerprint),
+        *_losses_apart(baseline.losses, trial.losses, tolerance),
     ]
 
 
-def _differences(baseline: Mapping[str, Any], trial: Mapping[str, Any]) -> Iterator[Refusal]:
+def _differences(baseline: Mapping[str, JsonValue], trial: Mapping[str, JsonValue]) -> Iterator[Refusal]:
     for entry in sorted({*baseline, *trial}):
         before, after = baseline.get(entry), trial.get(entry)
         if before != after or (entry in baseline) != (entry in trial):
             name, old, new = _shown(entry), _shown(before), _shown(after)
             says = f"{name} was not the same: {old} in the baseline, {new} in the trial"
-            yield Refusal(name, old, new, says)
+            yield Refusal(entry=name, baseline=old, trial=new, says=says)
 
 
 def _losses_apart(before: Sequence[float], after: Sequence[float], tolerance: float) -> Iterator[Refusal]:
     if not before or len(before) != len(after):
         says = f"losses of {len(before)} and {len(after)} steps cannot be compared step by step"
-        yield Refusal("losses", f"{len(before)} steps", f"{len(after)} steps", says)
+        yield Refusal(entry="losses", baseline=f"{len(before)} steps", trial=f"{len(after)} steps", says=says)
         return
-    for step, (one, other) in enumerate(zip(before, after, strict=True)):
-        apart = abs(one - other) / max(abs(one), abs(other), 1e-12)
+    for step, (expected, actual) in enumerate(zip(before, after, strict=True)):
+        apart = abs(expected - actual) / max(abs(expected), abs(actual), 1e-12)
         if not apart <= tolerance:
             says = (
-                f"the loss of step {step} is {other:.5g} and the baseline's {one:.5g}: {apart:.2%} apart, "
-                f"where {tolerance:.1%} are allowed; this plan does not train the same model"
+                f"the loss of step {step} is {actual:.5g} and the baseline's {expected:.5g}: "
+                f"{apart:.2%} apart, and {tolerance:.1%} are allowed; this plan does not train the same model"
             )
-            yield Refusal("losses", f"{one:.6g}", f"{other:.6g}", says)
+            yield Refusal(entry="losses", baseline=f"{expected:.6g}", trial=f"{actual:.6g}", says=says)
             return
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+
+from pydantic import JsonValue
 
 from tools.errors import AsapError
 from tools.launch.failures import printable
@@ -33,7 +34,7 @@ class Measurement:
     """Of the measured steps, in the order in which they ran."""
     losses: tuple[float, ...]
     """Of every step from the first on: what the gate compares."""
-    fingerprint: Mapping[str, Any]
+    fingerprint: Mapping[str, JsonValue]
     """Everything that must be equal for two runs to be compared."""
     peak_memory_bytes: int | None = None
     nodes: tuple[str, ...] = ()
@@ -117,7 +118,7 @@ def pooled(runs: Sequence[Measurement]) -> Measurement:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, JsonValue]:
     file = open_plain(path)
     if file is None:
         raise MeasurementError(f"the job left no {RESULT}: its program must write one (docs/trials.md)")
@@ -137,25 +138,25 @@ def _whole(digits: str) -> float:
     return int(digits) if len(digits) < _MAX_DIGITS else float(digits)
 
 
-def _numbers(content: Mapping[str, Any], name: str) -> tuple[float, ...]:
+def _numbers(content: Mapping[str, JsonValue], name: str) -> tuple[float, ...]:
     values = content.get(name)
     if not isinstance(values, list) or len(values) > MAX_STEPS or not all(map(_is_finite, values)):
         raise MeasurementError(f"{RESULT}: {name} must be a list of finite numbers")
-    return tuple(map(float, values))
+    return tuple(float(value) for value in values if isinstance(value, int | float))
 
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _names(content: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def _names(content: Mapping[str, JsonValue], name: str) -> tuple[str, ...]:
     values = content.get(name) or []
     if not isinstance(values, list) or len(values) > MAX_STEPS:
         raise MeasurementError(f"{RESULT}: {name} must be a list of names")
     return tuple(printable(str(value), _NAME_CHARACTERS) for value in values)
 
 
-def _table(content: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _table(content: Mapping[str, JsonValue], name: str) -> dict[str, JsonValue]:
     value = content.get(name)
     if not isinstance(value, dict) or not value:
         raise MeasurementError(f"{RESULT}: {name} must be an object with what two runs must have in common")

@@ -1,4 +1,4 @@
-"""What a trial is asked to do and what it returns, as plain data, and the launcher's job made from it.
+"""What a trial is asked to do and what it returns, and the launcher's job made from it.
 
 The key is the same for the same trial of the same session, so no trial is launched twice.
 """
@@ -7,13 +7,16 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
+
+from pydantic import Field, JsonValue
 
 from tools.errors import InputError
 from tools.frameworks import export_plan
 from tools.launch.job import ConfigFile, Job
 from tools.launch.template import Template, placeholder_of
-from tools.scenario import Plan, Scenario, parse_scenario
+from tools.scenario import Plan, Scenario
+from tools.scenario.spec import Result
 
 MAX_CHARACTERS = 37
 """Three fewer than a launcher's key may have: repeats add a suffix."""
@@ -43,15 +46,53 @@ class TrialOrder:
     """One plan to be measured. The key makes it idempotent: the same key is the same trial."""
 
     key: str
-    scenario: Mapping[str, Any]
-    """Model, cluster, training."""
-    plan: Mapping[str, Any]
+    scenario: Scenario
+    """Its model, cluster and training are run; its own plan is not."""
+    plan: Plan
     device_hours: float
     """The maximum, repeats included."""
     against_s: float | None = None
     """The step time to compare with; None for the first measurement."""
     template: str | None = None
     """The launch template; None for the installation's default."""
+
+
+class TrialFailure(Result):
+    """Why a run says nothing about the plan's speed; the words are the job's own, so they are only data."""
+
+    kind: str
+    confidence: float
+    evidence: list[str]
+
+
+class TrialOutcome(Result):
+    """What a trial cost and measured; the figures are absent if it failed."""
+
+    key: str
+    template: str
+    runs: list[str]
+    failure: TrialFailure | None
+    device_hours: float
+    seconds: float
+    traces: str | None
+    terms: dict[str, float] | None = None
+    """Seconds of parts of the step, if there is a profile."""
+    step_time_s: float | None = None
+    interval_s: tuple[float, float] | None = None
+    confidence: float | None = None
+    noise: float | None = None
+    uncertainty: float | None = None
+    steps: int | None = None
+    peak_memory_bytes: int | None = None
+    nodes: list[str] = Field(default_factory=list)
+
+
+class TrialResult(TrialOutcome):
+    """What a runner returns: the outcome with what only the fair-comparison gate reads."""
+
+    status: Status
+    losses: list[float] = Field(default_factory=list)
+    fingerprint: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class Watch(Protocol):
@@ -99,15 +140,12 @@ class RunLength:
     seed: int = 0
 
 
-def make_job(
-    template: Template, scenario: Mapping[str, Any], plan: Mapping[str, Any], length: RunLength, wall_s: int
-) -> Job:
-    described = {name: scenario[name] for name in DESCRIBED} | {"plan": dict(plan)}
-    parsed = parse_scenario(described)
-    nnodes, nproc = ranks_of(template, parsed)
+def make_job(template: Template, scenario: Scenario, plan: Plan, length: RunLength, wall_s: int) -> Job:
+    described = scenario.model_dump(mode="json", include=set(DESCRIBED), exclude_defaults=True)
+    nnodes, nproc = ranks_of(template, scenario)
     return Job(
         template=template.name,
-        scenario=described,
+        scenario={**described, "plan": plan.model_dump(mode="json")},
         nnodes=nnodes,
         nproc=nproc,
         steps=length.steps,
@@ -115,7 +153,7 @@ def make_job(
         profile_steps=length.profile_steps,
         seed=length.seed,
         wall_s=wall_s,
-        config=_config(template, parsed),
+        config=_config(template, scenario.model_copy(update={"plan": plan})),
     )
 
 

@@ -8,9 +8,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tools.errors import InputError
 from tools.launch.failures import classify, gather_evidence
@@ -18,13 +17,15 @@ from tools.launch.job import Job
 from tools.launch.launcher import Launcher
 from tools.launch.status import Handle, JobStatus, LaunchError, State
 from tools.launch.template import Template
-from tools.scenario import Plan, did_you_mean, parse_scenario
+from tools.scenario import Plan, Scenario, did_you_mean
 from tools.trials.measure import TRACES, Measurement, MeasurementError, pooled, read_measurement
 from tools.trials.order import (
-    DESCRIBED,
     SECONDS_PER_HOUR,
     RunLength,
+    Status,
+    TrialFailure,
     TrialOrder,
+    TrialResult,
     Watch,
     check_cluster,
     make_job,
@@ -66,31 +67,24 @@ OUTAGE_S = 600.0
 
 
 @dataclass(frozen=True)
-class RunFailure:
-    """Why the run says nothing about the plan's speed; the words are the job's own, so they are only data."""
-
-    kind: str
-    confidence: float
-    evidence: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Run:
     key: str
     measurement: Measurement | None = None
-    failure: RunFailure | None = None
+    failure: TrialFailure | None = None
     cancelled: bool = False
     device_hours: float = 0.0
     seconds: float = 0.0
     traces: str | None = None
 
 
-CANCELLED = RunFailure("cancelled", 1.0, ("the session was cancelled, and its trial with it",))
+CANCELLED = TrialFailure(
+    kind="cancelled", confidence=1.0, evidence=["the session was cancelled, and its trial with it"]
+)
 
 
 def follow(
     launcher: Launcher, handle: Handle, wall_s: float, queue_s: float, watch: Watch
-) -> RunFailure | None:
+) -> TrialFailure | None:
     """Waits for the end of the job; returns why ASAP ended it, if it did."""
     since_s, last_state, reached_s = time.monotonic(), State.QUEUED, time.monotonic()
     while True:
@@ -112,18 +106,20 @@ def follow(
             return failure
 
 
-def _overdue(status: JobStatus, since_s: float, wall_s: float, queue_s: float) -> RunFailure | None:
+def _overdue(status: JobStatus, since_s: float, wall_s: float, queue_s: float) -> TrialFailure | None:
     elapsed_s = time.monotonic() - since_s
     if status.state is State.QUEUED and elapsed_s > queue_s:
-        return RunFailure("not_started", 1.0, (f"it was queued for {elapsed_s:.0f} s",))
+        return TrialFailure(
+            kind="not_started", confidence=1.0, evidence=[f"it was queued for {elapsed_s:.0f} s"]
+        )
     if status.state is State.RUNNING and elapsed_s > wall_s + GRACE_S:
         says = f"it ran for {elapsed_s:.0f} s, {wall_s:.0f} s are allowed, and the engine did not end it"
-        return RunFailure("hang", 0.8, (says,))
+        return TrialFailure(kind="hang", confidence=0.8, evidence=[says])
     return None
 
 
 def finish_run(
-    launcher: Launcher, handle: Handle, folder: Path, devices: int, ended_for: RunFailure | None
+    launcher: Launcher, handle: Handle, folder: Path, devices: int, ended_for: TrialFailure | None
 ) -> Run:
     """Reads what the ended job left; failures are classified by evidence, and logs are only evidence."""
     evidence = gather_evidence(launcher, handle, folder)
@@ -132,13 +128,17 @@ def finish_run(
     run = Run(handle.key, device_hours=seconds * devices / SECONDS_PER_HOUR, seconds=seconds)
     if ended_for:
         return replace(run, failure=ended_for, cancelled=ended_for is CANCELLED)
-    failure = classify(evidence)
-    if failure:
-        return replace(run, failure=RunFailure(str(failure.kind), failure.confidence, failure.evidence))
+    cause = classify(evidence)
+    if cause:
+        failure = TrialFailure(
+            kind=str(cause.kind), confidence=cause.confidence, evidence=list(cause.evidence)
+        )
+        return replace(run, failure=failure)
     try:
         measurement = read_measurement(folder)
     except MeasurementError as error:
-        return replace(run, failure=RunFailure("bad_configuration", 0.9, (str(error),)))
+        failure = TrialFailure(kind="bad_configuration", confidence=0.9, evidence=[str(error)])
+        return replace(run, failure=failure)
     traces = folder / TRACES
     return replace(run, measurement=measurement, traces=str(traces) if traces.is_dir() else None)
 
@@ -151,7 +151,6 @@ NEW_BEST = 0.05
 RETRIED_FAILURES = ("node_down",)
 """Failures that say nothing about the plan."""
 SUBMIT_ATTEMPTS, SUBMIT_BACKOFF_S = 3, 5.0
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -169,12 +168,11 @@ class LaunchedTrials:
     queue_s: float = 4 * SECONDS_PER_HOUR
     """A job that has been queued for this long is given up."""
 
-    def check(self, scenario: Mapping[str, Any], template: str | None = None) -> None:
+    def check(self, scenario: Scenario, template: str | None = None) -> None:
         """Raises InputError for a scenario that could not be measured here; before anything is launched."""
-        described = {name: scenario[name] for name in DESCRIBED}
-        check_cluster(self._template(template), parse_scenario(described, need_plan=False))
+        check_cluster(self._template(template), scenario)
 
-    def run(self, order: TrialOrder, watch: Watch) -> Json:
+    def run(self, order: TrialOrder, watch: Watch) -> TrialResult:
         """Returns when the plan is measured, or it is clear that it will not be."""
         runs: list[Run] = []
         while len(runs) < self.max_runs:
@@ -197,7 +195,7 @@ class LaunchedTrials:
         """None if the budget does not allow even one second."""
         template, key = self._template(order.template), run_key(order.key, number)
         launcher = self.launcher(template.launcher)
-        devices = int(order.scenario["cluster"]["num_devices"])
+        devices = order.scenario.cluster.num_devices
         wall_s = min(template.limits.wall_s, int(left_hours * SECONDS_PER_HOUR / devices))
         with self._exclusive(template, watch) as is_ours:
             handle = launcher.find(key)
@@ -244,48 +242,50 @@ def _measured(runs: list[Run]) -> Measurement | None:
     return pooled(measurements) if measurements else None
 
 
-def _trial_result(order: TrialOrder, template: Template, runs: list[Run]) -> Json:
+def _trial_result(order: TrialOrder, template: Template, runs: list[Run]) -> TrialResult:
     measured = _measured(runs)
     traces = next((run.traces for run in runs if run.traces), None)
     last = runs[-1] if runs else None
-    cancelled = bool(last and last.cancelled)
+    status: Status = "cancelled" if last and last.cancelled else "measured" if measured else "failed"
     failure = last.failure if last and not measured else None
     if last is None:
-        failure = RunFailure("no_budget", 1.0, ("the device-hours left do not allow another run",))
-    status = "cancelled" if cancelled else "measured" if measured else "failed"
-    return {
-        "key": order.key,
-        "status": status,
-        "template": template.name,
-        "runs": [run.key for run in runs],
-        "failure": asdict(failure) if failure and status != "measured" else None,
-        "device_hours": sum(run.device_hours for run in runs),
-        "seconds": sum(run.seconds for run in runs),
-        "traces": traces,
-        "terms": _terms(traces, order.plan),
-        **(_figures(measured) if measured else {}),
-    }
+        says = "the device-hours left do not allow another run"
+        failure = TrialFailure(kind="no_budget", confidence=1.0, evidence=[says])
+    result = TrialResult(
+        key=order.key,
+        status=status,
+        template=template.name,
+        runs=[run.key for run in runs],
+        failure=failure,
+        device_hours=sum(run.device_hours for run in runs),
+        seconds=sum(run.seconds for run in runs),
+        traces=traces,
+        terms=_terms(traces, order.plan),
+    )
+    return _with_figures(result, measured) if measured else result
 
 
-def _terms(traces: str | None, plan: Mapping[str, Any]) -> dict[str, float] | None:
+def _terms(traces: str | None, plan: Plan) -> dict[str, float] | None:
     """Seconds of the parts of a step, if there is a profile."""
     if traces is None:
         return None
     from tools.trials.calibrate import read_terms
 
-    return read_terms(Path(traces), Plan.model_validate(dict(plan)))
+    return read_terms(Path(traces), plan)
 
 
-def _figures(measured: Measurement) -> Json:
-    return {
-        "step_time_s": measured.step_time_s,
-        "interval_s": list(measured.interval_s),
-        "confidence": measured.confidence,
-        "noise": measured.noise,
-        "uncertainty": measured.uncertainty,
-        "steps": len(measured.step_times_s),
-        "peak_memory_bytes": measured.peak_memory_bytes,
-        "nodes": list(measured.nodes),
-        "losses": list(measured.losses),
-        "fingerprint": dict(measured.fingerprint),
-    }
+def _with_figures(result: TrialResult, measured: Measurement) -> TrialResult:
+    return result.model_copy(
+        update={
+            "step_time_s": measured.step_time_s,
+            "interval_s": measured.interval_s,
+            "confidence": measured.confidence,
+            "noise": measured.noise,
+            "uncertainty": measured.uncertainty,
+            "steps": len(measured.step_times_s),
+            "peak_memory_bytes": measured.peak_memory_bytes,
+            "nodes": list(measured.nodes),
+            "losses": list(measured.losses),
+            "fingerprint": dict(measured.fingerprint),
+        }
+    )

@@ -1,15 +1,17 @@
 """Which plan comes first, and which plans earlier trials rule out for the next proposal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
 from tools.errors import InfeasibleError, InputError
+from tools.recommend.report import PlanFields
 from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan, get_framework, resolve_defaults
 from tools.scenario.frameworks import StatedPlan
-from tools.scenario.spec import PlanValue
 from tools.search.space import divisors
+from tools.trials.gate import Refusal
+from tools.trials.order import TrialFailure
 
 
 def with_recompute(workload: Workload, plan: Plan) -> Plan:
@@ -17,7 +19,7 @@ def with_recompute(workload: Workload, plan: Plan) -> Plan:
     if plan.recompute is not None:
         return plan
     stated = [plan.model_copy(update={"recompute": name}) for name in RECOMPUTES]
-    return next((one for one in stated if _fits(workload, one)), stated[-1])
+    return next((option for option in stated if _fits(workload, option)), stated[-1])
 
 
 def default_plan(workload: Workload) -> Plan:
@@ -80,40 +82,53 @@ MEMORY_MARGIN = 0.98
 """Plans must stay below this share of the memory predicted for a plan that ran out."""
 
 
-def steered(workload: Workload, trials: Sequence[Mapping[str, Any]]) -> Workload:
-    """The workload without the plans that trials have settled; each trial has its plan and its outcome."""
+class EndedTrial(Protocol):
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def failure(self) -> TrialFailure | None: ...
+    @property
+    def refusals(self) -> Sequence[Refusal]: ...
+
+
+def steered(workload: Workload, trials: Sequence[EndedTrial]) -> Workload:
+    """The workload without the plans that trials have settled."""
     constraints = replace(
         workload.constraints,
-        excluded=tuple(_excluded(workload, one) for one in trials),
+        excluded=tuple(_excluded(workload, trial) for trial in trials),
         max_memory_fraction=min(workload.constraints.max_memory_fraction, *_ceilings(workload, trials), 1.0),
     )
     return replace(workload, constraints=constraints)
 
 
-def is_settled(plan: Mapping[str, Any], workload: Workload) -> bool:
+def is_settled(plan: Plan, workload: Workload) -> bool:
     """Whether the steered workload leaves this plan out."""
-    out, plan = workload.constraints.excluded, _as_searched(dict(plan))
-    return any(all(plan[name] == value for name, value in one.items()) for one in out)
+    searched = _as_searched(plan)
+    return any(
+        all(searched[name] == value for name, value in fields.items())
+        for fields in workload.constraints.excluded
+    )
 
 
-def _excluded(workload: Workload, trial: Mapping[str, Any]) -> dict[str, PlanValue]:
+def _excluded(workload: Workload, trial: EndedTrial) -> PlanFields:
     """What a plan must share with this one to be left out: all fields, or what makes its program."""
-    plan = _as_searched(with_recompute(workload, Plan.model_validate(trial["plan"])).model_dump())
+    plan = _as_searched(with_recompute(workload, trial.plan))
     return {name: plan[name] for name in PROGRAM_FIELDS} if _is_the_programs_fault(trial) else plan
 
 
-def _as_searched(plan: dict[str, Any]) -> dict[str, Any]:
+def _as_searched(plan: Plan) -> PlanFields:
     """Without a shard group there is no ZeRO: the search knows such plans by one name only."""
-    return plan | {"zero_stage": 0} if plan["dp_shard"] == 1 else plan
+    fields: PlanFields = plan.model_dump()
+    return fields | {"zero_stage": 0} if plan.dp_shard == 1 else fields
 
 
-def _is_the_programs_fault(trial: Mapping[str, Any]) -> bool:
-    failed = (trial.get("failure") or {}).get("kind") in SAME_PROGRAM
-    return failed or any(one["entry"] == "losses" for one in trial.get("refusals") or ())
+def _is_the_programs_fault(trial: EndedTrial) -> bool:
+    failed = trial.failure is not None and trial.failure.kind in SAME_PROGRAM
+    return failed or any(refusal.entry == "losses" for refusal in trial.refusals)
 
 
-def _ceilings(workload: Workload, trials: Sequence[Mapping[str, Any]]) -> list[float]:
+def _ceilings(workload: Workload, trials: Sequence[EndedTrial]) -> list[float]:
     """Shares of the device's memory beyond which plans ran out of it, as this model predicts them."""
-    failed = [one for one in trials if (one.get("failure") or {}).get("kind") == OUT_OF_MEMORY]
-    predictions = workload.predict([Plan.model_validate(one["plan"]) for one in failed]) if failed else []
-    return [MEMORY_MARGIN * one.peak_memory_gib / workload.capacity_gib for one in predictions]
+    failed = [trial.plan for trial in trials if trial.failure and trial.failure.kind == OUT_OF_MEMORY]
+    predictions = workload.predict(failed) if failed else []
+    return [MEMORY_MARGIN * prediction.peak_memory_gib / workload.capacity_gib for prediction in predictions]

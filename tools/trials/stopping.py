@@ -6,10 +6,10 @@ were off.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Protocol
 
 MIN_GAIN = 0.01
 """Gains below one percent are not worth a trial, however quiet the cluster."""
@@ -53,20 +53,40 @@ class Judgement:
     """The smallest gain that can be distinguished from noise."""
 
 
-def surprise_of(trials: Sequence[Mapping[str, Any]]) -> float:
+class StepEstimate(Protocol):
+    """A predicted step time with its 80% interval."""
+
+    @property
+    def step_time_s(self) -> float: ...
+    @property
+    def step_time_low_s(self) -> float: ...
+    @property
+    def step_time_high_s(self) -> float: ...
+
+
+class PredictedTrial(Protocol):
+    @property
+    def status(self) -> str: ...
+    @property
+    def predicted(self) -> StepEstimate: ...
+    @property
+    def step_time_s(self) -> float | None: ...
+
+
+def surprise_of(trials: Sequence[PredictedTrial]) -> float:
     """Root mean square of the log errors of the last predictions; of calibrated ones, so not the first."""
-    measured = [one for one in trials if one["status"] == "measured"][1:][-REMEMBERED:]
-    errors = [math.log(one["predicted"]["step_time_s"] / one["step_time_s"]) for one in measured]
+    measured = [trial for trial in trials if trial.status == "measured"][1:][-REMEMBERED:]
+    errors = [
+        math.log(trial.predicted.step_time_s / trial.step_time_s) for trial in measured if trial.step_time_s
+    ]
     return math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else 0.0
 
 
-def expected_gain(best_s: float, prediction: Mapping[str, Any], surprise: float = 0.0) -> float:
+def expected_gain(best_s: float, prediction: StepEstimate, surprise: float = 0.0) -> float:
     """Mean of the share of the best measured step time that this plan is predicted to save."""
-    middle, low, high = (
-        float(prediction[name]) for name in ("step_time_s", "step_time_low_s", "step_time_high_s")
-    )
-    sigma = math.hypot(math.log(high / low) / _SIGMAS, surprise)
-    ahead = math.log(best_s / middle)
+    width = math.log(prediction.step_time_high_s / prediction.step_time_low_s)
+    sigma = math.hypot(width / _SIGMAS, surprise)
+    ahead = math.log(best_s / prediction.step_time_s)
     if sigma <= 0:
         return max(0.0, 1 - math.exp(-ahead))
     z = ahead / sigma
@@ -77,13 +97,13 @@ def expected_gain(best_s: float, prediction: Mapping[str, Any], surprise: float 
 def judge(
     best_s: float,
     uncertainty: float,
-    candidates: Sequence[Mapping[str, Any]],
+    candidates: Sequence[StepEstimate],
     budget: Budget,
     surprise: float = 0.0,
 ) -> Judgement:
     """`candidates` are predictions of plans not measured yet; `uncertainty` is that of the best's median."""
     noise = max(MIN_GAIN, math.sqrt(2) * uncertainty)
-    gains = [expected_gain(best_s, one, surprise) for one in candidates]
+    gains = [expected_gain(best_s, candidate, surprise) for candidate in candidates]
     best = max(gains, default=None)
     if best is None:
         return Judgement(True, "every plan that is legal and fits was measured or failed", None, noise)

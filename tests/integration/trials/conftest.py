@@ -11,6 +11,7 @@ import pytest
 from tests.integration.launch.waiting import processes_of
 from tools.launch.local import LocalLauncher
 from tools.launch.template import parse_templates
+from tools.scenario import parse_scenario
 from tools.trials.order import RunLength, TrialOrder
 from tools.trials.run import LaunchedTrials
 
@@ -21,7 +22,6 @@ TORCHRUN = [
     "-m", "testbed.trainer", "{scenario}", "--steps", "{steps}", "--warmup", "{warmup}",
     "--profile-steps", "{profile_steps}", "--seed", "{seed}", "--out", "{out}",
 ]  # fmt: skip
-Run = Callable[..., dict[str, Any]]
 
 
 class Patient:
@@ -55,9 +55,9 @@ def scenario(**plan: object) -> dict[str, Any]:
 
 
 def order(key: str = "t1", device_hours: float = 1.0, **changed: Any) -> TrialOrder:  # noqa: ANN401 - its fields
-    described = scenario()
+    described = parse_scenario(changed.pop("described", scenario()))
     return TrialOrder(
-        **{"key": key, "scenario": described, "plan": described["plan"], **changed}, device_hours=device_hours
+        **{"key": key, "scenario": described, "plan": described.plan, **changed}, device_hours=device_hours
     )
 
 

@@ -1,9 +1,10 @@
 """A cluster that answers at once: what each plan takes is a rule of the test's, and every order is kept."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from tools.trials.order import TrialOrder, Watch
+from tools.scenario import Scenario
+from tools.trials.order import TrialOrder, TrialResult, Watch
 
 Data = dict[str, Any]
 FINGERPRINT = {"model": "small", "precision": "bf16", "nodes": {"n1": 8}}
@@ -17,29 +18,30 @@ class SimulatedTrials:
         self.takes, self.device_hours = takes, device_hours
         self.orders: list[TrialOrder] = []
 
-    def check(self, scenario: Mapping[str, Any], template: str | None = None) -> None:
+    def check(self, scenario: Scenario, template: str | None = None) -> None:
         """Runs everything."""
 
-    def run(self, order: TrialOrder, watch: Watch) -> Data:
+    def run(self, order: TrialOrder, watch: Watch) -> TrialResult:
         self.orders.append(order)
         watch.tell(f"launched {order.key}", job=order.key)
-        outcome = self.takes(dict(order.plan))
-        told = {
+        outcome = self.takes(order.plan.model_dump())
+        common = {
             "key": order.key, "template": "simulated", "runs": [order.key], "traces": None, "failure": None,
             "device_hours": self.device_hours, "seconds": 1.0,
         }  # fmt: skip
-        return {**told, **(measured(outcome) if isinstance(outcome, float) else outcome)}
+        own = measured(outcome) if isinstance(outcome, float) else outcome
+        return TrialResult.model_validate({**common, **own})
 
 
 def measured(step_time_s: float, **changed: object) -> Data:
-    """What a runner tells of a quiet cluster."""
-    told: Data = {
+    """What a runner returns from a quiet cluster."""
+    result: Data = {
         "status": "measured", "step_time_s": step_time_s, "noise": 0.004, "uncertainty": 0.005,
         "interval_s": [step_time_s * 0.995, step_time_s * 1.005], "confidence": 0.96, "steps": 20,
         "peak_memory_bytes": 2**30, "nodes": ["n1"], "losses": LOSSES, "fingerprint": FINGERPRINT,
         "terms": None,
     }  # fmt: skip
-    return {**told, **changed}
+    return {**result, **changed}
 
 
 def failed(kind: str, evidence: str = "") -> Data:

@@ -69,7 +69,7 @@ def test_each_trial_is_kept_with_what_it_showed(context: Context, takes: Any, st
     outcome, _ = run(small(mode="tune"), replace(context, trials=trials, limits=Limits(trials=2)))
     case = context.knowledge.get("session-s1-trial-1")
     assert (case.id, case.status) == (data_of(outcome)["case"], status)
-    assert body_of(case)["after"] == trials.orders[1].plan
+    assert body_of(case)["after"] == trials.orders[1].plan.model_dump()
     assert body_of(case)["predicted"]["step_time_s"] > 0
     assert body_of(case).get("measured", {}).get("step_time_s") == (
         takes if isinstance(takes, float) else None

@@ -73,7 +73,7 @@ def test_the_first_proposal_carries_what_was_measured_and_the_prediction_before(
 def test_no_plan_is_measured_twice_and_the_keys_are_the_sessions_own() -> None:
     trials = SimulatedTrials(slower_cluster)
     tuned(trials, trials=6)
-    plans = [str(sorted(order.plan.items())) for order in trials.orders]
+    plans = [str(order.plan) for order in trials.orders]
     assert len(set(plans)) == len(plans)
     assert [order.key for order in trials.orders] == [f"s1-{number}" for number in range(len(plans))]
 
@@ -114,7 +114,7 @@ def test_a_cold_start_is_compared_with_the_frameworks_own_plan() -> None:
     report, events = tuned(trials, small(mode="tune", cluster=PAIR, plan=None))
     first = trials.orders[0].plan
     assert steps_of(events)[0] == "trial"
-    assert (first["tp"], first["pp"], first["dp"], first["zero_stage"]) == (1, 1, 2, 1)
+    assert (first.tp, first.pp, first.dp, first.zero_stage) == (1, 1, 2, 1)
     assert report["baseline_plan"]["name"] == "the framework's default"
     assert report["proposals"][0]["measured"]["speedup"] >= 1.0
 
@@ -164,7 +164,7 @@ def test_a_plan_that_does_not_train_is_refused_and_its_kin_is_left_alone() -> No
     report, _ = tuned(trials, trials=4)
     assert report["trials"][1]["refusals"][0]["entry"] == "losses"
     kin = ("tp", "pp", "vpp", "cp", "zero_stage", "recompute", "schedule", "sequence_parallel")
-    programs = [tuple(order.plan[name] for name in kin) for order in trials.orders]
+    programs = [tuple(getattr(order.plan, name) for name in kin) for order in trials.orders]
     assert len(set(programs)) == len(programs)
 
 
@@ -223,8 +223,8 @@ def test_a_policy_lets_trials_change_its_fields_only() -> None:
     report, events = tuned(trials, raw, trials=4)
     assert "approve" in steps_of(events)
     assert all(one["by"] == "policy" for one in report["decisions"])
-    assert {order.plan["tp"] for order in trials.orders} == {2}
-    assert {order.plan["pp"] for order in trials.orders} == {1}
+    assert {order.plan.tp for order in trials.orders} == {2}
+    assert {order.plan.pp for order in trials.orders} == {1}
 
 
 class Listening(Rules):
@@ -258,7 +258,7 @@ def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -
     assert trials.orders == []
     wanted = first.waiting_for["proposals"][1]["plan"]
     second, _ = run(raw, context, store, {"id": "d1", "action": "approve", "proposal": 2, "by": "ada"})
-    assert [dict(order.plan) for order in trials.orders][1] == wanted
+    assert trials.orders[1].plan.model_dump() == wanted
     assert len(trials.orders) == 2
     assert second.waiting_for is not None
     assert [one["role"] for one in second.waiting_for["trials"]] == ["baseline", "candidate"]

@@ -1,36 +1,29 @@
 """Which two measurements may be compared, and why not."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.trials.gate import compare, refusals
+from tools.trials.gate import Comparison, compare, refusals
+from tools.trials.order import TrialResult
 
-BASE: dict[str, Any] = {
-    "step_time_s": 2.0,
-    "interval_s": [1.9, 2.1],
-    "losses": [5.0, 4.5, 4.2],
-    "fingerprint": {
+BASE = TrialResult(
+    key="s-0", status="measured", template="t", runs=["s-0"], failure=None, device_hours=0.1, seconds=9.0,
+    traces=None, step_time_s=2.0, interval_s=(1.9, 2.1), losses=[5.0, 4.5, 4.2],
+    fingerprint={
         "model": {"hidden_size": 64}, "data": "tokens", "global_batch_size": 8, "seq_len": 64,
         "precision": "fp32", "versions": ["torch 2.13"], "nodes": {"a": 2, "b": 2},
     },
-}  # fmt: skip
+)  # fmt: skip
 
 
-def trial(step_time_s: float = 1.0, **changed: object) -> dict[str, Any]:
-    return {**BASE, "step_time_s": step_time_s, "interval_s": [0.9, 1.1], **changed}
+def trial(**changed: object) -> TrialResult:
+    return BASE.model_copy(update={"step_time_s": 1.0, "interval_s": (0.9, 1.1), **changed})
 
 
 def test_a_fair_comparison_tells_the_gain_with_its_interval() -> None:
-    found = compare(BASE, trial())
-    assert found == {
-        "refusals": [],
-        "speedup": 2.0,
-        "speedup_low": pytest.approx(1.9 / 1.1),
-        "speedup_high": pytest.approx(2.1 / 0.9),
-    }
+    gain = {"speedup": 2.0, "speedup_low": 1.9 / 1.1, "speedup_high": 2.1 / 0.9}
+    assert compare(BASE, trial()) == Comparison(refusals=[], **gain)
 
 
 @pytest.mark.parametrize(
@@ -46,23 +39,23 @@ def test_a_fair_comparison_tells_the_gain_with_its_interval() -> None:
     ],
 )
 def test_anything_else_than_the_plan_refuses_and_names_both_values(entry: str, value: object) -> None:
-    other = trial(fingerprint={**BASE["fingerprint"], entry: value})
+    other = trial(fingerprint={**BASE.fingerprint, entry: value})
     found = compare(BASE, other)
-    assert found["speedup"] is None
-    assert [one["entry"] for one in found["refusals"]] == [entry]
-    assert str(BASE["fingerprint"][entry]) in found["refusals"][0]["says"]
-    assert str(value) in found["refusals"][0]["says"]
+    assert found.speedup is None
+    assert [one.entry for one in found.refusals] == [entry]
+    assert str(BASE.fingerprint[entry]) in found.refusals[0].says
+    assert str(value) in found.refusals[0].says
 
 
 def test_an_entry_that_is_missing_refuses_too() -> None:
-    less = {name: part for name, part in BASE["fingerprint"].items() if name != "seq_len"}
+    less = {name: part for name, part in BASE.fingerprint.items() if name != "seq_len"}
     assert [one.entry for one in refusals(BASE, trial(fingerprint=less))] == ["seq_len"]
-    more = {**BASE["fingerprint"], "kernel": None}
+    more = {**BASE.fingerprint, "kernel": None}
     assert [one.entry for one in refusals(BASE, trial(fingerprint=more))] == ["kernel"]
 
 
 def test_what_a_program_wrote_into_its_fingerprint_is_shown_short_and_printable() -> None:
-    wild = {**BASE["fingerprint"], "precision": "fp32\x1b[2J\0", "long" * 100: 1}
+    wild = {**BASE.fingerprint, "precision": "fp32\x1b[2J\0", "long" * 100: 1}
     for refused in refusals(BASE, trial(fingerprint=wild)):
         assert refused.says.isprintable()
         assert len(refused.says) < 600
@@ -81,8 +74,8 @@ def test_rounding_is_no_difference_in_loss() -> None:
 
 
 def test_low_precision_may_differ_by_more() -> None:
-    low = {**BASE, "fingerprint": {**BASE["fingerprint"], "precision": "bf16"}}
-    assert refusals(low, {**trial(losses=[5.0, 4.55, 4.25]), "fingerprint": low["fingerprint"]}) == []
+    low = {"fingerprint": {**BASE.fingerprint, "precision": "bf16"}}
+    assert refusals(BASE.model_copy(update=low), trial(losses=[5.0, 4.55, 4.25], **low)) == []
     assert refusals(BASE, trial(losses=[5.0, 4.55, 4.25])) != []
 
 
@@ -94,4 +87,4 @@ def test_losses_that_cannot_be_compared_refuse(losses: list[float]) -> None:
 @given(st.dictionaries(st.text(max_size=5), st.integers(), max_size=4), st.lists(st.floats(1, 9), min_size=1))
 def test_a_run_may_always_be_compared_with_itself(fingerprint: dict[str, int], losses: list[float]) -> None:
     one = trial(fingerprint=fingerprint, losses=losses)
-    assert compare(one, one)["speedup"] == 1.0
+    assert compare(one, one).speedup == 1.0

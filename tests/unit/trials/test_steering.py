@@ -1,6 +1,6 @@
 """What earlier trials forbid: the search and whoever suggests a plan obey alike."""
 
-from typing import Any
+from dataclasses import dataclass
 
 import pytest
 
@@ -10,28 +10,44 @@ from tools.recommend.optimize import best_plans, workload_of
 from tools.scenario import Plan, parse_scenario
 from tools.search.search import Search
 from tools.search.space import decode_row
+from tools.trials.gate import Refusal
+from tools.trials.order import TrialFailure
 from tools.trials.steering import PROGRAM_FIELDS, default_plan, is_settled, steered, with_recompute
 
 WORKLOAD = workload_of(parse_scenario(small()))
-Data = dict[str, Any]
 
 
-def best() -> Data:
-    return best_plans(WORKLOAD)[0][0].model_dump()
+@dataclass(frozen=True)
+class Ended:
+    plan: Plan
+    failure: TrialFailure | None = None
+    refusals: tuple[Refusal, ...] = ()
 
 
-def trial(plan: Data, kind: str | None = None, **more: object) -> Data:
-    return {"plan": plan, "failure": {"kind": kind} if kind else None, "refusals": [], **more}
+def best() -> Plan:
+    return best_plans(WORKLOAD)[0][0]
 
 
-def plans_of(trials: list[Data]) -> list[Data]:
+def failed_as(kind: str) -> Ended:
+    return Ended(best(), TrialFailure(kind=kind, confidence=0.9, evidence=[]))
+
+
+def refused_for(entry: str) -> Ended:
+    return Ended(best(), refusals=(Refusal(entry=entry, baseline="1", trial="2", says="differ"),))
+
+
+def plans_of(*trials: Ended) -> list[Plan]:
     workload = steered(WORKLOAD, trials)
     found = Search(workload.scenario, workload.constraints, workload.calibration).run().best
-    return [decode_row(found.plans, row) for row in range(len(found.step_time_s))]
+    return [Plan.model_validate(decode_row(found.plans, row)) for row in range(len(found.step_time_s))]
+
+
+def has_same_program(plans: list[Plan]) -> bool:
+    return any(all(getattr(plan, name) == getattr(best(), name) for name in PROGRAM_FIELDS) for plan in plans)
 
 
 def test_a_measured_plan_is_left_out_and_nothing_else() -> None:
-    everything, rest = plans_of([]), plans_of([trial(best())])
+    everything, rest = plans_of(), plans_of(Ended(best()))
     assert best() in everything
     assert best() not in rest
     assert [plan for plan in everything if plan not in rest] == [best()]
@@ -39,40 +55,34 @@ def test_a_measured_plan_is_left_out_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("kind", ["hang", "numerics", "communication_timeout", "bad_configuration"])
 def test_a_program_that_failed_is_not_run_in_another_size(kind: str) -> None:
-    failed = best()
-    rest = plans_of([trial(failed, kind)])
+    rest = plans_of(failed_as(kind))
     assert rest
-    assert not any(all(plan[name] == failed[name] for name in PROGRAM_FIELDS) for plan in rest)
+    assert not has_same_program(rest)
 
 
 def test_losses_apart_count_like_a_program_that_failed() -> None:
-    failed = best()
-    rest = plans_of([trial(failed, refusals=[{"entry": "losses"}])])
-    assert not any(all(plan[name] == failed[name] for name in PROGRAM_FIELDS) for plan in rest)
+    assert not has_same_program(plans_of(refused_for("losses")))
 
 
 def test_other_nodes_are_no_fault_of_the_program() -> None:
-    failed = best()
-    rest = plans_of([trial(failed, refusals=[{"entry": "nodes"}])])
-    assert any(all(plan[name] == failed[name] for name in PROGRAM_FIELDS) for plan in rest)
+    assert has_same_program(plans_of(refused_for("nodes")))
 
 
 def test_memory_that_ran_out_bounds_the_next_plans() -> None:
-    failed = best()
-    needed = WORKLOAD.predict([Plan.model_validate(failed)])[0].peak_memory_gib
-    rest = [Plan.model_validate(plan) for plan in plans_of([trial(failed, "out_of_memory")])]
+    needed = WORKLOAD.predict([best()])[0].peak_memory_gib
+    rest = plans_of(failed_as("out_of_memory"))
     assert all(one.peak_memory_gib < needed for one in WORKLOAD.predict(rest[:50]))
 
 
 def test_whoever_suggests_a_settled_plan_is_told() -> None:
-    workload = steered(WORKLOAD, [trial(best())])
+    workload = steered(WORKLOAD, [Ended(best())])
     assert is_settled(best(), workload)
-    assert not is_settled({**best(), "recompute": "full"}, workload)
+    assert not is_settled(best().model_copy(update={"recompute": "full"}), workload)
 
 
 def test_sharding_over_one_rank_is_no_sharding() -> None:
-    plan = {**best(), "zero_stage": 1, "dp_shard": 1}
-    assert is_settled({**plan, "zero_stage": 0}, steered(WORKLOAD, [trial(plan)]))
+    plan = best().model_copy(update={"zero_stage": 1, "dp_shard": 1})
+    assert is_settled(plan.model_copy(update={"zero_stage": 0}), steered(WORKLOAD, [Ended(plan)]))
 
 
 def test_the_default_plan_is_data_parallel_with_the_frameworks_sharding() -> None:
@@ -98,6 +108,6 @@ def test_a_batch_that_cannot_be_split_so_far_is_split_over_tensor_ranks() -> Non
 
 
 def test_recomputation_that_is_not_stated_is_the_least_that_fits() -> None:
-    open_plan = Plan.model_validate({**best(), "recompute": None})
+    open_plan = best().model_copy(update={"recompute": None})
     assert with_recompute(WORKLOAD, open_plan).recompute == "none"
     assert with_recompute(WORKLOAD, open_plan.model_copy(update={"recompute": "full"})).recompute == "full"

@@ -3,6 +3,7 @@
 import math
 import random
 from statistics import mean
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -13,16 +14,27 @@ from tools.trials.stopping import MIN_GAIN, Budget, expected_gain, judge, surpri
 PLENTY = Budget(device_hours=10, trials=8)
 
 
-def prediction(step_s: float, width: float = 0.1) -> dict[str, float]:
-    names = ("step_time_s", "step_time_low_s", "step_time_high_s")
-    return dict(zip(names, (step_s, step_s * (1 - width), step_s / (1 - width)), strict=True))
+class Estimate(NamedTuple):
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+
+
+class Trial(NamedTuple):
+    predicted: Estimate
+    step_time_s: float
+    status: str
+
+
+def prediction(step_s: float, width: float = 0.1) -> Estimate:
+    return Estimate(step_s, step_s * (1 - width), step_s / (1 - width))
 
 
 def test_the_expected_gain_is_the_mean_over_what_the_plan_may_turn_out_to_be() -> None:
-    chance, told = random.Random(1), prediction(1.05, 0.2)
-    sigma = math.log(told["step_time_high_s"] / told["step_time_low_s"]) / (2 * 1.2815515655)
+    chance, predicted = random.Random(1), prediction(1.05, 0.2)
+    sigma = math.log(predicted.step_time_high_s / predicted.step_time_low_s) / (2 * 1.2815515655)
     drawn = [max(0.0, -math.log(1.05) - chance.gauss(0.0, sigma)) for _ in range(200_000)]
-    assert expected_gain(1.0, told) == pytest.approx(1 - math.exp(-mean(drawn)), rel=0.02)
+    assert expected_gain(1.0, predicted) == pytest.approx(1 - math.exp(-mean(drawn)), rel=0.02)
 
 
 @given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(0.01, 0.9))
@@ -45,8 +57,8 @@ def test_noise_hides_a_small_gain() -> None:
     assert judge(1.0, 0.10, [prediction(0.95, 0.02)], PLENTY).stop
 
 
-def trial(predicted_s: float, measured_s: float, status: str = "measured") -> dict[str, object]:
-    return {"status": status, "predicted": {"step_time_s": predicted_s}, "step_time_s": measured_s}
+def trial(predicted_s: float, measured_s: float, status: str = "measured") -> Trial:
+    return Trial(prediction(predicted_s), measured_s, status)
 
 
 def test_a_model_that_was_just_wrong_is_not_believed_to_be_sure() -> None:

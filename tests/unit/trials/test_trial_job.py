@@ -7,7 +7,7 @@ import pytest
 from tests.unit.graph.cases import small
 from tools.errors import InputError
 from tools.launch.template import Template, parse_templates
-from tools.scenario import parse_scenario
+from tools.scenario import Plan, Scenario, parse_scenario
 from tools.trials.order import RunLength, check_cluster, make_job, ranks_of
 
 LENGTH = RunLength(steps=7, warmup=2, profile_steps=1, seed=3)
@@ -28,9 +28,15 @@ def template(
     return parse_templates({"template": [table]})["t"]
 
 
+def parts(raw: dict[str, Any]) -> tuple[Scenario, Plan]:
+    scenario = parse_scenario(raw)
+    assert scenario.plan is not None
+    return scenario, scenario.plan
+
+
 def test_a_job_has_the_plan_the_lengths_and_nothing_else_of_the_request() -> None:
     raw = small(notes="words", constraints={"tp": 8}, id="x")
-    job = make_job(template(), raw, raw["plan"], LENGTH, 50)
+    job = make_job(template(), *parts(raw), LENGTH, 50)
     assert set(job.scenario) == {"model", "cluster", "training", "plan"}
     assert (job.steps, job.warmup, job.profile_steps, job.seed, job.wall_s) == (7, 2, 1, 3, 50)
     assert job.config is None
@@ -45,7 +51,7 @@ def test_ranks_follow_the_nodes_and_on_one_machine_there_is_one() -> None:
 
 def test_a_template_that_wants_a_configuration_gets_the_frameworks_own() -> None:
     raw = small()
-    job = make_job(template(command=("train", "{config}")), raw, raw["plan"], LENGTH, 50)
+    job = make_job(template(command=("train", "{config}")), *parts(raw), LENGTH, 50)
     assert job.config is not None
     assert "tensor-model-parallel-size" in job.config.text
 
@@ -53,7 +59,7 @@ def test_a_template_that_wants_a_configuration_gets_the_frameworks_own() -> None
 def test_a_framework_without_an_export_is_refused_where_one_is_needed() -> None:
     raw = small(training={**small()["training"], "framework": "nanotron"})
     with pytest.raises(InputError, match="framework"):
-        make_job(template(command=("train", "{config}")), raw, raw["plan"], LENGTH, 50)
+        make_job(template(command=("train", "{config}")), *parts(raw), LENGTH, 50)
 
 
 @pytest.mark.parametrize(
