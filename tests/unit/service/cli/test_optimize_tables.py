@@ -3,7 +3,7 @@
 import pytest
 
 from graph.report import Report
-from service.cli.optimize_tables import MOST_CASES, print_report
+from service.cli.optimize_tables import MAX_CASES, print_report
 from tests.unit.service.render.scenes import SMALL, Raw, full, session
 
 LONGEST_LINES = 110
@@ -51,7 +51,7 @@ def test_refuted_cases_are_all_shown_as_warnings_and_of_the_others_a_few(
     good, bad = report["cases"]
     report["cases"] = [good | {"title": "GOOD"}] * 9 + [bad | {"title": "BAD"}] * 5
     page = printed(capsys, scenario, report)
-    assert (page.count("GOOD"), page.count("BAD")) == (MOST_CASES, 5)
+    assert (page.count("GOOD"), page.count("BAD")) == (MAX_CASES, 5)
     assert page.count("refuted by measurement") == 5
 
 
