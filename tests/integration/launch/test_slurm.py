@@ -24,6 +24,7 @@ from tools.launch.folder import JobFolder
 from tools.launch.job import Job
 from tools.launch.slurm import FENCED
 from tools.launch.status import Cause, Handle, LaunchError, State
+from tools.scenario import parse_scenario
 from tools.trials.gate import compare
 from tools.trials.order import RunLength, TrialOrder
 from tools.trials.run import LaunchedTrials
@@ -245,13 +246,15 @@ def test_two_plans_are_measured_over_two_nodes_and_compared(
         RunLength(steps=6, warmup=1, profile_steps=0),
         max_runs=1,
     )
-    plans = (tiny_scenario["plan"], {**tiny_scenario["plan"], "dp_shard": 1, "zero_stage": 0})
+    scenario = parse_scenario(tiny_scenario)
+    assert scenario.plan is not None
+    plans = (scenario.plan, scenario.plan.model_copy(update={"dp_shard": 1, "zero_stage": 0}))
     outcomes = [
-        trials.run(TrialOrder(f"{run.key}-{number}", tiny_scenario, plan, device_hours=1.0), Patient())
+        trials.run(TrialOrder(f"{run.key}-{number}", scenario, plan, device_hours=1.0), Patient())
         for number, plan in enumerate(plans)
     ]
-    assert [outcome["status"] for outcome in outcomes] == ["measured", "measured"], outcomes
-    assert len(outcomes[0]["nodes"]) == 2
-    assert outcomes[0]["device_hours"] >= 0
+    assert [outcome.status for outcome in outcomes] == ["measured", "measured"], outcomes
+    assert len(outcomes[0].nodes) == 2
+    assert outcomes[0].device_hours >= 0
     comparison = compare(*outcomes)
-    assert all(refusal["entry"] == "nodes" for refusal in comparison["refusals"]), comparison
+    assert all(refusal.entry == "nodes" for refusal in comparison.refusals), comparison
