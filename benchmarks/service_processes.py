@@ -15,7 +15,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-LONGEST_START_S = 120.0
+MAX_START_S = 120.0
 _started_processes: list[subprocess.Popen[str]] = []
 
 
@@ -90,7 +90,7 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator[subpro
                 process.kill()
 
 
-def wait_until(ready: Callable[[], bool], longest_s: float = LONGEST_START_S) -> None:
+def wait_until(ready: Callable[[], bool], longest_s: float = MAX_START_S) -> None:
     """`ready` is called until it says yes."""
     deadline = time.monotonic() + longest_s
     while not ready():

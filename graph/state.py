@@ -3,9 +3,8 @@
 import operator
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import Field, JsonValue
 
 from graph.report import (
@@ -28,6 +27,9 @@ from tools.recommend.report import (
 from tools.recommend.situation import Facts
 from tools.scenario import Plan, Scenario
 from tools.scenario.spec import Result
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from tools.trace.report import Profile
 
 Mode = Literal["advise", "tune"]
@@ -198,8 +200,12 @@ STATE_MODULES = (
 )
 
 
-def state_serializer() -> JsonPlusSerializer:
+def state_serializer() -> "JsonPlusSerializer":
     """Brings the classes of the state back from a checkpoint, and no others."""
+    from langgraph.checkpoint.serde.jsonplus import (
+        JsonPlusSerializer,
+    )
+
     return JsonPlusSerializer(allowed_msgpack_modules=_state_classes())
 
 

@@ -19,7 +19,7 @@ FIELDS = ("tp", "pp", "cp", "ep", "zero_stage", "dp_shard", "micro_batch_size")
 """What a searcher chooses; the other fields follow or are fixed."""
 TRIES = 2000
 """Illegal combinations cost nothing and do not count; after so many a search ends."""
-MOST_TRIALS = 8
+MAX_TRIALS = 8
 """Of ASAP, the baseline among them: each calibrates the model anew."""
 
 
@@ -33,7 +33,7 @@ def asap(workload: Workload, rows: Sequence[Row], baseline: MeasuredPlan) -> lis
     """The baseline with its profile, then always the plan that is predicted fastest of those left."""
     measured, left = [baseline], [row for row in rows if row.plan != baseline.plan]
     order = [row for row in rows if row.plan == baseline.plan]
-    while left and len(order) < MOST_TRIALS:
+    while left and len(order) < MAX_TRIALS:
         times = predicted_s(workload, left, calibrate(workload.scenario, measured))
         row = left.pop(times.index(min(times)))
         measured.append(MeasuredPlan(row.plan, row.step_time_s, row.noise))

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from service import __version__
-from service.api import events, knowledge, ops, reports, schedules, sessions, tools, traces
+from service.api import events, knowledge, ops, reports, runs, schedules, sessions, tools, traces
 from service.api.errors import add_problem_handlers
 from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.openapi import PATH, describe
@@ -33,7 +33,7 @@ ROUTERS = (
     tools.router,
     tools.plans_router,
     schedules.router,
-    schedules.runs_router,
+    runs.router,
     ops.audit_router,
 )
 DEFAULT_HOST = "127.0.0.1"

@@ -1,12 +1,11 @@
-"""/v1/schedules: nightly schedules, their runs and workloads."""
+"""/v1/schedules: nightly schedules; their runs and workloads are in runs.py."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
-from fastapi import APIRouter, Header, Path, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from graph.request import parse_request
@@ -20,8 +19,8 @@ from service.api.deps import (
     StrictRoute,
     Submitter,
     get_request_id,
-    preferred,
 )
+from service.api.runs import RunPublic, public_run
 from service.api.state import AppState
 from service.auth import Caller
 from service.db.access import record
@@ -30,28 +29,20 @@ from service.db.schedules import (
     Definition,
     RunRow,
     ScheduleRow,
-    WorkloadRow,
     create_schedule,
     delete_schedule,
-    find_workload,
-    forget_workload,
     get_schedule,
     last_runs,
     list_schedules,
-    list_workloads,
     pause,
     resume,
 )
-from service.db.schedules import get_run as get_run_schedules
-from service.db.schedules import list_runs as list_runs_schedules
-from service.errors import ConflictError, NotFoundError
 from service.nightly.config import parse
 from service.nightly.dispatch import database_clock, run_now
 from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, qualify_field
 from service.runtime import check_tune
 from service.schemas import EXAMPLE, Public, to_datetime
 from tools.errors import InputError
-from tools.nightly.result import NightReport
 
 PATH = "/v1/schedules"
 
@@ -76,27 +67,6 @@ class ScheduleCreate(ScheduleSpec):
     )
 
 
-class RunPublic(Public):
-    """One night of a schedule."""
-
-    id: str
-    schedule_id: str
-    planned_at: datetime = Field(description="with the schedule this is the run's identity")
-    trigger: Literal["cron", "caught_up", "manual"]
-    state: Literal["queued", "running", "completed", "failed", "skipped"]
-    outcome: Literal["quiet", "regression", "broken"] | None
-    reason: str | None = Field(description="why it was skipped or failed, or whom it did not reach")
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    deliveries: list[dict[str, Any]] | None
-
-
-class RunPage(BaseModel):
-    items: list[RunPublic]
-    next_cursor: str | None
-
-
 class SchedulePublic(Public):
     """Workloads, and when they are looked at."""
 
@@ -119,23 +89,6 @@ class SchedulePage(BaseModel):
     next_cursor: str | None
 
 
-class WorkloadPublic(BaseModel):
-    """A workload as the last run left it."""
-
-    name: str
-    status: str = Field(description="regressed, slower, suspected, quiet, ..., stale, unwatched or broken")
-    reason: str | None
-    wasted_device_hours_per_day: float
-    updated_at: datetime
-    run_id: str | None
-    session_id: str | None = Field(description="of the proposal that is open")
-    outcome: dict[str, Any] = Field(description="all that was said of it")
-
-
-class WorkloadList(BaseModel):
-    items: list[WorkloadPublic] = Field(description="the most wasteful first")
-
-
 def public_schedule(row: ScheduleRow, last: RunRow | None, now_s: float) -> SchedulePublic:
     definition = row.definition
     return SchedulePublic.model_validate(
@@ -150,21 +103,6 @@ def public_schedule(row: ScheduleRow, last: RunRow | None, now_s: float) -> Sche
             "definition": _masked(definition),
         }
     )
-
-
-def public_run(row: RunRow) -> RunPublic:
-    own = {name: getattr(row, name) for name in RunPublic.model_fields}
-    times = {
-        name: to_datetime(own[name]) for name in ("planned_at", "created_at", "started_at", "finished_at")
-    }
-    deliveries = None if row.deliveries is None else [one.model_dump(mode="json") for one in row.deliveries]
-    return RunPublic.model_validate({**own, **times, "deliveries": deliveries})
-
-
-def public_workload(row: WorkloadRow) -> WorkloadPublic:
-    own = {name: getattr(row, name) for name in WorkloadPublic.model_fields}
-    outcome, updated_at = row.outcome.model_dump(mode="json"), to_datetime(row.updated_at)
-    return WorkloadPublic.model_validate({**own, "updated_at": updated_at, "outcome": outcome})
 
 
 def _next(row: ScheduleRow, now_s: float) -> float | None:
@@ -305,117 +243,3 @@ def _check_recipients(given: ScheduleSpec, app: AppState) -> None:
                 parse_target(url, settings.webhook_private)
             except InputError as error:
                 raise InputError(f"recipients.{name}", "an address", error.allowed) from None
-
-
-runs_router = APIRouter(tags=["schedules"], route_class=StrictRoute)
-RUNS = PATH + "/{id}/runs"
-WORKLOADS = "/v1/workloads"
-JSON, MARKDOWN, HTML = "application/json", "text/markdown", "text/html"
-Accept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
-Name = Annotated[str, Path(max_length=200, description="of a workload")]
-_TEXT = {"schema": {"type": "string"}}
-_FORMS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {JSON: {"schema": {"type": "object"}}, MARKDOWN: _TEXT, HTML: _TEXT}}
-}
-
-
-@runs_router.get(RUNS, summary="The runs of a schedule, newest first")
-def list_runs(id: Id, app: AppDep, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> RunPage:
-    """Those that were skipped too, with the reason."""
-    with app.database.read() as conn:
-        schedule = get_schedule(conn, caller.tenant, id)
-        rows, following = list_runs_schedules(conn, caller.tenant, schedule.id, cursor, limit)
-    return RunPage(items=[public_run(row) for row in rows], next_cursor=following)
-
-
-@runs_router.get(RUNS + "/{run_id}", summary="One run")
-def get_run(id: Id, run_id: Id, app: AppDep, caller: Reader) -> RunPublic:
-    return public_run(_run(app, caller.tenant, id, run_id))
-
-
-@runs_router.get(
-    RUNS + "/{run_id}/report", summary="The report of a run", response_class=Response, responses=_FORMS
-)
-def get_report(id: Id, run_id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Response:
-    """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
-    form = preferred(accept, (JSON, MARKDOWN, HTML))
-    report = _report(_run(app, caller.tenant, id, run_id))
-    if form == JSON:
-        return JSONResponse(report.model_dump(mode="json"))
-    if form == MARKDOWN:
-        from service.nightly.report import markdown_overview
-
-        return Response(markdown_overview(report), media_type=MARKDOWN)
-    from service.nightly.report import html_overview, page_name
-
-    return _page(html_overview(report, lambda name: f"workloads/{page_name(name)}"))
-
-
-@runs_router.get(
-    RUNS + "/{run_id}/workloads/{name}",
-    summary="What a run says of one workload",
-    response_class=Response,
-    responses=_FORMS,
-)
-def get_workload_report(
-    id: Id, run_id: Id, name: Name, app: AppDep, caller: Reader, accept: Accept = JSON
-) -> Response:
-    """With trend plots, as HTML."""
-    form = preferred(accept, (JSON, MARKDOWN, HTML))
-    report = _report(_run(app, caller.tenant, id, run_id))
-    result = next((result for result in report.workloads if result.name == name), None)
-    if result is None:
-        raise NotFoundError("workload", name)
-    if form == JSON:
-        return JSONResponse(result.model_dump(mode="json"))
-    if form == MARKDOWN:
-        from service.nightly.report import markdown_workload
-
-        return Response(markdown_workload(result, report.at), media_type=MARKDOWN)
-    from service.nightly.report import html_workload
-
-    return _page(html_workload(result, report.at, report.title, "../report"))
-
-
-@runs_router.get(WORKLOADS, summary="Every workload, the most wasteful first")
-def list_fleet(app: AppDep, caller: Reader) -> WorkloadList:
-    with app.database.read() as conn:
-        rows = list_workloads(conn, caller.tenant)
-    return WorkloadList(items=[public_workload(row) for row in rows])
-
-
-@runs_router.get(WORKLOADS + "/{name}", summary="One workload as the last run left it")
-def get_workload(name: Name, app: AppDep, caller: Reader) -> WorkloadPublic:
-    with app.database.read() as conn:
-        row = find_workload(conn, caller.tenant, name)
-    if row is None:
-        raise NotFoundError("workload", name)
-    return public_workload(row)
-
-
-@runs_router.delete(WORKLOADS + "/{name}", status_code=204, summary="Forget a workload with its nights")
-def forget(name: Name, app: AppDep, caller: Submitter) -> None:
-    """A schedule that still has it begins its history anew."""
-    with app.database.begin() as conn:
-        forget_workload(conn, caller.tenant, name)
-        record(conn, caller.tenant, caller.name, "workload.forget", name, get_request_id())
-
-
-def _run(app: AppState, tenant: str, id: str, run_id: str) -> RunRow:
-    with app.database.read() as conn:
-        schedule, run = get_schedule(conn, tenant, id), get_run_schedules(conn, tenant, run_id)
-    if run.schedule_id != schedule.id:
-        raise NotFoundError("run", run_id)
-    return run
-
-
-def _report(run: RunRow) -> NightReport:
-    if run.report is None:
-        raise ConflictError(f"run {run.id} is {run.state}; it has no report", field="state")
-    return run.report
-
-
-def _page(text: str) -> Response:
-    from service.nightly.report import content_security_policy
-
-    return Response(text, media_type=HTML, headers={"Content-Security-Policy": content_security_policy()})

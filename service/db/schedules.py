@@ -25,8 +25,7 @@ ADDING_LOCK = 0x41534153
 """As an advisory lock: of two schedules with one workload, added at once, one is refused."""
 QUEUED, RUNNING, COMPLETED, FAILED, SKIPPED = "queued", "running", "completed", "failed", "skipped"
 BUSY = (QUEUED, RUNNING)
-CRON, CAUGHT_UP, MANUAL = "cron", "caught_up", "manual"
-MAX_CLAIMS = 10
+CRON, CAUGHT_UP, MANUAL, MAX_CLAIMS = "cron", "caught_up", "manual", 10
 GAVE_UP = f"{MAX_CLAIMS} workers began this run and none ended it; see their logs"
 LONG = ("definition", "report")
 """Left out of lists, and therefore the last fields of a row."""
@@ -377,8 +376,7 @@ def list_workloads(conn: sa.Connection, tenant: str, limit: int = 500) -> list[W
 
 
 def _workload_row(row: sa.Row[Any]) -> WorkloadRow:
-    columns = {**row._mapping}
-    return WorkloadRow(**{**columns, "outcome": NightResult.model_validate(columns["outcome"])})
+    return WorkloadRow(**{**row._mapping, "outcome": NightResult.model_validate(row.outcome)})
 
 
 def _to_json(value: object) -> object:
@@ -390,8 +388,8 @@ def _to_json(value: object) -> object:
 def unwatch_workloads(conn: sa.Connection, tenant: str, names: Sequence[str]) -> None:
     """No schedule has them any more: results stay for a later one, but no longer count as waste."""
     values = {"status": UNWATCHED, "reason": "its schedule was removed", "wasted_device_hours_per_day": 0.0}
-    is_own = workloads.c.tenant == tenant, workloads.c.name.in_(names)
-    conn.execute(workloads.update().where(*is_own).values(values))
+    update = workloads.update().where(workloads.c.tenant == tenant, workloads.c.name.in_(names))
+    conn.execute(update.values(values))
 
 
 def forget_workload(conn: sa.Connection, tenant: str, name: str) -> None:

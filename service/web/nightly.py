@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from service.api import runs as run_routes
 from service.api import schedules
 from service.api.deps import AppDep, Id, Reader, Submitter
 from service.api.schedules import ScheduleCreate, SchedulePublic
@@ -118,7 +119,7 @@ def show_fleet(request: Request, app: AppDep, caller: Reader) -> Response:
 
 
 @router.get("/fleet/{name}")
-def show_workload(name: schedules.Name, app: AppDep, caller: Reader) -> Response:
+def show_workload(name: run_routes.Name, app: AppDep, caller: Reader) -> Response:
     """The nightly report's own page, of the last night's result."""
     with app.database.read() as conn:
         row = find_workload(conn, caller.tenant, name)
@@ -154,7 +155,7 @@ def add(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> 
 @router.get("/schedules/{id}")
 def show_schedule(id: Id, request: Request, app: AppDep, caller: Reader, cursor: Text = None) -> Response:
     schedule = ScheduleView(schedules.get_one(id, app, caller))
-    runs = schedules.list_runs(schedule.public.id, app, caller, cursor, RUNS)
+    runs = run_routes.list_runs(schedule.public.id, app, caller, cursor, RUNS)
     return page(request, "schedule", caller, schedule=schedule, runs=runs.items, next_cursor=runs.next_cursor)
 
 

@@ -9,7 +9,7 @@ import pytest
 from research.nights import SHAPES, Noise, score_found, score_quiet
 
 HISTORIES = 40
-MOST_ALARMS = dict.fromkeys(SHAPES, 0.3) | {"normal": 0.1}
+MAX_ALARMS = dict.fromkeys(SHAPES, 0.3) | {"normal": 0.1}
 """A quiet month."""
 
 
@@ -32,7 +32,7 @@ def test_regressions_are_found(
 )
 def test_a_quiet_month_has_few_false_alarms(shape: str) -> None:
     quiet = score_quiet(np.random.default_rng(8), Noise(0.02, shape), HISTORIES // 3)
-    assert quiet.alarms <= MOST_ALARMS[shape]
+    assert quiet.alarms <= MAX_ALARMS[shape]
     assert quiet.notices <= 0.5
 
 

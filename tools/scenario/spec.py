@@ -18,7 +18,14 @@ class Record(BaseModel):
 class Result(BaseModel):
     """Base of what ASAP computes: immutable and closed, so that a misspelt field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        serialize_by_alias=True,
+        validate_by_name=True,
+        # For readers outside the shape stays open: a later version may add fields.
+        json_schema_extra=lambda schema: schema.pop("additionalProperties", None),
+    )
 
 
 MAX_LAYERS = 10_000

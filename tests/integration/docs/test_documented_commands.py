@@ -14,8 +14,8 @@ from tests.integration.docs.pages import blocks, fenced_blocks, pages, script
 
 REPO = Path(__file__).resolve().parents[3]
 LINKED = ("examples", "service", "langgraph.json", "pyproject.toml")
-LONGEST_S = 600
-MOST_LEFT_OUT = 12
+MAX_S = 600
+MAX_LEFT_OUT = 12
 SLOW = {"trials"}
 """Pages whose commands train something."""
 WITH_COMMANDS = [
@@ -59,14 +59,14 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
     port = free_port()
     done = subprocess.run(
         ["bash", "-c", script(page.read_text(), port)],
-        cwd=place(tmp_path), env=environment(port), capture_output=True, text=True, timeout=LONGEST_S,
+        cwd=place(tmp_path), env=environment(port), capture_output=True, text=True, timeout=MAX_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
 
 
 def test_what_is_not_run_says_why_and_is_rare() -> None:
     left_out = [one for page in pages(REPO) for one in fenced_blocks(page.read_text()) if one.reason]
-    assert len(left_out) <= MOST_LEFT_OUT
+    assert len(left_out) <= MAX_LEFT_OUT
     assert all(len(one.reason or "") > 10 for one in left_out)
 
 

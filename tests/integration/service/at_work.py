@@ -25,7 +25,7 @@ TINY = small(
         "num_attention_heads": 8, "vocab_size": 32000,
     },
 )  # fmt: skip
-LONGEST_WAIT_S = 120.0
+MAX_WAIT_S = 120.0
 
 
 def settings_for(folder: Path, database_url: str | None = None, **changed: Any) -> Settings:  # noqa: ANN401
@@ -76,7 +76,7 @@ class Desk:
 T = TypeVar("T")
 
 
-def wait_for(look: Callable[[], T | None], longest_s: float = LONGEST_WAIT_S) -> T:
+def wait_for(look: Callable[[], T | None], longest_s: float = MAX_WAIT_S) -> T:
     """Looks until there is something; a machine that is busy may take its time."""
     deadline = time.monotonic() + longest_s
     while time.monotonic() < deadline:

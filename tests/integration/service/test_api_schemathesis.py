@@ -21,7 +21,7 @@ from tests.integration.service.api_process import api_process
 EXAMPLES = 6
 """For each operation and mode: what `make test` has time for."""
 MANY_EXAMPLES = 100
-LEAST_OPERATIONS = 30
+MIN_OPERATIONS = 30
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_no_request_of_many_makes_the_server_fail(described: BaseSchema) -> None
 
 def check_every_operation(described: BaseSchema, examples: int) -> None:
     operations = [found.ok() for found in described.get_all_operations() if isinstance(found, Ok)]
-    assert len(operations) >= LEAST_OPERATIONS
+    assert len(operations) >= MIN_OPERATIONS
     failures = [
         f"{operation.label}, {mode.value}: {failure}"
         for operation in operations

@@ -18,7 +18,7 @@ from tests.integration.service import timed_program
 from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, wait_for
 from tests.integration.service.fleet import Fleet
 
-LONGEST_S = 1500.0
+MAX_S = 1500.0
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def torment(
 ) -> int:
     """Kills one worker after the other, so many times or as long as there is work; tells how many died."""
     chance = random.Random(11)
-    deadline = time.monotonic() + LONGEST_S
+    deadline = time.monotonic() + MAX_S
     done = 0
     while (kills is None or done < kills) and desk.busy():
         assert time.monotonic() < deadline
@@ -78,7 +78,7 @@ def torment(
 
 
 def judge(desk: Desk, ids: list[str], killed: int, began_s: float) -> int:
-    wait_for(lambda: desk.busy() == 0, LONGEST_S)
+    wait_for(lambda: desk.busy() == 0, MAX_S)
     claims = [desk.row(id).claims for id in ids]
     print(  # for whoever runs this with -s
         f"{len(ids)} sessions, {killed} kills, {time.monotonic() - began_s:.0f} s, "
@@ -156,7 +156,7 @@ def test_no_trial_is_launched_twice_though_workers_are_killed(tmp_path: Path) ->
             ids = [desk.submit(request={**TINY, "mode": "tune"}, mode="tune") for _ in range(4)]
             wait_for(ledger.exists)
             killed = torment(desk, fleet, kills=6, pause_s=(0.5, 2.5))
-            wait_for(lambda: desk.busy() == 0, LONGEST_S)
+            wait_for(lambda: desk.busy() == 0, MAX_S)
         rows = [desk.row(id) for id in ids]
         for id in ids:
             assert_whole(desk.events(id))

@@ -6,7 +6,7 @@ from graph.report import Report
 from service.cli.optimize_tables import MAX_CASES, print_report
 from tests.unit.service.render.scenes import SMALL, Raw, full, session
 
-LONGEST_LINES = 110
+MAX_LINES = 110
 """At 80 columns: about two screens."""
 
 
@@ -41,7 +41,7 @@ def test_what_is_absent_takes_no_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_real_report_is_read_in_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(printed(capsys, SMALL, session(SMALL)).splitlines()) <= LONGEST_LINES
+    assert len(printed(capsys, SMALL, session(SMALL)).splitlines()) <= MAX_LINES
 
 
 def test_refuted_cases_are_all_shown_as_warnings_and_of_the_others_a_few(
