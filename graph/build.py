@@ -69,7 +69,7 @@ def _opener(context: Context) -> Callable[..., State]:
 def _with_services(
     name: str, work: Callable[[State, NodeServices], Any], context: Context
 ) -> Callable[..., Any]:
-    """Gives a node its services, and tells when it starts and ends."""
+    """Gives a node its services, and emits events when it starts and ends."""
 
     def node(state: State, config: RunnableConfig) -> Any:  # noqa: ANN401 - a state or a command
         step = int(config["metadata"]["langgraph_step"])
