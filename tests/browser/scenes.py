@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.unit.service_api.served import SCENARIO
+from tests.unit.service.served import SCENARIO
 
 TRACES = Path(__file__).resolve().parents[2] / "examples" / "traces" / "ddp-gloo-straggler"
 EVIL = "<img src=x onerror=\"window.hacked='{}'\">"

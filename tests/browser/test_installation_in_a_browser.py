@@ -9,7 +9,7 @@ from tests.browser.installation import Installation, Server
 from tests.browser.proxy import Proxy
 from tests.browser.scenes import small
 from tests.browser.watching import Cookies, Watched, watch
-from tests.unit.service_api.served import SCENARIO
+from tests.unit.service.served import SCENARIO
 
 PATIENCE_MS = 60_000
 

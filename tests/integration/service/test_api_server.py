@@ -20,7 +20,7 @@ from service.db.lifecycle import set_state
 from service.db.sessions import append_event
 from service.settings import Settings
 from tests.integration.service.api_process import ApiProcess, api_process, asap
-from tests.unit.service_api.served import SCENARIO
+from tests.unit.service.served import SCENARIO
 
 WAIT_S = 120.0
 

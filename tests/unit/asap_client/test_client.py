@@ -19,7 +19,7 @@ from asap_client.models import SessionWithRequest
 from asap_client.operations import is_trace_name
 from scripts.make_client import FOLDER, make_client
 from tests.unit.asap_client.answers import session_json, trace_json
-from tests.unit.service_api.served import SCENARIO
+from tests.unit.service.served import SCENARIO
 from tools.trace import folder as server_folder
 
 SERVER = "http://asap.example"

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from httpx2 import Response
 
-from tests.unit.service_api.served import BASE, Served
+from tests.unit.service.served import BASE, Served
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>{{7*7}}</textarea></title>"

@@ -12,8 +12,8 @@ from service.db.models import CANCELLED, COMPLETED, FAILED
 from service.db.sessions import get_session
 from service.web.session_figures import FIGURES
 from tests.unit.kb.samples import MemoryStore
+from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
-from tests.unit.service_api.served import SCENARIO, Served
 from tools.kb import KnowledgeBase
 from tools.kb.seed import load_seed
 

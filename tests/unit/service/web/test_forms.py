@@ -12,8 +12,8 @@ from service.api.errors import ApiError
 from service.db.sessions import NewSession, create_session
 from service.web.forms import MEDIA_TYPE, parse_form
 from service.web.new_session import KINDS, body_of
+from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
-from tests.unit.service_api.served import SCENARIO, Served
 from tools.errors import InputError
 
 FILLED = {

@@ -5,8 +5,8 @@ from typing import Any
 
 from service.db.schedules import WorkloadRow, set_workload
 from service.render.nightly import STATUS
+from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import EVIL, get, post, token
-from tests.unit.service_api.served import SCENARIO, Served
 from tools.nightly.result import NightResult, OpenProposal
 from tools.scenario import Plan
 

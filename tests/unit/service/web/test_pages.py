@@ -16,8 +16,8 @@ from service.render.view import view_of
 from service.web.rendering import PLOTLY, all_assets
 from service.worker.run_session import end_of
 from tests.unit.service.render import scenes
+from tests.unit.service.served import SCENARIO, Serve, Served
 from tests.unit.service.web.browsing import get
-from tests.unit.service_api.served import SCENARIO, Serve, Served
 from tools.cost.calibration import ClusterCalibration
 
 MAX_BYTES = 150_000

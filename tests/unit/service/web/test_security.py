@@ -9,8 +9,8 @@ from service.auth import COOKIE, find_signed
 from service.db.models import COMPLETED
 from service.web.rendering import BROWSER_COOKIE
 from tests.unit.service.render.scenes import SMALL, full
+from tests.unit.service.served import BASE, SCENARIO, Serve, Served
 from tests.unit.service.web.browsing import EVIL, HTML, assert_only_text, get, post, token
-from tests.unit.service_api.served import BASE, SCENARIO, Serve, Served
 
 
 def login(served: Served, key: dict[str, str] | str, next: str = "", **headers: str) -> Response:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.db.models import COMPLETED
-from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.service.served import SCENARIO, Served
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "traces" / "ddp-gloo-straggler"
 FIGURES = ("ranks", "timeline", "lateness", "measured-collectives")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.service.served import SCENARIO, Served
 
 
 @contextmanager

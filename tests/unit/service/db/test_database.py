@@ -13,7 +13,7 @@ from service.db.engine import Database, open_database
 from service.db.models import metadata
 from service.db.sessions import NewSession, create_session, list_sessions
 from service.errors import NewerDatabaseError
-from tests.unit.store.making import make, take
+from tests.unit.service.db.making import make, take
 
 
 def test_the_migrations_make_the_tables_that_the_code_describes(database: Database) -> None:

@@ -12,7 +12,7 @@ from service.db.engine import open_database
 from service.settings import Settings
 from service.web.app import add_pages
 from service.worker.jobs import session_queue
-from tests.unit.service_api.served import BASE, LOOPBACK, Serve, Served
+from tests.unit.service.served import BASE, LOOPBACK, Serve, Served
 
 
 def test_health_needs_no_key(served: Served) -> None:

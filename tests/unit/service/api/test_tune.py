@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tests.unit.service.served import SCENARIO, Serve, Served
 
 TUNE = SCENARIO | {"mode": "tune"}
 TEMPLATE = """

@@ -22,7 +22,7 @@ from service.db.models import SessionRow
 from service.db.outbox import list_deliveries
 from service.db.sessions import events_after, list_sessions, lock_session
 from service.errors import ConflictError, FencedError, NotFoundError
-from tests.unit.store.making import make, read, take
+from tests.unit.service.db.making import make, read, take
 
 
 def states(database: Database, id: str) -> list[str]:

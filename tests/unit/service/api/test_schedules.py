@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from service.db.schedules import WorkloadRow, claim_run, set_run, set_workload
-from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.nightly.result import NightReport, NightResult, report_of
 
 NAMES = "/v1/schedules"
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 
 
 def body(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a schedule

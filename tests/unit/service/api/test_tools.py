@@ -10,7 +10,7 @@ from service.api import deps as turns
 from service.api.errors import ApiError
 from service.api.state import AppState, LazyKnowledge
 from service.runtime import open_knowledge
-from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.cost.predict import predict
 from tools.hardware import device_names
 from tools.kb import KnowledgeError

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.db.lifecycle import list_decisions, set_state
-from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tests.unit.service.served import SCENARIO, Serve, Served
 
 STATES = ("queued", "running", "waiting_approval", "completed", "failed", "cancelled")
 

@@ -7,7 +7,7 @@ import pytest
 
 from service.auth import digest_of, find_id, is_loopback, is_same, new_key
 from service.db.access import list_keys, revoke_key
-from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tests.unit.service.served import SCENARIO, Serve, Served
 
 
 def test_a_key_is_found_by_its_id_and_proved_by_its_digest() -> None:

@@ -18,7 +18,7 @@ from service.db.access import find_key, list_audit
 from service.db.engine import Database, open_database
 from service.settings import Settings, load_settings
 from tests.unit.asap_client.answers import session_json
-from tests.unit.service_api.served import SCENARIO
+from tests.unit.service.served import SCENARIO
 
 Run = Callable[..., Any]
 

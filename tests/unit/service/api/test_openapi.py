@@ -23,7 +23,7 @@ from service.schemas import Public
 from service.settings import Settings
 from service.web.app import add_pages
 from service.worker.jobs import session_queue
-from tests.unit.service_api.served import Served
+from tests.unit.service.served import Served
 from tools.scenario.spec import TRAINING_OPTIONS
 
 METHODS = ("get", "put", "post", "delete")

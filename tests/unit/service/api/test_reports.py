@@ -6,7 +6,7 @@ import pytest
 
 from service.api.deps import preferred
 from service.api.errors import ApiError
-from tests.unit.service_api.served import SCENARIO, Served
+from tests.unit.service.served import SCENARIO, Served
 from tools.frameworks import EXPORT_FORMATS
 
 

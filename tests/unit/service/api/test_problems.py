@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 
 from service.api import tools as hardware
 from service.api.errors import KINDS, MEDIA_TYPE, Problem
-from tests.unit.service_api.served import Serve, Served
+from tests.unit.service.served import Serve, Served
 
 JSON = {"Content-Type": "application/json"}
 

@@ -16,7 +16,7 @@ from service.db.engine import open_database
 from service.settings import Settings
 from service.web.app import add_pages
 from service.worker.jobs import prepare, session_queue
-from tests.unit.service_api.served import BASE, LOOPBACK, SCENARIO, Serve, Served
+from tests.unit.service.served import BASE, LOOPBACK, SCENARIO, Serve, Served
 from tools.kb import open_seed
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from service.api import events as sse
 from service.api import state as watch
 from service.db.sessions import append_event
-from tests.unit.service_api.served import Serve, Served
+from tests.unit.service.served import Serve, Served
 
 
 def tell(served: Served, id: str, count: int) -> None:

@@ -14,8 +14,8 @@ from asap_client.client import Client
 from service.cli import schedule
 from service.cli.main import main
 from service.db.schedules import claim_run, set_run
-from tests.unit.service_api.served import SCENARIO, Served
-from tests.unit.service_api.test_schedules import broken_report, finish
+from tests.unit.service.api.test_schedules import broken_report, finish
+from tests.unit.service.served import SCENARIO, Served
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from service.api import middleware as telemetry
-from tests.unit.service_api.served import Serve
+from tests.unit.service.served import Serve
 from tools.errors import InputError
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

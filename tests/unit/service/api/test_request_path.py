@@ -5,7 +5,7 @@ from pathlib import Path
 from types import FrameType
 
 import service
-from tests.unit.service_api.served import Serve
+from tests.unit.service.served import Serve
 
 ROOT = Path(service.__file__).parent
 MAX_FILES = 13

@@ -20,7 +20,7 @@ from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, set
 from service.db.models import is_id, new_id
 from service.db.outbox import close_delivery, list_deliveries, reschedule, take_due
 from service.errors import ConflictError, NotFoundError
-from tests.unit.store.making import make
+from tests.unit.service.db.making import make
 from tools.errors import InputError
 
 

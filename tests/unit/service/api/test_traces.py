@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.traces import check_name, sweep
-from tests.unit.service_api.served import SCENARIO, Serve, Served
+from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.errors import InputError
 
 TRACE = gzip.compress(

@@ -16,7 +16,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from service.auth import TokenReader
 from service.errors import UnauthenticatedError
 from service.settings import Settings
-from tests.unit.service_api.served import Serve
+from tests.unit.service.served import Serve
 from tools.errors import InputError
 
 ISSUER, AUDIENCE = "https://issuer.example", "asap"

@@ -23,7 +23,7 @@ from service.db.sessions import (
     lock_session,
 )
 from service.errors import ConflictError, NotFoundError
-from tests.unit.store.making import make
+from tests.unit.service.db.making import make
 from tools.errors import InputError
 
 
