@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from graph.reasoner.answers import Reasoner
-from graph.reasoner.rules import Rules
+from graph.answers import Reasoner
+from graph.rules import Rules
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
 from tools.scenario import Scenario

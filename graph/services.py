@@ -3,19 +3,21 @@
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from graph import tools
+from graph.answers import Answer, Question, ReasonerError, Reply, SuggestedPlan, Tools
 from graph.context import Context
 from graph.events import EventLog, brief
-from graph.reasoner.answers import Answer, Question, ReasonerError, Reply, SuggestedPlan, Tools
-from graph.reasoner.rules import Rules
 from graph.report import Incident
+from graph.rules import Rules
 from graph.state import Analysis, SessionSearch, State, plain
 from graph.tuning import within_policy
 from tools.errors import InputError
 from tools.trials.order import TrialOrder, TrialResult
+
+PIECE_CHARACTERS = 400
 
 
 def describe_situation(analysis: Analysis) -> str:
@@ -64,6 +66,29 @@ class _TrialProgress:
 
 
 @dataclass
+class _Words:
+    """What a model says while it says it: in pieces, named and not counted, for a rerun may hear others."""
+
+    name: str
+    question: str
+    log: EventLog
+    _heard: str = ""
+    _pieces: int = 0
+
+    def hear(self, text: str) -> None:
+        self._heard += text
+        if len(self._heard) >= PIECE_CHARACTERS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._heard:
+            self._pieces += 1
+            name = f"words {self.name}.{self._pieces}"
+            self.log.emit_named(name, "words", question=self.question, text=self._heard)
+            self._heard = ""
+
+
+@dataclass
 class NodeServices:
     """One for each run of a node; what was spent and what went wrong is handed in by `done`."""
 
@@ -73,6 +98,7 @@ class NodeServices:
     """Tokens and money that earlier nodes of the session used."""
     usage: Counter[str] = field(default_factory=Counter)
     incidents: list[Incident] = field(default_factory=list)
+    _questions: int = field(default=0, init=False)
 
     def run(self, tool: Callable[Concatenate[Context, P], R], *args: P.args, **arguments: P.kwargs) -> R:
         """Runs a tool and emits its name, what it was given, what it returned and how long it took."""
@@ -92,7 +118,10 @@ class NodeServices:
     def ask(self, question: Question[A]) -> A:
         """The reasoner's answer, or the rules' where it has none."""
         start = time.perf_counter()
-        reply = self._reply(question)
+        self._questions += 1
+        words = _Words(f"{self._questions}", question.name, self.log)
+        reply = self._reply(replace(question, listen=words.hear))
+        words.flush()
         self.usage.update(tokens=reply.tokens, cost=reply.cost)  # type: ignore[call-overload]
         self.log.emit(
             "reasoned",

@@ -5,10 +5,10 @@ trials.
 from functools import cache
 from pathlib import Path
 
+from graph.answers import Reasoner
 from graph.context import Context, Limits
-from graph.reasoner.answers import Reasoner
-from graph.reasoner.rules import Rules
 from graph.request import Request
+from graph.rules import Rules
 from service.settings import Settings, process_environment
 from tools.errors import InputError
 from tools.kb import Embedder, KnowledgeBase, find_local_embedder, open_folder, open_seed, open_server
@@ -138,8 +138,8 @@ def reasoner_of(settings: Settings) -> Reasoner:
     if not settings.llm_base_url or not settings.llm_model:
         missing = "ASAP_LLM_MODEL" if settings.llm_base_url else "ASAP_LLM_BASE_URL"
         raise InputError(missing, None, "a language model needs ASAP_LLM_BASE_URL and ASAP_LLM_MODEL")
-    from graph.reasoner.client import Endpoint
-    from graph.reasoner.llm import LanguageModel
+    from graph.agents import LanguageModel
+    from graph.model import Endpoint
 
     secret = settings.llm_api_key
     try:
@@ -148,7 +148,9 @@ def reasoner_of(settings: Settings) -> Reasoner:
             model=settings.llm_model,
             api_key=secret.get_secret_value() if secret else None,
             timeout_s=settings.llm_timeout_s,
+            deadline_s=settings.llm_deadline_s,
             max_tokens=settings.llm_max_tokens,
+            max_question_tokens=settings.llm_question_tokens,
             price_per_million_input=settings.llm_input_price,
             price_per_million_output=settings.llm_output_price,
         )

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from graph import tools
-from graph.reasoner.answers import Question, Weighing
+from graph.answers import Question, Weighing
 from graph.services import NodeServices
 from graph.state import Analysis, State, plain
 from graph.tuning import baseline_of, trials_seen

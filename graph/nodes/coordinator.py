@@ -8,10 +8,10 @@ from langgraph.types import Command
 
 import kb_seed
 from graph import tools
-from graph.reasoner.answers import Choice, Question, Reading
-from graph.reasoner.rules import Rules
+from graph.answers import Choice, Question, Reading
 from graph.report import RouteStep
 from graph.request import PLAN_ACTIONS
+from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import State, plain
 from graph.tuning import baseline_of, has_current_analysis, has_current_search, time_left_s, why_ended

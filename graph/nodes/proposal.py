@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from graph import tools
-from graph.reasoner.answers import Question, Suggestions
+from graph.answers import Question, Suggestions
 from graph.report import Decision
 from graph.request import MAX_PROPOSALS, PLAN_ACTIONS
 from graph.services import NodeServices, describe_situation, facets_of

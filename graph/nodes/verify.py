@@ -3,8 +3,8 @@
 from typing import Any
 
 from graph import tools
-from graph.reasoner.answers import Prose, Question
-from graph.reasoner.rules import Rules
+from graph.answers import Prose, Question
+from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import SessionSearch, State, Texts, plain
 from tools.errors import AsapError

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from graph.reasoner.client import Endpoint
-from graph.reasoner.llm import LanguageModel
+from graph.agents import LanguageModel
+from graph.model import Endpoint
 from tests.integration.llm.scripted_server import ScriptedServer
 from tests.integration.llm.smollm import lacking, serving
 

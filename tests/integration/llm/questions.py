@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from graph.reasoner.answers import (
+from graph.answers import (
     Answer,
     Choice,
     Prose,

@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-SUBMIT = "submit_answer"
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
 WHOLE_BODY = 1 << 30
 
@@ -38,7 +37,8 @@ class Seen:
     def wants(self) -> list[str]:
         """Which abilities of an endpoint the request uses: tools, json_schema, json_object, a parameter."""
         kind = self.body.get("response_format", {}).get("type")
-        return [*self.body, *([kind] if kind else [])]
+        used = [name for name, value in self.body.items() if value is not False]
+        return [*used, *([kind] if kind else [])]
 
     @property
     def tools(self) -> list[str]:
@@ -64,10 +64,10 @@ Reply = Callable[[Seen], Played]
 
 
 def answer(data: Mapping[str, Any]) -> Reply:
-    """A good answer: by handing in where the request offers that, else as JSON."""
+    """A good answer: by handing in where the request offers that (the last tool), else as JSON."""
 
     def reply(seen: Seen) -> Played:
-        return (calls((SUBMIT, data)) if SUBMIT in seen.tools else text(json.dumps(data)))(seen)
+        return (calls((seen.tools[-1], data)) if seen.tools else text(json.dumps(data)))(seen)
 
     return reply
 
@@ -114,6 +114,36 @@ def message(content: Mapping[str, Any], finish: str, usage: Mapping[str, int] | 
         **({"usage": usage} if usage else {}),
     }
     return raw(json.dumps(whole).encode())
+
+
+def streamed(played: Played) -> Played:
+    """The same completion as server-sent events, a few characters at a time; a failure as it is."""
+    if played.status != 200 or played.drops or b'"chat.completion"' not in played.body:
+        return played
+    whole = json.loads(played.body)
+    (choice,) = whole["choices"]
+    message, pieces = choice["message"], []
+    for name in ("refusal", "content"):
+        words = message.get(name) or ""
+        pieces += [{name: words[at : at + 30]} for at in range(0, len(words), 30)]
+    for place, call in enumerate(message.get("tool_calls") or []):
+        words = call["function"]["arguments"]
+        named = {**call, "function": {**call["function"], "arguments": ""}}
+        pieces.append({"tool_calls": [{"index": place, **named}]})
+        parts = [words[at : at + 30] for at in range(0, len(words), 30)]
+        pieces += [{"tool_calls": [{"index": place, "function": {"arguments": part}}]} for part in parts]
+    head = {**whole, "object": "chat.completion.chunk", "usage": None}
+    chunks: list[Mapping[str, Any]] = [
+        {**head, "choices": [{"index": 0, "delta": {"role": "assistant", **piece}, "finish_reason": None}]}
+        for piece in pieces
+    ]
+    chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    if "usage" in whole:
+        chunks.append({**head, "choices": [], "usage": whole["usage"]})
+    lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+    return replace(
+        played, body="".join([*lines, "data: [DONE]\n\n"]).encode(), content_type="text/event-stream"
+    )
 
 
 def raw(body: bytes, content_type: str = "application/json") -> Reply:

@@ -26,10 +26,15 @@ class ScriptedServer:
     """Use it as a context manager; `seen` holds every request, also the refused ones."""
 
     def __init__(
-        self, *script: Reply, then: Reply | None = None, without: Collection[str] = frozenset()
+        self,
+        *script: Reply,
+        then: Reply | None = None,
+        without: Collection[str] = frozenset(),
+        streams: bool = True,
     ) -> None:
         self.seen: list[Seen] = []
         self.script, self.without = list(script), without
+        self.streams = streams
         self.then = then or replies.failure(500, "the script is over")
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -78,7 +83,10 @@ class ScriptedServer:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                played = server.play(Seen(self.path, dict(self.headers), json.loads(body)))
+                seen = Seen(self.path, dict(self.headers), json.loads(body))
+                played = server.play(seen)
+                if seen.body.get("stream") and server.streams:
+                    played = replies.streamed(played)
                 try:
                     self._send(played)
                 except OSError:

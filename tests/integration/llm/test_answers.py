@@ -2,8 +2,8 @@
 
 import pytest
 
-from graph.reasoner.answers import ReasonerError
-from graph.reasoner.faults import BAD_REQUEST
+from graph.answers import ReasonerError
+from graph.model import BAD_REQUEST
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.questions import GOOD, TOOLS, TYPES, choose_step, question, suggest_plans

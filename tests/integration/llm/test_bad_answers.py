@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from graph.reasoner import faults
-from graph.reasoner.answers import ReasonerError
+from graph import model as faults
+from graph.answers import ReasonerError
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.questions import GOOD, choose_step, question

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from graph.reasoner.answers import Answer, Question
-from graph.reasoner.prompts import SYSTEM
+from graph.answers import Answer, Question
+from graph.prompts import SYSTEM
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.questions import GOOD, PAYLOADS, question, suggest_plans

@@ -188,6 +188,18 @@ def test_events_tell_the_models_prompt_answer_tokens_and_tools(model_at: MakeMod
     assert all(event["tokens"] > 0 and event["prompt"] for event in asked)
 
 
+@pytest.mark.parametrize(("streams", "without"), [(True, ()), (False, ()), (True, ("stream",))])
+def test_what_a_model_says_is_told_while_it_says_it_if_the_endpoint_streams(
+    model_at: MakeModel, streams: bool, without: tuple[str, ...]
+) -> None:
+    with ScriptedServer(then=playing(), streams=streams, without=without) as server:
+        outcome, events = run(small(), Context(open_seed(), reasoner=model_at(server)))
+    heard = "".join(event["text"] for event in events if event["kind"] == "words")
+    assert (str(PROSE["verdict"]) in heard) == (streams and not without)
+    assert outcome.report is not None
+    assert (outcome.report.usage.fell_back, outcome.report.verdict) == (0, PROSE["verdict"])
+
+
 class StoppedError(AsapError):
     """What a worker raises whose session was cancelled or taken over."""
 

@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import pytest
 
-from graph.reasoner import faults
-from graph.reasoner.answers import Answer, Question, ReasonerError, Reply
-from graph.reasoner.client import Endpoint
-from graph.reasoner.llm import LanguageModel
+from graph import model as faults
+from graph.agents import LanguageModel
+from graph.answers import Answer, Question, ReasonerError, Reply
+from graph.model import Endpoint
 from tests.integration.llm.questions import TOOLS, TYPES, question
 
 pytestmark = pytest.mark.real

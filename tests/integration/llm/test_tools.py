@@ -5,9 +5,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from graph.reasoner import faults
-from graph.reasoner.answers import ReasonerError
-from graph.reasoner.tool_loop import MAX_ROUNDS, SUBMIT
+from graph import model as faults
+from graph.answers import ReasonerError
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.questions import GOOD, TOOLS, suggest_plans
@@ -15,6 +14,7 @@ from tests.integration.llm.scripted_server import ScriptedServer
 from tools.errors import InputError
 
 ANSWER = replies.answer(GOOD["suggest_plans"])
+MAX_CALLS = suggest_plans(TOOLS).max_calls
 LOOKUP = replies.calls(("explain_plan", {"plan": {"tp": 4}}))
 
 
@@ -36,25 +36,26 @@ def test_the_tools_are_described_by_their_types_and_words(model_at: MakeModel) -
     with ScriptedServer(ANSWER) as server:
         model_at(server).ask(suggest_plans(TOOLS))
     specs = {one["function"]["name"]: one["function"] for one in server.seen[0].body["tools"]}
-    assert list(specs) == ["explain_plan", "find_knowledge", SUBMIT]
+    assert list(specs) == ["explain_plan", "find_knowledge", "Suggestions"]
     assert specs["find_knowledge"]["description"] == "Find playbooks by a description."
     assert specs["find_knowledge"]["parameters"]["required"] == ["query"]
     assert "zero_stage" in specs["explain_plan"]["parameters"]["properties"]["plan"]["properties"]
     assert "$ref" not in json.dumps(specs)
 
 
-def test_several_lookups_at_once_are_all_answered(model_at: MakeModel) -> None:
-    many = replies.calls(*[("find_knowledge", {"query": f"q{place}"}) for place in range(9)])
+def test_several_lookups_at_once_are_all_answered_up_to_the_limit(model_at: MakeModel) -> None:
+    many = replies.calls(*[("find_knowledge", {"query": f"q{place}"}) for place in range(MAX_CALLS + 1)])
     with ScriptedServer(many, ANSWER) as server:
         model_at(server).ask(suggest_plans(TOOLS))
-    assert len(results(server)) == 9
-    assert "not run" in results(server)[8]
+    assert len(results(server)) == MAX_CALLS + 1
+    assert ["not run" in one for one in results(server)] == [*[False] * MAX_CALLS, True]
+    assert server.seen[-1].tools == ["Suggestions"]
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (("launch_missiles", {}), "no such tool"),
+        (("launch_missiles", {}), "not a valid tool"),
         (("explain_plan", {"plan": {"tp": "many"}}), "plan.tp"),
         (("explain_plan", {}), "plan: Field required"),
         (("explain_plan", "{broken"), "not a JSON object"),
@@ -94,19 +95,19 @@ def test_an_endless_loop_of_lookups_ends(model_at: MakeModel) -> None:
     with ScriptedServer(then=endless) as server, pytest.raises(ReasonerError) as raised:
         model_at(server).ask(suggest_plans(TOOLS))
     assert raised.value.kind == faults.TOOL_LOOP
-    assert len(server.seen) == MAX_ROUNDS + 1
-    assert server.seen[-1].tools == [SUBMIT]
-    assert raised.value.tokens == 120 * (MAX_ROUNDS + 1)
+    assert len(server.seen) == MAX_CALLS + 1
+    assert server.seen[-1].tools == ["Suggestions"]
+    assert raised.value.tokens == 120 * (MAX_CALLS + 1)
 
 
 def test_a_loop_that_has_cost_enough_is_told_to_end(model_at: MakeModel) -> None:
     with ScriptedServer(LOOKUP, LOOKUP, ANSWER) as server:
-        model_at(server, most_question_tokens=200).ask(suggest_plans(TOOLS))
+        model_at(server, max_question_tokens=200).ask(suggest_plans(TOOLS))
     assert [len(seen.tools) for seen in server.seen] == [3, 3, 1]
 
 
 def test_a_model_that_stops_when_told_is_still_heard(model_at: MakeModel) -> None:
-    with ScriptedServer(*[LOOKUP] * MAX_ROUNDS, ANSWER) as server:
+    with ScriptedServer(*[LOOKUP] * MAX_CALLS, ANSWER) as server:
         assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
 
 
@@ -117,7 +118,7 @@ def test_an_answer_that_is_written_out_counts_too(model_at: MakeModel) -> None:
 
 
 def test_an_invalid_answer_is_mended_once(model_at: MakeModel) -> None:
-    wrong = replies.calls((SUBMIT, {"suggestions": [{"plan": {"tp": "wide"}}]}))
+    wrong = replies.calls(("Suggestions", {"suggestions": [{"plan": {"tp": "wide"}}]}))
     with ScriptedServer(wrong, ANSWER) as server:
         assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
     assert "suggestions.0.plan.tp" in results(server)[0]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from graph.answers import Question, ReasonerError, Reply
 from graph.context import Context
-from graph.reasoner.answers import Question, ReasonerError, Reply
 from graph.report import Report
 from service.db.engine import BusyFolderError
 from service.db.lifecycle import decide, request_cancel, retry

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
+from graph.answers import A, Question, Reply, SuggestedPlan
 from graph.context import Context, Limits
 from graph.events import Event
-from graph.reasoner.answers import A, Question, Reply, SuggestedPlan
-from graph.reasoner.rules import Rules
 from graph.request import parse_request
+from graph.rules import Rules
 from graph.session import Session
 from tests.unit.graph.cases import data_of, report_of, run, small, steps_of
 from tests.unit.graph.simulated_trials import SimulatedTrials, failed, measured

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from graph.reasoner.answers import (
+from graph.answers import (
     A,
     Answer,
     Choice,

@@ -1,14 +1,29 @@
-"""An answer is found in what surrounds it, and nothing else passes for one."""
+"""An answer is read from what surrounds it, nothing else passes for one, and endpoints take its schema."""
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from graph.reasoner.answers import Choice, Reading, SuggestedPlan
-from graph.reasoner.structured import UnusableError, check_answer, read_answer
+from graph.answers import (
+    Answer,
+    Choice,
+    Prose,
+    Reading,
+    SuggestedPlan,
+    Suggestions,
+    UnusableError,
+    Weighing,
+    arguments_model,
+    check_answer,
+    read_answer,
+    strict_schema,
+)
 
 CHOICES = st.builds(Choice, step=st.text(max_size=40), reason=st.text(max_size=200))
 WORDS = st.text(st.characters(exclude_characters="{<"), max_size=50)
@@ -68,3 +83,52 @@ def test_what_only_python_takes_for_json_is_refused(number: str) -> None:
 def test_other_shapes_are_unusable(data: object) -> None:
     with pytest.raises(UnusableError):
         check_answer(data, Choice)
+
+
+ANSWERS: list[type[Answer]] = [Reading, Choice, Weighing, Suggestions, Prose]
+
+
+def parts(schema: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - JSON
+    if isinstance(schema, dict):
+        yield schema
+        for one in schema.values():
+            yield from parts(one)
+    elif isinstance(schema, list):
+        for one in schema:
+            yield from parts(one)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_strict_schema_requires_every_field_and_no_other(answer: type[Answer]) -> None:
+    objects = [one for one in parts(strict_schema(answer)) if one.get("type") == "object"]
+    assert objects
+    for one in objects:
+        assert one["required"] == list(one["properties"])
+        assert one["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_nothing_stands_in_a_schema_that_endpoints_refuse(answer: type[Answer]) -> None:
+    text = json.dumps(strict_schema(answer))
+    for word in ('"$ref"', '"$defs"', '"title"', '"default"', "maxLength"):
+        assert word not in text
+
+
+def test_an_optional_field_may_be_null_and_may_have_the_name_of_a_keyword() -> None:
+    def find(title: str, default: int = 3) -> None:
+        """Find."""
+
+    assert {"type": "null"} in strict_schema(SuggestedPlan)["properties"]["tp"]["anyOf"]
+    assert list(strict_schema(arguments_model("find", find))["properties"]) == ["title", "default"]
+
+
+def test_arguments_are_checked_by_the_types_of_the_function() -> None:
+    def explain(plan: SuggestedPlan, limit: int = 3) -> None:
+        """Explain."""
+
+    model = arguments_model("explain", explain)
+    checked = model.model_validate({"plan": {"tp": 4}})
+    assert checked.model_dump(exclude_none=True) == {"plan": {"tp": 4}, "limit": 3}
+    for wrong in ({}, {"plan": {"tp": "x"}}, {"plan": {}, "other": 1}):
+        with pytest.raises(ValidationError):
+            model.model_validate(wrong)

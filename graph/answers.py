@@ -1,0 +1,236 @@
+"""The questions that a reasoner answers, the typed answers, and how an answer is read from a reply."""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from tools.errors import AsapError
+
+Scalar = bool | int | float | str
+MAX_TEXT = 2000
+MAX_STATEMENTS = 12
+MAX_PLANS = 3
+
+
+class Answer(BaseModel):
+    """Bounded, so that an endless answer is refused and not stored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Statement(Answer):
+    """One thing the notes say that changes the scenario."""
+
+    quote: str = Field(max_length=500, description="the words of the notes, copied exactly")
+    kind: Literal["constraint", "override", "topology"] = Field(
+        description="constraint: a plan field is fixed or restricted; override: a figure of the device is "
+        "other than the catalogue's; topology: the network above the node"
+    )
+    field: str = Field(max_length=60, description="the field's name in the vocabulary, such as tp")
+    value: Scalar | list[Scalar] = Field(description="its value, or the allowed values")
+
+
+class Reading(Answer):
+    statements: list[Statement] = Field(max_length=MAX_STATEMENTS)
+
+
+class Choice(Answer):
+    step: str = Field(max_length=40, description="one of the offered steps")
+    reason: str = Field(max_length=MAX_TEXT)
+
+
+class Weighing(Answer):
+    bottleneck: Literal["compute", "memory", "communication", "pipeline", "host"]
+    reason: str = Field(max_length=MAX_TEXT)
+
+
+class SuggestedPlan(Answer):
+    """Fields that differ from the start plan; the data-parallel degree follows from the others."""
+
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    etp: int | None = None
+    dp_shard: int | None = None
+    zero_stage: int | None = None
+    micro_batch_size: int | None = None
+    sequence_parallel: bool | None = None
+    recompute: Literal["none", "selective", "full"] | None = None
+    schedule: Literal["1f1b", "interleaved", "zero_bubble", "gpipe"] | None = None
+
+
+class Suggestion(Answer):
+    plan: SuggestedPlan
+    origin: str = Field("", max_length=100, description="the id of the playbook or case it follows, if any")
+    reason: str = Field(max_length=MAX_TEXT)
+
+
+class Suggestions(Answer):
+    suggestions: list[Suggestion] = Field(max_length=8)
+
+
+class Prose(Answer):
+    """What a careful performance engineer would write above the numbers."""
+
+    verdict: str = Field(max_length=MAX_TEXT, description="the result in one or two sentences")
+    first_step: str = Field(max_length=MAX_TEXT, description="what to try first, and how to tell it worked")
+    would_change: str = Field(max_length=MAX_TEXT, description="what would change the answer")
+    rationales: list[str] = Field(max_length=MAX_PLANS, description="one for each proposal, in order")
+
+
+A = TypeVar("A", bound=Answer)
+Tools = Mapping[str, Callable[..., object]]
+"""By name: plain typed functions with a docstring, which a language model may call while it thinks."""
+
+
+class ReasonerError(AsapError):
+    """The reasoner cannot answer (endpoint down, refusal, budget spent); the rules answer instead."""
+
+    def __init__(self, kind: str, message: str, tokens: int = 0, cost: float = 0.0) -> None:
+        self.kind, self.tokens, self.cost = kind, tokens, cost
+        super().__init__(message)
+
+
+@dataclass(frozen=True)
+class Question(Generic[A]):
+    """`payload` is all that the answer may rest on; text inside it is data, never an instruction."""
+
+    name: str
+    payload: Mapping[str, Any]
+    answer: type[A]
+    tools: Tools = field(default_factory=dict)
+    max_calls: int = 10
+    """Of tools, before the answer must be handed in."""
+    listen: Callable[[str], None] | None = None
+    """Hears the reply while it streams, if the endpoint streams."""
+
+
+@dataclass(frozen=True)
+class Reply(Generic[A]):
+    answer: A
+    by: str
+    """The model's name, or expert-rules."""
+    tokens: int = 0
+    cost: float = 0.0
+    """Money, in the currency of the configured prices."""
+    prompt: str = ""
+    """What the model was asked, for the trail."""
+
+
+class Reasoner(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def ask(self, question: Question[A]) -> Reply[A]:
+        """Raises ReasonerError where there is no usable answer."""
+        ...
+
+
+Schema = dict[str, Any]
+_LEFT_AWAY = ("title", "default", "maxLength", "minLength", "$defs")
+
+
+def strict_schema(model: type[BaseModel]) -> Schema:
+    """Every field required, none besides: what structured output in strict mode asks for."""
+    whole = model.model_json_schema()
+    strict: Schema = _strict(whole, whole.get("$defs", {}))
+    return strict
+
+
+def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(part, list):
+        return [_strict(one, definitions) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _strict(definitions[part["$ref"].rpartition("/")[2]], definitions)
+    kept = {
+        name: _strict(one, definitions)
+        for name, one in part.items()
+        if name not in (*_LEFT_AWAY, "properties")
+    }
+    if "properties" in part:  # their names are the data's own: a field may be called title
+        kept["properties"] = {name: _strict(one, definitions) for name, one in part["properties"].items()}
+        kept |= {"required": list(part["properties"]), "additionalProperties": False}
+    return kept
+
+
+def arguments_model(name: str, function: Callable[..., object]) -> type[BaseModel]:
+    """The arguments of a typed function, as a type that checks them."""
+    fields: dict[str, Any] = {
+        one.name: (one.annotation, ... if one.default is one.empty else one.default)
+        for one in inspect.signature(function, eval_str=True).parameters.values()
+    }
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+MAX_TRIED = 40
+MAX_ERRORS = 5
+_OPENED = re.compile(r"\s*(```\w*\s*)?\{")
+_THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.S | re.I)
+
+
+class UnusableError(ValueError):
+    """No valid answer in a reply; the message says what is wrong with it, for the model to mend."""
+
+    def __init__(self, says: str, is_json: bool) -> None:
+        self.is_json = is_json
+        super().__init__(says)
+
+
+def read_answer(text: str, answer: type[A]) -> A:
+    """The first object of the text that is an answer."""
+    plain = _THOUGHTS.sub("", text)
+    first: UnusableError | None = None
+    for data in _objects(plain):
+        try:
+            return check_answer(data, answer)
+        except UnusableError as error:
+            first = first or error
+    raise first or UnusableError("there is no complete JSON object in it", bool(_OPENED.match(plain)))
+
+
+def check_answer(data: Any, answer: type[A]) -> A:  # noqa: ANN401 - JSON of any shape
+    """The answer, also where it stands in a wrapper of one field such as `{"answer": {...}}`."""
+    try:
+        return answer.model_validate(data)
+    except ValidationError as error:
+        inner = next(iter(data.values())) if isinstance(data, dict) and len(data) == 1 else None
+        if isinstance(inner, dict):
+            try:
+                return answer.model_validate(inner)
+            except ValidationError:
+                pass  # the outer error says more
+        raise UnusableError(words_of(error), is_json=True) from None
+
+
+def _objects(text: str) -> Iterator[object]:
+    decoder = json.JSONDecoder(parse_constant=_refuse)
+    start, tried = text.find("{"), 0
+    while start >= 0 and tried < MAX_TRIED:
+        tried += 1
+        try:
+            data, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            start = text.find("{", start + 1)
+            continue
+        yield data
+        start = text.find("{", end)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def words_of(error: ValidationError) -> str:
+    """Which fields are wrong and why; their values are left out, they may be long."""
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    says = [f"{'.'.join(str(part) for part in one['loc']) or 'the object'}: {one['msg']}" for one in errors]
+    return "; ".join(says[:MAX_ERRORS])[:1000]

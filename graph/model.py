@@ -1,0 +1,347 @@
+"""The language model: any OpenAI-compatible endpoint, what it costs and offers, what it can do wrong.
+
+The errors are those of the `openai` client; a `Fault` says which of them a repetition may help with.
+"""
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from tools.errors import InputError
+from tools.names import parse_address
+
+if TYPE_CHECKING:
+    from langchain_openai import ChatOpenAI
+
+LOCAL_KEY = "none"
+"""Sent where no key is configured: the protocol wants one, and a key meant for another host must not leak."""
+MILLION = 1_000_000
+CHARACTERS_PER_TOKEN = 4
+"""OpenAI's rule of thumb for English text; used only where the endpoint reports nothing."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An OpenAI-compatible chat endpoint; prices are per million tokens, in the currency of the budget."""
+
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+    timeout_s: float = 60.0
+    """For one request, from the first byte sent to the last received."""
+    deadline_s: float = 180.0
+    """For one question with all its requests, repetitions and pauses."""
+    max_tokens: int = 4096
+    """Of one reply; the thoughts of a reasoning model count."""
+    max_question_tokens: int = 60_000
+    """Once a question has cost so many, the model may only hand in its answer."""
+    retries: int = 2
+    temperature: float | None = 0.0
+    price_per_million_input: float = 0.0
+    price_per_million_output: float = 0.0
+
+    def __post_init__(self) -> None:
+        parse_address("base_url", self.base_url)
+        if not self.model:
+            raise InputError("model", self.model, "must name the model")
+        for name in ("timeout_s", "deadline_s", "max_tokens", "max_question_tokens"):
+            if not getattr(self, name) > 0:
+                raise InputError(name, getattr(self, name), "must be above 0")
+        for name in ("retries", "price_per_million_input", "price_per_million_output"):
+            if not getattr(self, name) >= 0:
+                raise InputError(name, getattr(self, name), "must not be below 0")
+
+    @property
+    def key(self) -> str:
+        return self.api_key or LOCAL_KEY
+
+
+@dataclass
+class Spend:
+    """Grows with every reply to one question, the unusable ones too."""
+
+    endpoint: Endpoint
+    input_tokens: int = 0
+    output_tokens: int = 0
+    is_estimated: bool = False
+
+    def add(self, input_tokens: int, output_tokens: int) -> None:
+        self.input_tokens += input_tokens
+        self.output_tokens += output_tokens
+
+    def estimate(self, asked: str, answered: str) -> None:
+        """For a reply that came without its token counts."""
+        self.add(*(-(-len(text) // CHARACTERS_PER_TOKEN) for text in (asked, answered)))
+        self.is_estimated = True
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    @property
+    def cost(self) -> float:
+        priced_input = self.input_tokens * self.endpoint.price_per_million_input
+        return (priced_input + self.output_tokens * self.endpoint.price_per_million_output) / MILLION
+
+    def __str__(self) -> str:
+        mark = ", estimated from the length: the endpoint reports none" if self.is_estimated else ""
+        return f"{self.input_tokens} tokens in, {self.output_tokens} out{mark}"
+
+
+TIMEOUT = "timeout"
+UNREACHABLE = "unreachable"
+RATE_LIMIT = "rate limit"
+QUOTA = "quota"
+SERVER = "server error"
+DENIED = "not allowed"
+NOT_FOUND = "not found"
+REFUSAL = "refusal"
+TOOL_LOOP = "tool loop"
+OVERFLOW = "context overflow"
+TRUNCATED = "truncated"
+MALFORMED = "malformed"
+BAD_REQUEST = "bad request"
+
+OF_THE_ENDPOINT = frozenset({TIMEOUT, UNREACHABLE, SERVER, RATE_LIMIT, QUOTA, DENIED})
+"""The next question will meet the same; other faults depend on what was asked."""
+OF_THE_ANSWER = frozenset({MALFORMED, TRUNCATED, REFUSAL, TOOL_LOOP})
+"""The endpoint took the request, so the way of asking works."""
+MAX_WAIT_S = 60.0
+MAX_QUOTED = 200
+_TRANSIENT = (408, 409, 425, 500, 502, 503, 504, 529)
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|context[ _-]?(length|size|window)|prompt is too long|input is too long"
+    r"|too many (input )?tokens|input tokens exceed",
+    re.I,
+)
+_SHAPE = re.compile(r"\btools?\b|tool_choice|response_format|json_schema|json_object|grammar|--jinja", re.I)
+
+
+class Fault(Exception):
+    """There is no usable reply. The message holds neither the key nor the prompt."""
+
+    def __init__(
+        self, kind: str, says: str, *, repeat: bool = False, wait_s: float | None = None, said: str = ""
+    ) -> None:
+        self.kind, self.repeat, self.wait_s = kind, repeat, wait_s
+        self.said = said
+        """The server's own words, to look parameters up in; they are never shown whole."""
+        super().__init__(says)
+
+
+def fault_of(error: Exception, key: str) -> Fault:
+    """What an exception of the OpenAI client means."""
+    import openai
+
+    if isinstance(error, openai.APITimeoutError):
+        return Fault(TIMEOUT, "the endpoint did not answer in time", repeat=True)
+    if isinstance(error, openai.APIStatusError):
+        return fault_of_status(error.status_code, error.body, error.response.headers, key)
+    if isinstance(error, openai.APIConnectionError):
+        cause = type(error.__cause__).__name__ if error.__cause__ else "no connection"
+        return Fault(UNREACHABLE, f"the endpoint cannot be reached ({cause})", repeat=True)
+    return Fault(MALFORMED, f"the endpoint's reply is not a chat completion ({type(error).__name__})")
+
+
+def fault_of_status(status: int, body: object, headers: Mapping[str, str], key: str) -> Fault:
+    said, code = _words(body), str(body.get("code") or "") if isinstance(body, Mapping) else ""
+    wait_s = requested_wait_s(headers, time.time())
+    # Asking earlier than the server allows is no use, and neither is waiting for minutes.
+    bearable = wait_s is None or wait_s <= MAX_WAIT_S
+    if status in (401, 403):
+        return Fault(DENIED, f"the endpoint refuses the key ({status})")
+    if "content_filter" in (code, said):
+        return Fault(REFUSAL, "the endpoint's content filter refused the question")
+    if status == 413 or (status < 500 and (code == "context_length_exceeded" or _OVERFLOW.search(said))):
+        return Fault(OVERFLOW, "the question is longer than the model's context", said=said)
+    if status == 429 and code == "insufficient_quota":
+        return Fault(QUOTA, "the account's quota at the endpoint is spent (429)")
+    if status == 429:
+        asked = f", for {wait_s:.3g} s" if wait_s is not None else ""
+        says = f"the endpoint takes no more requests for now (429){asked}"
+        return Fault(RATE_LIMIT, says, repeat=bearable, wait_s=wait_s)
+    if status == 404 and "model_not_found" in (code, said):
+        return Fault(NOT_FOUND, f"the endpoint has no such model (404){_quoted(said, key)}")
+    if status in _TRANSIENT and not (status == 500 and _SHAPE.search(said)):
+        return Fault(SERVER, f"the endpoint failed ({status})", repeat=bearable, wait_s=wait_s)
+    return Fault(BAD_REQUEST, f"the endpoint refuses the request ({status}){_quoted(said, key)}", said=said)
+
+
+def requested_wait_s(headers: Mapping[str, str], now: float) -> float | None:
+    """How long the server asks to wait: milliseconds, seconds or a date (RFC 9110, 10.2.3)."""
+    try:
+        if "retry-after-ms" in headers:
+            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+        given = headers.get("retry-after", "")
+        if re.fullmatch(r"\d+(\.\d+)?", given.strip()):
+            return float(given)
+        return max(0.0, parsedate_to_datetime(given).timestamp() - now) if given else None
+    except ValueError:
+        return None
+
+
+def _words(body: object) -> str:
+    if isinstance(body, Mapping):
+        return " ".join(str(body[name]) for name in ("message", "type", "code", "detail") if body.get(name))
+    return str(body) if body else ""
+
+
+def _quoted(said: str, key: str) -> str:
+    """The beginning of what the server says, without the key that some servers quote back."""
+    plain = " ".join(said.replace(key, "[key]").split())
+    return f": {plain[:MAX_QUOTED]}" if plain else ""
+
+
+class Breaker:
+    """Lets an endpoint rest that failed several questions in a row."""
+
+    def __init__(self, clock: Callable[[], float], max_failures: int = 2, rest_s: float = 60.0) -> None:
+        self._clock, self._max_failures, self._rest_s = clock, max_failures, rest_s
+        self._failures = 0
+        self._until = 0.0
+        self._last: Fault | None = None
+
+    def check(self) -> None:
+        """Raises the fault that the endpoint last had, while it rests."""
+        left_s = self._until - self._clock()
+        if self._last is not None and self._failures >= self._max_failures and left_s > 0:
+            says = f"{self._last}, {self._failures} questions in a row: not asked again for {left_s:.0f} s"
+            raise Fault(self._last.kind, says)
+
+    def note(self, fault: Fault | None) -> None:
+        """How the last question ended."""
+        if fault is None or fault.kind not in OF_THE_ENDPOINT:
+            self._failures, self._last = 0, None
+            return
+        self._failures, self._last = self._failures + 1, fault
+        self._until = self._clock() + self._rest_s
+
+
+class OutputStrategy(StrEnum):
+    """How an answer is had, the best first."""
+
+    TOOLS = "tools"
+    """The model calls tools while it thinks, and one more to hand in its answer."""
+    SCHEMA = "json_schema"
+    """The endpoint holds the reply to a JSON schema."""
+    OBJECT = "json_object"
+    """The endpoint holds the reply to JSON; the schema stands in the prompt."""
+    TEXT = "text"
+    """Every endpoint can do this one; the schema stands in the prompt."""
+
+
+REOPEN_S = 3600.0
+"""An endpoint gets better software, and a model that answered in words may have had a bad moment."""
+LIMIT, OLD_LIMIT = "max_completion_tokens", "max_tokens"
+STREAM = "stream"
+OPTIONAL = ("temperature", LIMIT, "tool_choice", STREAM)
+"""Parameters that can be done without."""
+
+
+class Abilities:
+    """What one endpoint offers, learnt from what it refused or ignored and what worked instead.
+
+    Safe to share between threads: what is learnt only grows.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._closed_until: dict[OutputStrategy, float] = {}
+        self._proven: frozenset[OutputStrategy] = frozenset()
+        self.unsupported: set[str] = set()
+
+    def strategies(self, with_tools: bool) -> list[OutputStrategy]:
+        now = self._clock()
+        possible = [one for one in OutputStrategy if with_tools or one is not OutputStrategy.TOOLS]
+        return [one for one in possible if self._closed_until.get(one, now) <= now]
+
+    def learn(self, works: OutputStrategy, refused: Collection[OutputStrategy]) -> None:
+        """A strategy that has worked before stays open: its failure was a slip of the model."""
+        self._proven |= {works}
+        until = self._clock() + REOPEN_S
+        self._closed_until.update(dict.fromkeys(set(refused) - self._proven, until))
+
+    def drop_named(self, said: str) -> bool:
+        """Whether a refusal names a parameter that can be done without; from now on it is."""
+        named = {name for name in OPTIONAL if name in said} - self.unsupported
+        self.unsupported |= named
+        return bool(named)
+
+    def parameters(self, endpoint: Endpoint, timeout_s: float, streams: bool) -> dict[str, object]:
+        """Of one request, as `ChatOpenAI` takes them."""
+        given: dict[str, object] = {"timeout": timeout_s}
+        if endpoint.temperature is not None and "temperature" not in self.unsupported:
+            given["temperature"] = endpoint.temperature
+        if LIMIT not in self.unsupported:
+            given[LIMIT] = endpoint.max_tokens
+        if streams and STREAM not in self.unsupported:
+            given |= {STREAM: True, "stream_usage": True}
+        return given
+
+
+MAX_REPLY_BYTES = 8_000_000
+_STARTED = "asap_started"
+
+
+def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenAI":  # noqa: ANN401 - see below
+    """Nothing is left to the environment; the import takes two seconds."""
+    from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
+
+    class Chat(ChatOpenAI):
+        def bind_tools(self, tools: Any, *, tool_choice: Any = None, **settings: Any) -> Any:  # noqa: ANN401
+            """LangChain's, for endpoints too that do not know `tool_choice`."""
+            wanted = None if "tool_choice" in abilities.unsupported else tool_choice
+            return super().bind_tools(tools, tool_choice=wanted, **settings)
+
+    return Chat(
+        model=endpoint.model,
+        base_url=endpoint.base_url,
+        api_key=SecretStr(endpoint.key),
+        openai_proxy="",
+        http_client=http,
+        max_retries=0,
+        use_responses_api=False,
+        cache=False,
+    )
+
+
+def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa: ANN401 - of httpx or httpx2
+    """For `ChatOpenAI(http_client=...)`; whoever makes it closes it."""
+    import openai
+
+    def start(request: Any) -> None:  # noqa: ANN401
+        request.extensions = {**request.extensions, _STARTED: clock()}
+
+    def bound(response: Any) -> None:  # noqa: ANN401
+        response.stream = _bounded(response, clock)
+
+    return openai.DefaultHttpxClient(event_hooks={"request": [start], "response": [bound]})
+
+
+def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
+    """The SDK's timeout is for silence; a reply that trickles or never ends is given up here."""
+    import httpx2
+
+    inner, limits = response.stream, response.request.extensions
+    give_up_at = limits[_STARTED] + limits["timeout"]["read"]
+
+    class BoundedStream(httpx2.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            received = 0
+            for chunk in inner:
+                received += len(chunk)
+                if clock() > give_up_at:
+                    raise httpx2.ReadTimeout("the reply takes too long", request=response.request)
+                if received > MAX_REPLY_BYTES:
+                    raise httpx2.ReadError("the reply is too long", request=response.request)
+                yield chunk
+
+        def close(self) -> None:
+            inner.close()
+
+    return BoundedStream()
