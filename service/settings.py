@@ -40,9 +40,7 @@ class Settings(BaseSettings):
     llm_api_key: SecretStr | None = Field(None, description="its key")
     llm_timeout_s: float = Field(60, gt=0, le=3600, description="for one request")
     llm_deadline_s: float = Field(180, gt=0, le=3600, description="for one question with its requests")
-    llm_question_tokens: int = Field(
-        60_000, ge=1000, description="then its answer is due"
-    )
+    llm_question_tokens: int = Field(60_000, ge=1000, description="then its answer is due")
     llm_max_tokens: int = Field(2000, ge=16, le=200_000, description="of one answer")
     llm_input_price: float = Field(0, ge=0, description="price per million input tokens")
     llm_output_price: float = Field(0, ge=0, description="price per million output tokens")
