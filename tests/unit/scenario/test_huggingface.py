@@ -1,8 +1,11 @@
 """Configurations of well-known models, as published, give the right canonical fields."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tools.errors import InputError
 from tools.scenario import ModelSpec, parse_scenario
@@ -150,26 +153,43 @@ BASE = {"num_hidden_layers": 8, "hidden_size": 512, "intermediate_size": 2048, "
 MOE = BASE | {"num_experts": 4, "num_experts_per_tok": 2}
 
 
-def test_defaults_are_the_contracts() -> None:
-    expected = {"num_key_value_heads": 8, "head_dim": 64, "gated_mlp": True, "tie_word_embeddings": False}
-    assert subset(read(BASE), expected) == expected
+ACTIVATIONS = {
+    "silu": True, "swiglu": True, "geglu": True, "gelu_pytorch_tanh": True, "gelu": False, "relu": False,
+    "gelu_new": False, "relu2": False,
+}  # fmt: skip
+SHARED = {"moe_intermediate_size": 1024, "shared_expert_intermediate_size": 512}
+GROUPS = {"n_group": 2, "topk_group": 1}
 
 
 @pytest.mark.parametrize(
-    ("activation", "gated"),
-    [("silu", True), ("swiglu", True), ("geglu", True), ("gelu_pytorch_tanh", True), ("gelu", False),
-     ("relu", False), ("gelu_new", False), ("relu2", False)],
-)  # fmt: skip
-def test_the_activation_says_whether_the_mlp_has_a_gate(activation: str, gated: bool) -> None:
-    assert read(BASE | {"hidden_act": activation}).gated_mlp is gated
-
-
-def test_a_stated_gate_wins_over_the_activation() -> None:
-    assert read(BASE | {"hidden_act": "gelu", "gated_mlp": True}).gated_mlp is True
-
-
-def test_the_model_type_wins_over_the_activation() -> None:
-    assert read(BASE | {"hidden_act": "gelu_pytorch_tanh", "model_type": "starcoder2"}).gated_mlp is False
+    ("config", "expected"),
+    [
+        # the contract's defaults
+        (BASE, {"num_key_value_heads": 8, "head_dim": 64, "gated_mlp": True, "tie_word_embeddings": False}),
+        # the activation says whether the MLP has a gate; the model type and a stated gate outrank it
+        *((BASE | {"hidden_act": name}, {"gated_mlp": gated}) for name, gated in ACTIVATIONS.items()),
+        (BASE | {"hidden_act": "gelu", "gated_mlp": True}, {"gated_mlp": True}),
+        (BASE | {"hidden_act": "gelu_pytorch_tanh", "model_type": "starcoder2"}, {"gated_mlp": False}),
+        # node-limited routing under three sets of names
+        (MOE | GROUPS, GROUPS),
+        (MOE | {"moe_router_num_groups": 2, "moe_router_group_topk": 1}, GROUPS),
+        (MOE | {"n_expert_groups": 2, "n_limited_groups": 1, "n_groups": 7}, GROUPS),
+        # further synonyms; equal ones may stand side by side
+        (BASE | {"hidden_size": None, "n_embed": 64}, {"hidden_size": 64}),
+        (BASE | {"mtp_num_hidden_layers": 64}, {"num_nextn_predict_layers": 64}),
+        (BASE | {"n_layer": 8, "num_layers": 8}, {"num_hidden_layers": 8}),
+        # a fraction of a shared expert is kept as its width
+        (MOE | SHARED, {"num_shared_experts": 0.5, "shared_expert_intermediate_size": 512}),
+        # a window without a pattern is on every layer; the contract's own fields outrank the model type
+        (BASE | {"model_type": "mistral", "sliding_window": 256}, {"num_sliding_layers": 8}),
+        (
+            BASE | {"sliding_window": 256, "sliding_window_every": 4},
+            {"sliding_window": 256, "num_sliding_layers": 2},
+        ),
+    ],
+)
+def test_a_field_is_read_from_what_states_it(config: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert subset(read(config), expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -192,19 +212,21 @@ def test_regular_expert_layers_are_understood(
 
 
 @pytest.mark.parametrize("form", ["moe_layer_freq", "mlp_layer_types", "moe_layers", "mlp_only_layers"])
-@pytest.mark.parametrize(
-    "flags", [[0, 1, 1, 0, 1, 0, 0, 1], [1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 1, 1, 1]]
-)
-def test_irregular_expert_layers_are_counted_one_by_one(flags: list[int], form: str) -> None:
-    stated: dict[str, list[Any]] = {
+@given(st.lists(st.sampled_from([0, 1]), min_size=8, max_size=8).filter(any))
+def test_expert_layers_are_counted_one_by_one_and_keep_their_places_if_irregular(
+    form: str, flags: list[int]
+) -> None:
+    layers: dict[str, list[Any]] = {
         "moe_layer_freq": flags,
         "mlp_layer_types": ["sparse" if flag else "dense" for flag in flags],
         "moe_layers": [layer for layer, flag in enumerate(flags) if flag],
         "mlp_only_layers": [layer for layer, flag in enumerate(flags) if not flag],
     }
-    spec = read(MOE | {form: stated[form]})
-    assert [int(spec.is_moe_layer(layer)) for layer in range(8)] == flags
-    assert (spec.num_moe_layers, spec.first_k_dense_replace) == (sum(flags), flags.index(1))
+    spec = read(MOE | {form: layers[form]})
+    assert spec.num_moe_layers == sum(flags)
+    if len({after - before for before, after in pairwise(layers["moe_layers"])}) > 1:
+        assert [int(spec.is_moe_layer(layer)) for layer in range(8)] == flags
+        assert spec.first_k_dense_replace == flags.index(1)
     assert read(MOE | spec.model_dump()) == spec
 
 
@@ -215,57 +237,8 @@ def test_a_list_of_expert_layers_that_says_nothing_sensible_is_refused(pattern: 
     assert caught.value.field == "model.moe_layer_freq"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"n_group": 2, "topk_group": 1},
-        {"moe_router_num_groups": 2, "moe_router_group_topk": 1},
-        {"n_expert_groups": 2, "n_limited_groups": 1, "n_groups": 7},
-    ],
-)
-def test_node_limited_routing_is_kept_under_the_contracts_names(fields: dict[str, int]) -> None:
-    spec = read(MOE | fields)
-    assert (spec.n_group, spec.topk_group) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("synonym", "field"),
-    [("n_embed", "hidden_size"), ("mtp_num_hidden_layers", "num_nextn_predict_layers")],
-)
-def test_further_synonyms_are_read(synonym: str, field: str) -> None:
-    config = {name: value for name, value in BASE.items() if name != field}
-    assert getattr(read(config | {synonym: 64}), field) == 64
-
-
-@pytest.mark.parametrize(
-    ("leading", "every"), [(0, 1), (3, 1), (0, 2), (3, 2), (5, 3), (1, 5), (8, 8), (7, 8)]
-)
+@given(leading=st.integers(0, 8), every=st.integers(1, 8))
 def test_the_number_of_expert_layers_is_the_number_of_layers_with_experts(leading: int, every: int) -> None:
-    spec = ModelSpec.model_validate(
-        MOE
-        | {
-            "num_key_value_heads": 8,
-            "head_dim": 64,
-            "first_k_dense_replace": leading,
-            "moe_layer_freq": every,
-        }
-    )
+    layers = {"first_k_dense_replace": leading, "moe_layer_freq": every}
+    spec = ModelSpec.model_validate(MOE | {"num_key_value_heads": 8, "head_dim": 64} | layers)
     assert spec.num_moe_layers == sum(spec.is_moe_layer(layer) for layer in range(spec.num_hidden_layers))
-
-
-def test_equal_synonyms_are_accepted() -> None:
-    assert read(BASE | {"n_layer": 8, "num_layers": 8}).num_hidden_layers == 8
-
-
-def test_a_fraction_of_a_shared_expert_is_kept_as_its_width() -> None:
-    spec = read(MOE | {"moe_intermediate_size": 1024, "shared_expert_intermediate_size": 512})
-    assert (spec.num_shared_experts, spec.shared_expert_intermediate_size) == (0.5, 512)
-
-
-def test_a_window_without_a_pattern_is_on_every_layer() -> None:
-    assert read(BASE | {"model_type": "mistral", "sliding_window": 256}).num_sliding_layers == 8
-
-
-def test_the_contracts_window_fields_win() -> None:
-    spec = read(BASE | {"sliding_window": 256, "sliding_window_every": 4})
-    assert (spec.sliding_window, spec.num_sliding_layers) == (256, 2)

@@ -5,9 +5,10 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.scenario.conftest import Changes, example, parsed, parsed_plan, refusal
 from tools.errors import DataError, InputError
 from tools.scenario import (
     SEARCHED_FIELDS,
@@ -30,39 +31,21 @@ FRAMEWORKS = get_args(Framework)
 MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 4096}
 
 
-def refusal(example: dict[str, Any], framework: str, plan: dict[str, Any], **model: object) -> InputError:
-    example["training"]["framework"] = framework
-    example["plan"] |= plan
-    example["model"] |= model
-    with pytest.raises(InputError) as caught:
-        parse_scenario(example)
-    assert "\n" not in str(caught.value)
-    return caught.value
-
-
-def accepted(example: dict[str, Any], framework: str, plan: dict[str, Any], **model: object) -> Plan:
-    example["training"]["framework"] = framework
-    example["plan"] |= plan
-    example["model"] |= model
-    plan_of = parse_scenario(example).plan
-    assert plan_of is not None
-    return plan_of
+def stated(framework: str, plan: dict[str, Any], model: dict[str, Any], **training: int) -> Changes:
+    fields = {f"training.{name}": value for name, value in training.items()}
+    fields |= {f"plan.{name}": value for name, value in plan.items()}
+    return (
+        fields | {f"model.{name}": value for name, value in model.items()} | {"training.framework": framework}
+    )
 
 
 def facts_of(scenario: Scenario, plans: list[Plan]) -> Facts:
     return Facts(scenario.model, scenario.cluster, scenario.training, columns_of(plans))
 
 
-FLAT = {
-    "tp": 1,
-    "pp": 1,
-    "vpp": 1,
-    "cp": 1,
-    "dp": 64,
-    "dp_shard": 64,
-    "zero_stage": 3,
-    "sequence_parallel": None,
-}
+FLAT: dict[str, Any] = {
+    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 64, "dp_shard": 64, "zero_stage": 3, "sequence_parallel": None,
+}  # fmt: skip
 BROKEN: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     # framework, plan, model, field, part of the reason
     ("other", {"dp_shard": 3}, {}, "plan.dp_shard", "must divide dp * cp (8 * 1 = 8)"),
@@ -123,51 +106,45 @@ BROKEN: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("framework", "plan", "model", "field", "part"), BROKEN)
 def test_a_framework_refuses_with_its_reason(
-    example: dict[str, Any],
-    framework: str,
-    plan: dict[str, Any],
-    model: dict[str, Any],
-    field: str,
-    part: str,
+    framework: str, plan: dict[str, Any], model: dict[str, Any], field: str, part: str
 ) -> None:
-    error = refusal(example, framework, plan, **model)
+    error = refusal(stated(framework, plan, model))
     assert error.field == field
     assert part in error.allowed
 
 
-@pytest.mark.parametrize("framework", ["megatron-core", "torchtitan"])
-def test_zigzag_context_parallelism_needs_two_pieces_a_rank(example: dict[str, Any], framework: str) -> None:
-    example["training"]["seq_len"] = 8193 * 2
-    plan = {"tp": 1, "pp": 1, "vpp": 1, "cp": 2, "dp": 32, "dp_shard": 2, "zero_stage": 0}
-    error = refusal(example, framework, plan)
-    assert (error.field, "2 * cp" in error.allowed) == ("plan.cp", True)
+ZIGZAG = ("megatron-core", "torchtitan")
+EVEN = ("torch-fsdp2", "maxtext", "deepspeed", "nanotron", "other")
+SPLIT = FLAT | {"cp": 2, "dp": 32, "dp_shard": 2, "zero_stage": 0}
+
+
+@pytest.mark.parametrize(
+    ("framework", "plan", "seq_len", "field", "part"),
+    [
+        *((framework, SPLIT, 8193 * 2, "plan.cp", "2 * cp") for framework in ZIGZAG),  # two pieces per rank
+        *((framework, SPLIT, 8191, "plan.cp", "") for framework in EVEN),
+        ("megatron-core", {}, 8190, "plan.tp", ""),  # sequence parallelism
+    ],
+)
+def test_a_sequence_that_ranks_cannot_share_evenly_is_refused(
+    framework: str, plan: dict[str, Any], seq_len: int, field: str, part: str
+) -> None:
+    error = refusal(stated(framework, plan, {}, seq_len=seq_len))
+    assert error.field == field
+    assert part in error.allowed
 
 
 @pytest.mark.parametrize("framework", ["torchtitan", "torch-fsdp2"])
-@pytest.mark.parametrize(("micro_batches", "legal"), [(1, True), (3, True), (4, True), (5, False), (6, True)])
-def test_torch_interleaves_in_equal_rounds(
-    example: dict[str, Any], framework: str, micro_batches: int, legal: bool
-) -> None:
-    example["training"]["global_batch_size"] = 8 * micro_batches
-    plan = {"zero_stage": 3, "vpp": 2}
-    if legal:
-        accepted(example, framework, plan)
-    else:
-        assert refusal(example, framework, plan).field == "plan.vpp"
+def test_torch_interleaves_in_equal_rounds(framework: str) -> None:
+    for micro_batches in (1, 3, 4, 5, 6):
+        changes = stated(framework, {"zero_stage": 3, "vpp": 2}, {}, global_batch_size=8 * micro_batches)
+        if micro_batches == 5:
+            assert refusal(changes).field == "plan.vpp"
+        else:
+            parsed(changes)
 
 
-@pytest.mark.parametrize("framework", ["torch-fsdp2", "maxtext", "deepspeed", "nanotron", "other"])
-def test_context_parallelism_splits_the_sequence_evenly(example: dict[str, Any], framework: str) -> None:
-    example["training"]["seq_len"] = 8191
-    plan = {"tp": 1, "pp": 1, "vpp": 1, "cp": 2, "dp": 32, "dp_shard": 32, "zero_stage": 0}
-    assert refusal(example, framework, plan).field == "plan.cp"
-
-
-def test_sequence_parallelism_splits_the_sequence_over_the_tensor_ranks(example: dict[str, Any]) -> None:
-    example["training"]["seq_len"] = 8190
-    assert refusal(example, "megatron-core", {}).field == "plan.tp"
-
-
+MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 LEGAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("megatron-core", {"tp": 16, "dp": 2, "dp_shard": 2}, {}),  # two ranks share a key/value head
     ("megatron-core", {"vpp": 1}, {"num_hidden_layers": 79}),  # first and last stage may differ
@@ -180,30 +157,20 @@ LEGAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("other", {"zero_stage": 2, "vpp": 1}, {"num_hidden_layers": 126}),
     ("maxtext", {"vpp": 1}, MOE | {"num_hidden_layers": 61, "first_k_dense_replace": 3}),
     ("nanotron", {"vpp": 1, "cp": 2, "dp": 4, "dp_shard": 4}, {}),
+    ("torchtitan", {"tp": 16, "dp": 2, "dp_shard": 2, "zero_stage": 3}, MLA),  # no key/value heads to split
 ]
 
 
 @pytest.mark.parametrize(("framework", "plan", "model"), LEGAL)
 def test_what_a_framework_can_run_is_accepted(
-    example: dict[str, Any], framework: str, plan: dict[str, Any], model: dict[str, Any]
+    framework: str, plan: dict[str, Any], model: dict[str, Any]
 ) -> None:
-    accepted(example, framework, plan, **model)
-
-
-def test_mla_has_no_key_value_heads_to_split(example: dict[str, Any]) -> None:
-    mla = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
-    plan = {"tp": 16, "dp": 2, "dp_shard": 2, "zero_stage": 3}
-    assert refusal(example, "torchtitan", plan).field == "plan.tp"
-    assert accepted(example, "torchtitan", plan, **mla).tp == 16
+    parsed(stated(framework, plan, model))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_rule_has_a_reason_that_can_be_told_and_a_source(
-    example: dict[str, Any], framework: str
-) -> None:
-    scenario = parse_scenario(example)
-    assert scenario.plan is not None
-    numbers = numbers_of(facts_of(scenario, [scenario.plan]))
+def test_every_rule_has_a_reason_that_can_be_quoted_and_a_source(framework: str) -> None:
+    numbers = numbers_of(facts_of(parsed(), [parsed_plan()]))
     assert get_framework(framework).rules
     for rule in rules_for(framework):
         quoted = {name for _, name, _, _ in string.Formatter().parse(rule.reason) if name}
@@ -229,13 +196,10 @@ PLANS = st.builds(
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @given(plans=st.lists(PLANS, min_size=1, max_size=20), moe=st.booleans())
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_many_plans_at_once_are_judged_as_one_by_one(
-    example: dict[str, Any], framework: str, plans: list[Plan], moe: bool
-) -> None:
-    training = example["training"] | {"framework": framework}
-    model = example["model"] | (MOE if moe else {})
-    scenario = parse_scenario(example | {"model": model, "training": training, "plan": None}, need_plan=False)
+@settings(max_examples=25)
+def test_many_plans_at_once_are_judged_as_one_by_one(framework: str, plans: list[Plan], moe: bool) -> None:
+    changes = stated(framework, {}, MOE if moe else {}) | {"plan": None}
+    scenario = parse_scenario(example(changes), need_plan=False)
     legal = legal_mask(facts_of(scenario, plans))
     assert legal.shape == (len(plans),)
     for plan, is_legal in zip(plans, legal, strict=True):
@@ -246,10 +210,9 @@ def test_many_plans_at_once_are_judged_as_one_by_one(
                 check_plan(facts_of(scenario, [plan]))
 
 
-def test_columns_need_only_broadcast(example: dict[str, Any]) -> None:
-    scenario = parse_scenario(example)
-    assert scenario.plan is not None
-    columns = {name: getattr(columns_of([scenario.plan]), name) for name in SEARCHED_FIELDS}
+def test_columns_need_only_broadcast() -> None:
+    scenario = parsed()
+    columns = {name: getattr(columns_of([parsed_plan()]), name) for name in SEARCHED_FIELDS}
     columns |= {"tp": np.array([[1], [4], [8]]), "dp": np.array([[4, 8, 32]]), "dp_shard": np.array([[1]])}
     grid = PlanColumns(**columns)
     legal = legal_mask(Facts(scenario.model, scenario.cluster, scenario.training, grid))
