@@ -31,13 +31,8 @@ def test_every_figure_names_a_public_document_or_admits_to_be_measured_or_assume
     assert list(device.sources) == [*keys, *(["collectives"] if device.collectives != Collectives() else [])]
     for key, source in device.sources.items():
         assert OWN_WORD.match(source) or CITATION.match(source), (key, source)
-
-
-@every_device
-def test_an_address_stands_at_the_end_of_its_source(name: str) -> None:
-    for source in get_device(name).sources.values():
         assert source.count("https://") <= 1
-        assert " " not in source.partition("https://")[2]
+        assert " " not in source.partition("https://")[2], "an address stands at the end"
 
 
 @every_device
@@ -52,24 +47,13 @@ def test_a_narrower_format_is_never_slower_on_an_accelerator(name: str) -> None:
 
 
 @every_device
-def test_links_get_slower_with_distance(name: str) -> None:
+def test_links_get_slower_with_distance_and_every_field_is_filled(name: str) -> None:
     device = get_device(name)
     assert device.memory_bandwidth_bytes_per_s > device.intra_node_bytes_per_s > device.inter_node_bytes_per_s
     assert device.launch_overhead_s < device.inter_node_latency_s
     assert device.intra_node_latency_s < device.inter_node_latency_s
-
-
-@every_device
-def test_a_torus_is_larger_than_a_node_or_is_the_node(name: str) -> None:
-    device = get_device(name)
-    assert device.fast_domain_devices >= device.devices_per_node
-
-
-@every_device
-def test_every_field_is_filled(name: str) -> None:
-    device = get_device(name)
-    for field in fields(Device):
-        assert getattr(device, field.name) not in ("", None), field.name
+    assert device.fast_domain_devices >= device.devices_per_node, "a torus holds a node or is the node"
+    assert not [field.name for field in fields(Device) if getattr(device, field.name) in ("", None)]
 
 
 def test_devices_of_one_generation_share_the_tile() -> None:

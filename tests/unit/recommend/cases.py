@@ -6,11 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools.recommend.optimize import optimize
+from tools.recommend.optimize import optimize, workload_of
 from tools.recommend.report import Recommendation
-from tools.scenario import parse_scenario
+from tools.recommend.workload import Workload
+from tools.scenario import Plan, parse_scenario
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "llama-3.1-70b-64xh100.json"
+REPO = Path(__file__).resolve().parents[3]
+TRACES = REPO / "examples" / "traces" / "ddp-gloo-straggler"
 Raw = dict[str, Any]
 MIXTRAL: Raw = {
     "model": {
@@ -37,18 +39,35 @@ LLAMA_405B: Raw = {
         "seq_len": 8192, "global_batch_size": 64, "precision": "bf16", "framework": "megatron-core",
     },
 }  # fmt: skip
+TOO_LARGE: Raw = {
+    "tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": 64, "dp_shard": 1, "zero_stage": 0, "micro_batch_size": 1,
+    "recompute": "none",
+}  # fmt: skip
+"""A plan of the example on 64 devices."""
 
 
 def llama(**changed: object) -> Raw:
-    """The example of the repo; a part given as None is left out."""
-    raw: Raw = json.loads(EXAMPLE.read_text()) | changed
+    """The example of the repo; a part that is None is left out."""
+    raw: Raw = json.loads((REPO / "examples" / "llama-3.1-70b-64xh100.json").read_text()) | changed
     return {name: part for name, part in raw.items() if part is not None}
 
 
-def in_framework(raw: Raw, framework: str) -> Raw:
-    changed = copy.deepcopy(raw) | {"plan": None}
-    changed["training"]["framework"] = framework
-    return {name: part for name, part in changed.items() if part is not None}
+def in_framework(raw: Raw, framework: str, **training: object) -> Raw:
+    """Without a plan."""
+    changed = copy.deepcopy(raw)
+    changed["training"] |= {"framework": framework, **training}
+    changed.pop("plan", None)
+    return changed
+
+
+def workload(raw: Raw) -> Workload:
+    return workload_of(parse_scenario(raw, need_plan=False))
+
+
+def plan_of(raw: Raw) -> Plan:
+    plan = parse_scenario(raw).plan
+    assert plan is not None
+    return plan
 
 
 def report(raw: Raw) -> Any:  # noqa: ANN401 - JSON

@@ -1,47 +1,94 @@
-"""The facts of a situation: the names that playbooks may use, with the plan's own figures."""
+"""The facts of a situation that playbooks may name, a playbook's moves on a real plan, and whether a
+proposal makes them."""
 
-from pathlib import Path
+from typing import Any
 
-from tests.unit.recommend.cases import MIXTRAL, Raw, llama
+import pytest
+
+from tests.unit.kb.samples import playbook
+from tests.unit.recommend.cases import MIXTRAL, TRACES, Raw, llama, plan_of, workload
+from tools.kb import Playbook
 from tools.kb.conditions import FACTS
 from tools.recommend.diagnosis import read_profile
-from tools.recommend.optimize import workload_of
-from tools.recommend.situation import Facts, situation
-from tools.scenario import parse_scenario
+from tools.recommend.report import Evidence, PlanFields
+from tools.recommend.situation import Facts, agrees, resolve_moves, situation, supporting
 
-TRACES = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
+SCENARIO = workload(llama()).scenario
+TODAY = plan_of(llama())
 
 
 def facts(raw: Raw, profiled: bool = False) -> Facts:
-    workload = workload_of(parse_scenario(raw))
-    assert workload.scenario.plan is not None
-    prediction = workload.predict([workload.scenario.plan])[0]
-    profile = read_profile(str(TRACES)) if profiled else None
-    return situation(workload, workload.scenario.plan, prediction, profile)
+    asked, plan = workload(raw), plan_of(raw)
+    return situation(asked, plan, asked.predict([plan])[0], read_profile(str(TRACES)) if profiled else None)
 
 
-def test_every_fact_that_a_condition_may_name_is_there() -> None:
-    assert set(facts(llama(), profiled=True)) - {"schedule"} == set(FACTS)
-
-
-def test_facts_of_a_profile_are_absent_without_traces() -> None:
-    assert not any(name.startswith("profile.") for name in facts(llama()))
-    assert facts(llama())["profiled"] is False
-    assert facts(llama(), profiled=True)["profile.straggler"] is True
+def test_every_fact_that_a_condition_may_name_is_there_and_those_of_a_profile_only_with_traces() -> None:
+    profiled, plain = facts(llama(), profiled=True), facts(llama())
+    assert set(profiled) - {"schedule"} == set(FACTS)
+    assert profiled["profile.straggler"] is True
+    assert plain["profiled"] is False
+    assert not any(name.startswith("profile.") for name in plain)
 
 
 def test_the_facts_are_those_of_the_plan() -> None:
-    found = facts(llama())
-    assert found["architecture"] == "dense"
-    assert round(float(str(found["parameters_b"]))) == 71
-    assert found["nodes"] == 8
-    assert found["tp_spans_nodes"] is False
-    assert abs(sum(float(str(v)) for k, v in found.items() if k.startswith("share.")) - 1.0) < 1e-9
+    dense = facts(llama())
+    assert (dense["architecture"], dense["nodes"], dense["tp_spans_nodes"]) == ("dense", 8, False)
+    assert round(float(str(dense["parameters_b"]))) == 71
+    assert abs(sum(float(str(v)) for k, v in dense.items() if k.startswith("share.")) - 1.0) < 1e-9
+    wide = {**MIXTRAL["plan"], "tp": 1, "pp": 1, "ep": 8, "dp": 64, "dp_shard": 64}
+    moe = facts({**MIXTRAL, "plan": wide})
+    assert (moe["architecture"], moe["ep_spans_nodes"], moe["dp_shard_spans_nodes"]) == ("moe", False, True)
 
 
-def test_groups_that_leave_the_node_are_seen() -> None:
-    raw = {**MIXTRAL, "plan": {**MIXTRAL["plan"], "tp": 1, "pp": 1, "ep": 8, "dp": 64, "dp_shard": 64}}
-    found = facts(raw)
-    assert found["dp_shard_spans_nodes"] is True
-    assert found["ep_spans_nodes"] is False
-    assert found["architecture"] == "moe"
+@pytest.mark.parametrize(
+    ("move", "fields"),
+    [
+        ({"tp": "/2"}, {"tp": TODAY.tp // 2}),
+        ({"micro_batch_size": "x2"}, {"micro_batch_size": 2}),
+        ({"tp": "devices_per_node"}, {"tp": 8}),
+        ({"dp_shard": "all_data_ranks"}, {"dp_shard": TODAY.dp * TODAY.cp}),
+        ({"dp_shard": "all_data_ranks", "tp": "/2"}, {"dp_shard": 2 * TODAY.dp, "tp": TODAY.tp // 2}),
+        ({"cp": "x2", "dp_shard": "all_data_ranks"}, {"cp": 2, "dp_shard": TODAY.dp}),
+        ({"dp": 8, "dp_shard": "all_data_ranks"}, {"dp": 8, "dp_shard": 8}),
+        ({"recompute": "selective", "zero_stage": 1}, {"recompute": "selective", "zero_stage": 1}),
+    ],
+)
+def test_a_move_becomes_figures_of_the_plan(move: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert resolve_moves([move], TODAY, SCENARIO) == [fields]
+
+
+def test_what_cannot_be_halved_is_left_out() -> None:
+    assert resolve_moves([{"micro_batch_size": "/2"}], TODAY, SCENARIO) == []
+
+
+def test_sharding_over_all_data_ranks_of_a_plan_with_one_is_over_those_of_the_changed_plan() -> None:
+    """Defect 5: "dp 8, ZeRO 3 over 1"."""
+    alone = TODAY.model_copy(update={"tp": 8, "pp": 8, "dp": 1, "dp_shard": 1, "zero_stage": 0})
+    move: PlanFields = {"tp": "/8", "zero_stage": 3, "dp_shard": "all_data_ranks"}
+    assert resolve_moves([move], alone, SCENARIO) == [{"tp": 1, "zero_stage": 3, "dp_shard": 8}]
+
+
+@pytest.mark.parametrize(
+    ("move", "agreed"),
+    [
+        ({"tp": TODAY.tp // 2}, True),
+        ({"tp": TODAY.tp * 2}, False),
+        ({"recompute": "none"}, True),
+        ({"recompute": "selective"}, False),
+        ({"tp": TODAY.tp // 2, "pp": TODAY.pp * 2}, False),
+        ({}, False),
+    ],
+)
+def test_a_proposal_agrees_with_a_move_in_its_direction_only(move: PlanFields, agreed: bool) -> None:
+    after = TODAY.model_copy(update={"tp": TODAY.tp // 4, "recompute": "none"})
+    assert agrees(move, TODAY, after) is agreed
+
+
+def test_a_supporting_playbook_is_evidence_with_its_effect() -> None:
+    book = Playbook.model_validate(
+        playbook(id="less-tp", title="Less tp", effect="10% here", moves=[{"tp": "/2"}], facets={})
+    )
+    other = book.model_copy(update={"id": "none", "moves": ()})
+    after = TODAY.model_copy(update={"tp": TODAY.tp // 2})
+    evidence = supporting([book, other], TODAY, after, SCENARIO)
+    assert evidence == [Evidence(kind="knowledge", ref="less-tp", says="Less tp: 10% here")]

@@ -1,11 +1,25 @@
-"""Why not another plan: the rule, the user's constraint, the memory or the term, each with its margin."""
+"""Why not another plan: the rule, the user's constraint, the memory or the term, each with its margin; and
+if nothing fits or is legal: how far off, and what would help, checked by trying it."""
 
+import copy
 import re
 
 import pytest
 
-from tests.unit.recommend.cases import MIXTRAL, Raw, llama, recommendation
-from tools.recommend.optimize import workload_of
+from tests.unit.recommend.cases import (
+    LLAMA_405B,
+    MIXTRAL,
+    TOO_LARGE,
+    Raw,
+    in_framework,
+    llama,
+    plan_of,
+    recommendation,
+    workload,
+)
+from tools.cost.predict import predict
+from tools.errors import InfeasibleError
+from tools.recommend.optimize import optimize
 from tools.recommend.report import PlanFields, PlanValue, RejectedPlan
 from tools.recommend.why_not import explain_plan, find_changed
 from tools.recommend.workload import Workload
@@ -18,117 +32,186 @@ WORKLOADS: dict[str, Raw] = {
     "fixed": llama(constraints={"tp": 4}),
     "few-changes": llama(constraints={"max_changes": 1}),
 }
-EVERY = pytest.mark.parametrize("raw", WORKLOADS.values(), ids=WORKLOADS.keys())
 
 
-def changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan:
-    found = find_changed(workload, plan, update)
+def changed(asked: Workload, plan: Plan, update: PlanFields) -> Plan:
+    found = find_changed(asked, plan, update)
     assert found is not None
     return found
 
 
-def asked(raw: Raw, **update: PlanValue) -> tuple[RejectedPlan, Workload]:
-    workload = workload_of(parse_scenario(raw, need_plan=False))
-    winner = recommendation(raw).proposals[0].plan
-    plan = changed(workload, winner, update)
-    return explain_plan(workload, plan, winner), workload
+def explained(raw: Raw, **update: PlanValue) -> tuple[RejectedPlan, Workload]:
+    """The winner with these fields changed."""
+    asked, winner = workload(raw), recommendation(raw).proposals[0].plan
+    return explain_plan(asked, changed(asked, winner, update), winner), asked
 
 
-@EVERY
-def test_rejected_plans_each_have_a_binding_constraint_with_its_margin(raw: Raw) -> None:
-    best = recommendation(raw).proposals[0].prediction.step_time_s
-    entries = recommendation(raw).rejected
+@pytest.mark.parametrize("raw", WORKLOADS.values(), ids=WORKLOADS.keys())
+def test_rejected_plans_are_legal_and_each_has_a_binding_constraint_with_its_margin(raw: Raw) -> None:
+    entries, winner = recommendation(raw).rejected, recommendation(raw).proposals[0]
     assert 1 <= len(entries) <= 6
-    for one in entries:
-        assert one.step_time_s is not None
-        assert one.peak_memory_gib is not None
-        ratio = one.step_time_s / best
-        assert one.step_time_ratio == pytest.approx(ratio)
+    ratios = []
+    for entry in entries:
+        assert entry.plan != winner.plan
+        assert workload(raw).refusal(entry.plan) is None
+        assert entry.step_time_s is not None
+        assert entry.peak_memory_gib is not None
+        ratio = entry.step_time_s / winner.prediction.step_time_s
+        assert entry.step_time_ratio == pytest.approx(ratio)
+        ratios.append(entry.step_time_ratio or 0.0)
         pace = f"save {1 - ratio:.1%}" if ratio < 1 else f"cost {ratio - 1:.1%} more"
-        assert f"would {pace}" in one.why
-        if one.binding == "memory":
-            assert f"needs {one.peak_memory_gib:.1f} GiB of {LIMIT_GIB:.1f} usable" in one.why
-            assert one.peak_memory_gib > LIMIT_GIB
-        elif one.binding == "time":
+        assert f"would {pace}" in entry.why
+        if entry.binding == "memory":
+            assert f"needs {entry.peak_memory_gib:.1f} GiB of {LIMIT_GIB:.1f} usable" in entry.why
+            assert entry.peak_memory_gib > LIMIT_GIB
+        elif entry.binding == "time":
             assert ratio > 1
-            assert one.peak_memory_gib <= LIMIT_GIB
-        elif one.binding == "constraint":
-            assert "constraints." in one.why
+            assert entry.peak_memory_gib <= LIMIT_GIB
+        elif entry.binding == "constraint":
+            assert "constraints." in entry.why
         else:
-            assert one.binding == "preference"
+            assert entry.binding == "preference"
             assert ratio <= 1
-
-
-@EVERY
-def test_rejected_plans_are_legal_not_proposed_and_the_fastest_come_first(raw: Raw) -> None:
-    workload = workload_of(parse_scenario(raw, need_plan=False))
-    entries, winner = recommendation(raw).rejected, recommendation(raw).proposals[0].plan
-    assert all(workload.refusal(one.plan) is None for one in entries)
-    assert all(one.plan != winner for one in entries)
-    ratios = [one.step_time_ratio or 0.0 for one in entries]
     assert ratios == sorted(ratios)
 
 
-def test_what_the_user_forbade_binds_before_memory_and_time() -> None:
-    answer, _ = asked(WORKLOADS["fixed"], tp=2)
-    assert answer.binding == "constraint"
-    assert "constraints.tp allows 4 only" in answer.why
-    answer, _ = asked(llama(constraints={"tp": {"not": [2], "max": 4}}), tp=2)
-    assert answer.binding == "constraint"
-    assert "constraints.tp says: not 2, at most 4" in answer.why
+@pytest.mark.parametrize(
+    ("raw", "update", "binding", "why"),
+    [
+        (WORKLOADS["fixed"], {"tp": 2}, "constraint", "constraints.tp allows 4 only"),
+        (
+            llama(constraints={"tp": {"not": [2], "max": 4}}),
+            {"tp": 2},
+            "constraint",
+            "constraints.tp says: not 2, at most 4",
+        ),
+        (
+            WORKLOADS["few-changes"],
+            {"tp": 2, "pp": 1, "zero_stage": 3},
+            "constraint",
+            r"changes [2-9] fields and constraints.max_changes is 1",
+        ),
+        (llama(), {"vpp": 7}, "rule", "plan.vpp: got 7; "),
+    ],
+)
+def test_a_constraint_binds_before_memory_and_time_and_a_rule_before_all(
+    raw: Raw, update: dict[str, PlanValue], binding: str, why: str
+) -> None:
+    answer, asked = explained(raw, **update)
+    assert answer.binding == binding
+    assert re.search(why, answer.why)
+    assert binding != "rule" or answer.why == asked.refusal(answer.plan)
 
 
-def test_too_many_changes_bind() -> None:
-    answer, _ = asked(WORKLOADS["few-changes"], tp=2, pp=1, zero_stage=3)
-    assert answer.binding == "constraint"
-    assert re.search(r"changes [2-9] fields and constraints.max_changes is 1", answer.why)
-
-
-def test_an_illegal_plan_is_told_the_framework_s_reason() -> None:
-    answer, workload = asked(llama(), vpp=7)
-    assert answer.binding == "rule"
-    assert answer.why == workload.refusal(answer.plan)
-    assert answer.why.startswith("plan.vpp: got 7; ")
-
-
-def test_a_plan_that_does_not_fit_is_told_gibibytes() -> None:
-    answer, workload = asked(llama(), tp=1, pp=1, zero_stage=0)
-    needs = workload.predict([answer.plan])[0].peak_memory_gib
+def test_a_plan_that_does_not_fit_is_answered_in_gibibytes() -> None:
+    answer, asked = explained(llama(), tp=1, pp=1, zero_stage=0)
+    needs = asked.predict([answer.plan])[0].peak_memory_gib
     assert answer.binding == "memory"
-    assert f"needs {needs:.1f} GiB of {workload.limit_gib:.1f} usable" in answer.why
+    assert f"needs {needs:.1f} GiB of {asked.limit_gib:.1f} usable" in answer.why
 
 
-def test_a_slower_plan_is_told_the_term_that_grows() -> None:
-    answer, workload = asked(llama(), tp=8, pp=1)
+def test_a_slower_plan_is_answered_with_the_term_that_grows() -> None:
+    answer, asked = explained(llama(), tp=8, pp=1)
     best = recommendation(llama()).proposals[0].prediction.breakdown_s["tp_comm_exposed"]
-    slow = workload.predict([answer.plan])[0].breakdown_s["tp_comm_exposed"]
+    slow = asked.predict([answer.plan])[0].breakdown_s["tp_comm_exposed"]
     assert answer.binding == "time"
     assert f"exposed tensor-parallel communication ({best:.3g} to {slow:.3g} s)" in answer.why
 
 
-def test_the_winner_itself_is_told_so() -> None:
-    winner = recommendation(llama()).proposals[0].plan
-    answer, _ = asked(llama(), tp=winner.tp)
+def test_the_winner_itself_is_bound_by_nothing() -> None:
+    answer, _ = explained(llama(), tp=recommendation(llama()).proposals[0].plan.tp)
     assert (answer.binding, answer.step_time_ratio) == ("none", 1.0)
 
 
-def test_what_is_asked_for_stays_and_the_rest_follows() -> None:
-    workload = workload_of(parse_scenario(llama()))
-    plan = workload.scenario.plan
-    assert plan is not None
-    one = changed(workload, plan, {"pp": 1})
-    assert (one.pp, one.vpp, one.dp, one.dp_shard, one.schedule) == (1, 1, 8, 8, "1f1b")
-    two = changed(workload, plan, {"tp": 4, "sequence_parallel": False})
-    assert (two.tp, two.sequence_parallel, two.dp) == (4, False, 4)
-    none = changed(workload, plan, {"zero_stage": 0})
-    assert (none.zero_stage, none.dp_shard) == (0, 1)
-    back = changed(workload, none, {"zero_stage": 3})
-    assert (back.zero_stage, back.dp_shard) == (3, 2)
-    assert changed(workload, plan, {"tp": 1}).sequence_parallel is False
-    assert find_changed(workload, plan, {"tp": 3}) is None
+@pytest.mark.parametrize(
+    ("updates", "expected"),
+    [
+        ([{"pp": 1}], {"pp": 1, "vpp": 1, "dp": 8, "dp_shard": 8, "schedule": "1f1b"}),
+        ([{"tp": 4, "sequence_parallel": False}], {"tp": 4, "sequence_parallel": False, "dp": 4}),
+        ([{"zero_stage": 0}], {"zero_stage": 0, "dp_shard": 1}),
+        ([{"zero_stage": 0}, {"zero_stage": 3}], {"zero_stage": 3, "dp_shard": 2}),
+        ([{"tp": 1}], {"sequence_parallel": False}),
+    ],
+)
+def test_what_is_asked_for_stays_and_the_rest_follows(updates: list[PlanFields], expected: Raw) -> None:
+    plan = plan_of(llama())
+    for update in updates:
+        plan = changed(workload(llama()), plan, update)
+    assert plan.model_dump(include=set(expected)) == expected
 
 
-def test_a_neighbour_beyond_the_bounds_of_a_field_is_no_plan() -> None:
-    workload = workload_of(parse_scenario(llama()))
-    assert workload.scenario.plan is not None
-    assert find_changed(workload, workload.scenario.plan, {"micro_batch_size": 2 * 10**9}) is None
+@pytest.mark.parametrize("update", [{"tp": 3}, {"micro_batch_size": 2 * 10**9}])
+def test_what_no_plan_can_have_is_no_neighbour(update: PlanFields) -> None:
+    assert find_changed(workload(llama()), plan_of(llama()), update) is None
+
+
+def refusal(raw: Raw) -> str:
+    with pytest.raises(InfeasibleError) as caught:
+        optimize(parse_scenario(raw, need_plan=False))
+    return str(caught.value)
+
+
+def on_devices(raw: Raw, devices: int) -> Raw:
+    grown: Raw = copy.deepcopy(raw)
+    grown["training"]["global_batch_size"] *= devices // raw["cluster"]["num_devices"]
+    grown["cluster"]["num_devices"] = devices
+    return grown
+
+
+def test_405b_on_8_devices_is_answered_with_what_it_lacks_and_how_many_devices_would_do() -> None:
+    says = refusal(LLAMA_405B)
+    needs, usable = (float(x) for x in re.findall(r"needs ([\d.]+) GiB of ([\d.]+) usable", says)[0])
+    assert needs > 405e9 * 16 / 8 / 2**30 > usable
+    assert usable == pytest.approx(LIMIT_GIB, abs=0.1)
+    devices = int(re.findall(r"(\d+) devices \(with the batch grown alike\) would suffice", says)[0])
+    enough = optimize(parse_scenario(on_devices(LLAMA_405B, devices), need_plan=False))
+    assert enough.proposals[0].prediction.fits
+    assert "no legal plan fits" in refusal(on_devices(LLAMA_405B, devices // 2))
+    assert "optimizer state" in says
+    small = TOO_LARGE | {"tp": 8, "dp": 1, "sequence_parallel": True, "recompute": "full"}
+    other = predict([parse_scenario({**LLAMA_405B, "plan": small})])[0].peak_memory_gib
+    assert needs <= other + 0.05, "the smallest plan is really the smallest"
+
+
+@pytest.mark.parametrize(
+    ("raw", "start", "part"),
+    [
+        (
+            llama(constraints={"tp": 1, "pp": 1, "zero_stage": 0}),
+            "no legal plan fits: the smallest (",
+            "without the constraints on tp, pp, zero_stage plans fit",
+        ),
+        (
+            llama(constraints={"tp": 3}),
+            "no plan is legal: megatron-core accepts none for 64 devices, a global batch of 128",
+            "and the constraints tp 3",
+        ),
+        (llama(constraints={"max_memory_fraction": 0.05}), "no legal", f"of {0.05 * 79.1:.1f} usable"),
+        (
+            llama(plan=TOO_LARGE, constraints={"max_changes": 0}),
+            "no legal plan fits",
+            "without the constraints on max_changes plans fit",
+        ),
+        (in_framework(llama(), "torch-fsdp", global_batch_size=1), "no plan is legal: torch-fsdp", ""),
+    ],
+)
+def test_what_leaves_nothing_is_named(raw: Raw, start: str, part: str) -> None:
+    says = refusal(raw)
+    assert says.startswith(start)
+    assert part in says
+
+
+def test_a_search_for_remedies_can_be_stopped() -> None:
+    class StoppedError(Exception):
+        pass
+
+    searches = 0
+
+    def stop_after_the_search(done: float) -> None:
+        nonlocal searches
+        if searches:
+            raise StoppedError
+        searches += done == 1.0
+
+    with pytest.raises(StoppedError):
+        optimize(parse_scenario(LLAMA_405B, need_plan=False), stop_after_the_search)

@@ -1,10 +1,12 @@
+"""Figures in words: ends of a range with the same decimals."""
+
 import pytest
 
 from tools.recommend.words import format_same_decimals, span
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "said"),
+    ("start", "end", "words"),
     [
         (0.0469, 2.0, "0.05 to 2.00"),
         (2.0, 0.0469, "2.00 to 0.05"),
@@ -14,8 +16,8 @@ from tools.recommend.words import format_same_decimals, span
         (950.0, 12_345.6, "950 to 12,346"),
     ],
 )
-def test_both_ends_of_a_range_have_the_same_decimals(start: float, end: float, said: str) -> None:
-    assert span(start, end) == said
+def test_both_ends_of_a_range_have_the_same_decimals(start: float, end: float, words: str) -> None:
+    assert span(start, end) == words
 
 
 def test_a_figure_and_the_ends_of_its_interval_are_written_alike() -> None:

@@ -1,0 +1,85 @@
+"""Other cluster sizes, links and memory: near a full search, legal, and inside the user's constraints."""
+
+import pytest
+
+from tests.unit.recommend.cases import MIXTRAL, Raw, llama, report, workload
+from tests.unit.recommend.test_optimize import EVERY
+from tools.recommend.optimize import best_plans
+from tools.recommend.report import Sensitivity
+from tools.recommend.sensitivity import other_sizes
+from tools.search.search import Search
+
+
+def by_devices(raw: Raw) -> dict[int, Sensitivity]:
+    asked = workload(raw)
+    return {int(case.if_.split()[0]): case for case in other_sizes(asked, best_plans(asked)[1].best)}
+
+
+@pytest.mark.parametrize("raw", [llama(), MIXTRAL], ids=["dense", "moe"])
+def test_the_answer_is_that_of_a_full_search_within_two_percent(raw: Raw) -> None:
+    asked, cases = workload(raw), by_devices(raw)
+    assert set(cases) == {32, 128}
+    for devices, case in cases.items():
+        cluster = asked.scenario.cluster.model_copy(update={"num_devices": devices})
+        scenario = asked.scenario.model_copy(update={"cluster": cluster, "plan": None})
+        searched = Search(scenario, asked.constraints, asked.calibration).run()
+        fastest = float(searched.best.step_time_s.min())
+        assert fastest * (1 - 1e-9) <= (case.step_time_s or 0.0) <= fastest * 1.02
+
+
+def test_the_users_constraints_hold_on_other_sizes_too() -> None:
+    for case in by_devices(llama(constraints={"tp": [8], "recompute": "full"})).values():
+        assert case.best is not None
+        assert (case.best.tp, case.best.recompute) == (8, "full")
+
+
+def test_the_largest_cluster_is_not_doubled_and_an_odd_one_not_halved() -> None:
+    dims = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
+    run = {"seq_len": 128, "global_batch_size": 2_000_000, "precision": "bf16", "framework": "torch-fsdp"}
+    largest = {
+        "model": {**dims, "vocab_size": 100},
+        "cluster": {"device": "h100", "num_devices": 1_000_000},
+        "training": run,
+        "constraints": {"tp": 1},
+    }
+    assert set(by_devices(largest)) == {500_000}
+    odd = llama(plan=None, cluster={"device": "h100-sxm-80gb", "num_devices": 35, "devices_per_node": 7})
+    odd["training"] = {**odd["training"], "global_batch_size": 140}
+    assert set(by_devices(odd)) <= {70}
+
+
+def test_each_case_names_a_plan_and_a_time() -> None:
+    found = report(llama())
+    fastest = found["pareto"][0]["step_time_s"]
+    times = {case["if"]: case["step_time_s"] for case in found["sensitivity"]}
+    assert len(times) == 6
+    assert times["32 devices"] > fastest > times["128 devices"]
+    assert times["half the bandwidth between nodes"] >= fastest
+    assert times["twice the bandwidth between nodes"] <= fastest
+    assert times["a tenth less memory"] >= fastest
+    for case in found["sensitivity"]:
+        assert case["best"] is not None
+        assert case["says"].startswith("the fastest ")
+
+
+@pytest.mark.parametrize("gbps", [0.41, 399_000])
+def test_links_near_the_limits_of_an_override_can_still_be_halved_and_doubled(gbps: float) -> None:
+    raw = llama()
+    raw["cluster"] = raw["cluster"] | {"overrides": {"inter_node_gbps_per_device": gbps}}
+    found = report(raw)
+    times = {case["if"]: case["step_time_s"] for case in found["sensitivity"]}
+    assert times["half the bandwidth between nodes"] >= found["pareto"][0]["step_time_s"]
+
+
+@EVERY
+def test_the_pareto_front_falls_in_memory_as_time_rises(raw: Raw) -> None:
+    found = report(raw)
+    times, memory = (
+        [point[name] for point in found["pareto"]] for name in ("step_time_s", "peak_memory_gib")
+    )
+    assert 1 <= len(times) <= 20
+    assert times == sorted(times)
+    assert memory == sorted(memory, reverse=True)
+    assert all(m <= 0.92 * 79.11 for m in memory)
+    proposed = min(proposal["prediction"]["step_time_s"] for proposal in found["proposals"])
+    assert times[0] <= proposed * (1 + 1e-9)
