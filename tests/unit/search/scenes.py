@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from tools.cost.encode import encode_plans, scenario_device
@@ -24,29 +25,22 @@ from tools.scenario import (
     legal_mask,
     parse_scenario,
 )
+from tools.scenario.columns import decode_value
 
 FIELDS = SEARCHED_FIELDS
 MOE: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "hidden_size": 1024,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 32000,
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 2048,
-}
+    "num_hidden_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "vocab_size": 32000, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 2048,
+}  # fmt: skip
 DENSE: dict[str, Any] = {
-    "num_hidden_layers": 6,
-    "hidden_size": 1536,
-    "intermediate_size": 6144,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 6,
-    "vocab_size": 32000,
-}
+    "num_hidden_layers": 6, "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 6,
+    "vocab_size": 32000, "intermediate_size": 6144,
+}  # fmt: skip
 EXPERT_DEGREES = (1, 2, 3, 4, 8)
 """Tried as ep and etp on 8 devices and 4 experts; 3 can never be legal."""
 FRAMEWORKS = ("megatron-core", "torchtitan", "maxtext", "deepspeed", "torch-fsdp", "other")
+EVERY_FRAMEWORK = pytest.mark.parametrize("framework", FRAMEWORKS)
+BOTH_MODELS = pytest.mark.parametrize("moe", [True, False], ids=["moe", "dense"])
 
 
 def scenario(framework: str, moe: bool = True, **changed: object) -> Scenario:
@@ -133,16 +127,10 @@ def columns(rows: NDArray[np.int64]) -> PlanColumns:
 
 
 def listed(rows: NDArray[np.int64]) -> list[Plan]:
-    return [Plan.model_validate(_named(row)) for row in rows.tolist()]
-
-
-def _named(row: list[int]) -> dict[str, object]:
-    named: dict[str, object] = dict(zip(FIELDS, row, strict=True))
-    return named | {
-        "sequence_parallel": bool(named["sequence_parallel"]),
-        "recompute": RECOMPUTES[row[FIELDS.index("recompute")]],
-        "schedule": SCHEDULES[row[FIELDS.index("schedule")]],
-    }
+    return [
+        Plan.model_validate({name: decode_value(name, code) for name, code in zip(FIELDS, row, strict=True)})
+        for row in rows.tolist()
+    ]
 
 
 def priced(s: Scenario, rows: NDArray[np.int64]) -> Costs:
@@ -153,3 +141,8 @@ def priced(s: Scenario, rows: NDArray[np.int64]) -> Costs:
 
 def fitting_limit_bytes(s: Scenario, fraction: float = 0.92) -> float:
     return float(scenario_device(s.cluster).memory_bytes) * fraction
+
+
+def todays(row: int, framework: str = "torchtitan") -> Plan:
+    """The plan in this row of all legal ones."""
+    return listed(counted(framework, True)[row : row + 1])[0]

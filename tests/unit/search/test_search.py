@@ -1,133 +1,138 @@
-"""The search finds what pricing every legal plan one by one finds: the fastest that fits, and the front."""
+"""The search finds what pricing every legal plan finds: the fastest that fits, and the front.
 
+Below, what it relies on in the cost model, for every legal plan; and how many fields may change.
+"""
+
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.unit.search.scenes import (
+    BOTH_MODELS,
+    EVERY_FRAMEWORK,
     FIELDS,
-    FRAMEWORKS,
+    columns,
     counted,
     fitting_limit_bytes,
     priced,
     scenario,
+    todays,
 )
+from tools.cost.encode import encode_plans
 from tools.cost.predict import predict
+from tools.cost.step import step_core, with_data_parallelism
 from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.columns import decode_value
 from tools.search.constraints import Constraints, Limit, parse_constraints
-from tools.search.search import Found, Search, front_bytes
-from tools.search.space import decode_row, to_columns
+from tools.search.search import Found, Search, count_changes, front_bytes
+from tools.search.space import decode_row, table_of, to_columns
 
 GIB = 2.0**30
-TIGHT_GIB = (2.3, 3.0)
-"""Between what the smallest plan of the small models needs and what the largest does."""
+ROUNDING = 1.0 + 1e-9
+DEVICES = ("h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5e")
+SEQUENCES = (256, 2048, 16384)
+Plans = NDArray[np.int64]
 
 
 def search(s: Scenario, constraints: Constraints | None = None, kept: int = 4096) -> Found:
     return Search(s, constraints or Constraints(), kept=kept).run()
 
 
-def plans_of(found: Found, rows: range) -> list[Plan]:
-    return [Plan.model_validate(decode_row(found.best.plans, row)) for row in rows]
+def column(rows: Plans, name: str) -> Plans:
+    return rows[:, FIELDS.index(name)]
 
 
-@pytest.mark.parametrize("memory_gib", [*TIGHT_GIB, 80.0])
-@pytest.mark.parametrize("moe", [True, False], ids=["moe", "dense"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_the_winner_is_the_fastest_of_all_legal_plans_that_fit(
-    framework: str, moe: bool, memory_gib: float
+def with_column(rows: Plans, name: str, value: int) -> Plans:
+    changed = rows.copy()
+    changed[:, FIELDS.index(name)] = value
+    return changed
+
+
+@EVERY_FRAMEWORK
+@BOTH_MODELS
+@settings(max_examples=8)
+@given(
+    device=st.sampled_from(DEVICES),
+    seq_len=st.sampled_from(SEQUENCES),
+    share_that_fits=st.sampled_from([0.001, 0.02, 0.3, 1.0]),
+    kept=st.sampled_from([1, 7, 200, 4096]),
+)
+def test_winner_and_front_are_those_of_all_legal_plans_that_fit(
+    framework: str, moe: bool, device: str, seq_len: int, share_that_fits: float, kept: int
 ) -> None:
-    s = scenario(framework, moe, memory_gib=memory_gib)
-    costs = priced(s, counted(framework, moe))
+    """However few plans are kept, so that more branches close early."""
+    rows = counted(framework, moe)
+    wide = priced(scenario(framework, moe, device=device, seq_len=seq_len), rows).memory_bytes
+    memory_gib = float(np.quantile(wide, share_that_fits)) * 1.001 / 0.92 / GIB
+    s = scenario(framework, moe, device=device, seq_len=seq_len, memory_gib=memory_gib)
+    costs = priced(s, rows)
     fits = costs.memory_bytes <= fitting_limit_bytes(s)
-    found = search(s)
     assert np.any(fits)
+    found = search(s, kept=kept)
     assert found.best.step_time_s[0] == pytest.approx(np.min(costs.step_time_s[fits]), rel=1e-9)
+    assert np.all(np.diff(found.front.step_time_s) > 0)
+    assert np.all(np.diff(found.front.memory_bytes) < 0)
+    as_fast = front_bytes(found.front, costs.step_time_s[fits] * ROUNDING)
+    assert np.all(as_fast <= costs.memory_bytes[fits] * ROUNDING)
+    for ranked in (found.best, found.front):
+        assert np.all(ranked.memory_bytes <= fitting_limit_bytes(s))
+        assert np.all(legal_mask(Facts(s.model, s.cluster, s.training, to_columns(ranked.plans))))
 
 
-@pytest.mark.parametrize("moe", [True, False], ids=["moe", "dense"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_no_legal_plan_is_both_faster_and_smaller_than_the_front(framework: str, moe: bool) -> None:
-    s = scenario(framework, moe, memory_gib=3.0)
-    costs = priced(s, counted(framework, moe))
-    fits = costs.memory_bytes <= fitting_limit_bytes(s)
-    found = search(s).front
-    assert np.all(np.diff(found.step_time_s) > 0)
-    assert np.all(np.diff(found.memory_bytes) < 0)
-    as_fast = front_bytes(found, costs.step_time_s[fits] * (1.0 + 1e-9))
-    assert np.all(as_fast <= costs.memory_bytes[fits] * (1.0 + 1e-9))
-
-
-@pytest.mark.parametrize("kept", [1, 7, 200])
 @pytest.mark.parametrize("framework", ["megatron-core", "torchtitan"])
-def test_keeping_fewer_plans_closes_more_branches_and_loses_none_of_the_best(
-    framework: str, kept: int
-) -> None:
+def test_keeping_fewer_plans_times_fewer_and_loses_none_of_the_best(framework: str) -> None:
     s = scenario(framework, memory_gib=3.0)
-    everything, few = search(s, kept=10**9), search(s, kept=kept)
-    assert few.best.step_time_s[:kept] == pytest.approx(everything.best.step_time_s[:kept], rel=1e-12)
-    assert few.front.step_time_s == pytest.approx(everything.front.step_time_s, rel=1e-12)
-    assert few.searched == everything.searched
-    assert few.timed < everything.timed
+    everything = search(s, kept=10**9)
+    for kept in (1, 7, 200):
+        few = search(s, kept=kept)
+        assert few.best.step_time_s[:kept] == pytest.approx(everything.best.step_time_s[:kept], rel=1e-12)
+        assert few.searched == everything.searched
+        assert few.timed < everything.timed
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@EVERY_FRAMEWORK
 def test_decided_plans_are_all_legal_ones_but_those_that_sequence_parallelism_replaces(
     framework: str,
 ) -> None:
-    s = scenario(framework)
     rows = counted(framework, True)
-    column = {name: rows[:, i] for i, name in enumerate(FIELDS)}
-    split = column["sequence_parallel"] == 1
-    degrees = np.stack([column[name] for name in ("tp", "pp", "cp")], axis=1)
+    split = column(rows, "sequence_parallel") == 1
+    degrees = np.stack([column(rows, name) for name in ("tp", "pp", "cp")], axis=1)
     replaced = {tuple(key) for key in degrees[split].tolist()}
     kept = [bool(on) or tuple(key) not in replaced for on, key in zip(split, degrees.tolist(), strict=True)]
-    assert search(s).searched == sum(kept)
+    assert search(scenario(framework)).searched == sum(kept)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@EVERY_FRAMEWORK
 def test_times_and_memory_are_those_of_a_prediction_of_the_same_plan(framework: str) -> None:
     s = scenario(framework, memory_gib=3.0)
-    found = search(s)
-    rows = range(0, len(found.best.step_time_s), max(1, len(found.best.step_time_s) // 50))
-    predictions = predict([s.model_copy(update={"plan": p}) for p in plans_of(found, rows)])
-    assert [p.step_time_s for p in predictions] == pytest.approx(found.best.step_time_s[rows], rel=1e-9)
+    best = search(s).best
+    rows = range(0, len(best.step_time_s), max(1, len(best.step_time_s) // 50))
+    plans = [Plan.model_validate(decode_row(best.plans, row)) for row in rows]
+    predictions = predict([s.model_copy(update={"plan": plan}) for plan in plans])
+    assert [p.step_time_s for p in predictions] == pytest.approx(best.step_time_s[rows], rel=1e-9)
     memory = [p.peak_memory_gib * GIB for p in predictions]
-    assert memory == pytest.approx(found.best.memory_bytes[rows], rel=1e-9)
+    assert memory == pytest.approx(best.memory_bytes[rows], rel=1e-9)
     assert all(p.fits for p in predictions)
 
 
-@pytest.mark.parametrize("fraction", [0.7, 0.8, 0.92, 1.0])
-def test_nothing_over_the_memory_limit_is_returned(fraction: float) -> None:
+def test_a_smaller_share_of_memory_is_used_up_and_never_finds_a_faster_plan() -> None:
     s = scenario("megatron-core", memory_gib=2.9)
-    found = search(s, Constraints(max_memory_fraction=fraction))
-    limit = fitting_limit_bytes(s, fraction)
-    assert len(found.best.step_time_s)
-    assert np.all(found.best.memory_bytes <= limit)
-    assert np.all(found.front.memory_bytes <= limit)
-    assert np.max(found.best.memory_bytes) > 0.95 * limit
-
-
-def test_a_smaller_share_of_memory_never_finds_a_faster_plan() -> None:
-    s = scenario("megatron-core", moe=False, memory_gib=3.0)
-    fractions = (0.72, 0.8, 0.9, 1.0)
-    best = [search(s, Constraints(max_memory_fraction=f)).best.step_time_s[0] for f in fractions]
+    best = []
+    for fraction in (0.7, 0.8, 0.92, 1.0):
+        found, limit = search(s, Constraints(max_memory_fraction=fraction)), fitting_limit_bytes(s, fraction)
+        assert 0.95 * limit < np.max(found.best.memory_bytes) <= limit
+        best.append(found.best.step_time_s[0])
     assert best == sorted(best, reverse=True)
     assert best[0] > best[-1]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_all_that_is_returned_is_legal(framework: str) -> None:
-    s = scenario(framework, memory_gib=3.0)
-    found = search(s)
-    for ranked in (found.best, found.front):
-        assert np.all(legal_mask(Facts(s.model, s.cluster, s.training, to_columns(ranked.plans))))
-
-
 @pytest.mark.parametrize(
-    "given",
+    "stated",
     [
         {"tp": 2},
         {"recompute": "full"},
@@ -139,30 +144,30 @@ def test_all_that_is_returned_is_legal(framework: str) -> None:
     ],
     ids=str,
 )
-def test_the_winner_under_constraints_is_the_fastest_that_obeys_them(given: dict[str, Any]) -> None:
-    s = scenario("torchtitan", memory_gib=3.5)
-    wanted = parse_constraints(given, None)
-    rows = counted("torchtitan", True)
-    costs = priced(s, rows)
+def test_the_winner_under_constraints_is_the_fastest_that_obeys_them(stated: dict[str, Any]) -> None:
+    s, rows = scenario("torchtitan", memory_gib=3.5), counted("torchtitan", True)
+    wanted, costs = parse_constraints(stated, None), priced(s, rows)
     eligible = costs.memory_bytes <= fitting_limit_bytes(s)
     for name in wanted.fields:
-        codes = rows[:, FIELDS.index(name)].tolist()
+        codes = column(rows, name).tolist()
         eligible &= np.array([wanted.permits(name, decode_value(name, code)) for code in codes])
-    found = search(s, wanted)
-    assert found.best.step_time_s[0] == pytest.approx(np.min(costs.step_time_s[eligible]), rel=1e-9)
-    for row in range(len(found.best.step_time_s)):
-        plan = decode_row(found.best.plans, row)
-        assert all(wanted.permits(name, plan[name]) for name in given)
+    best = search(s, wanted).best
+    assert best.step_time_s[0] == pytest.approx(np.min(costs.step_time_s[eligible]), rel=1e-9)
+    for row in range(len(best.step_time_s)):
+        plan = decode_row(best.plans, row)
+        assert all(wanted.permits(name, plan[name]) for name in stated)
 
 
-def test_an_impossible_constraint_finds_nothing() -> None:
-    found = search(scenario("megatron-core"), parse_constraints({"tp": 3}, None))
-    assert (len(found.best.step_time_s), len(found.front.step_time_s), found.searched) == (0, 0, 0)
-
-
-def test_no_recomputation_left_finds_nothing() -> None:
-    limits = {"recompute": Limit(excluded=("none", "selective", "full"))}
-    found = search(scenario("megatron-core"), Constraints(limits=limits))
+@pytest.mark.parametrize(
+    "constraints",
+    [
+        parse_constraints({"tp": 3}, None),
+        Constraints(limits={"recompute": Limit(excluded=("none", "selective", "full"))}),
+    ],
+    ids=["no such degree", "no recomputation left"],
+)
+def test_what_leaves_no_plan_finds_nothing(constraints: Constraints) -> None:
+    found = search(scenario("megatron-core"), constraints)
     assert (len(found.best.step_time_s), len(found.front.step_time_s), found.searched) == (0, 0, 0)
 
 
@@ -172,16 +177,118 @@ def test_memory_too_small_for_any_plan_finds_nothing_but_decides_all() -> None:
     assert found.searched == search(scenario("megatron-core")).searched
 
 
-@pytest.mark.parametrize("moe", [True, False], ids=["moe", "dense"])
-def test_progress_rises_from_above_zero_to_one(moe: bool) -> None:
+@BOTH_MODELS
+def test_progress_rises_from_above_zero_to_one_and_a_search_repeats_itself(moe: bool) -> None:
     shares: list[float] = []
-    Search(scenario("megatron-core", moe), Constraints()).run(shares.append)
-    assert 0.0 < shares[0] < 1.0
-    assert shares == sorted(set(shares))
-    assert shares[-1] == 1.0
-
-
-def test_the_same_search_gives_the_same_answer_twice() -> None:
-    first, second = (search(scenario("other", memory_gib=3.0)) for _ in range(2))
+    first, second = (Search(scenario("other", moe), Constraints()).run(shares.append) for _ in range(2))
+    once = shares[: len(shares) // 2]
+    assert 0.0 < once[0] < 1.0
+    assert once == sorted(set(once))
+    assert once[-1] == 1.0
     assert [*first.best.step_time_s] == [*second.best.step_time_s]
     assert decode_row(first.best.plans, 0) == decode_row(second.best.plans, 0)
+
+
+def before_data_parallelism_s(s: Scenario, rows: Plans) -> NDArray[np.float64]:
+    x, _ = encode_plans(s, columns(rows))
+    coefficients = Search(s, Constraints()).coefficients
+    nothing = np.zeros(len(rows))
+    unmoved = replace(step_core(x, coefficients), dense=nothing, expert=nothing)
+    return with_data_parallelism(x, coefficients, unmoved).total
+
+
+@EVERY_FRAMEWORK
+@BOTH_MODELS
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seq_len", SEQUENCES)
+def test_the_search_may_rely_on_these_facts_of_every_plan(
+    framework: str, moe: bool, device: str, seq_len: int
+) -> None:
+    s, rows = scenario(framework, moe, device=device, seq_len=seq_len), counted(framework, moe)
+    unsharded = with_column(with_column(rows, "zero_stage", 1), "dp_shard", 1)
+    none, selective, full = (
+        before_data_parallelism_s(s, with_column(unsharded, "recompute", code)) for code in (0, 1, 2)
+    )
+    assert np.all(none <= priced(s, rows).step_time_s * ROUNDING), "no sharding is faster than no traffic"
+    assert np.all(none <= selective * ROUNDING), "recomputation never shortens the step"
+    assert np.all(selective <= full * ROUNDING), "recomputation never shortens the step"
+    tensor = rows[column(rows, "tp") > 1]
+    off, on = (with_column(tensor, "sequence_parallel", flag) for flag in (0, 1))
+    saved = priced(s, on).memory_bytes <= priced(s, off).memory_bytes * ROUNDING
+    assert np.all(saved), "sequence parallelism never needs more memory"
+    faster = before_data_parallelism_s(s, on) <= before_data_parallelism_s(s, off) * ROUNDING
+    assert np.all(faster), "sequence parallelism is never slower before data parallelism"
+
+
+DEGREES: dict[str, Any] = dict.fromkeys(
+    ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "micro_batch_size"), 1
+)
+HOST_BOUND = DEGREES | {"tp": 6, "dp": 2, "dp_shard": 2, "micro_batch_size": 3, "recompute": "full"}
+
+
+@pytest.mark.parametrize(
+    ("framework", "device", "plan", "name", "values"),
+    [
+        ("other", "h100-sxm-80gb", HOST_BOUND, "sequence_parallel", (True, False)),
+        ("maxtext", "a100-sxm-40gb", DEGREES | {"dp": 12, "dp_shard": 12}, "recompute", ("none", "full")),
+    ],
+    ids=["the host sets the pace", "a single micro-batch"],
+)
+def test_nor_is_the_whole_step_slower_for_the_setting_that_the_search_prefers(
+    framework: str, device: str, plan: dict[str, Any], name: str, values: tuple[Any, Any]
+) -> None:
+    s = scenario(framework, moe=False, device=device, seq_len=256)
+    rest = {"zero_stage": 2, "sequence_parallel": False, "schedule": "1f1b"}
+    plans = [Plan.model_validate({**rest, **plan, name: value}) for value in values]
+    preferred, other = predict([s.model_copy(update={"plan": p}) for p in plans])
+    assert preferred.step_time_s <= other.step_time_s * ROUNDING
+
+
+def with_today(row: int) -> tuple[Scenario, Plan]:
+    plan = todays(row)
+    return scenario("torchtitan", memory_gib=80.0).model_copy(update={"plan": plan}), plan
+
+
+@pytest.mark.parametrize("row", [5, 1300, 2600, 4100, 5900])
+def test_no_change_leaves_todays_plan_whatever_its_recomputation_and_sequence_parallelism(row: int) -> None:
+    s, today = with_today(row)
+    best = search(s, Constraints(max_changes=0)).best
+    plans = [decode_row(best.plans, i) for i in range(len(best.step_time_s))]
+    assert today.model_dump() in plans
+    following = {"dp", "dp_shard", "schedule"}
+    fixed = today.model_dump(exclude=following)
+    assert all({name: plan[name] for name in fixed} == fixed for plan in plans)
+    assert best.step_time_s[0] <= predict([s])[0].step_time_s * ROUNDING
+
+
+def test_more_changes_never_find_a_slower_plan_and_all_changes_find_the_best() -> None:
+    s, today = with_today(4100)
+    best = []
+    for limit in range(12):
+        found = search(s, Constraints(max_changes=limit))
+        best.append(float(found.best.step_time_s[0]))
+        assert max(count_changes(today, found.front.plans)) <= limit
+        assert max(count_changes(today, found.best.plans)) == limit or limit > 3
+    assert best == sorted(best, reverse=True)
+    assert best[0] > best[-1]
+    assert best[-1] == pytest.approx(float(search(s).best.step_time_s[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("update", "changes"),
+    [
+        ({}, 0),
+        ({"tp": 1, "dp": 4, "dp_shard": 4}, 1),
+        ({"tp": 1, "dp": 4, "dp_shard": 2}, 1),
+        ({"tp": 1, "dp": 8, "dp_shard": 4, "pp": 1}, 3),
+        ({"vpp": 2, "schedule": "interleaved"}, 1),
+        ({"recompute": "full", "sequence_parallel": False, "zero_stage": 3}, 3),
+    ],
+)
+def test_degrees_that_follow_from_others_are_not_counted_as_changes(
+    update: dict[str, Any], changes: int
+) -> None:
+    plan = DEGREES | {"tp": 2, "pp": 2, "dp": 2, "dp_shard": 2, "zero_stage": 1, "sequence_parallel": True}
+    plan |= {"recompute": "none", "schedule": "1f1b"}
+    today, changed = (Plan.model_validate({**plan, **fields}) for fields in ({}, update))
+    assert count_changes(today, table_of([changed])).tolist() == [changes]

@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.search.scenes import FIELDS, FRAMEWORKS, counted, every_legal_plan, listed, scenario
+from tests.unit.search.scenes import (
+    BOTH_MODELS,
+    EVERY_FRAMEWORK,
+    FIELDS,
+    counted,
+    every_legal_plan,
+    listed,
+    scenario,
+)
 from tools.scenario import RECOMPUTES, Facts, Rule, Scenario, legal_mask
 from tools.scenario.columns import BoolArray, encode_value, equals
 from tools.search import space as space_module
@@ -27,8 +35,8 @@ def with_recompute(table: Table) -> list[tuple[int, ...]]:
     return rows
 
 
-@pytest.mark.parametrize("moe", [True, False], ids=["moe", "dense"])
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@EVERY_FRAMEWORK
+@BOTH_MODELS
 def test_the_space_is_what_counting_all_values_finds_legal(framework: str, moe: bool) -> None:
     s = scenario(framework, moe)
     expected = {tuple(row) for row in counted(framework, moe).tolist()}
@@ -44,7 +52,7 @@ def test_the_other_frameworks_spaces_are_complete_too(framework: str) -> None:
     assert set(with_recompute(enumerated(s))) == {tuple(row) for row in every_legal_plan(s).tolist()}
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@EVERY_FRAMEWORK
 def test_every_enumerated_plan_of_a_larger_cluster_is_legal(framework: str) -> None:
     s = scenario(framework, devices=96, batch=192)
     table = enumerated(s)
@@ -65,10 +73,10 @@ CONSTRAINTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("given", CONSTRAINTS, ids=str)
-def test_constraints_leave_just_the_plans_that_obey_them(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("stated", CONSTRAINTS, ids=str)
+def test_constraints_leave_just_the_plans_that_obey_them(stated: dict[str, Any]) -> None:
     s = scenario("megatron-core")
-    wanted = parse_constraints(given, None)
+    wanted = parse_constraints(stated, None)
     found = set(with_recompute(enumerated(s, wanted)))
     coded = {name: {encode_value(name, v) for v in values} for name, values in wanted.allowed.items()}
     obeying = {
@@ -77,23 +85,13 @@ def test_constraints_leave_just_the_plans_that_obey_them(given: dict[str, Any]) 
         if all(row[FIELDS.index(name)] in values for name, values in coded.items())
     }
     # a stage of ZeRO that the user insists on is kept where there is but one rank to shard over
-    lone = {row for row in found - obeying if _data_ranks(row) == 1}
-    assert obeying <= found
-    assert found - obeying == lone
-    assert all(row[FIELDS.index("zero_stage")] in wanted.allowed["zero_stage"] for row in lone)
     assert found
-
-
-def _data_ranks(row: tuple[int, ...]) -> int:
-    return row[FIELDS.index("dp")] * row[FIELDS.index("cp")]
-
-
-def test_a_fixed_zero_stage_does_not_rule_out_plans_with_one_data_rank() -> None:
-    table = enumerated(scenario("megatron-core"), parse_constraints({"zero_stage": 1}, None))
-    alone = table["dp"] * table["cp"] == 1
-    assert np.any(alone)
-    assert set(table["zero_stage"].tolist()) == {1}
-    assert set(table["dp_shard"][alone].tolist()) == {1}
+    assert obeying <= found
+    for row in found - obeying:
+        plan = dict(zip(FIELDS, row, strict=True))
+        assert (plan["dp"] * plan["cp"], plan["dp_shard"]) == (1, 1)
+        assert plan["zero_stage"] in wanted.allowed["zero_stage"]
+    assert bool(found - obeying) == (stated == {"zero_stage": 1})
 
 
 def test_a_prime_number_of_devices_has_a_space() -> None:
