@@ -23,6 +23,7 @@ from service import __version__
 from service.schemas import ScenarioCreate, SearchCreate
 from service.settings import Settings
 from tools.errors import AsapError, InputError
+from tools.scenario.spec import REQUIRED_PLAN_FIELDS
 
 if TYPE_CHECKING:
     from graph.context import Context
@@ -42,12 +43,13 @@ DIGITS = 4
 """Significant digits of every number: an assistant pays for each token."""
 ARGUMENTS = {"DIR": "folder", "--format": "format"}
 """Names of the command line, as the tools call them."""
-INSTRUCTIONS = """\
+INSTRUCTIONS = f"""\
 ASAP predicts and improves how a training job of a large language model is sharded. A scenario has `model`
 (a Hugging Face config.json will do), `cluster` (device, num_devices, devices_per_node), `training` (seq_len,
-global_batch_size, precision, framework) and `plan` (tp, pp, cp, ep, dp, zero_stage, micro_batch_size,
-recompute, ...). Numbers come from these tools: do not estimate step times yourself. Predictions have an 80%
-interval; report it too."""
+global_batch_size, precision, framework) and `plan`
+({", ".join(REQUIRED_PLAN_FIELDS)}, ...).
+Numbers come from these tools: do not estimate step times yourself. Predictions have an 80% interval; report
+it too."""
 
 REPORT_FIELDS = (
     "verdict", "first_step", "would_change", "diagnosis", "baseline", "proposals", "rejected", "searched",

@@ -17,7 +17,7 @@ and the data-parallel degree follows from the number of devices.
 
 Examples:
   asap explain examples/llama-3.1-70b-64xh100.json --plan tp=2
-  asap explain scenario.json --plan tp=8,pp=1,zero_stage=3
+  asap explain scenario.json --plan tp=8,pp=1,cp=2
   asap explain scenario.json --plan '{"tp": 4, "recompute": "none"}' --json"""
 
 

@@ -29,7 +29,7 @@ _SCALE = [
 def axes_of(plan: Plan) -> dict[str, str]:
     """The degrees above one, which are worth a picture; tensor parallelism if there is none."""
     degrees = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "dp": plan.dp, "ep": plan.ep}
-    degrees["dp_shard"] = plan.dp_shard if plan.zero_stage and plan.dp_shard < plan.dp * plan.cp else 1
+    degrees["dp_shard"] = plan.dp_shard if plan.is_hybrid_sharded else 1
     return {key: name for key, name in AXES.items() if degrees[key] > 1} or {"tp": AXES["tp"]}
 
 

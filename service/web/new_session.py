@@ -24,7 +24,8 @@ from tools.errors import InputError
 from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
 from tools.hardware import PRECISIONS, device_names
 from tools.scenario import RECOMPUTES, parse_scenario
-from tools.scenario.spec import Framework
+from tools.scenario.columns import CHOICES
+from tools.scenario.spec import REQUIRED_PLAN_FIELDS, SEARCHED_FIELDS, Framework, plan_bounds
 
 Body = dict[str, Any]
 """The body of POST /v1/sessions, or a part of it, before it is parsed."""
@@ -40,8 +41,11 @@ KINDS = {
 }
 CLUSTER = ("device", "num_devices", "devices_per_node")
 TRAINING = ("seq_len", "global_batch_size", "precision", "framework")
-DEGREES = ("tp", "pp", "cp", "ep")
-PLAN = (*DEGREES, "vpp", "dp", "dp_shard", "zero_stage", "micro_batch_size", "sequence_parallel", "recompute")
+NOT_ASKED = ("etp", "schedule")
+"""Searched plan fields that the form leaves to the framework's default."""
+PLAN = tuple(name for name in SEARCHED_FIELDS if name not in NOT_ASKED)
+PLAN_DEFAULTS = {name: plan_bounds(name)[0] for name in REQUIRED_PLAN_FIELDS if name != "dp"}
+"""What an empty field stands for; data parallelism takes the devices that are left."""
 WORDS = ("device", "precision", "framework", "recompute")
 OPTIONS = ("traces", "notes", "mode", "approval")
 _OPTION_FIELDS = {
@@ -82,11 +86,9 @@ def _described(form: Form) -> Body:
 
 
 def _completed(plan: Body, cluster: Body) -> Body:
-    """What the form says stands beside its empty fields: degrees of 1, and data parallelism that follows."""
-    whole = {**dict.fromkeys(DEGREES, 1), "zero_stage": 0, "micro_batch_size": 1, **plan}
+    whole = {**PLAN_DEFAULTS, **plan}
     others, devices = whole["tp"] * whole["pp"] * whole["cp"], cluster.get("num_devices", 0)
     whole.setdefault("dp", max(devices // others, 1) if others else 1)
-    whole.setdefault("dp_shard", whole["dp"] * whole["cp"] if whole["zero_stage"] else 1)
     return whole
 
 
@@ -236,9 +238,18 @@ def _form(
         precisions=[precision for precision in PRECISIONS if precision != "tf32"],
         frameworks=FRAMEWORKS,
         recomputes=RECOMPUTES,
-        degrees=DEGREES,
+        plan_numbers=_plan_numbers(),
         key=new_id(),
     )
+
+
+def _plan_numbers() -> dict[str, str]:
+    """The integer fields of a plan in the form, each with what stands in it while it is empty."""
+    hints = {
+        name: str(PLAN_DEFAULTS.get(name, "derived" if name in ("dp", "dp_shard") else "default"))
+        for name in PLAN
+    }
+    return {name: hint for name, hint in hints.items() if name not in CHOICES}
 
 
 def _of_session(app: AppState, caller: Caller, id: str) -> Form:

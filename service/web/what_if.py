@@ -2,7 +2,7 @@
 are in the URL.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -24,7 +24,9 @@ from tools.hardware import Device, get_device
 from tools.recommend.optimize import workload_of
 from tools.recommend.report import PlanFields
 from tools.recommend.score import complete
-from tools.scenario import RECOMPUTES, Plan, Scenario, parse_scenario
+from tools.scenario import SEARCHED_FIELDS, Plan, Scenario, parse_scenario
+from tools.scenario.columns import CHOICES
+from tools.scenario.spec import PLAN_ROLES, plan_bounds
 
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 MEMORY_STEPS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0)
@@ -97,23 +99,31 @@ def _plan(scenario: Scenario) -> list[Control]:
     if plan is None:
         return []
     devices = scenario.cluster.num_devices * 16
-    controls = [
-        _numbers("tp", "Tensor parallel", _powers(min(MAX_TENSOR, devices)), plan.tp),
-        _numbers("pp", "Pipeline stages", _powers(min(MAX_STAGES, model.num_hidden_layers)), plan.pp),
-        _numbers("vpp", "Chunks per stage", CHUNKS, plan.vpp),
-        _numbers("cp", "Context parallel", _powers(min(MAX_CONTEXT, devices)), plan.cp),
-    ]
-    if model.is_moe:
-        controls.append(_numbers("ep", "Expert parallel", _powers(model.num_experts), plan.ep))
-    controls += [
-        _numbers("micro_batch_size", "Micro-batch", _powers(16), plan.micro_batch_size),
-        _numbers("zero_stage", "ZeRO stage", range(4), plan.zero_stage),
-        _choice("recompute", "Recompute", list(RECOMPUTES), plan.recompute or "none"),
-        _choice(
-            "sequence_parallel", "Sequence parallel", ["true", "false"], str(plan.sequence_parallel).lower()
-        ),
-    ]
+    values: dict[str, Sequence[int]] = {
+        "tp": _powers(min(MAX_TENSOR, devices)),
+        "pp": _powers(min(MAX_STAGES, model.num_hidden_layers)),
+        "vpp": CHUNKS,
+        "cp": _powers(min(MAX_CONTEXT, devices)),
+        "ep": _powers(model.num_experts) if model.is_moe else (),
+        "micro_batch_size": _powers(16),
+    }
+    controls = []
+    for name in PLAN_FIELDS:
+        label, value = PLAN_ROLES[name].label, getattr(plan, name)
+        if name in CHOICES:
+            options = [str(choice).lower() for choice in CHOICES[name]]
+            controls.append(
+                _choice(name, label, options, options[0] if value is None else str(value).lower())
+            )
+        elif numbers := values.get(name, _few(name)):
+            controls.append(_numbers(name, label, numbers, value))
     return controls
+
+
+def _few(name: str) -> Sequence[int]:
+    """All values of a field that has no more than a slider can show."""
+    low, high = plan_bounds(name)
+    return range(low, high + 1) if high <= MAX_TENSOR else ()
 
 
 def _numbers(name: str, label: str, values: Iterable[int], start: int) -> Control:
@@ -140,10 +150,9 @@ def _around(value: int, steps: int) -> list[int]:
 
 FACTORS = ("intra", "inter", "memory")
 TRAINING = ("seq_len", "global_batch_size")
-PLAN_FIELDS = (
-    "tp", "pp", "vpp", "cp", "ep", "zero_stage", "dp_shard", "micro_batch_size",
-    "sequence_parallel", "recompute",
-)  # fmt: skip
+PLAN_FIELDS = tuple(name for name in SEARCHED_FIELDS if name not in ("etp", "dp", "schedule"))
+"""What may be changed; the others follow."""
+MAY_BE_ZERO = tuple(name for name in PLAN_FIELDS if name not in CHOICES and plan_bounds(name)[0] == 0)
 
 Choices = Mapping[str, str]
 
@@ -234,7 +243,7 @@ def _whole(name: str, choices: Choices, default: int) -> int:
     text = choices.get(name)
     if not text:
         return default
-    if not text.isdecimal() or not 1 <= len(text) <= 9 or (int(text) == 0 and name != "zero_stage"):
+    if not text.isdecimal() or not 1 <= len(text) <= 9 or (int(text) == 0 and name not in MAY_BE_ZERO):
         raise InputError(name, text, "must be a whole number above zero")
     return int(text)
 

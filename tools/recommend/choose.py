@@ -16,7 +16,7 @@ from tools.cost.inputs import Array
 from tools.recommend.workload import why_inexpressible
 from tools.scenario import RECOMPUTES, Plan, Scenario, get_framework
 from tools.search.search import Ranked
-from tools.search.space import Table, decode_row
+from tools.search.space import Table, get_plan, to_columns, where
 
 REMATERIALISING = ("maxtext", "torchtitan")
 """Frameworks whose recipes recompute as a rule."""
@@ -28,10 +28,10 @@ TIGHT_MEMORY = 0.9
 def features(scenario: Scenario, ranked: Ranked, capacity_bytes: float) -> dict[str, Array]:
     """One column per feature, one row per plan."""
     p, framework = ranked.plans, scenario.training.framework
-    data_ranks = p["dp"] * p["cp"]
+    plans = to_columns(p)
     filled = ranked.memory_bytes / capacity_bytes
     sharded_first = float(framework in SHARDED_FIRST)
-    default_stage = get_framework(framework).zero_stage
+    default_stage = get_framework(framework).sharding_stage
     none, selective, full = (p["recompute"] == code for code in range(len(RECOMPUTES)))
     columns: dict[str, NDArray[np.generic]] = {
         "tensor_doublings": _doublings(p["tp"]),
@@ -44,8 +44,8 @@ def features(scenario: Scenario, ranked: Ranked, capacity_bytes: float) -> dict[
         "sharded_experts": p["etp"] > 1,
         "micro_batch_doublings": _doublings(p["micro_batch_size"]),
         "micro_batch_doublings_in_pipeline": _doublings(p["micro_batch_size"]) * (p["pp"] > 1),
-        "hybrid_sharding": (p["dp_shard"] < data_ranks) & (p["zero_stage"] > 0),
-        "other_zero_stage": (data_ranks > 1) & (p["zero_stage"] != default_stage),
+        "hybrid_sharding": plans.is_hybrid_sharded,
+        "other_sharding_stage": (plans.data_ranks > 1) & (plans.sharding_stage != default_stage),
         "selective_recompute": selective,
         "full_recompute": full,
         "no_recompute_where_usual": none & (framework in REMATERIALISING),
@@ -86,15 +86,11 @@ def choose(
         return []
     order = preferred_order(scenario, ranked, capacity_bytes, weights)
     rows = different(ranked.plans, order, lambda row: _is_expressible(scenario, ranked.plans, row))
-    return [_plan(ranked.plans, row) for row in rows or different(ranked.plans, order)]
-
-
-def _plan(plans: Table, row: int) -> Plan:
-    return Plan.model_validate(decode_row(plans, row))
+    return [get_plan(ranked.plans, row) for row in rows or different(ranked.plans, order)]
 
 
 def _is_expressible(scenario: Scenario, plans: Table, row: int) -> bool:
-    return why_inexpressible(scenario, _plan(plans, row)) is None
+    return why_inexpressible(scenario, get_plan(plans, row)) is None
 
 
 def preferred_order(
@@ -120,5 +116,7 @@ def different(
 
 
 def _differs(plans: Table, row: int, other: int) -> bool:
-    gathered = (plans["zero_stage"][row] >= 3) != (plans["zero_stage"][other] >= 3)
-    return bool(gathered) or any(plans[name][row] != plans[name][other] for name in FAMILY)
+    is_sharded = to_columns(where(plans, np.array([row, other]))).is_fully_sharded
+    return bool(is_sharded[0] != is_sharded[1]) or any(
+        plans[name][row] != plans[name][other] for name in FAMILY
+    )

@@ -13,24 +13,14 @@ from tools.errors import InputError
 from tools.recommend.prose_check import numbers_in
 from tools.recommend.report import Statement
 from tools.scenario import Scenario, parse_scenario
+from tools.scenario.spec import PLAN_ROLES
 from tools.search.constraints import parse_constraints
 
 KEEPING = re.compile(
     r"\b(keep|kept|fixed?|stay|leave|unchanged|same|must not change|do not (change|touch))\b", re.I
 )
 NAMES = {
-    "tp": ("tp", "tensor"),
-    "pp": ("pp", "pipeline"),
-    "vpp": ("vpp", "virtual", "interleav"),
-    "cp": ("cp", "context"),
-    "ep": ("ep", "expert"),
-    "etp": ("etp", "expert tensor"),
-    "dp": ("dp", "data parallel", "data-parallel"),
-    "dp_shard": ("dp_shard", "shard", "hsdp"),
-    "zero_stage": ("zero", "fsdp"),
-    "micro_batch_size": ("micro",),
-    "sequence_parallel": ("sequence",),
-    "recompute": ("recomput", "checkpoint", "remat"),
+    **{name: role.words for name, role in PLAN_ROLES.items() if role.words},
     "max_memory_fraction": ("memory",),
     "max_changes": ("change",),
     "keep_checkpoint_layout": ("checkpoint",),
@@ -39,7 +29,8 @@ NAMES = {
     "inter_node_gbps_per_device": ("network", "link", "nic", "infiniband", "bandwidth", "gbit", "gbps"),
     "intra_node_gbytes_per_s_per_device": ("nvlink", "inside the node", "intra"),
     "memory_gib": ("memory", "gib", "gb"),
-}  # fmt: skip
+}
+"""How free text may name what it sets."""
 SECTIONS = {
     "constraint": ("constraints",),
     "override": ("cluster", "overrides"),

@@ -11,6 +11,7 @@ from tools.recommend.report import Binding, PlanFields, RejectedPlan
 from tools.recommend.words import changes, difference, short
 from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import RECOMPUTES, Plan
+from tools.scenario.spec import FULL_SHARDING, sharding
 from tools.search.constraints import Constraints, parse_constraints
 from tools.search.search import Found, Progress, Search, count_changes
 from tools.search.space import decode_row, table_of
@@ -98,12 +99,11 @@ def _neighbours(workload: Workload, plan: Plan) -> list[Plan]:
         for up, down in ((1, 2), (2, 1))
         if getattr(plan, name) * up % down == 0
     ]
-    ranks = plan.dp * plan.cp
-    stages = [stage for stage in (1, 3) if stage != plan.zero_stage and ranks > 1]
-    updates += [{"zero_stage": stage, "dp_shard": ranks} for stage in stages]
+    stages = [stage for stage in (1, FULL_SHARDING) if stage != plan.sharding_stage and plan.data_ranks > 1]
+    updates += [{**sharding(stage, plan.data_ranks)} for stage in stages]
     updates += [{"recompute": name} for name in RECOMPUTES if name != plan.recompute]
     neighbours = (find_changed(workload, plan, update) for update in updates)
-    return list(dict.fromkeys(one for one in neighbours if one is not None))
+    return list(dict.fromkeys(neighbour for neighbour in neighbours if neighbour is not None))
 
 
 def find_changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan | None:
@@ -115,8 +115,6 @@ def find_changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan | N
         return None
     if "dp" not in update:
         values["dp"] = devices // other
-    if "dp_shard" not in update:
-        values["dp_shard"] = _shard_group(plan, values["zero_stage"], values["dp"] * values["cp"])
     if "sequence_parallel" not in update:
         allowed = workload.constraints.permits("sequence_parallel", True)
         wanted = plan.sequence_parallel or ("tp" in update and allowed)
@@ -126,17 +124,10 @@ def find_changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan | N
     if "schedule" not in update and plan.schedule in ("1f1b", "interleaved"):
         values["schedule"] = "interleaved" if values["vpp"] > 1 else "1f1b"
     try:
-        return Plan.model_validate(values)
+        changed = Plan.model_validate(values)
     except ValueError:  # beyond the bounds of a field
         return None
-
-
-def _shard_group(plan: Plan, zero_stage: int, ranks: int) -> int:
-    """All data ranks where the plan shards over all of them, or did not shard; no group without ZeRO."""
-    if zero_stage == 0:
-        return 1
-    whole = plan.dp_shard == plan.dp * plan.cp or plan.zero_stage == 0
-    return ranks if whole else min(plan.dp_shard, ranks)
+    return changed if "dp_shard" in update else changed.sharded_like(plan)
 
 
 UNLIMITED = 1e9

@@ -38,9 +38,7 @@ def short(plan: Plan) -> str:
     """The degrees above one, sharding, micro-batch and recomputation."""
     degrees = {name: getattr(plan, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")}
     words = [f"{name} {value}" for name, value in degrees.items() if value > 1]
-    words.append(f"ZeRO {plan.zero_stage}" + (f" over {plan.dp_shard}" if plan.zero_stage else ""))
-    words.append(f"micro-batch {plan.micro_batch_size}")
-    words.append(f"recompute {plan.recompute}")
+    words += [plan.sharding_text, f"micro-batch {plan.micro_batch_size}", f"recompute {plan.recompute}"]
     if plan.recompute_layers is not None:
         words[-1] += f" of {plan.recompute_layers} layers per stage"
     if plan.recompute_modules is not None:

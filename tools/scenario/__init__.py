@@ -10,7 +10,6 @@ from tools.scenario.parse import parse_scenario
 from tools.scenario.rules import Rule, check_plan, legal_mask, rules_for
 from tools.scenario.spec import (
     SEARCHED_FIELDS,
-    Axis,
     ClusterSpec,
     ModelSpec,
     Plan,
@@ -24,7 +23,6 @@ __all__ = [
     "RECOMPUTES",
     "SCHEDULES",
     "SEARCHED_FIELDS",
-    "Axis",
     "ClusterSpec",
     "Facts",
     "FrameworkData",

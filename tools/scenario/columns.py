@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.scenario.spec import (
+    FULL_SHARDING,
     SEARCHED_FIELDS,
     ClusterSpec,
     ModelSpec,
@@ -87,6 +88,24 @@ class PlanColumns:
             except KeyError:
                 raise MissingColumn(name) from None
         raise AttributeError(f"a plan has no searched field {name!r}")
+
+    # As the properties of `Plan` with the same names.
+
+    @property
+    def data_ranks(self) -> IntArray:
+        return self.dp * self.cp
+
+    @property
+    def sharding_stage(self) -> IntArray:
+        return np.where(self.dp_shard > 1, self.zero_stage, 0)
+
+    @property
+    def is_fully_sharded(self) -> BoolArray:
+        return equals(self.sharding_stage, FULL_SHARDING)
+
+    @property
+    def is_hybrid_sharded(self) -> BoolArray:
+        return (self.sharding_stage > 0) & (self.dp_shard < self.data_ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, create_model
 import kb_seed
 from tools.errors import DataError
 from tools.scenario.fields import Integer, JsonObject
-from tools.scenario.spec import MAX_DEVICES, MAX_NAME, Plan, PlanValue, Record, plan_role, sharding_group
+from tools.scenario.spec import MAX_DEVICES, MAX_NAME, PLAN_ROLES, Plan, PlanValue, Record
 
 GENERAL = "general"
 
@@ -40,7 +40,7 @@ class FrameworkData:
     vpp: int
     etp: int
     sequence_parallel: bool
-    zero_stage: int
+    sharding_stage: int
     schedule: str
     schedule_interleaved: str
     rules: tuple[RuleData, ...]
@@ -86,7 +86,7 @@ def _stated_fields() -> dict[str, Any]:
     for name, field in Plan.model_fields.items():
         validators = [item for item in field.metadata if isinstance(item, BeforeValidator)]
         bounds = [item for item in field.metadata if item not in validators]
-        is_open = plan_role(name).may_be_open
+        is_open = PLAN_ROLES[name].may_be_open
         # Bounds stay outside of the union with null: there pydantic writes them into the JSON schema.
         annotation: Any = Annotated[field.annotation, *validators, None]
         fields[name] = (
@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     class StatedPlan(Record):
         """Has the fields of `Plan`, derived below; the search for types sees those that are read by name."""
 
+        dp_shard: int | None
         micro_batch_size: int
 
 else:
@@ -136,9 +137,10 @@ def resolve_defaults(stated: StatedPlan, framework: str, num_hidden_layers: int)
         "vpp": vpp,
         "ep": plan["ep"] or 1,
         "etp": plan["etp"] or data.etp,
-        "dp_shard": plan["dp_shard"] or sharding_group(plan["zero_stage"], plan["dp"], plan["cp"]),
+        "dp_shard": plan["dp_shard"] or 1,
         # One stage has no schedule, and one tensor rank nothing to split a sequence over.
         "schedule": plan["schedule"] if plan["schedule"] and pp > 1 else usual,
         "sequence_parallel": (data.sequence_parallel if is_split is None else is_split) and plan["tp"] > 1,
     }
-    return Plan.model_validate(plan)
+    resolved = Plan.model_validate(plan)
+    return resolved if stated.dp_shard else resolved.sharded_over_all()

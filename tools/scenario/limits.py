@@ -46,20 +46,15 @@ def cp_divides_sequence(facts: Facts, field: str, values: Values) -> BoolArray:
 def hybrid_needs_stage(facts: Facts, field: str, values: Values) -> BoolArray:
     """Sharding over a part of the data ranks is legal only at these ZeRO stages."""
     plan = facts.plan
-    whole = equals(plan.dp_shard, plan.dp) | equals(plan.dp_shard, plan.dp * plan.cp)
-    hybrid = (plan.dp_shard > 1) & ~whole & (plan.zero_stage > 0)
-    return hybrid & ~_has_stage(facts, values)
+    hybrid = plan.is_hybrid_sharded & ~equals(plan.dp_shard, plan.dp)
+    return hybrid & ~np.isin(plan.sharding_stage, values)
 
 
 def piped_stage_is(facts: Facts, field: str, values: Values) -> BoolArray:
     """With a pipeline only these ZeRO stages are legal."""
-    return (facts.plan.pp > 1) & ~_has_stage(facts, values)
+    return (facts.plan.pp > 1) & one_of(facts, field, values)
 
 
 def moe_stage_is(facts: Facts, field: str, values: Values) -> BoolArray:
     """With experts only these ZeRO stages are legal."""
-    return ~_has_stage(facts, values) & facts.model.is_moe
-
-
-def _has_stage(facts: Facts, values: Values) -> BoolArray:
-    return np.isin(facts.plan.zero_stage, [int(value) for value in values])
+    return one_of(facts, field, values) & facts.model.is_moe

@@ -1,7 +1,6 @@
 """The typed scenario: model, cluster, training and plan. In a model, zero means "does not have it"."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -59,6 +58,8 @@ LoraTarget = Literal["attention", "mlp"]
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 Month = Annotated[str, Field(pattern="^20[0-9]{2}-(0[1-9]|1[0-2])$")]
 MAX_CAPACITY_FACTOR = 1000
+FULL_SHARDING = 3
+"""The ZeRO stage that shards weights too, as FSDP does."""
 
 
 class ModelSpec(Record):
@@ -221,29 +222,25 @@ TRAINING_OPTIONS = (
 """Fields of `TrainingSpec` that a scenario may leave out and that change speed at the same plan."""
 
 
-class Axis(StrEnum):
-    """The axes along which a plan divides a job over devices, in the order of ranks, fastest first."""
-
-    TP = "tp"
-    CP = "cp"
-    DP = "dp"
-    PP = "pp"
-    EP = "ep"
-    ETP = "etp"
-
-
 @dataclass(frozen=True, slots=True)
 class PlanRole:
-    """Metadata of a plan field: whether a scenario may leave it open, and whether the search tries values."""
+    """Metadata of a plan field: what people call it and whether the search tries values of it."""
 
+    label: str
+    words: tuple[str, ...] = ()
+    """How free text may name the field; none: notes cannot set it."""
     may_be_open: bool = False
+    """null or absent means what the framework does by default (`frameworks.resolve_defaults`)."""
     is_searched: bool = True
+    """False: kept, shown and not priced; searched plans leave it open."""
 
 
-OPEN = PlanRole(may_be_open=True)
-"""null or absent: what the framework does by default (`frameworks.resolve_defaults`)."""
-CARRIED = PlanRole(may_be_open=True, is_searched=False)
-"""Kept, shown and not priced; searched plans leave it open."""
+def _open(label: str, *words: str) -> PlanRole:
+    return PlanRole(label, words, may_be_open=True)
+
+
+def _carried(label: str) -> PlanRole:
+    return PlanRole(label, may_be_open=True, is_searched=False)
 
 
 def _is_none(value: object) -> bool:
@@ -253,31 +250,39 @@ def _is_none(value: object) -> bool:
 class Plan(Record):
     """A sharding configuration; `recompute` None lets the cost model choose by memory."""
 
-    # The one list of plan fields: the columns of the search, the constraints and `StatedPlan` (a plan as a
-    # scenario states it) are derived from these fields and their `PlanRole`.
-    tp: Integer = Field(ge=1, le=MAX_DEVICES)
-    pp: Integer = Field(ge=1, le=MAX_DEVICES)
-    vpp: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_LAYERS)
-    cp: Integer = Field(ge=1, le=MAX_DEVICES)
-    ep: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_DEVICES)
-    etp: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_DEVICES)
-    dp: Integer = Field(ge=1, le=MAX_DEVICES)
-    dp_shard: Annotated[Integer, OPEN] = Field(ge=1, le=MAX_DEVICES)
-    zero_stage: Integer = Field(ge=0, le=3)
-    micro_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
-    sequence_parallel: Annotated[bool, OPEN]
-    recompute: Annotated[Recompute | None, OPEN]
-    schedule: Annotated[Schedule, OPEN]
+    # The one list of plan fields: the columns of the search, the constraints, `StatedPlan` (a plan as a
+    # scenario states it), the forms and what notes may set derive from these fields and their `PlanRole`.
+    tp: Annotated[Integer, PlanRole("Tensor parallel", ("tp", "tensor"))] = Field(ge=1, le=MAX_DEVICES)
+    pp: Annotated[Integer, PlanRole("Pipeline stages", ("pp", "pipeline"))] = Field(ge=1, le=MAX_DEVICES)
+    vpp: Annotated[Integer, _open("Chunks per stage", "vpp", "virtual", "interleav")] = Field(
+        ge=1, le=MAX_LAYERS
+    )
+    cp: Annotated[Integer, PlanRole("Context parallel", ("cp", "context"))] = Field(ge=1, le=MAX_DEVICES)
+    ep: Annotated[Integer, _open("Expert parallel", "ep", "expert")] = Field(ge=1, le=MAX_DEVICES)
+    etp: Annotated[Integer, _open("Expert tensor parallel", "etp", "expert tensor")] = Field(
+        ge=1, le=MAX_DEVICES
+    )
+    dp: Annotated[Integer, PlanRole("Data parallel", ("dp", "data parallel", "data-parallel"))] = Field(
+        ge=1, le=MAX_DEVICES
+    )
+    dp_shard: Annotated[Integer, _open("Sharding group", "dp_shard", "shard", "hsdp")] = Field(
+        ge=1, le=MAX_DEVICES
+    )
+    zero_stage: Annotated[Integer, PlanRole("ZeRO stage", ("zero", "fsdp"))] = Field(ge=0, le=FULL_SHARDING)
+    micro_batch_size: Annotated[Integer, PlanRole("Micro-batch", ("micro",))] = Field(ge=1, le=MAX_BATCH)
+    sequence_parallel: Annotated[bool, _open("Sequence parallel", "sequence")]
+    recompute: Annotated[Recompute | None, _open("Recompute", "recomput", "checkpoint", "remat")]
+    schedule: Annotated[Schedule, _open("Pipeline schedule")]
     recompute_layers: Annotated[
         Annotated[int, Field(ge=1, le=MAX_LAYERS), BeforeValidator(whole_number)] | None,
-        CARRIED,
+        _carried("Recomputed layers"),
         Allowed(f"an integer from 1 to {MAX_LAYERS:,}"),
     ] = Field(None, exclude_if=_is_none)
     """With full recomputation: how many layers of a stage are recomputed; None: all."""
     recompute_modules: Annotated[
         Annotated[tuple[Name, ...], Field(min_length=1)] | None,
         FromList,
-        CARRIED,
+        _carried("Recomputed modules"),
         Allowed("a non-empty list of names of modules"),
     ] = Field(None, exclude_if=_is_none)
     """With selective recomputation: what is repeated; None: what the framework's own switch repeats."""
@@ -295,30 +300,55 @@ class Plan(Record):
     @property
     def is_fully_sharded(self) -> bool:
         """Weights too are sharded (ZeRO-3, FSDP)."""
-        return self.sharding_stage == 3
+        return self.sharding_stage == FULL_SHARDING
 
     @property
     def is_hybrid_sharded(self) -> bool:
         """Sharded over a part of the data ranks (HSDP)."""
         return self.sharding_stage > 0 and self.dp_shard < self.data_ranks
 
+    @property
+    def sharding_text(self) -> str:
+        """ "ZeRO 3 over 8", "ZeRO 0"."""
+        return f"ZeRO {self.zero_stage}" + (f" over {self.dp_shard}" if self.zero_stage else "")
+
+    def sharded_over_all(self) -> "Plan":
+        """Sharded over all ranks that hold the same weights."""
+        return self.model_copy(update=sharding(self.zero_stage, self.data_ranks))
+
+    def sharded_like(self, previous: "Plan") -> "Plan":
+        """Over all data ranks if the previous plan was, or was not sharded; else over as many ranks."""
+        if previous.dp_shard == previous.data_ranks or previous.zero_stage == 0:
+            return self.sharded_over_all()
+        return self.model_copy(update=sharding(self.zero_stage, min(previous.dp_shard, self.data_ranks)))
+
 
 PlanValue = int | str | None
 """A value of a searched plan field; true and false are integers too."""
 
 
-def plan_role(name: str) -> PlanRole:
+PLAN_ROLES = {
+    name: next(item for item in field.metadata if isinstance(item, PlanRole))
+    for name, field in Plan.model_fields.items()
+}
+
+
+def plan_bounds(name: str) -> tuple[int, int]:
+    """The least and the greatest value of an integer field of a plan."""
     metadata = Plan.model_fields[name].metadata
-    return next((item for item in metadata if isinstance(item, PlanRole)), PlanRole())
+    low, high = (next(getattr(item, key) for item in metadata if hasattr(item, key)) for key in ("ge", "le"))
+    return low, high
 
 
-SEARCHED_FIELDS = tuple(name for name in Plan.model_fields if plan_role(name).is_searched)
+SEARCHED_FIELDS = tuple(name for name, role in PLAN_ROLES.items() if role.is_searched)
 """The plan fields that the search tries values of."""
+REQUIRED_PLAN_FIELDS = tuple(name for name, role in PLAN_ROLES.items() if not role.may_be_open)
+"""The plan fields that a scenario must state."""
 
 
-def sharding_group(zero_stage: int, dp: int, cp: int) -> int:
-    """Ranks over which a ZeRO stage shards if nothing else is stated: all that hold the same weights."""
-    return dp * cp if zero_stage else 1
+def sharding(stage: int, ranks: int) -> dict[str, int]:
+    """The plan fields of a ZeRO stage over these ranks; without a stage there is no group."""
+    return {"zero_stage": stage, "dp_shard": ranks if stage else 1}
 
 
 class Scenario(Record):

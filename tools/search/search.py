@@ -23,8 +23,9 @@ from tools.cost.sizes import vocabulary_parameters
 from tools.cost.step import BeforeDataParallel, step_core, with_data_parallelism
 from tools.scenario import RECOMPUTES, Plan, Scenario, columns_of
 from tools.scenario.columns import encode_value
+from tools.scenario.spec import FULL_SHARDING
 from tools.search.constraints import Constraints
-from tools.search.space import Mask, PlanSpace, Rows, Table, count, joined, to_columns, where
+from tools.search.space import Mask, PlanSpace, Rows, Table, count, joined, to_columns, where, with_stage
 
 
 @dataclass(frozen=True)
@@ -196,15 +197,13 @@ class Search:
 
     def _min_bytes(self, cores: Table, code: int) -> Array:
         """Memory when all is sharded over all data ranks and nothing is gathered."""
-        sharded = {**cores, "zero_stage": np.full(count(cores), 3), "dp_shard": cores["dp"] * cores["cp"]}
-        x = self._inputs(sharded, code)
+        x = self._inputs(with_stage(cores, FULL_SHARDING, cores["dp"] * cores["cp"]), code)
         ungathered = replace(self.settings, gathered_layers=np.zeros(()))
         matrix = vocabulary_parameters(x) * x.value_bytes * self.settings.fragmentation_ratio
         return (memory_bytes(x, ungathered).total - matrix) * ROUNDING
 
     def _evaluated(self, cores: Table, code: int, min_bytes: Array) -> Evaluated:
-        plain = {"zero_stage": np.ones_like(cores["tp"]), "dp_shard": np.ones_like(cores["tp"])}
-        x = self._inputs({**cores, **plain}, code)
+        x = self._inputs(with_stage(cores, 1, np.ones_like(cores["dp"])), code)
         core = step_core(x, self.coefficients)
         unmoved = replace(core, dense=np.zeros(count(cores)), expert=np.zeros(count(cores)))
         min_s = with_data_parallelism(x, self.coefficients, unmoved).total * ROUNDING

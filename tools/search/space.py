@@ -172,6 +172,11 @@ def to_columns(table: Table) -> PlanColumns:
     return PlanColumns(**columns)
 
 
+def with_stage(table: Table, stage: int, ranks: NDArray[np.int64]) -> Table:
+    """Every row sharded at this ZeRO stage over as many ranks."""
+    return {**table, "zero_stage": np.full(count(table), stage), "dp_shard": ranks}
+
+
 def count(table: Table) -> int:
     return len(table["tp"])
 

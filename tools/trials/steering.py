@@ -7,8 +7,9 @@ from typing import Protocol
 from tools.errors import InfeasibleError, InputError
 from tools.recommend.report import PlanFields
 from tools.recommend.workload import Workload
-from tools.scenario import RECOMPUTES, Plan, get_framework, resolve_defaults
+from tools.scenario import RECOMPUTES, SEARCHED_FIELDS, Plan, get_framework, resolve_defaults
 from tools.scenario.frameworks import StatedPlan
+from tools.scenario.spec import sharding
 from tools.search.space import divisors
 from tools.trials.gate import Refusal
 from tools.trials.order import TrialFailure
@@ -35,7 +36,7 @@ def _candidates(workload: Workload) -> Iterator[Plan]:
     """Fewest model-parallel ranks first, tensor ranks before stages, the least recomputation first."""
     devices, training = workload.scenario.cluster.num_devices, workload.scenario.training
     layers = workload.scenario.model.num_hidden_layers
-    usual = get_framework(training.framework).zero_stage
+    usual = get_framework(training.framework).sharding_stage
     stages = sorted(range(4), key=lambda stage: (stage != usual, -stage))
     for ranks in divisors(devices):
         for tp in sorted(divisors(ranks), reverse=True):
@@ -46,8 +47,7 @@ def _candidates(workload: Workload) -> Iterator[Plan]:
 
 
 def _plan(tp: int, pp: int, dp: int, stage: int, recompute: str) -> StatedPlan:
-    shard = dp if stage else 1
-    degrees = {"tp": tp, "pp": pp, "cp": 1, "ep": 1, "dp": dp, "dp_shard": shard, "zero_stage": stage}
+    degrees = {"tp": tp, "pp": pp, "cp": 1, "dp": dp, **sharding(stage, dp)}
     return StatedPlan.model_validate({**degrees, "micro_batch_size": 1, "recompute": recompute})
 
 
@@ -63,18 +63,7 @@ def _fits(workload: Workload, plan: Plan) -> bool:
         return False
 
 
-PROGRAM_FIELDS = (
-    "tp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "etp",
-    "zero_stage",
-    "sequence_parallel",
-    "recompute",
-    "schedule",
-)
+PROGRAM_FIELDS = tuple(name for name in SEARCHED_FIELDS if name not in ("dp", "dp_shard", "micro_batch_size"))
 """These decide which program runs: plans that share them differ in sizes only, and hang or fail alike."""
 SAME_PROGRAM = ("hang", "communication_timeout", "numerics", "bad_configuration")
 OUT_OF_MEMORY = "out_of_memory"
@@ -118,8 +107,7 @@ def _excluded(workload: Workload, trial: EndedTrial) -> PlanFields:
 
 def _as_searched(plan: Plan) -> PlanFields:
     """Without a shard group there is no ZeRO: the search knows such plans by one name only."""
-    fields: PlanFields = plan.model_dump()
-    return fields | {"zero_stage": 0} if plan.dp_shard == 1 else fields
+    return {**plan.model_dump(), **sharding(plan.sharding_stage, plan.dp_shard)}
 
 
 def _is_the_programs_fault(trial: EndedTrial) -> bool:

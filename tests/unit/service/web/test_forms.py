@@ -44,9 +44,7 @@ def test_a_filled_form_is_the_scenario() -> None:
 
 def test_degrees_left_empty_are_one_and_data_parallelism_follows() -> None:
     plan = body_of({**FILLED, "plan.tp": "2", "plan.zero_stage": "1"})["plan"]
-    assert plan == {
-        "tp": 2, "pp": 1, "cp": 1, "ep": 1, "zero_stage": 1, "micro_batch_size": 1, "dp": 4, "dp_shard": 4,
-    }  # fmt: skip
+    assert plan == {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "micro_batch_size": 1, "dp": 4}
 
 
 def test_a_models_own_configuration_is_offered_first_and_by_its_name() -> None:
