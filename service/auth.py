@@ -41,7 +41,7 @@ DEFAULT_TENANT = ""
 
 @dataclass(frozen=True)
 class Caller:
-    """Made by `Authenticator` only."""
+    """Made by `Authenticator`, and by a night for the owner of its schedule."""
 
     name: str
     tenant: str

@@ -24,6 +24,7 @@ from service.db.sessions import (
     NewSession,
     create_session,
     delete_session,
+    find_by_key,
     get_session,
     lock_session,
 )
@@ -126,6 +127,12 @@ class Sessions:
     def get(self, caller: Caller, id: str, report: bool = True) -> SessionRow:
         with self.database.read() as conn:
             return get_session(conn, caller.tenant, id, report)
+
+    def find_by_key(self, caller: Caller, idempotency_key: str) -> SessionRow | None:
+        """The session that was submitted under this key."""
+        with self.database.read() as conn:
+            id = find_by_key(conn, caller.tenant, idempotency_key)
+            return get_session(conn, caller.tenant, id) if id else None
 
     def _parse(self, caller: Caller, submission: Submission) -> NewSession:
         """Raises InputError for the first thing that is wrong."""

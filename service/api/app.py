@@ -17,6 +17,7 @@ from service.auth import Authenticator
 from service.db.engine import Database
 from service.logs import Redactor, secrets_of
 from service.nightly.dispatch import night_queue
+from service.nightly.schedules import Schedules
 from service.sessions import Sessions
 from service.settings import Settings
 from service.traces import Analyses, Retention, Uploads
@@ -55,7 +56,7 @@ def make_app_state(
         database=database,
         queue=queue,
         sessions=Sessions(settings, database, queue),
-        night_queue=night_queue(database),
+        schedules=Schedules(settings, database, night_queue(database)),
         authenticator=Authenticator(settings, database, host),
         rates=RateLimit(settings.requests_per_minute),
         metrics=Metrics(database),
@@ -124,7 +125,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         retention.stop()
         state.analyses.close()
         state.knowledge.close()
-        state.night_queue.close()
+        state.schedules.queue.close()
         if state.settings.otlp_endpoint:
             app.state.spans.shutdown()
 

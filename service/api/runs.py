@@ -18,20 +18,10 @@ from service.api.deps import (
     get_request_id,
     preferred,
 )
-from service.api.state import AppState
-from service.db import schedules as db
 from service.db.access import record
-from service.db.schedules import (
-    RunRow,
-    WorkloadRow,
-    find_workload,
-    forget_workload,
-    get_schedule,
-    list_workloads,
-)
-from service.errors import ConflictError, NotFoundError
+from service.db.schedules import RunRow, WorkloadRow, find_workload, forget_workload, list_workloads
+from service.errors import NotFoundError
 from service.schemas import Public, to_datetime
-from tools.nightly.result import NightReport
 
 
 class RunPublic(Public):
@@ -104,15 +94,13 @@ _FORMS: dict[int | str, dict[str, Any]] = {
 @router.get(RUNS, summary="The runs of a schedule, newest first")
 def list_runs(id: Id, app: AppDep, caller: Reader, cursor: Cursor = None, limit: Limit = 50) -> RunPage:
     """Those that were skipped too, with the reason."""
-    with app.database.read() as conn:
-        schedule = get_schedule(conn, caller.tenant, id)
-        rows, following = db.list_runs(conn, caller.tenant, schedule.id, cursor, limit)
-    return RunPage(items=[public_run(row) for row in rows], next_cursor=following)
+    rows, next_cursor = app.schedules.list_runs(caller, id, cursor, limit)
+    return RunPage(items=[public_run(row) for row in rows], next_cursor=next_cursor)
 
 
 @router.get(RUNS + "/{run_id}", summary="One run")
 def get_run(id: Id, run_id: Id, app: AppDep, caller: Reader) -> RunPublic:
-    return public_run(_run(app, caller.tenant, id, run_id))
+    return public_run(app.schedules.get_run(caller, id, run_id))
 
 
 @router.get(
@@ -121,7 +109,7 @@ def get_run(id: Id, run_id: Id, app: AppDep, caller: Reader) -> RunPublic:
 def get_report(id: Id, run_id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Response:
     """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))
-    report = _report(_run(app, caller.tenant, id, run_id))
+    report = app.schedules.get_report(caller, id, run_id)
     if form == JSON:
         return JSONResponse(report.model_dump(mode="json"))
     if form == MARKDOWN:
@@ -144,7 +132,7 @@ def get_workload_report(
 ) -> Response:
     """With trend plots, as HTML."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))
-    report = _report(_run(app, caller.tenant, id, run_id))
+    report = app.schedules.get_report(caller, id, run_id)
     result = next((result for result in report.workloads if result.name == name), None)
     if result is None:
         raise NotFoundError("workload", name)
@@ -181,20 +169,6 @@ def forget(name: Name, app: AppDep, caller: Submitter) -> None:
     with app.database.begin() as conn:
         forget_workload(conn, caller.tenant, name)
         record(conn, caller.tenant, caller.name, "workload.forget", name, get_request_id())
-
-
-def _run(app: AppState, tenant: str, id: str, run_id: str) -> RunRow:
-    with app.database.read() as conn:
-        schedule, run = get_schedule(conn, tenant, id), db.get_run(conn, tenant, run_id)
-    if run.schedule_id != schedule.id:
-        raise NotFoundError("run", run_id)
-    return run
-
-
-def _report(run: RunRow) -> NightReport:
-    if run.report is None:
-        raise ConflictError(f"run {run.id} is {run.state}; it has no report", field="state")
-    return run.report
 
 
 def _page(text: str) -> Response:

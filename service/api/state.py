@@ -26,7 +26,7 @@ from service.auth import Authenticator
 from service.db.engine import Database
 from service.db.models import STATES, TERMINAL, events, sessions
 from service.db.sessions import counts_by_state
-from service.nightly.dispatch import NightQueue
+from service.nightly.schedules import Schedules
 from service.sessions import SessionQueue, Sessions
 from service.settings import Settings
 from service.traces import Analyses, Uploads
@@ -250,7 +250,7 @@ class AppState:
     database: Database
     queue: Queue
     sessions: Sessions
-    night_queue: NightQueue
+    schedules: Schedules
     authenticator: Authenticator
     rates: RateLimit
     metrics: Metrics

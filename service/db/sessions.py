@@ -249,6 +249,12 @@ def _earlier(conn: sa.Connection, tenant: str, idempotency_key: str, digest: str
     return row
 
 
+def find_by_key(conn: sa.Connection, tenant: str, idempotency_key: str) -> str | None:
+    """The id of the session that was submitted under this key."""
+    has_key = sessions.c.tenant == tenant, sessions.c.idempotency_key == idempotency_key
+    return conn.scalar(sa.select(sessions.c.id).where(*has_key))
+
+
 def get_session(conn: sa.Connection, tenant: str, id: str, report: bool = True) -> SessionRow:
     """The report is long: leave it out unless it is needed."""
     query = _ONE if report else _ONE_WITHOUT_REPORT

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from graph.report import Report
-from graph.request import parse_request
-from service.db.engine import Database, is_outage, retry_transaction
-from service.db.models import BUSY, COMPLETED, WAITING, SessionRow, sessions
+from service.auth import Caller
+from service.db.engine import is_outage, retry_transaction
+from service.db.models import BUSY, COMPLETED, WAITING, SessionRow
 from service.db.schedules import FAILED, RunRow, get_schedule, set_run
-from service.db.sessions import NewSession, create_session, get_session
 from service.errors import FencedError, HandBackError, NotFoundError
 from service.nightly.config import Policy, parse
 from service.nightly.deliver import ReportSender
@@ -22,7 +20,8 @@ from service.nightly.dispatch import delete_old_runs, night_queue, tick
 from service.nightly.reoptimize import Answer, WaitingProposal
 from service.nightly.review import NightContext, run_night
 from service.nightly.schedule import ScheduleSpec
-from service.worker.jobs import JobQueue, Jobs, Loop
+from service.sessions import Sessions, Submission
+from service.worker.jobs import Jobs, Loop
 from service.worker.run_session import WorkerDeps
 from tools.errors import AsapError
 from tools.nightly.night import Described
@@ -46,76 +45,48 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class QueuedReoptimizer:
-    database: Database
-    queue: JobQueue[SessionRow]
-    tenant: str
-    owner: str
+    """Submits sessions in the name of the schedule's owner, and waits for them."""
+
+    sessions: Sessions
+    owner: Caller
     schedule: str
     run_id: str
     policy: Policy
-    session_s: float
     check: Callable[[], None]
     """Raises HandBackError if the night must be handed back."""
 
     def run(self, workload: str, request: Described) -> Answer:
         """Idempotent: a repeated night gets its session again, even if there is a newer profile by then."""
-        row = self._find(workload)
+        key = f"night/{self.run_id}/{workload}"
+        row = self.sessions.find_by_key(self.owner, key)
         if row is None:
             try:
-                new = self._new(workload, request)
+                row = self.sessions.submit(self.owner, self._submission(workload, request, key))
             except AsapError as error:
                 return Answer(failure=str(error))
-            row = self._create(new)
         return self._answer(self._wait(row))
 
-    def _find(self, workload: str) -> SessionRow | None:
-        """What an earlier dispatch of this night began."""
-        is_own = sessions.c.tenant == self.tenant, sessions.c.idempotency_key == self._key(workload)
-        with self.database.read() as conn:
-            id = conn.scalar(sa.select(sessions.c.id).where(*is_own))
-            return get_session(conn, self.tenant, id) if id else None
-
-    def _create(self, new: NewSession) -> SessionRow:
-        with self.database.begin() as conn:
-            row, created = create_session(conn, new)
-            if created:
-                self.queue.enqueue(conn, row)
-        return row
-
-    def _key(self, workload: str) -> str:
-        return f"night/{self.run_id}/{workload}"
-
     def look(self, session_id: str) -> Answer | None:
-        with self.database.read() as conn:
-            try:
-                return self._answer(get_session(conn, self.tenant, session_id))
-            except NotFoundError:
-                return None
+        try:
+            return self._answer(self.sessions.get(self.owner, session_id))
+        except NotFoundError:
+            return None
 
-    def _new(self, workload: str, request: Described) -> NewSession:
-        parsed = parse_request(request, self.tenant or None)
-        scenario, budget = parsed.scenario, self.policy.budget
-        return NewSession(
+    def _submission(self, workload: str, request: Described, key: str) -> Submission:
+        budget = self.policy.budget
+        return Submission(
             request=dict(request),
-            tenant=self.tenant,
-            owner=self.owner,
-            mode=parsed.mode,
-            approval=parsed.approval,
             labels={"schedule": self.schedule, "workload": workload, "night": self.run_id},
-            model=scenario.model.name or None,
-            device=scenario.cluster.device,
-            num_devices=scenario.cluster.num_devices,
             budget=budget.model_dump(exclude_none=True) if budget else None,
-            idempotency_key=self._key(workload),
+            idempotency_key=key,
         )
 
     def _wait(self, row: SessionRow) -> SessionRow:
-        ends_at = time.monotonic() + self.session_s + PATIENCE_S
+        ends_at = time.monotonic() + self.sessions.settings.session_s + PATIENCE_S
         while row.state in BUSY and time.monotonic() < ends_at:
             self.check()
             time.sleep(POLL_S)
-            with self.database.read() as conn:
-                row = get_session(conn, self.tenant, row.id)
+            row = self.sessions.get(self.owner, row.id)
         return row
 
     def _answer(self, row: SessionRow) -> Answer:
@@ -170,14 +141,12 @@ def _report(deps: WorkerDeps, row: RunRow, spec: ScheduleSpec) -> NightReport:
         except NotFoundError:
             raise FencedError(f"the schedule of run {row.id} was removed") from None
     reoptimizer = QueuedReoptimizer(
-        deps.database,
-        deps.queue,
-        row.tenant,
-        schedule.owner,
+        Sessions(deps.settings, deps.database, deps.queue),
+        # What the owner may read was checked when the schedule was added.
+        Caller(schedule.owner, row.tenant, frozenset({"admin"}), id=f"schedule:{schedule.id}"),
         schedule.name,
         row.id,
         spec,
-        deps.settings.session_s,
         deps.check,
     )
     context = NightContext(deps.database, row.tenant, Path("/"), deps.uploads, reoptimizer, row.id)

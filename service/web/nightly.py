@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from service.api import runs as run_routes
-from service.api import schedules
 from service.api.deps import AppDep, Id, Reader, Submitter
-from service.api.schedules import ScheduleCreate, SchedulePublic
+from service.api.runs import Name, public_run
+from service.api.schedules import ScheduleCreate, SchedulePublic, public_schedule
 from service.auth import Caller
 from service.db.schedules import find_workload
 from service.errors import ConflictError, NotFoundError
@@ -101,10 +100,10 @@ add_buttons(
     router,
     HERE,
     {
-        "pause": (lambda app, caller, id: schedules.pause_one(id, app, caller), HERE),
-        "resume": (lambda app, caller, id: schedules.resume_one(id, app, caller), HERE),
-        "run": (lambda app, caller, id: schedules.run_once(id, app, caller), HERE),
-        "remove": (lambda app, caller, id: schedules.remove(id, app, caller), "/schedules"),
+        "pause": (lambda app, caller, id: app.schedules.pause(caller, id), HERE),
+        "resume": (lambda app, caller, id: app.schedules.resume(caller, id), HERE),
+        "run": (lambda app, caller, id: app.schedules.run(caller, id), HERE),
+        "remove": (lambda app, caller, id: app.schedules.remove(caller, id), "/schedules"),
     },
 )
 
@@ -119,7 +118,7 @@ def show_fleet(request: Request, app: AppDep, caller: Reader) -> Response:
 
 
 @router.get("/fleet/{name}")
-def show_workload(name: run_routes.Name, app: AppDep, caller: Reader) -> Response:
+def show_workload(name: Name, app: AppDep, caller: Reader) -> Response:
     """The nightly report's own page, of the last night's result."""
     with app.database.read() as conn:
         row = find_workload(conn, caller.tenant, name)
@@ -131,8 +130,10 @@ def show_workload(name: run_routes.Name, app: AppDep, caller: Reader) -> Respons
 
 @router.get("/schedules")
 def show_schedules(request: Request, app: AppDep, caller: Reader) -> Response:
-    listed = schedules.list_all(app, caller)
-    return page(request, "schedules", caller, lines=[ScheduleView(item) for item in listed.items])
+    schedules, _ = app.schedules.list_all(caller)
+    return page(
+        request, "schedules", caller, lines=[ScheduleView(public_schedule(item)) for item in schedules]
+    )
 
 
 @router.get("/schedules/new")
@@ -145,18 +146,19 @@ def show_form(request: Request, app: AppDep, caller: Submitter) -> Response:
 def add(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     text = form.get("definition", "")
     try:
-        new = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
-        added = schedules.add(new, app, caller, Response())
+        spec = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
+        schedule = app.schedules.add(caller, spec)
     except (InputError, ConflictError) as error:
         return _form(request, caller, text, str(error), 422)
-    return RedirectResponse(f"/schedules/{added.id}", 303)
+    return RedirectResponse(f"/schedules/{schedule.row.id}", 303)
 
 
 @router.get("/schedules/{id}")
 def show_schedule(id: Id, request: Request, app: AppDep, caller: Reader, cursor: Text = None) -> Response:
-    schedule = ScheduleView(schedules.get_one(id, app, caller))
-    runs = run_routes.list_runs(schedule.public.id, app, caller, cursor, RUNS)
-    return page(request, "schedule", caller, schedule=schedule, runs=runs.items, next_cursor=runs.next_cursor)
+    schedule = ScheduleView(public_schedule(app.schedules.get(caller, id)))
+    rows, next_cursor = app.schedules.list_runs(caller, schedule.public.id, cursor, RUNS)
+    runs = [public_run(row) for row in rows]
+    return page(request, "schedule", caller, schedule=schedule, runs=runs, next_cursor=next_cursor)
 
 
 def _form(request: Request, caller: Caller, text: str, wrong: str | None, status: int = 200) -> Response:

@@ -12,6 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 import service.nightly.review as one_workload
 from graph.context import Context
+from service.auth import LOCAL
 from service.db.engine import Database
 from service.db.lifecycle import request_cancel
 from service.db.schedules import (
@@ -28,6 +29,7 @@ from service.nightly.config import Policy, parse
 from service.nightly.dispatch import NightQueue, night_queue, run_now, tick
 from service.nightly.fleet import fleet_of
 from service.nightly.run_night import PATIENCE_S, QueuedReoptimizer, run_scheduled_night
+from service.sessions import Sessions
 from service.settings import Settings
 from service.traces import Uploads
 from service.worker.jobs import Lease, run_dispatch, session_queue
@@ -197,11 +199,11 @@ def test_a_night_that_another_worker_took_over_is_left_to_it(local: Settings, tm
 
 
 def test_a_repeated_night_goes_on_with_its_session_though_a_newer_profile_is_there(tmp_path: Path) -> None:
-    with opened(settings_for(tmp_path / "data")) as desk:
+    settings = settings_for(tmp_path / "data").model_copy(update={"session_s": -PATIENCE_S})
+    with opened(settings) as desk:
         policy = parse(Policy, {"workloads": [workload()]})
-        again = QueuedReoptimizer(
-            desk.database, desk.queue, "", "anna", "nightly", "r1", policy, -PATIENCE_S, lambda: None
-        )
+        sessions = Sessions(settings, desk.database, desk.queue)
+        again = QueuedReoptimizer(sessions, LOCAL, "nightly", "r1", policy, lambda: None)
         first, second = (again.run("job", {**scenario(), "notes": notes}) for notes in ("older", "newer"))
         other = again.run("other", scenario())
     assert first.is_busy
