@@ -1,4 +1,6 @@
-"""Uploaded traces: files on disk, analysis in the background, deletion after expiry."""
+"""Use cases of uploaded traces: upload in parts, complete, delete; their files on disk, analysis in the
+background and deletion after expiry. Nothing here knows about HTTP.
+"""
 
 import fcntl
 import hashlib
@@ -7,20 +9,36 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import BinaryIO
 
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from service.auth import Caller
+from service.db.access import record
 from service.db.engine import Database
-from service.db.traces import COMPLETE, TraceRow, delete_trace, list_expired, set_analysis
+from service.db.traces import (
+    COMPLETE,
+    OPEN,
+    TraceRow,
+    complete_trace,
+    create_trace,
+    delete_trace,
+    get_trace,
+    list_expired,
+    list_traces,
+    set_analysis,
+    set_received,
+)
 from service.errors import ConflictError, NotFoundError
+from service.logs import request_id
 from service.settings import Settings
 from service.strict_json import JsonObject
 from tools.errors import AsapError, InputError
@@ -31,7 +49,6 @@ REFERENCE = "trace:"
 """`"traces": "trace:<id>"` in a request means an upload, anything else a folder of the server."""
 MAX_FILES = 20_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@=+-]{0,199}")
-_CHUNK_BYTES = 1 << 20
 
 
 class NoRoomError(Exception):
@@ -74,7 +91,7 @@ class Uploads:
         return sum(file.stat().st_size for file in files if file.name != name)
 
     async def write(
-        self, id: str, name: str, offset: int, chunks: AsyncIterator[bytes], most_bytes: int
+        self, id: str, name: str, offset: int, chunks: AsyncIterator[bytes], max_bytes: int
     ) -> None:
         """From the offset on: the same part sent again changes nothing. What came before a break stays."""
         file = await run_sync(self._open, id, name, offset)
@@ -82,18 +99,15 @@ class Uploads:
         try:
             async for chunk in chunks:
                 end += len(chunk)
-                if end > most_bytes:
+                if end > max_bytes:
                     raise NoRoomError
                 await run_sync(file.write, chunk)
         finally:
             file.close()
 
     def digest(self, id: str, name: str) -> str:
-        found = hashlib.sha256()
         with (self.folder(id) / check_name(name)).open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                found.update(chunk)
-        return found.hexdigest()
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def discard(self, id: str) -> None:
         """Renamed first: a folder that is half deleted must not be read as whole.
@@ -192,6 +206,98 @@ class Analyses:
             error = {"kind": "unexpected", "message": UNEXPECTED}
         with self._database.begin() as conn:
             set_analysis(conn, id, analysis, error)
+
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Traces:
+    settings: Settings
+    database: Database
+    uploads: Uploads
+    analyses: Analyses
+
+    def create(self, caller: Caller, name: str) -> TraceRow:
+        with self.database.begin() as conn:
+            return create_trace(conn, caller.tenant, caller.name, name, self.settings.trace_days * DAY_S)
+
+    def list_all(
+        self, caller: Caller, cursor: str | None = None, limit: int = 50
+    ) -> tuple[list[TraceRow], str | None]:
+        """Newest first."""
+        with self.database.read() as conn:
+            return list_traces(conn, caller.tenant, cursor, limit)
+
+    def get(self, caller: Caller, id: str) -> TraceRow:
+        """Starts the analysis of a complete upload that has none."""
+        with self.database.read() as conn:
+            row = get_trace(conn, caller.tenant, id)
+        self.analyses.ensure_started(row)
+        return row
+
+    async def put_file(
+        self, caller: Caller, id: str, name: str, offset: int, chunks: AsyncIterator[bytes]
+    ) -> int:
+        """How much of the file has arrived. Raises NoRoomError beyond `settings.max_trace_bytes`."""
+        check_name(name)
+        await run_sync(self._check_open, caller.tenant, id, name)
+        others = await run_sync(self.uploads.others_bytes, id, name)
+        try:
+            await self.uploads.write(id, name, offset, chunks, self.settings.max_trace_bytes - others)
+        finally:
+            received = await run_sync(self._store_received, id, name)
+        return received
+
+    def complete(self, caller: Caller, id: str, files: Mapping[str, str]) -> TraceRow:
+        """Checks the SHA-256 of every file. Idempotent with the same digests."""
+        with self.database.read() as conn:
+            row = get_trace(conn, caller.tenant, id)
+        if row.state != OPEN:
+            if {file.name: file.sha256 for file in row.files} != files:
+                raise ConflictError(f"trace {row.id} is already {row.state} with other files", field="files")
+            return row
+        self._check_digests(row, files)
+        with self.database.begin() as conn:
+            row = complete_trace(conn, caller.tenant, id, files)
+        self.analyses.ensure_started(row)
+        return row
+
+    def delete(self, caller: Caller, id: str) -> None:
+        with self.database.begin() as conn:
+            delete_trace(conn, caller.tenant, id)
+            record(conn, caller.tenant, caller.name, "trace.delete", id, request_id.get())
+        self.uploads.discard(id)
+
+    def _check_open(self, tenant: str, id: str, name: str) -> None:
+        with self.database.read() as conn:
+            row = get_trace(conn, tenant, id)
+        if row.state != OPEN:
+            raise ConflictError(f"trace {id} is {row.state}; nothing can be added", field="state")
+        names = {file.name for file in row.files}
+        if name not in names and len(names) >= MAX_FILES:
+            raise ConflictError(f"trace {id} has {MAX_FILES} files, which is the most", field="name")
+
+    def _store_received(self, id: str, name: str) -> int:
+        received = self.uploads.received(id, name)
+        try:
+            with self.database.begin() as conn:
+                set_received(conn, id, name, received)
+        except IntegrityError:  # deleted meanwhile
+            raise NotFoundError("trace", id) from None
+        return received
+
+    def _check_digests(self, row: TraceRow, files: Mapping[str, str]) -> None:
+        uploaded = {file.name for file in row.files}
+        for name in uploaded ^ files.keys():
+            is_missing = name in files
+            says = "nothing of it was uploaded" if is_missing else "was uploaded, and is not named here"
+            raise InputError(f"files.{name}", "a digest" if is_missing else "nothing", says)
+        for name, digest in files.items():
+            arrived = self.uploads.digest(row.id, name)
+            if arrived != digest:
+                allowed = f"what arrived has {arrived}; upload it again from offset 0"
+                raise InputError(f"files.{name}", digest, allowed)
 
 
 EVERY_S = 600.0

@@ -20,7 +20,7 @@ from service.nightly.dispatch import night_queue
 from service.nightly.schedules import Schedules
 from service.sessions import Sessions
 from service.settings import Settings
-from service.traces import Analyses, Retention, Uploads
+from service.traces import Analyses, Retention, Traces, Uploads
 from tools.kb import KnowledgeBase
 
 ROUTERS = (
@@ -28,7 +28,6 @@ ROUTERS = (
     events.router,
     reports.router,
     traces.router,
-    traces.files_router,
     knowledge.router,
     tools.hardware_router,
     tools.router,
@@ -60,8 +59,7 @@ def make_app_state(
         authenticator=Authenticator(settings, database, host),
         rates=RateLimit(settings.requests_per_minute),
         metrics=Metrics(database),
-        uploads=uploads,
-        analyses=Analyses(database, uploads),
+        traces=Traces(settings, database, uploads, Analyses(database, uploads)),
         knowledge=LazyKnowledge(open_knowledge or (lambda: _open_knowledge(settings))),
         stopping=stopping,
         watch=EventWatcher(database, stopping),
@@ -116,14 +114,14 @@ def _serve_description(app: FastAPI) -> None:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: AppState = app.state.asap
-    retention = Retention(state.database, state.uploads)
+    retention = Retention(state.database, state.traces.uploads)
     retention.start()
     try:
         yield
     finally:
         state.stopping.set()
         retention.stop()
-        state.analyses.close()
+        state.traces.analyses.close()
         state.knowledge.close()
         state.schedules.queue.close()
         if state.settings.otlp_endpoint:

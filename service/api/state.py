@@ -29,7 +29,7 @@ from service.db.sessions import counts_by_state
 from service.nightly.schedules import Schedules
 from service.sessions import SessionQueue, Sessions
 from service.settings import Settings
-from service.traces import Analyses, Uploads
+from service.traces import Traces
 from tools.kb import KnowledgeBase
 
 MAX_CALLERS = 10_000
@@ -254,8 +254,7 @@ class AppState:
     authenticator: Authenticator
     rates: RateLimit
     metrics: Metrics
-    uploads: Uploads
-    analyses: Analyses
+    traces: Traces
     knowledge: LazyKnowledge
     stopping: Event
     """Set when the server is told to stop: streams end, so that it can."""

@@ -1,6 +1,7 @@
 """Uploaded traces: their files, state, analysis and expiry."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -52,8 +53,8 @@ def get_trace(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> 
     if row is None:
         raise NotFoundError("trace", id)
     columns = (trace_files.c.name, trace_files.c.received_bytes, trace_files.c.sha256)
-    held = conn.execute(sa.select(*columns).where(trace_files.c.trace_id == id).order_by(trace_files.c.name))
-    return TraceRow(**row._mapping, files=[TraceFile(**one._mapping) for one in held])
+    query = sa.select(*columns).where(trace_files.c.trace_id == id).order_by(trace_files.c.name)
+    return TraceRow(**row._mapping, files=[TraceFile(*file) for file in conn.execute(query)])
 
 
 def list_traces(
@@ -62,8 +63,8 @@ def list_traces(
     """Newest first, without files and analysis."""
     columns = [column for column in traces.c if column.name != "analysis"]
     query = sa.select(*columns).where(traces.c.tenant == tenant)
-    found, following = read_page(conn, query, traces.c.id, cursor, limit)
-    return [TraceRow(**row._mapping, analysis=None) for row in found], following
+    rows, next_cursor = read_page(conn, query, traces.c.id, cursor, limit)
+    return [TraceRow(**row._mapping, analysis=None) for row in rows], next_cursor
 
 
 def set_received(conn: sa.Connection, id: str, name: str, received_bytes: int) -> None:
@@ -74,14 +75,14 @@ def set_received(conn: sa.Connection, id: str, name: str, received_bytes: int) -
     conn.execute(row.on_conflict_do_update(index_elements=["trace_id", "name"], set_=values))
 
 
-def complete_trace(conn: sa.Connection, tenant: str, id: str, sha256: dict[str, str]) -> TraceRow:
+def complete_trace(conn: sa.Connection, tenant: str, id: str, sha256: Mapping[str, str]) -> TraceRow:
     """Nothing can be uploaded to it any more."""
     row = get_trace(conn, tenant, id, lock=True)
     if row.state != OPEN:
         raise ConflictError(f"trace {id} is already {row.state}", field="state")
     for name, digest in sha256.items():
-        one = (trace_files.c.trace_id == id) & (trace_files.c.name == name)
-        conn.execute(trace_files.update().where(one).values(sha256=digest))
+        is_file = (trace_files.c.trace_id == id) & (trace_files.c.name == name)
+        conn.execute(trace_files.update().where(is_file).values(sha256=digest))
     conn.execute(traces.update().where(traces.c.id == id).values(state=COMPLETE, completed_at=time.time()))
     return get_trace(conn, tenant, id)
 

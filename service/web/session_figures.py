@@ -126,7 +126,7 @@ def _of_upload(app: AppState, tenant: str, id: str) -> DrawnReport:
     if trace.analysis is None:
         if trace.error:
             raise NotFoundError("analysis of trace", id)
-        app.analyses.ensure_started(trace)
+        app.traces.analyses.ensure_started(trace)
         wait = {"Retry-After": str(RETRY_AFTER_S)}
         raise ApiError("unavailable", "the traces are being analysed; ask again", headers=wait)
     return DrawnReport.model_validate(trace.analysis)

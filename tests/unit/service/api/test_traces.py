@@ -199,7 +199,7 @@ def test_an_analysis_that_was_lost_is_made_when_asked_for(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = serve()
-    monkeypatch.setattr(first.app.analyses, "_run", lambda id: None)
+    monkeypatch.setattr(first.app.traces.analyses, "_run", lambda id: None)
     path = whole(first)
     assert analysed(serve(), path)["analysis"]
 
@@ -227,7 +227,7 @@ def test_uploads_are_listed_newest_first_page_by_page(served: Served) -> None:
 
 def test_a_deleted_upload_is_gone_from_disk(served: Served) -> None:
     path = whole(served)
-    folder = served.app.uploads.folder(path.rpartition("/")[2])
+    folder = served.app.traces.uploads.folder(path.rpartition("/")[2])
     assert folder.is_dir()
     assert served.client.delete(path).status_code == 204
     assert not folder.exists()
@@ -238,7 +238,7 @@ def test_the_sweep_deletes_what_is_too_old_and_nothing_else(serve: Serve) -> Non
     served = serve(trace_days=3)
     path = whole(served)
     app, day_s = served.app, 86_400
-    assert sweep(app.database, app.uploads, time.time() + 2.9 * day_s) == 0
-    assert sweep(app.database, app.uploads, time.time() + 3.1 * day_s) == 1
+    assert sweep(app.database, app.traces.uploads, time.time() + 2.9 * day_s) == 0
+    assert sweep(app.database, app.traces.uploads, time.time() + 3.1 * day_s) == 1
     assert served.client.get(path).status_code == 404
-    assert not app.uploads.folder(path.rpartition("/")[2]).exists()
+    assert not app.traces.uploads.folder(path.rpartition("/")[2]).exists()
