@@ -26,7 +26,7 @@ def test_every_framework_has_defaults(framework: str) -> None:
     assert (plan.etp, plan.recompute) == (1, None)
     assert plan.vpp == (40 if framework == "other" else 1)
     assert plan.sequence_parallel is (framework in ("megatron-core", "torchtitan", "other"))
-    assert get_framework(framework).zero_stage in (0, 1, 2, 3)
+    assert get_framework(framework).sharding_stage in (0, 1, 2, 3)
 
 
 def test_an_unnamed_stack_interleaves_as_deep_as_the_layers_allow() -> None:
