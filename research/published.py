@@ -18,7 +18,7 @@ from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.scenario import RECOMPUTES, Plan, Scenario, parse_scenario
 from tools.search.constraints import Constraints
-from tools.search.search import Found, Search
+from tools.search.search import Search, SearchOutcome
 from tools.search.space import Table
 
 SMALL_MODEL_SOURCE = "vtrain-single"
@@ -95,7 +95,7 @@ class Offer:
     """One workload: the expert's run, the search's best plans and how each differs from the expert's."""
 
     expert: Measurement
-    found: Found
+    found: SearchOutcome
     capacity_bytes: float
     differences: NDArray[np.int64]
     expert_time_s: float

@@ -53,8 +53,8 @@ def parse_target(url: str, private_allowed: bool) -> Target:
 
 def resolve(target: Target, private_allowed: bool) -> str:
     """An address to connect to. Raises OSError where the name is unknown."""
-    found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
-    addresses = [str(one[4][0]) for one in found]
+    infos = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+    addresses = [str(info[4][0]) for info in infos]
     for address in addresses:
         if not private_allowed and not is_public(ipaddress.ip_address(address.split("%")[0])):
             raise RefusedAddressError(f"{target.host} leads to {address}, which is not a public address")

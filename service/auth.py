@@ -54,8 +54,8 @@ class Caller:
 
     def check(self, scope: Scope) -> None:
         if not self.may(scope):
-            held = ", ".join(sorted(self.scopes)) or "none"
-            raise ForbiddenError(f"this needs the scope {scope}; {self.name} has {held}")
+            scopes = ", ".join(sorted(self.scopes)) or "none"
+            raise ForbiddenError(f"this needs the scope {scope}; {self.name} has {scopes}")
 
     @property
     def knowledge_tenant(self) -> str | None:

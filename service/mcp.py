@@ -23,13 +23,13 @@ from service import __version__
 from service.schemas import ScenarioCreate, SearchCreate
 from service.settings import Settings
 from tools.errors import AsapError, InputError
+from tools.scenario.fields import JsonObject
 from tools.scenario.spec import REQUIRED_PLAN_FIELDS
 
 if TYPE_CHECKING:
     from graph.context import Context
     from tools.kb import Hit
 
-JsonObject = dict[str, JsonValue]
 Scenario = Annotated[ScenarioCreate, Field(description="model, cluster, training and plan")]
 Search = Annotated[SearchCreate, Field(description="a scenario; `plan` is today's, absent for a cold start")]
 PlanFields = Annotated[JsonObject, Field(description="the fields that differ from the best plan")]

@@ -46,7 +46,7 @@ MAX_LABEL_CHARACTERS = 200
 LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 
 PROPOSALS = TypeAdapter(list[Proposal])
-WAITING_PROPOSALS = TypeAdapter(list[dict[str, JsonValue]])
+WAITING_PROPOSALS = TypeAdapter(list[JsonObject])
 
 
 class SessionQueue(Protocol):

@@ -16,8 +16,8 @@ NEAR_MISS = 0.88
 def nearest(name: object, known: Iterable[str], *, cutoff: float = LOOSE, count: int = 3) -> list[str]:
     """Known names that look like `name`, best first; empty when nothing comes close."""
     spelt = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(str(name)[:100].lower(), spelt, n=count, cutoff=cutoff)
-    return [spelt[match] for match in found]
+    matches = difflib.get_close_matches(str(name)[:100].lower(), spelt, n=count, cutoff=cutoff)
+    return [spelt[match] for match in matches]
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

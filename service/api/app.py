@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from threading import Event
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from service import __version__
-from service.api import events, knowledge, ops, reports, runs, schedules, sessions, tools, traces
+from service.api import events, knowledge, middleware, ops, reports, runs, schedules, sessions, tools, traces
 from service.api.errors import add_problem_handlers
 from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.openapi import PATH, describe
@@ -22,6 +23,9 @@ from service.sessions import Sessions
 from service.settings import Settings
 from service.traces import Analyses, Retention, Traces, Uploads
 from tools.kb import KnowledgeBase
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 ROUTERS = (
     sessions.router,
@@ -68,10 +72,24 @@ def make_app_state(
 
 def create_app(state: AppState, add_pages: AddPages | None = None, *, only_health: bool = False) -> FastAPI:
     """The schema must be there already. A worker without the API answers the routes of health alone."""
+    spans = _open_spans(state.settings)
     app = FastAPI(
-        title="ASAP", version=__version__, openapi_url=None, docs_url=None, redoc_url=None, lifespan=_lifespan
+        title="ASAP",
+        version=__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+        telemetry={
+            "tracing": spans is not None,
+            "tracer_provider": spans,
+            "metrics": False,
+            "logs": False,
+            "operation_spans": False,
+            "auto_configure": False,
+        },
     )
-    app.state.asap = state
+    app.state.asap, app.state.spans = state, spans
     redactor = Redactor(secrets_of(state.settings))
     add_problem_handlers(app, redactor)
     settings = state.settings
@@ -83,8 +101,6 @@ def create_app(state: AppState, add_pages: AddPages | None = None, *, only_healt
         patience_s=settings.request_s,
     )
     app.add_middleware(SecurityHeaders)
-    if settings.otlp_endpoint:
-        _add_spans(app, settings.otlp_endpoint)
     app.add_middleware(RequestScope, redactor=redactor, measure=state.metrics.measure)
     app.include_router(ops.router)
     if not only_health:
@@ -96,11 +112,8 @@ def create_app(state: AppState, add_pages: AddPages | None = None, *, only_healt
     return app
 
 
-def _add_spans(app: FastAPI, endpoint: str) -> None:
-    from service.api.middleware import Spans, open_provider
-
-    app.state.spans = open_provider(endpoint)
-    app.add_middleware(Spans, provider=app.state.spans)
+def _open_spans(settings: Settings) -> "TracerProvider | None":
+    return middleware.open_provider(settings.otlp_endpoint) if settings.otlp_endpoint else None
 
 
 def _serve_description(app: FastAPI) -> None:
@@ -124,7 +137,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.traces.analyses.close()
         state.knowledge.close()
         state.schedules.queue.close()
-        if state.settings.otlp_endpoint:
+        if app.state.spans:
             app.state.spans.shutdown()
 
 

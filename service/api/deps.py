@@ -48,10 +48,10 @@ def _parsed(part: str) -> tuple[str, float]:
 def _quality(form: str, ranges: list[tuple[str, float]]) -> float:
     """Of the ranges that cover a form the most precise one counts."""
     general = f"{form.split('/')[0]}/*"
-    for wanted in (form, general, "*/*"):
-        found = [quality for kind, quality in ranges if kind == wanted]
-        if found:
-            return max(found)
+    for pattern in (form, general, "*/*"):
+        qualities = [quality for kind, quality in ranges if kind == pattern]
+        if qualities:
+            return max(qualities)
     return 0.0
 
 
@@ -165,8 +165,8 @@ def check_rate_limit(app: AppState, caller: str) -> None:
     """Counts a request of this caller; raises where it is one too many."""
     wait_s = app.rates.wait_s(caller)
     if wait_s:
-        most = app.settings.requests_per_minute
-        detail = f"more than {most} requests per minute; retry in {wait_s} s"
+        limit = app.settings.requests_per_minute
+        detail = f"more than {limit} requests per minute; retry in {wait_s} s"
         raise ApiError("too-many-requests", detail, headers={"Retry-After": str(wait_s)})
 
 

@@ -155,21 +155,21 @@ def add_problem_handlers(app: FastAPI, redactor: Redactor) -> None:
     """Errors that no handler here knows reach the outermost middleware, which logs and answers them."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        found, headers = _problem_and_headers(error)
-        if found.status == HTTPStatus.METHOD_NOT_ALLOWED:
+        described, headers = _problem_and_headers(error)
+        if described.status == HTTPStatus.METHOD_NOT_ALLOWED:
             headers = {"Allow": ", ".join(_methods_here(request))}
-        return answer(found, headers, redactor)
+        return answer(described, headers, redactor)
 
     for kind in (AsapError, HTTPException, RequestValidationError, ResponseValidationError, SQLAlchemyError):
         app.add_exception_handler(kind, handle)
 
 
-def answer(found: Problem, headers: Mapping[str, str], redactor: Redactor) -> JSONResponse:
-    content = found.model_dump(exclude_none=True) | {"request_id": request_id.get()}
+def answer(problem: Problem, headers: Mapping[str, str], redactor: Redactor) -> JSONResponse:
+    content = problem.model_dump(exclude_none=True) | {"request_id": request_id.get()}
     cleaned = {
         name: redactor.clean(value) if isinstance(value, str) else value for name, value in content.items()
     }
-    return JSONResponse(cleaned, found.status, dict(headers), MEDIA_TYPE)
+    return JSONResponse(cleaned, problem.status, dict(headers), MEDIA_TYPE)
 
 
 def _methods_here(request: Request) -> list[str]:
@@ -188,16 +188,16 @@ def _problem_and_headers(error: Exception) -> tuple[Problem, Mapping[str, str]]:
     if isinstance(error, HTTPException) and isinstance(error.__cause__, AsapError):
         error = error.__cause__
     if isinstance(error, AsapError):
-        found = problem_of(error)
-        if found.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        described = problem_of(error)
+        if described.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("request failed", exc_info=error)
-        return found, error.headers if isinstance(error, ApiError) else {}
+        return described, error.headers if isinstance(error, ApiError) else {}
     if isinstance(error, RequestValidationError):
         return _wrong_input(error), {}
     if isinstance(error, HTTPException):
         kind = _BY_STATUS.get(error.status_code, "bad-request")
-        said = NO_ADDRESS if error.detail == HTTPStatus.NOT_FOUND.phrase else str(error.detail)
-        return problem(kind, said), error.headers or {}
+        detail = NO_ADDRESS if error.detail == HTTPStatus.NOT_FOUND.phrase else str(error.detail)
+        return problem(kind, detail), error.headers or {}
     if isinstance(error, CONNECTION_ERRORS):
         log.error("database unavailable", exc_info=error)
         return problem("unavailable", "the database does not answer; try again"), {"Retry-After": "1"}

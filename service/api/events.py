@@ -77,8 +77,8 @@ def look(app: AppState, tenant: str, id: str, after: int, limit: int = AT_ONCE) 
     """The state is read first: when it is final, the event that says so is among those read after it."""
     with app.database.read() as conn:
         state = _state(conn, tenant, id)
-        found = events_after(conn, id, after, limit)
-    return EventBatch(found, state in TERMINAL and len(found) < limit)
+        events = events_after(conn, id, after, limit)
+    return EventBatch(events, state in TERMINAL and len(events) < limit)
 
 
 def _state(conn: sa.Connection, tenant: str, id: str) -> str:

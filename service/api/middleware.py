@@ -1,16 +1,17 @@
-"""ASGI middleware: security headers, body limits, request ids with access logs, optional OpenTelemetry
-spans.
+"""ASGI middleware: security headers, body limits, request ids with access logs; and the exporter of the
+OpenTelemetry spans that FastAPI makes.
 """
 
 import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
+from opentelemetry.trace import get_current_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -74,7 +75,7 @@ class BodyLimits:
     """Counts what comes, since Content-Length may be absent; waits for each piece, not for the whole."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, max_upload_bytes: int, patience_s: float) -> None:
-        self._app, self._most, self._most_upload = app, max_bytes, max_upload_bytes
+        self._app, self._max_bytes, self._max_upload_bytes = app, max_bytes, max_upload_bytes
         self._patience_s = patience_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,27 +83,27 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         is_upload = scope["method"] == "PUT" and UPLOAD.fullmatch(scope["path"])
-        most = self._most_upload if is_upload else self._most
-        await self._app(scope, _Counted(receive, most, _declared(scope), self._patience_s), send)
+        limit = self._max_upload_bytes if is_upload else self._max_bytes
+        await self._app(scope, _Counted(receive, limit, _declared(scope), self._patience_s), send)
 
 
 class _Counted:
     """A `receive` that gives up when the body does not keep to the limits."""
 
-    def __init__(self, receive: Receive, most: int, declared: int, patience_s: float) -> None:
-        self._receive, self._most, self._patience_s = receive, most, patience_s
+    def __init__(self, receive: Receive, max_bytes: int, declared: int, patience_s: float) -> None:
+        self._receive, self._max_bytes, self._patience_s = receive, max_bytes, patience_s
         self._declared, self._count, self._done = declared, 0, False
 
     async def __call__(self) -> Message:
         if self._done:  # what follows is the wait for the caller to hang up
             return await self._receive()
-        if self._declared > self._most:
+        if self._declared > self._max_bytes:
             raise self._too_large()
         message = await self._next()
         if message["type"] == "http.request":
             self._count += len(message.get("body", b""))
             self._done = not message.get("more_body", False)
-        if self._count > self._most:
+        if self._count > self._max_bytes:
             raise self._too_large()
         return message
 
@@ -115,8 +116,8 @@ class _Counted:
             raise ApiError("timeout", waited, headers={"Connection": "close"}) from None
 
     def _too_large(self) -> ApiError:
-        detail = f"the body has more than {self._most:,} bytes"
-        allowed = f"at most {self._most:,} bytes"
+        detail = f"the body has more than {self._max_bytes:,} bytes"
+        allowed = f"at most {self._max_bytes:,} bytes"
         return ApiError("too-large", detail, field="body", allowed=allowed, headers={"Connection": "close"})
 
 
@@ -149,6 +150,7 @@ class RequestScope:
             await self._app(scope, receive, send)
             return
         own = _id_of(scope)
+        get_current_span().set_attribute("asap.request_id", own)
         token = request_id.set(own)
         try:
             await self._answer(scope, receive, send, own)
@@ -197,12 +199,11 @@ def pattern_of(scope: Scope) -> str:
 
 
 def _id_of(scope: Scope) -> str:
-    given = Headers(scope=scope).get(HEADER, "")
-    return given if _SANE.fullmatch(given) else secrets.token_hex(16)
+    stated = Headers(scope=scope).get(HEADER, "")
+    return stated if _SANE.fullmatch(stated) else secrets.token_hex(16)
 
 
 SETTING = "ASAP_OTLP_ENDPOINT"
-SERVER_ERROR = 500
 
 
 def open_provider(endpoint: str) -> "TracerProvider":
@@ -219,40 +220,3 @@ def open_provider(endpoint: str) -> "TracerProvider":
     exporter = OTLPSpanExporter(endpoint=endpoint, insecure=not endpoint.startswith("https://"))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider
-
-
-class Spans:
-    """One span a request, a child of the caller's where it sent `traceparent`."""
-
-    def __init__(self, app: ASGIApp, provider: "TracerProvider") -> None:
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        self._app = app
-        self._tracer = provider.get_tracer("asap.http", __version__)
-        self._propagator = TraceContextTextMapPropagator()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        from opentelemetry.trace import SpanKind
-
-        parent = self._propagator.extract(dict(Headers(scope=scope)))
-        attributes = {"http.request.method": scope["method"], "url.path": scope["path"]}
-        with self._tracer.start_as_current_span(scope["method"], parent, SpanKind.SERVER, attributes) as span:
-            await self._app(scope, receive, _noting(send, span))
-            span.update_name(f"{scope['method']} {pattern_of(scope)}")
-            span.set_attributes({"http.route": pattern_of(scope), "asap.request_id": request_id.get() or ""})
-
-
-def _noting(send: Send, span: Any) -> Callable[[Message], Awaitable[None]]:  # noqa: ANN401 - typed where imported
-    from opentelemetry.trace import StatusCode
-
-    async def noting(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            span.set_attribute("http.response.status_code", message["status"])
-            if message["status"] >= SERVER_ERROR:
-                span.set_status(StatusCode.ERROR)
-        await send(message)
-
-    return noting

@@ -203,16 +203,17 @@ class EventWatcher:
 
     def _look(self, ids: Sequence[str]) -> dict[str, int]:
         """The last event of each session; beyond all where it has ended, so that its streams end too."""
-        found: dict[str, int] = {}
+        last_seqs: dict[str, int] = {}
         newest = sa.select(sa.func.max(events.c.seq)).where(events.c.session_id == sessions.c.id)
         query = sa.select(sessions.c.id, sessions.c.state, newest.scalar_subquery())
         with self._database.read() as conn:
             for start in range(0, len(ids), AT_A_TIME):
-                some = query.where(sessions.c.id.in_(ids[start : start + AT_A_TIME]))
-                found |= {
-                    id: ENDED if state in TERMINAL else int(seq or 0) for id, state, seq in conn.execute(some)
+                batch = query.where(sessions.c.id.in_(ids[start : start + AT_A_TIME]))
+                last_seqs |= {
+                    id: ENDED if state in TERMINAL else int(seq or 0)
+                    for id, state, seq in conn.execute(batch)
                 }
-        return found
+        return last_seqs
 
 
 SEARCHES_AT_A_TIME = 2

@@ -82,27 +82,27 @@ def predict_one(scenario: ScenarioCreate, caller: Reader) -> JSONResponse:
 @router.post("/batch", summary="Predict up to 1,000 scenarios", response_model=list[Answer])
 def predict_many(scenarios: Batch, caller: Reader) -> JSONResponse:
     """In order; a scenario that is wrong gets its error in its place, and the others are predicted."""
-    outcomes = [_parsed(one) for one in scenarios]
-    found = iter(predict([one for one in outcomes if isinstance(one, Scenario)]))
+    outcomes = [_parsed(body) for body in scenarios]
+    predictions = iter(predict([outcome for outcome in outcomes if isinstance(outcome, Scenario)]))
     # Answered as they are: checking a thousand against their schema would take longer than predicting them.
     return JSONResponse(
         [
-            next(found).model_dump() if isinstance(one, Scenario) else _refusal(given, one)
-            for given, one in zip(scenarios, outcomes, strict=True)
+            next(predictions).model_dump() if isinstance(outcome, Scenario) else _refusal(body, outcome)
+            for body, outcome in zip(scenarios, outcomes, strict=True)
         ]
     )
 
 
-def _parsed(given: JsonObject) -> Scenario | InputError:
+def _parsed(body: JsonObject) -> Scenario | InputError:
     try:
-        return parse_scenario(given)
+        return parse_scenario(body)
     except InputError as error:
         return error
 
 
-def _refusal(given: JsonObject, error: InputError) -> JsonObject:
-    own = given.get("id")
-    id = own if isinstance(own, str | int | float) else None
+def _refusal(body: JsonObject, error: InputError) -> JsonObject:
+    stated = body.get("id")
+    id = stated if isinstance(stated, str | int | float) else None
     return {"id": id, "error": str(error), "field": error.field}
 
 
@@ -134,32 +134,32 @@ plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictR
 
 
 @plans_router.post("/search", summary="Search every legal plan now", response_model=SearchReport)
-def search_plans(given: SearchCreate, app: AppDep, caller: Submitter) -> JsonObject:
+def search_plans(request: SearchCreate, app: AppDep, caller: Submitter) -> JsonObject:
     """What `asap optimize` gives, by search and rules alone."""
-    scenario = _small(given)
+    scenario = _small(request)
     return run_bounded_search(app, lambda progress: optimize(scenario, progress).model_dump(mode="json"))
 
 
 @plans_router.post("/explain", summary="Say what speaks against a plan", response_model=ExplanationPublic)
-def explain(asked: ExplainCreate, app: AppDep, caller: Submitter) -> JsonObject:
+def explain(question: ExplainCreate, app: AppDep, caller: Submitter) -> JsonObject:
     """The rule it breaks, the memory it lacks, or the term that makes it slower."""
-    if not isinstance(asked.plan, dict):
-        raise InputError("plan", asked.plan, "allowed: an object with fields of a plan")
-    scenario, plan = _small(asked.scenario), dict(asked.plan)
+    if not isinstance(question.plan, dict):
+        raise InputError("plan", question.plan, "allowed: an object with fields of a plan")
+    scenario, plan = _small(question.scenario), dict(question.plan)
     return run_bounded_search(app, lambda progress: _explained(scenario, plan, progress))
 
 
-def _explained(scenario: Scenario, asked: JsonObject, progress: Progress) -> JsonObject:
+def _explained(scenario: Scenario, fields: JsonObject, progress: Progress) -> JsonObject:
     workload = workload_of(scenario)
     winner = best_plans(workload, progress)[0][0]
     return {
         "winner": winner.model_dump(),
-        **explain_plan(workload, complete(workload, winner, asked), winner).model_dump(),
+        **explain_plan(workload, complete(workload, winner, fields), winner).model_dump(),
     }
 
 
-def _small(given: SearchCreate) -> Scenario:
-    scenario = parse_scenario(given.body(), need_plan=False)
+def _small(request: SearchCreate) -> Scenario:
+    scenario = parse_scenario(request.body(), need_plan=False)
     if scenario.traces is not None:
         raise InputError("traces", scenario.traces, f"not read here; {INSTEAD}")
     devices = scenario.cluster.num_devices
@@ -174,7 +174,7 @@ hardware_router = APIRouter(prefix="/v1/hardware", tags=["hardware"], route_clas
 @hardware_router.get("", summary="Every device that ASAP knows")
 def list_hardware(caller: Reader) -> list[JsonObject]:
     described = [describe(get_device(name)) for name in device_names()]
-    return [{name: value for name, value in one.items() if name != "sources"} for one in described]
+    return [{name: value for name, value in device.items() if name != "sources"} for device in described]
 
 
 @hardware_router.get("/{name}", summary="One device, with the source of every figure")

@@ -30,9 +30,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES), need_plan=False)
     workload = workload_of(scenario)
-    asked = parse_fields(args.plan, "--plan")
+    fields = parse_fields(args.plan, "--plan")
     winner = best_plans(workload)[0][0]
-    answer = explain_plan(workload, complete(workload, winner, asked), winner)
+    answer = explain_plan(workload, complete(workload, winner, fields), winner)
     if args.json:
         write_json_line({"winner": winner.model_dump(), **answer.model_dump()})
     else:

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from service.cli.io import read_object, safe_text, write_json_line
 from service.cli.parser import add_action
+from service.strict_json import JsonObject
 from tools.errors import InputError
 from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, KINDS, STATUSES, Case, Entry, Hit, Playbook
-from tools.kb.fields import JsonObject
 
 if TYPE_CHECKING:
     from tools.kb import KnowledgeBase

@@ -124,20 +124,20 @@ def _revoke(database: "Database", args: Namespace) -> None:
         sys.stdout.write(f"{id} is revoked\n")
 
 
-def _scopes(given: list[str] | None) -> list[str]:
+def _scopes(names: list[str] | None) -> list[str]:
     from service.auth import SCOPES
 
-    for scope in given or []:
+    for scope in names or []:
         if scope not in SCOPES:
             raise InputError("--scope", scope, f"allowed: {', '.join(SCOPES)}")
     # Whoever may change a thing may look at it.
-    return [scope for scope in SCOPES if scope == "read" or scope in (given or [])]
+    return [scope for scope in SCOPES if scope == "read" or scope in (names or [])]
 
 
-def _name(given: str) -> str:
-    if not 1 <= len(given) <= 100 or not given.isprintable():
-        raise InputError("NAME", given, "allowed: a printable text of at most 100 characters")
-    return given
+def _name(name: str) -> str:
+    if not 1 <= len(name) <= 100 or not name.isprintable():
+        raise InputError("NAME", name, "allowed: a printable text of at most 100 characters")
+    return name
 
 
 def _expiry(days: float | None) -> float | None:

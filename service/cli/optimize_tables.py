@@ -61,7 +61,10 @@ def print_report(request: RawJson, report: Report) -> None:
         _cases(view),
         _rejected(report.rejected),
         _notes(report.notes),
-        [("incident", safe_text(f"{one.node}, {one.kind}: {one.says}")) for one in report.incidents],
+        [
+            ("incident", safe_text(f"{incident.node}, {incident.kind}: {incident.says}"))
+            for incident in report.incidents
+        ],
         _footer(report),
     ):
         _print_rows(console, list(rows))
@@ -88,8 +91,8 @@ def _head(view: View) -> Iterator[Row]:
     yield "", ""
     weighed = f" {sentence(diagnosis.weighed)}" if diagnosis.weighed else ""
     yield "diagnosis", safe_text(f"Limited by {diagnosis.bottleneck}.{weighed}")
-    for one in diagnosis.evidence:
-        yield "diagnosis", _tagged(EVIDENCE[one.kind], one.says)
+    for evidence in diagnosis.evidence:
+        yield "diagnosis", _tagged(EVIDENCE[evidence.kind], evidence.says)
 
 
 def _trials(view: View) -> Iterator[Row]:
@@ -108,15 +111,15 @@ def _trials(view: View) -> Iterator[Row]:
 
 
 def _plans(view: View) -> Iterator[Row]:
-    slowest = max(one.prediction.step_time_s for one in view.plans)
-    for one in view.plans:
-        yield one.name, Text(one.summary, style="bold")
-        yield one.name, _bar(one.prediction, slowest)
-        yield one.name, Text(_figures(one))
-        if one.proposal:
-            yield one.name, safe_text(one.proposal.rationale)
-        for risk in one.risks:
-            yield one.name, safe_text(f"risk: {risk}", style="dim")
+    slowest = max(planned.prediction.step_time_s for planned in view.plans)
+    for planned in view.plans:
+        yield planned.name, Text(planned.summary, style="bold")
+        yield planned.name, _bar(planned.prediction, slowest)
+        yield planned.name, Text(_figures(planned))
+        if planned.proposal:
+            yield planned.name, safe_text(planned.proposal.rationale)
+        for risk in planned.risks:
+            yield planned.name, safe_text(f"risk: {risk}", style="dim")
         yield "", ""
     yield "", _legend(view)
 
@@ -125,9 +128,9 @@ def _next(report: Report) -> Iterator[Row]:
     yield "try first", safe_text(report.first_step, style="bold")
     yield "", ""
     yield "what if", safe_text(report.would_change)
-    for one in report.beyond_contract:
-        if one.throughput_ratio >= WORTH_SAYING:
-            yield "what if", safe_text(one.says, style="dim")
+    for option in report.beyond_contract:
+        if option.throughput_ratio >= WORTH_SAYING:
+            yield "what if", safe_text(option.says, style="dim")
 
 
 def _advice(books: Sequence[Advice]) -> Iterator[Row]:
@@ -138,8 +141,8 @@ def _advice(books: Sequence[Advice]) -> Iterator[Row]:
 
 def _cases(view: View) -> Iterator[Row]:
     for case in view.warnings:
-        told = ("refuted by measurement: ", "bold red"), plain(case.title), ". ", plain(case.lesson)
-        yield "warning", Text.assemble(*told, _aside(case.id, case))
+        warning = ("refuted by measurement: ", "bold red"), plain(case.title), ". ", plain(case.lesson)
+        yield "warning", Text.assemble(*warning, _aside(case.id, case))
     for case in view.precedents[:MAX_CASES]:
         yield "past cases", Text.assemble(plain(case.title), _aside(case.status, case))
 
@@ -149,17 +152,20 @@ def _aside(what: str, entry: Advice | CaseReference) -> tuple[str, str]:
 
 
 def _rejected(rejected: Sequence[RejectedPlan]) -> Iterator[Row]:
-    for one in rejected[:MAX_REJECTED]:
-        yield "why not", _tagged(one.binding, one.why)
+    for plan in rejected[:MAX_REJECTED]:
+        yield "why not", _tagged(plan.binding, plan.why)
 
 
 def _notes(notes: Notes | None) -> Iterator[Row]:
     if notes is None:
         return
-    for one in notes.accepted:
-        yield "notes", safe_text(f'{one.field} = {one.value}, from "{one.quote}"')
-    for one in notes.refused:
-        yield "notes", safe_text(f"not applied: {one.field} = {one.value}: {one.reason}", style="dim")
+    for statement in notes.accepted:
+        yield "notes", safe_text(f'{statement.field} = {statement.value}, from "{statement.quote}"')
+    for statement in notes.refused:
+        yield (
+            "notes",
+            safe_text(f"not applied: {statement.field} = {statement.value}: {statement.reason}", style="dim"),
+        )
     if notes.says:
         yield "notes", safe_text(notes.says)
 
@@ -173,11 +179,11 @@ def _footer(report: Report) -> Iterator[Row]:
     yield "", safe_text(f"{made}{spent}{kept}. More with --format markdown, html or json.", style="dim")
 
 
-def _figures(one: Planned) -> str:
-    p = one.prediction
+def _figures(planned: Planned) -> str:
+    p = planned.prediction
     fit = "" if p.fits else ", DOES NOT FIT"
-    gain = f", {one.gain} today's speed" if one.gain else ""
-    pace = f"{seconds(p.step_time_s)} ({one.interval}){gain}"
+    gain = f", {planned.gain} today's speed" if planned.gain else ""
+    pace = f"{seconds(p.step_time_s)} ({planned.interval}){gain}"
     return f"{pace}, MFU {p.mfu:.1%}, {p.peak_memory_gib:.1f} GiB{fit}"
 
 

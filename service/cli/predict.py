@@ -120,8 +120,8 @@ def _plan(scenario: Scenario) -> str:
     if scenario.plan is None:
         return ""
     degrees = {name: getattr(scenario.plan, name) for name in ("tp", "pp", "vpp", "cp", "ep", "dp")}
-    shown = [f"{name}{value}" for name, value in degrees.items() if value > 1]
-    return " ".join([*shown, f"mbs{scenario.plan.micro_batch_size}"])
+    parts = [f"{name}{value}" for name, value in degrees.items() if value > 1]
+    return " ".join([*parts, f"mbs{scenario.plan.micro_batch_size}"])
 
 
 def _seconds(value: float) -> str:
@@ -199,8 +199,8 @@ def _print_lines(
 
 
 def _identity(record: JsonRecord) -> object:
-    found = None if isinstance(record.content, InputError) else record.content.get("id")
-    return found if isinstance(found, str | int | float) else None
+    id = None if isinstance(record.content, InputError) else record.content.get("id")
+    return id if isinstance(id, str | int | float) else None
 
 
 def _report_errors(records: Sequence[JsonRecord], outcomes: Sequence[Outcome]) -> int:

@@ -103,5 +103,5 @@ def list_audit(
     query = sa.select(*columns).where(audit.c.tenant == tenant)
     if target is not None:
         query = query.where(audit.c.target == target)
-    found, following = read_page(conn, query, audit.c.id, cursor, limit)
-    return [AuditRow(**row._mapping) for row in found], following
+    rows, next_cursor = read_page(conn, query, audit.c.id, cursor, limit)
+    return [AuditRow(**row._mapping) for row in rows], next_cursor

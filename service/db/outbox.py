@@ -36,11 +36,11 @@ def take_due(conn: sa.Connection, lease_s: float, limit: int = 10) -> list[Deliv
     """Those that are due, leased: if the sender dies they are due again."""
     now_s = time.time()
     due = sa.select(deliveries).where(deliveries.c.due_at <= now_s).order_by(deliveries.c.due_at)
-    found = conn.execute(due.limit(limit).with_for_update(skip_locked=True)).all()
-    for row in found:
+    rows = conn.execute(due.limit(limit).with_for_update(skip_locked=True)).all()
+    for row in rows:
         later = {"due_at": now_s + lease_s, "attempts": row.attempts + 1}
         conn.execute(deliveries.update().where(deliveries.c.id == row.id).values(later))
-    return [Delivery(row.id, row.session_id, row.url, row.body, row.attempts + 1) for row in found]
+    return [Delivery(row.id, row.session_id, row.url, row.body, row.attempts + 1) for row in rows]
 
 
 def close_delivery(conn: sa.Connection, id: str, answer: str) -> None:

@@ -88,10 +88,10 @@ def lock_session(
 
     Without the request and the report. With a tenant, NotFoundError if the session is another tenant's.
     """
-    found = conn.execute(_LOCKED, {"id": id}).one_or_none()
-    if found is None or (tenant is not None and found.tenant != tenant):
+    columns = conn.execute(_LOCKED, {"id": id}).one_or_none()
+    if columns is None or (tenant is not None and columns.tenant != tenant):
         raise FencedError(f"session {id} is deleted") if fence is not None else NotFoundError("session", id)
-    row = SessionRow(*found)
+    row = SessionRow(*columns)
     if fence is not None and row.fence != fence:
         raise FencedError(f"session {id} was taken over by {row.worker}")
     return row
@@ -258,10 +258,10 @@ def find_by_key(conn: sa.Connection, tenant: str, idempotency_key: str) -> str |
 def get_session(conn: sa.Connection, tenant: str, id: str, report: bool = True) -> SessionRow:
     """The report is long: leave it out unless it is needed."""
     query = _ONE if report else _ONE_WITHOUT_REPORT
-    found = conn.execute(query, {"id": id, "tenant": tenant}).one_or_none()
-    if found is None:
+    columns = conn.execute(query, {"id": id, "tenant": tenant}).one_or_none()
+    if columns is None:
         raise NotFoundError("session", id)
-    return SessionRow(*found)
+    return SessionRow(*columns)
 
 
 def list_sessions(
@@ -273,8 +273,8 @@ def list_sessions(
 ) -> tuple[list[SessionRow], str | None]:
     """Newest first, with the cursor of the next page."""
     query = _LIST.where(sessions.c.tenant == tenant, *_conditions(tenant, filters or SessionFilter()))
-    found, following = read_page(conn, query, sessions.c.id, cursor, limit)
-    return [SessionRow(*row) for row in found], following
+    rows, next_cursor = read_page(conn, query, sessions.c.id, cursor, limit)
+    return [SessionRow(*row) for row in rows], next_cursor
 
 
 def _conditions(tenant: str, filters: SessionFilter) -> list[sa.ColumnElement[bool]]:

@@ -135,30 +135,30 @@ def _run(
     with context.database.read() as conn:
         nights = list_nights(conn, context.tenant, workload.name)
     reported_until = ingested.reported_until if ingested.is_new else None
-    found = review(nights, workload.hours_per_day, policy.least_change, reported_until=reported_until)
+    reviewed = review(nights, workload.hours_per_day, policy.least_change, reported_until=reported_until)
     night = ingested.night
     today = with_job_plan(described, night.environment.plan)
-    plans = _update_plans(context, workload, policy, before, today, ingested, found)
+    plans = _update_plans(context, workload, policy, before, today, ingested, reviewed)
     speedup = plans.proposal.speedup if plans.proposal else None
-    lost = found.lost_device_hours_per_day
-    gained = gained_device_hours(found.nights[-1].num_devices, speedup or 1.0, workload.hours_per_day)
+    lost = reviewed.lost_device_hours_per_day
+    gained = gained_device_hours(reviewed.nights[-1].num_devices, speedup or 1.0, workload.hours_per_day)
     scenario = parse_request(today).scenario
     return NightResult(
         name=workload.name,
-        status=found.status if ingested.is_new else STALE,
+        status=reviewed.status if ingested.is_new else STALE,
         reason=None if ingested.is_new else _stale_reason(night),
         model=scenario.model.name or None,
         device=scenario.cluster.device,
         num_devices=scenario.cluster.num_devices,
         hours_per_day=workload.hours_per_day,
         night=summary_of_night(night),
-        num_nights=len(found.nights),
-        num_other_nights=found.num_others,
-        is_alarm=ingested.is_new and found.is_regression,
-        findings=found.findings,
-        attribution=found.attribution,
+        num_nights=len(reviewed.nights),
+        num_other_nights=reviewed.num_others,
+        is_alarm=ingested.is_new and reviewed.is_regression,
+        findings=reviewed.findings,
+        attribution=reviewed.attribution,
         diagnosis=ingested.diagnosis,
-        advice=advise(found),
+        advice=advise(reviewed),
         lost_device_hours_per_day=lost,
         best=plans.best,
         asked=plans.asked,
@@ -166,7 +166,7 @@ def _run(
         reoptimized=plans.reoptimized,
         gained_device_hours_per_day=gained,
         wasted_device_hours_per_day=max(lost, gained),
-        trend=trend_of(found),
+        trend=trend_of(reviewed),
         notes=[*ingested.notes, *night.notes, *prediction_warnings(plans.best, night.step_time_s)],
     )
 
@@ -223,8 +223,8 @@ def _record(
 
 
 def _diagnosis(report: TraceReport) -> NightDiagnosis | None:
-    found = report.diagnosis
-    return None if found is None else NightDiagnosis.model_validate(found.model_dump())
+    diagnosis = report.diagnosis
+    return None if diagnosis is None else NightDiagnosis.model_validate(diagnosis.model_dump())
 
 
 def _update_plans(
@@ -234,14 +234,14 @@ def _update_plans(
     before: NightResult | None,
     today: Described,
     ingested: IngestedNight,
-    found: Review,
+    reviewed: Review,
 ) -> PlanUpdate:
     if not policy.reoptimize or context.reoptimizer is None:
         return PlanUpdate()
     request = policy.request(today)
     if ingested.source.reference:
         request = {**request, "traces": ingested.source.reference}
-    is_slower = ingested.is_new and found.is_regression
+    is_slower = ingested.is_new and reviewed.is_regression
     return update_proposal(
         context.reoptimizer, workload.name, request, before, policy.gain, is_slower, context.clock()
     )

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
@@ -54,17 +55,25 @@ def _environment() -> Environment:
 
 def make_environment(loader: BaseLoader) -> Environment:
     """Templates whose values print as one escaped line, unless one of our filters returns Markup."""
+    environment = base_environment(loader, _printable, keep_trailing_newline=True)
+    environment.filters |= {"prose": prose, "place": _place}
+    return environment
+
+
+def base_environment(
+    loader: BaseLoader, finalize: Callable[[object], object], *, keep_trailing_newline: bool = False
+) -> Environment:
+    """What templates of every format share; `finalize` makes a value safe to print."""
     environment = Environment(
         loader=loader,
         autoescape=True,
-        finalize=_printable,
+        finalize=finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        keep_trailing_newline=True,
+        keep_trailing_newline=keep_trailing_newline,
     )
     environment.filters |= {name: getattr(text, name) for name in FILTERS}
-    environment.filters |= {"prose": prose, "place": _place}
     return environment
 
 

@@ -3,11 +3,12 @@
 import re
 from functools import cache
 
-from jinja2 import BaseLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import BaseLoader, Environment, PackageLoader
 from markupsafe import Markup
 
 from graph.report import Report, Source
 from service.render import terms, text
+from service.render.html import base_environment
 from service.render.trials import COLUMNS
 from service.render.view import RawJson, view_of
 
@@ -54,18 +55,8 @@ def _environment() -> Environment:
 
 def make_environment(loader: BaseLoader) -> Environment:
     """Templates whose values print literally."""
-    environment = Environment(
-        loader=loader,
-        # `finalize` escapes for Markdown and returns Markup, so that Jinja does not escape for HTML.
-        autoescape=True,
-        finalize=_escaped,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        name: getattr(text, name) for name in ("count", "gib", "percent", "seconds", "sentence", "times")
-    }
+    # `finalize` escapes for Markdown and returns Markup, so that Jinja does not escape for HTML.
+    environment = base_environment(loader, _escaped)
     environment.filters |= {"source": _source, "cell": _cell}
     return environment
 

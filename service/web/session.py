@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
-from pydantic import JsonValue
 
 from graph.report import Report
 from graph.request import PLAN_ACTIONS
@@ -30,6 +29,7 @@ from service.render.plan_figures import AXES, axes_of
 from service.render.text import seconds
 from service.render.view import Planned, View, find_view, get_view
 from service.sessions import export_proposal, missing_result
+from service.strict_json import JsonObject
 from service.web.accuracy import DENSE, EXPERTS, find_trust
 from service.web.forms import CheckedForm, Form, add_buttons, text_of, whole_number
 from service.web.rendering import PageRoute, page
@@ -270,7 +270,7 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
 @router.post("/decision")
 def decide(id: Id, form: CheckedForm, app: AppDep, caller: Approver) -> Response:
     rank = whole_number("proposal", form.get("proposal", ""))
-    decision: dict[str, JsonValue] = {
+    decision: JsonObject = {
         "action": form.get("action"),
         "proposal": rank,
         "id": text_of(form, "id"),

@@ -46,11 +46,11 @@ def erase_deleted(database: Database, queue: JobQueue[SessionRow], saver: Saver)
     """Again until it is done: a worker may die in between."""
     with database.read() as conn:
         deleted = list_cleanups(conn)
-    for one in deleted:
-        _erase(queue, saver, one)
+    for session in deleted:
+        _erase(queue, saver, session)
         with database.begin() as conn:
-            finish_cleanup(conn, one.session_id)
-    return [one.session_id for one in deleted]
+            finish_cleanup(conn, session.session_id)
+    return [session.session_id for session in deleted]
 
 
 def _erase(queue: JobQueue[SessionRow], saver: Saver, deleted: Cleanup) -> None:
@@ -76,7 +76,11 @@ KEY = re.compile(r"(?P<session>[0-9a-f]{32})-(?P<attempt>\d+)-\d+(-r\d+)?")
 
 
 def end_orphans(database: Database, trials: LaunchedTrials, jobs: Path) -> list[str]:
-    return [one.key for one in _unfinished(jobs) if _is_orphan(database, one.key) and _end(trials, one)]
+    return [
+        intent.key
+        for intent in _unfinished(jobs)
+        if _is_orphan(database, intent.key) and _end(trials, intent)
+    ]
 
 
 def _end(trials: LaunchedTrials, intent: Intent) -> bool:

@@ -45,7 +45,7 @@ def end_of(outcome: Outcome) -> End:
     return COMPLETED, {
         "report": report.model_dump(mode="json"),
         "verdict": report.verdict,
-        **_listed(report.diagnosis.bottleneck, [one.model_dump() for one in report.proposals[:1]]),
+        **_listed(report.diagnosis.bottleneck, [proposal.model_dump() for proposal in report.proposals[:1]]),
     }
 
 

@@ -13,7 +13,6 @@ from tools.hardware.catalogue import VENDORS, find_vendor
 from tools.kb.conditions import PlaybookCondition
 from tools.kb.fields import (
     MAX_CASE_BYTES,
-    JsonObject,
     JsonTable,
     KnowledgeRecord,
     Line,
@@ -25,7 +24,7 @@ from tools.kb.fields import (
     parse_as,
 )
 from tools.names import did_you_mean
-from tools.scenario.fields import FromList
+from tools.scenario.fields import FromList, JsonObject
 from tools.scenario.spec import Framework, Plan
 
 

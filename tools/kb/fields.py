@@ -7,19 +7,18 @@ import re
 from functools import cache
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue, PlainValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic import create_model as _create_model
 from pydantic_core import PydanticCustomError
 
 from tools.errors import InputError
 from tools.kb.conditions import PLAN_COUNTS
-from tools.scenario.fields import NOTHING, shown
+from tools.scenario.fields import NOTHING, JsonObject, shown
 from tools.scenario.spec import Plan, Record
 
 MOVE_WORDS = ("x2", "/2", "devices_per_node", "num_devices", "all_data_ranks")
 """Values of a move that depend on the plan it is applied to; all_data_ranks is dp * cp."""
 
-JsonObject = dict[str, JsonValue]
 PlanValues = dict[str, int | bool | str | None]
 
 MAX_CASE_BYTES = 64 * 2**10

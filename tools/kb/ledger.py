@@ -17,13 +17,13 @@ from tools.kb.entries import STATUSES, Case, Change, Entry, Status, case_entry, 
 from tools.kb.fields import (
     MAX_LINE_CHARACTERS,
     MAX_TEXT_CHARACTERS,
-    JsonObject,
     JsonTable,
     KnowledgeRecord,
     parse_as,
     slug_fault,
     text_fault,
 )
+from tools.scenario.fields import JsonObject
 
 
 class _Body(KnowledgeRecord):

@@ -25,7 +25,6 @@ from tools.kb.entries import (
     check_device,
 )
 from tools.kb.fields import (
-    JsonObject,
     KnowledgeRecord,
     Line,
     PartialPlan,
@@ -34,7 +33,7 @@ from tools.kb.fields import (
     checked_fields,
     parse_as,
 )
-from tools.scenario.fields import FromList
+from tools.scenario.fields import FromList, JsonObject
 from tools.scenario.spec import Framework
 
 _SUFFIX = ".toml"

@@ -13,11 +13,10 @@ from enum import StrEnum
 from pathlib import Path
 from statistics import median
 
-from pydantic import JsonValue
-
 from tools.launch.files import open_plain, tail
 from tools.launch.launcher import Launcher
 from tools.launch.status import Cause, Handle, JobStatus, State
+from tools.scenario.fields import JsonObject
 
 PROGRESS, FAILURES = "progress.jsonl", "failures"
 _LOG_LINES, _LINE_LENGTH = 200, 2000
@@ -136,7 +135,7 @@ def _read(path: Path) -> str:
         return file.read(_FILE_BYTES).decode("utf-8", "replace")
 
 
-def _parse(text: str) -> dict[str, JsonValue]:
+def _parse(text: str) -> JsonObject:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

@@ -119,17 +119,23 @@ def review(
     changed = nights_with_changes(same)
     unreported = None if reported_until is None else sum(night.at <= reported_until for night in same)
     judged = [judge(series, changed, rules, unreported) for series in list_series(same, min_step_ratio)]
-    current = [one for one in judged if one.finding and one.series.nights[-1] == len(same) - 1]
-    findings = [one.finding for one in current if one.finding]
+    current = [
+        judgement
+        for judgement in judged
+        if judgement.finding and judgement.series.nights[-1] == len(same) - 1
+    ]
+    findings = [judgement.finding for judgement in current if judgement.finding]
     headline = _headline(findings)
-    explained = next((one for one in current if one.finding is headline), next(iter(current), None))
+    explained = next(
+        (judgement for judgement in current if judgement.finding is headline), next(iter(current), None)
+    )
     return Review(
         nights=same,
         num_others=len(ordered) - len(same),
         findings=_without_repeats(findings, headline),
         attribution=attribute(same, explained.first_night) if explained else None,
         lost_device_hours_per_day=_lost(headline, same[-1].num_devices, hours_per_day),
-        levels={one.series.figure.name: _levels(one) for one in judged},
+        levels={judgement.series.figure.name: _levels(judgement) for judgement in judged},
         is_learning=len(same) <= (rules or Rules()).min_nights,
     )
 
@@ -182,14 +188,14 @@ LOOK_AT = {
 }
 
 
-def advise(found: Review) -> list[str]:
+def advise(review: Review) -> list[str]:
     """Most useful first; empty if nothing is wrong."""
-    bad = [finding for finding in found.findings if finding.is_bad]
-    if not bad or found.attribution is None:
+    bad = [finding for finding in review.findings if finding.is_bad]
+    if not bad or review.attribution is None:
         return []
-    why = found.attribution
+    why = review.attribution
     advice = [*_by_changes(why.changes), *_by_ranks(why.slow_ranks)]
-    if found.headline in bad:
+    if review.headline in bad:
         advice += _by_terms(why)
     advice += [text for finding in bad for text in _by_figure(finding)]
     if not why.changes and why.unknown:

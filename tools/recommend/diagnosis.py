@@ -82,7 +82,7 @@ def with_profile(diagnosis: Diagnosis, profile: Profile, prediction: Prediction)
     measured = profile.diagnosis.model_copy(update={STEP: profile.step_time_s})
     evidence = [
         *_step_evidence(profile.step_time_s, prediction.step_time_s),
-        *(Evidence(kind="profile", ref=one.ref, says=one.says) for one in measured.evidence),
+        *(Evidence(kind="profile", ref=item.ref, says=item.says) for item in measured.evidence),
         *diagnosis.evidence,
     ]
     update = {"bottleneck": measured.bottleneck, "evidence": evidence, "profile": measured}
@@ -123,7 +123,7 @@ def competing(diagnosis: Diagnosis) -> list[CompetingCause]:
 
 def with_lever(diagnosis: Diagnosis, proposals: Sequence[Proposal], prediction: Prediction) -> Diagnosis:
     """Names another lever if nothing beats today's plan beyond the error of a comparison."""
-    gains = [one.speedup_low for one in proposals if one.speedup_low is not None]
+    gains = [proposal.speedup_low for proposal in proposals if proposal.speedup_low is not None]
     if not prediction.fits or not gains or max(gains) > 1.0:
         return diagnosis
     verdict = "Sharding is not your lever: no plan beats today's beyond the error of a comparison."

@@ -49,35 +49,35 @@ def apply_notes(notes: str, statements: Sequence[Statement], scenario: Scenario)
     accepted: list[Statement] = []
     refused: list[Statement] = []
     current = scenario
-    for one in statements:
-        reason = _unfounded(notes, one, scenario)
+    for statement in statements:
+        reason = _unfounded(notes, statement, scenario)
         if reason is None:
             try:
-                current = _applied(current, one)
+                current = _applied(current, statement)
             except InputError as error:
                 reason = str(error)
         if reason is None:
-            accepted.append(one)
+            accepted.append(statement)
         else:
-            refused.append(one.model_copy(update={"reason": reason}))
+            refused.append(statement.model_copy(update={"reason": reason}))
     return AppliedNotes(accepted, refused, current)
 
 
-def _unfounded(notes: str, one: Statement, scenario: Scenario) -> str | None:
-    quote, field = _plain(one.quote), one.field
+def _unfounded(notes: str, statement: Statement, scenario: Scenario) -> str | None:
+    quote, field = _plain(statement.quote), statement.field
     if field not in NAMES:
         return f"{field} is not a field that notes may set"
     if not quote or quote not in _plain(notes):
         return "these words are not in the notes"
     if not any(_names(word, quote) for word in NAMES[field]):
         return f"these words do not name {field}"
-    values = one.value if isinstance(one.value, list) else [one.value]
+    values = statement.value if isinstance(statement.value, list) else [statement.value]
     if all(_is_stated(value, quote) for value in values):
         return None
     today = getattr(scenario.plan, field, None)
     if today is not None and values == [today] and KEEPING.search(quote):
         return None
-    return f"these words do not say {one.value!r}"
+    return f"these words do not say {statement.value!r}"
 
 
 def _names(word: str, quote: str) -> bool:
@@ -96,13 +96,13 @@ def _is_stated(value: object, quote: str) -> bool:
     )
 
 
-def _applied(scenario: Scenario, one: Statement) -> Scenario:
+def _applied(scenario: Scenario, statement: Statement) -> Scenario:
     """Raises InputError if the scenario cannot be so."""
     changed = scenario.model_dump(mode="json", exclude_defaults=True)
     section = changed
-    for name in SECTIONS[one.kind]:
+    for name in SECTIONS[statement.kind]:
         section = section.setdefault(name, {})
-    section[one.field] = one.value
+    section[statement.field] = statement.value
     parsed = parse_scenario(changed, need_plan=False)
     parse_constraints(parsed.constraints, parsed.plan)
     return parsed

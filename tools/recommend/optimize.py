@@ -27,7 +27,7 @@ from tools.recommend.why_not import infeasible, rejected
 from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import parse_constraints
-from tools.search.search import Found, Search
+from tools.search.search import Search, SearchOutcome
 from tools.trace.report import Profile
 
 Progress = Callable[[float], None]
@@ -40,13 +40,13 @@ def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> W
     return Workload.of(scenario, limit_to_expressible(scenario, constraints), calibration)
 
 
-def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], Found]:
+def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], SearchOutcome]:
     """At most three plans that really differ, best first; raises InfeasibleError if nothing fits."""
-    found = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
-    plans = choose(workload.scenario, found.best, workload.capacity_gib * GIB, shipped_weights())
+    result = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
+    plans = choose(workload.scenario, result.best, workload.capacity_gib * GIB, shipped_weights())
     if not plans:
         raise infeasible(workload, progress)
-    return plans, found
+    return plans, result
 
 
 def analyse(workload: Workload, plan: Plan, profile: Profile | None = None) -> tuple[Prediction, Diagnosis]:
@@ -104,18 +104,18 @@ def optimize(
 
 def _with_reasons_for_order(proposals: list[Proposal]) -> list[Proposal]:
     """A proposal ranked before a faster one says why."""
-    return [_with_reason(one, proposals[place + 1 :]) for place, one in enumerate(proposals)]
+    return [_with_reason(proposal, proposals[place + 1 :]) for place, proposal in enumerate(proposals)]
 
 
-def _with_reason(one: Proposal, later: list[Proposal]) -> Proposal:
-    own_s = one.prediction.step_time_s
+def _with_reason(proposal: Proposal, later: list[Proposal]) -> Proposal:
+    own_s = proposal.prediction.step_time_s
     fastest_s = min((other.prediction.step_time_s for other in later), default=own_s)
     if fastest_s >= own_s:
-        return one
+        return proposal
     says = (
         f"ranked before a plan that is {1 - fastest_s / own_s:.1%} faster by prediction: inside "
         "the error of a comparison, and published recipes avoid that plan's features"
     )
     reason = Evidence(kind="knowledge", ref="calibration/preferences.json", says=says)
-    rationale = f"{one.rationale} {says[0].upper()}{says[1:]}."
-    return one.model_copy(update={"evidence": [*one.evidence, reason], "rationale": rationale})
+    rationale = f"{proposal.rationale} {says[0].upper()}{says[1:]}."
+    return proposal.model_copy(update={"evidence": [*proposal.evidence, reason], "rationale": rationale})

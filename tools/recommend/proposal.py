@@ -117,13 +117,15 @@ def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Predict
     if baseline is not None and today is not None:
         today = PredictedPlan(today.plan, _recomputed(workload, today.plan))
         leaves += _leaves("baseline", baseline.model_dump(), today.prediction.model_dump())
-    for one in proposals:
-        place = f"proposals[{one.rank - 1}]"
-        refusal = _refusal(workload, one.plan)
+    for proposal in proposals:
+        place = f"proposals[{proposal.rank - 1}]"
+        refusal = _refusal(workload, proposal.plan)
         if refusal:
             faults.append(Fault(place=place, says=refusal))
         else:
-            leaves += _leaves(place, one.model_dump(include=COMPUTED), _computed(workload, one.plan, today))
+            leaves += _leaves(
+                place, proposal.model_dump(include=COMPUTED), _computed(workload, proposal.plan, today)
+            )
     faults += [
         Fault(place=place, says=f"stated {stated}, computed {computed}")
         for place, stated, computed in leaves

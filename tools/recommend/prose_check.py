@@ -46,7 +46,7 @@ def figures_in(value: object, name: str = "") -> Iterator[Figure]:
 
 
 def numbers_in(text: str) -> list[float]:
-    return [float(found.replace(",", "")) for found in _NUMBER.findall(text)]
+    return [float(digits.replace(",", "")) for digits in _NUMBER.findall(text)]
 
 
 def checked(text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> tuple[str, list[str]]:
@@ -55,11 +55,11 @@ def checked(text: str, figures: Sequence[Figure], names: Sequence[str] = ()) -> 
     whole = [re.escape(name) for name in names if name]
 
     def judge(match: re.Match[str]) -> str:
-        found = match.group()
+        piece = match.group()
         unit = _unit_beside(text, match)
-        if found in names or is_founded(found, figures, unit):
-            return found
-        struck.append(found)
+        if piece in names or is_founded(piece, figures, unit):
+            return piece
+        struck.append(piece)
         return STRUCK
 
     return re.sub("|".join([*whole, _NUMBER.pattern]), judge, text), struck
@@ -72,10 +72,12 @@ def is_founded(number: str, figures: Sequence[Figure], unit: str = "") -> bool:
     slack = 0.5 * 10.0**-digits * (1 + 1e-9)
     if unit in ("", "share") and value in VOCABULARY:
         return True
-    return any(abs(abs(said) - value) <= slack for figure in figures for said in _said(figure, unit))
+    return any(
+        abs(abs(written) - value) <= slack for figure in figures for written in _written_forms(figure, unit)
+    )
 
 
-def _said(figure: Figure, unit: str) -> tuple[float, ...]:
+def _written_forms(figure: Figure, unit: str) -> tuple[float, ...]:
     """How a figure may be written with that unit."""
     if figure.unit == "text":
         return (figure.value,)

@@ -54,8 +54,8 @@ def score(workload: Workload, plan: Plan, best: Proposal) -> ScoredPlan:
 def join(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Proposal]:
     """The proposals with every accepted suggestion before the first one that it beats; at most three."""
     joined = list(proposals)
-    for one in scored:
-        own = one.proposal
+    for plan in scored:
+        own = plan.proposal
         if own is None or any(own.plan == other.plan for other in joined):
             continue
         place = next((i for i, other in enumerate(joined) if _beats(own, other)), MAX_PROPOSALS)
@@ -65,9 +65,9 @@ def join(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Pr
 
 def ranked(proposals: Sequence[Proposal]) -> list[Proposal]:
     """The proposals with their ranks in this order."""
-    return [one.model_copy(update={"rank": rank}) for rank, one in enumerate(proposals, start=1)]
+    return [proposal.model_copy(update={"rank": rank}) for rank, proposal in enumerate(proposals, start=1)]
 
 
-def _beats(one: Proposal, other: Proposal) -> bool:
+def _beats(proposal: Proposal, other: Proposal) -> bool:
     """By more than the difference within which experts' preference ordered the proposals."""
-    return one.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s
+    return proposal.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s

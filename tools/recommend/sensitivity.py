@@ -16,7 +16,7 @@ from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.spec import MAX_DEVICES
-from tools.search.search import Found, Ranked, together
+from tools.search.search import Ranked, SearchOutcome, together
 from tools.search.space import Mask, Table, decode_row, joined, permitted_mask, to_columns, where
 
 DEGREES = ("dp", "pp", "tp", "cp")
@@ -36,11 +36,11 @@ def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> Sensiti
     name = f"{devices} device{'s' if devices > 1 else ''}"
     carried = joined(list(_carried(kept.plans, up, down)))
     plans = where(carried, permitted_mask(workload.constraints, carried) & _legal(scenario, carried))
-    found = _fastest(replace(workload, scenario=scenario), plans)
-    if found is None:
+    result = _fastest(replace(workload, scenario=scenario), plans)
+    if result is None:
         says = "none of the best plans, carried over, fits"
         return Sensitivity(if_=name, best=None, stays=False, says=says)
-    plan, step_time_s = found
+    plan, step_time_s = result
     says = f"the fastest is {short(plan)}"
     return Sensitivity(if_=name, best=plan, step_time_s=step_time_s, stays=False, says=says)
 
@@ -74,14 +74,14 @@ def _fastest(workload: Workload, plans: Table) -> tuple[Plan, float] | None:
 FRONT_POINTS = 20
 
 
-def sensitivity(workload: Workload, found: Found) -> list[Sensitivity]:
+def sensitivity(workload: Workload, result: SearchOutcome) -> list[Sensitivity]:
     """The best of the plans kept by the search and of its front, under other link speeds and memory."""
     factors_of = {
         "half the bandwidth between nodes": {"scale_out_bandwidth": 0.5},
         "twice the bandwidth between nodes": {"scale_out_bandwidth": 2.0},
         "half the bandwidth inside the node": {"scale_up_bandwidth": 0.5},
     }
-    ranked = together([found.best, found.front])
+    ranked = together([result.best, result.front])
     limit, plans = workload.limit_gib * GIB, to_columns(ranked.plans)
     cases = [
         _case(name, ranked, workload.costs(plans, **factors).step_time_s, limit)
@@ -107,9 +107,9 @@ def _case(name: str, ranked: Ranked, times: Array, limit_bytes: float) -> Sensit
     )
 
 
-def pareto(found: Found) -> list[ParetoPoint]:
+def pareto(result: SearchOutcome) -> list[ParetoPoint]:
     """Step time against memory: at most twenty points of the front, fastest first."""
-    front = found.front
+    front = result.front
     count = len(front.step_time_s)
     rows = np.unique(np.linspace(0, count - 1, min(count, FRONT_POINTS)).round().astype(int))
     return [

@@ -13,7 +13,7 @@ from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import RECOMPUTES, Plan
 from tools.scenario.spec import FULL_SHARDING, sharding
 from tools.search.constraints import Constraints, parse_constraints
-from tools.search.search import Found, Progress, Search, count_changes
+from tools.search.search import Progress, Search, SearchOutcome, count_changes
 from tools.search.space import decode_row, table_of
 
 MAX_REJECTED = 6
@@ -28,7 +28,7 @@ def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[Rejecte
         explain(workload, plan, winner, best, p)
         for plan, p in zip(legal, workload.predict(legal), strict=True)
     ]
-    judged.sort(key=lambda one: one.step_time_ratio or 0.0)
+    judged.sort(key=lambda plan: plan.step_time_ratio or 0.0)
     return judged[:MAX_REJECTED]
 
 
@@ -66,7 +66,7 @@ def explain(
 
 def _forbidden(workload: Workload, plan: Plan) -> str | None:
     """Which of the user's constraints the plan breaks."""
-    today, most = workload.scenario.plan, workload.constraints.max_changes
+    today, max_changes = workload.scenario.plan, workload.constraints.max_changes
     constraints = workload.constraints
     for name in constraints.fields:
         value = getattr(plan, name)
@@ -76,10 +76,14 @@ def _forbidden(workload: Workload, plan: Plan) -> str | None:
             return (
                 f"constraints.{name} says: {text}" if is_limit else f"constraints.{name} allows {text} only"
             )
-    if today is None or most is None:
+    if today is None or max_changes is None:
         return None
     made = int(count_changes(today, table_of([plan]))[0])
-    return f"it changes {made} fields and constraints.max_changes is {most}" if made > most else None
+    return (
+        f"it changes {made} fields and constraints.max_changes is {max_changes}"
+        if made > max_changes
+        else None
+    )
 
 
 def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> RejectedPlan:
@@ -135,13 +139,13 @@ LARGEST_CLUSTER = 65536
 
 
 def infeasible(workload: Workload, progress: Progress | None = None) -> InfeasibleError:
-    found = _search(workload, UNLIMITED, progress)
-    if not len(found.best.step_time_s):
+    result = _search(workload, UNLIMITED, progress)
+    if not len(result.best.step_time_s):
         return InfeasibleError(_nothing_legal(workload))
     # The front has every recomputation; the best, where memory is no limit, only none.
-    row = int(np.argmin(found.front.memory_bytes))
-    least = found.front.memory_bytes[row] / GIB
-    plan = Plan.model_validate(decode_row(found.front.plans, row))
+    row = int(np.argmin(result.front.memory_bytes))
+    least = result.front.memory_bytes[row] / GIB
+    plan = Plan.model_validate(decode_row(result.front.plans, row))
     start = (
         f"no legal plan fits: the smallest ({short(plan)}) needs {least:.1f} GiB "
         f"of {workload.limit_gib:.1f} usable per device"
@@ -193,6 +197,6 @@ def _more_devices(workload: Workload, progress: Progress | None) -> str:
     return f"not even {devices} devices would suffice"
 
 
-def _search(workload: Workload, fraction: float, progress: Progress | None) -> Found:
+def _search(workload: Workload, fraction: float, progress: Progress | None) -> SearchOutcome:
     constraints = replace(workload.constraints, max_memory_fraction=fraction)
     return Search(workload.scenario, constraints, workload.calibration).run(progress)

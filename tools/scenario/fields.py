@@ -82,27 +82,27 @@ def get_object(value: object, field: str) -> JsonObject:
     return value
 
 
-def refuse_unknown(given: Mapping[str, object], known: Collection[str], prefix: str) -> None:
+def refuse_unknown(fields: Mapping[str, object], known: Collection[str], prefix: str) -> None:
     """Unknown keys are spelling mistakes: name the nearest known ones."""
-    for key in given:
+    for key in fields:
         if key not in known:
             says = f"unknown field, {did_you_mean(key, known)}"
-            raise InputError(f"{prefix}{key}", shown(given[key]), says)
+            raise InputError(f"{prefix}{key}", shown(fields[key]), says)
 
 
-def build(cls: type[ModelT], given: Mapping[str, object], prefix: str) -> ModelT:
+def build(cls: type[ModelT], fields: Mapping[str, object], prefix: str) -> ModelT:
     """An instance of the class, or an InputError about the first wrong field."""
     try:
-        return cls.model_validate(given)
+        return cls.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
     name = str(first["loc"][0])
-    missing = first["type"] == "missing" or (first["input"] is None and given.get(name) is None)
+    missing = first["type"] == "missing" or (first["input"] is None and fields.get(name) is None)
     value = NOTHING if missing else shown(first["input"])
     raise InputError(f"{prefix}{name}", value, allowed_text(cls.model_fields[name], first["input"]))
 
 
-def allowed_text(field: FieldInfo, given: object) -> str:
+def allowed_text(field: FieldInfo, value: object) -> str:
     """What a field takes: in its own words, or from its type and bounds."""
     for item in field.metadata:
         if isinstance(item, Allowed):
@@ -110,7 +110,7 @@ def allowed_text(field: FieldInfo, given: object) -> str:
     parts = [part for part in _union_parts(field.annotation) if part is not type(None)]
     if parts and get_origin(parts[0]) is Literal:
         choices = [str(choice) for choice in get_args(parts[0])]
-        close = nearest(given, choices) if isinstance(given, str) else []
+        close = nearest(value, choices) if isinstance(value, str) else []
         hint = f" (did you mean {' or '.join(close)}?)" if close else ""
         return f"allowed: {', '.join(choices)}{hint}"
     return f"allowed: {_kind_text(parts)}{_bounds_text(field)}"

@@ -133,9 +133,9 @@ MAX_FIELDS = 1000
 """Each is compared with every known name; real configurations have some 200."""
 
 
-def canonical_model(given: JsonObject) -> JsonObject:
+def canonical_model(stated: JsonObject) -> JsonObject:
     """The fields of `ModelSpec` that the given model states or implies; their types are checked later."""
-    config = _flatten(given)
+    config = _flatten(stated)
     _refuse_near_misses(config)
     fields = _renamed(config)
     canonical = {key: value for key, value in fields.items() if key in ModelSpec.model_fields}
@@ -144,12 +144,12 @@ def canonical_model(given: JsonObject) -> JsonObject:
     return {"name": _name(config)} | {key: value for key, value in canonical.items() if value is not None}
 
 
-def _flatten(given: JsonObject) -> JsonObject:
+def _flatten(stated: JsonObject) -> JsonObject:
     """Multi-modal and older configurations hold the decoder's fields in a block of their own."""
-    config = {key: value for key, value in given.items() if key not in words.NESTED}
+    config = {key: value for key, value in stated.items() if key not in words.NESTED}
     for block in words.NESTED:
-        if given.get(block) is not None:
-            config |= get_object(given[block], f"model.{block}")
+        if stated.get(block) is not None:
+            config |= get_object(stated[block], f"model.{block}")
     if len(config) > MAX_FIELDS:
         raise InputError("model", shown(config), f"allowed: at most {MAX_FIELDS:,} fields")
     return config

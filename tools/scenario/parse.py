@@ -79,24 +79,24 @@ _PARTS = ("model", "cluster", "training")
 
 def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
     """A legal scenario with every default filled in; raises InputError for the first thing that is wrong."""
-    given = get_object(obj, "scenario")
-    refuse_unknown(given, set(Scenario.model_fields), "")
-    has_plan = given.get("plan") is not None
-    parts = {name: get_object(given.get(name), name) for name in ((*_PARTS, "plan") if has_plan else _PARTS)}
+    stated = get_object(obj, "scenario")
+    refuse_unknown(stated, set(Scenario.model_fields), "")
+    has_plan = stated.get("plan") is not None
+    parts = {name: get_object(stated.get(name), name) for name in ((*_PARTS, "plan") if has_plan else _PARTS)}
     if need_plan and not has_plan:
         raise InputError("plan", NOTHING, "allowed: a JSON object; 'asap optimize' finds one")
     for name, cls in (("cluster", StatedCluster), ("training", TrainingSpec), ("plan", StatedPlan)):
         refuse_unknown(parts.get(name, {}), set(cls.model_fields), f"{name}.")
-    return _typed(given, parts)
+    return _typed(stated, parts)
 
 
-def _typed(given: JsonObject, parts: dict[str, JsonObject]) -> Scenario:
+def _typed(stated: JsonObject, parts: dict[str, JsonObject]) -> Scenario:
     model = build(ModelSpec, canonical_model(parts["model"]), "model.")
     stated_cluster = build(StatedCluster, parts["cluster"], "cluster.")
     training = _training(parts["training"])
     stated_plan = build(StatedPlan, parts["plan"], "plan.") if "plan" in parts else None
-    traces, notes = _text(given, "traces", MAX_PATH), _text(given, "notes", MAX_NOTES)
-    identity, constraints = _identity(given.get("id")), given.get("constraints")
+    traces, notes = _text(stated, "traces", MAX_PATH), _text(stated, "notes", MAX_NOTES)
+    identity, constraints = _identity(stated.get("id")), stated.get("constraints")
     constraints = {} if constraints is None else get_object(constraints, "constraints")
     check_model(model)
     device = get_device(stated_cluster.device, stated_cluster.overrides or {})
@@ -130,13 +130,13 @@ def _check_recompute(plan: Plan, num_hidden_layers: int) -> None:
         raise InputError("plan.recompute_layers", plan.recompute_layers, allowed)
 
 
-def _training(given: JsonObject) -> TrainingSpec:
-    if given.get("lora") is not None:
-        lora = get_object(given["lora"], "training.lora")
+def _training(stated: JsonObject) -> TrainingSpec:
+    if stated.get("lora") is not None:
+        lora = get_object(stated["lora"], "training.lora")
         refuse_unknown(lora, set(LoraSpec.model_fields), "training.lora.")
         adapters = build(LoraSpec, lora, "training.lora.")
-        return build(TrainingSpec, {**given, "lora": adapters}, "training.")
-    return build(TrainingSpec, given, "training.")
+        return build(TrainingSpec, {**stated, "lora": adapters}, "training.")
+    return build(TrainingSpec, stated, "training.")
 
 
 def _check_precision(training: TrainingSpec, device: Device) -> None:
@@ -145,9 +145,9 @@ def _check_precision(training: TrainingSpec, device: Device) -> None:
         raise InputError("training.precision", training.precision, allowed)
 
 
-def _text(given: JsonObject, name: str, max_length: int) -> str | None:
+def _text(stated: JsonObject, name: str, max_length: int) -> str | None:
     """What only some commands read: checked for its type here, for its meaning by them."""
-    text = given.get(name)
+    text = stated.get(name)
     if text is None or (isinstance(text, str) and len(text) <= max_length):
         return text
     raise InputError(name, shown(text), f"allowed: a text of at most {max_length:,} characters")
@@ -172,8 +172,8 @@ def _resolve_cluster(stated: StatedCluster, device: Device) -> ClusterSpec:
     )
 
 
-def _topology(given: JsonObject, num_devices: int) -> TopologySpec:
-    renamed = {TOPOLOGY_SYNONYMS.get(key, key): value for key, value in given.items()}
+def _topology(stated: JsonObject, num_devices: int) -> TopologySpec:
+    renamed = {TOPOLOGY_SYNONYMS.get(key, key): value for key, value in stated.items()}
     refuse_unknown(renamed, set(TopologySpec.model_fields), "cluster.topology.")
     topology = build(TopologySpec, renamed, "cluster.topology.")
     sizes = topology.torus_dimensions

@@ -81,51 +81,51 @@ class Constraints:
         return ", ".join([*parts, *([str(self.limits[name])] if name in self.limits else [])])
 
 
-def parse_constraints(given: Mapping[str, JsonValue], today: Plan | None) -> Constraints:
+def parse_constraints(fields: Mapping[str, JsonValue], today: Plan | None) -> Constraints:
     """From the scenario's `constraints`: `{"tp": [4, 8], "pp": {"max": 4}, "max_memory_fraction": 0.9}`."""
-    refuse_unknown(given, (*SEARCHED_FIELDS, *_OTHER_KEYS), "constraints.")
-    stated = {name: given[name] for name in SEARCHED_FIELDS if given.get(name) is not None}
+    refuse_unknown(fields, (*SEARCHED_FIELDS, *_OTHER_KEYS), "constraints.")
+    stated = {name: fields[name] for name in SEARCHED_FIELDS if fields.get(name) is not None}
     limits = {name: _limit(name, value) for name, value in stated.items() if isinstance(value, dict)}
     allowed = {
         name: _values(name, value, f"constraints.{name}")
         for name, value in stated.items()
         if name not in limits
     }
-    if _flag(given, "keep_checkpoint_layout"):
+    if _flag(fields, "keep_checkpoint_layout"):
         allowed |= _kept(today, Constraints(allowed, limits=limits))
     return Constraints(
-        allowed, _fraction(given), _max_changes(given, today), limits=limits, space=_space(given)
+        allowed, _fraction(fields), _max_changes(fields, today), limits=limits, space=_space(fields)
     )
 
 
-def _max_changes(given: Mapping[str, JsonValue], today: Plan | None) -> int | None:
-    value = given.get("max_changes")
+def _max_changes(fields: Mapping[str, JsonValue], today: Plan | None) -> int | None:
+    value = fields.get("max_changes")
     if value is None or (today is not None and _is_count(value)):
         return value
     raise InputError("constraints.max_changes", value, "allowed: 0 or more, if the scenario has a plan")
 
 
-def _values(name: str, given: object, place: str) -> tuple[PlanValue, ...]:
-    values = tuple(given) if isinstance(given, list | tuple) else (given,)
+def _values(name: str, stated: object, place: str) -> tuple[PlanValue, ...]:
+    values = tuple(stated) if isinstance(stated, list | tuple) else (stated,)
     if not values or any(value is None for value in values):
-        raise InputError(place, shown(given), _FORMS)
+        raise InputError(place, shown(stated), _FORMS)
     return tuple(_value(name, value, place) for value in values)
 
 
-def _value(name: str, given: object, place: str) -> PlanValue:
+def _value(name: str, stated: object, place: str) -> PlanValue:
     try:
-        value: PlanValue = getattr(build(Plan, {**_ANY, name: given}, "constraints."), name)
+        value: PlanValue = getattr(build(Plan, {**_ANY, name: stated}, "constraints."), name)
         return value
     except InputError as error:
         raise InputError(place, error.given, error.allowed) from None
 
 
-def _limit(name: str, given: Mapping[str, JsonValue]) -> Limit:
+def _limit(name: str, fields: Mapping[str, JsonValue]) -> Limit:
     place = f"constraints.{name}"
-    refuse_unknown(given, ("not", "min", "max"), f"{place}.")
-    stated = {key: value for key, value in given.items() if value is not None}
+    refuse_unknown(fields, ("not", "min", "max"), f"{place}.")
+    stated = {key: value for key, value in fields.items() if value is not None}
     if not stated:
-        raise InputError(place, shown(given), _FORMS)
+        raise InputError(place, shown(fields), _FORMS)
     for key in ("min", "max"):
         if key in stated and name in CHOICES:
             raise InputError(
@@ -146,8 +146,8 @@ def _limit(name: str, given: Mapping[str, JsonValue]) -> Limit:
     return limit
 
 
-def _space(given: Mapping[str, JsonValue]) -> Space:
-    value = given.get("space")
+def _space(fields: Mapping[str, JsonValue]) -> Space:
+    value = fields.get("space")
     if value is None:
         return "practice"
     if not isinstance(value, str) or value not in get_args(Space):
@@ -159,8 +159,8 @@ def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _flag(given: Mapping[str, JsonValue], name: str) -> bool:
-    value = given.get(name, False)
+def _flag(fields: Mapping[str, JsonValue], name: str) -> bool:
+    value = fields.get(name, False)
     if not isinstance(value, bool):
         raise InputError(f"constraints.{name}", value, "allowed: true or false")
     return value
@@ -177,8 +177,8 @@ def _kept(today: Plan | None, stated: Constraints) -> dict[str, tuple[PlanValue,
     return {name: (value,) for name, value in kept.items()}
 
 
-def _fraction(given: Mapping[str, JsonValue]) -> float:
-    value = given.get("max_memory_fraction", DEFAULT_MEMORY_FRACTION)
+def _fraction(fields: Mapping[str, JsonValue]) -> float:
+    value = fields.get("max_memory_fraction", DEFAULT_MEMORY_FRACTION)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
         raise InputError("constraints.max_memory_fraction", value, "allowed: above 0 and at most 1")
     return float(value)

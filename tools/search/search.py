@@ -94,7 +94,7 @@ Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchOutcome:
     """The best plans and the front, fastest first; how many legal plans were decided, and how many timed."""
 
     best: Ranked
@@ -142,11 +142,11 @@ class Search:
             encode_value("recompute", name) for name in RECOMPUTES if constraints.permits("recompute", name)
         ]
 
-    def run(self, progress: Progress | None = None) -> Found:
+    def run(self, progress: Progress | None = None) -> SearchOutcome:
         """Nothing found leaves `best` empty."""
         started = time.perf_counter()
         if not self.codes:  # the user and the framework's configuration leave no recomputation in common
-            return Found(NOTHING, NOTHING, 0, 0, time.perf_counter() - started)
+            return SearchOutcome(NOTHING, NOTHING, 0, 0, time.perf_counter() - started)
         degrees = self._likely_first(self._undominated(self.space.degrees()))
         searched = timed = 0
         kept = front = NOTHING
@@ -159,7 +159,7 @@ class Search:
             front = front_of(together([front, every]))
             if progress:
                 progress((start + count(block)) / count(degrees))
-        return Found(kept, front, searched, timed, time.perf_counter() - started)
+        return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started)
 
     def _undominated(self, degrees: Table) -> Table:
         """Without sequence parallelism only where the same degrees with it are not legal."""

@@ -105,7 +105,7 @@ MOVABLE = (
 MIN_EFFECT = 1e-4
 """On log time: a constant that moves it less is left where it is."""
 NUDGE = 1e-5
-UNTOLD = ("host_and_other", "other_comm_exposed")
+UNMEASURED_TERMS = ("host_and_other", "other_comm_exposed")
 
 
 def calibrate(
@@ -135,12 +135,12 @@ class _Trials:
     """The measured plans as the cost model's arrays, and what is wrong with their predictions."""
 
     def __init__(self, scenario: Scenario, measured: Sequence[MeasuredPlan]) -> None:
-        x, self.keys = encode_plans(scenario, columns_of([one.plan for one in measured]))
+        x, self.keys = encode_plans(scenario, columns_of([trial.plan for trial in measured]))
         self.x = resolve_recompute(x, memory_settings(self.keys.framework, [scenario.training.precision]))
-        self.step_s = np.array([one.step_time_s for one in measured])
-        self.spread = np.hypot(STEP_SPREAD, [one.noise for one in measured])
-        told = [(row, *term) for row, one in enumerate(measured) for term in (one.terms or {}).items()]
-        self.terms = [(row, name, seconds) for row, name, seconds in told if name not in UNTOLD]
+        self.step_s = np.array([trial.step_time_s for trial in measured])
+        self.spread = np.hypot(STEP_SPREAD, [trial.noise for trial in measured])
+        stated = [(row, *term) for row, trial in enumerate(measured) for term in (trial.terms or {}).items()]
+        self.terms = [(row, name, seconds) for row, name, seconds in stated if name not in UNMEASURED_TERMS]
 
     def errors(self, start: Coefficients, levers: list[_Lever], shifts: Array) -> tuple[Array, Array]:
         """Logarithms of predicted over measured, of steps and of terms, for each row of shifts at once."""
@@ -187,19 +187,19 @@ def _fit(trials: _Trials, base: Calibration) -> _Fitted:
 def _levers(trials: _Trials, start: Coefficients, base: Calibration) -> list[_Lever]:
     """The constants that these trials depend on. Levels of a spread are independent: variances add up."""
     wider = 1.0 if trials.keys.key("stack", 0) in base.intervals.stacks else UNMEASURED
-    found = [
+    levers = [
         _Lever(
-            one.name,
-            float(getattr(start, one.name)),
-            wider * float(np.linalg.norm([*one.spread.values()])),
-            (one.low, one.high),
+            definition.name,
+            float(getattr(start, definition.name)),
+            wider * float(np.linalg.norm([*definition.spread.values()])),
+            (definition.low, definition.high),
         )
-        for one in definitions()
-        if one.name in MOVABLE
+        for definition in definitions()
+        if definition.name in MOVABLE
     ]
-    low, high = (trials.errors(start, found, sign * np.eye(len(found)))[0] for sign in (-1.0, 1.0))
+    low, high = (trials.errors(start, levers, sign * np.eye(len(levers)))[0] for sign in (-1.0, 1.0))
     matters = np.abs(high - low).max(axis=1) > MIN_EFFECT
-    return [lever for lever, moves in zip(found, matters, strict=True) if lever.value > 0 and moves]
+    return [lever for lever, moves in zip(levers, matters, strict=True) if lever.value > 0 and moves]
 
 
 def _solve(
@@ -217,11 +217,13 @@ def _solve(
         nudged = residuals(np.concatenate([shifts[None, :], shifts + NUDGE * np.eye(len(shifts))]))
         return np.asarray((nudged[1:] - nudged[0]).T / NUDGE)
 
-    def one(shifts: Array) -> Array:
+    def residuals_of_one(shifts: Array) -> Array:
         return np.asarray(residuals(shifts[None, :])[0])
 
     start_at = np.zeros(len(levers))
-    return least_squares(one, start_at, jac=jacobian, method="trf", max_nfev=40, ftol=1e-6, xtol=1e-6)
+    return least_squares(
+        residuals_of_one, start_at, jac=jacobian, method="trf", max_nfev=40, ftol=1e-6, xtol=1e-6
+    )
 
 
 def _moved(start: Coefficients, levers: list[_Lever], shifts: Array) -> Coefficients:

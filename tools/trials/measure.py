@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from tools.errors import AsapError
 from tools.launch.failures import printable
 from tools.launch.files import open_plain
+from tools.scenario.fields import JsonObject
 
 RESULT, TRACES = "result.json", "traces"
 COVERAGE = 0.95
@@ -59,7 +60,7 @@ class Measurement:
     def noise(self) -> float:
         """Robust spread of a step over the median."""
         middle = self.step_time_s
-        return NORMAL_SPREAD * median(abs(one - middle) for one in self.step_times_s) / middle
+        return NORMAL_SPREAD * median(abs(step_s - middle) for step_s in self.step_times_s) / middle
 
     @property
     def uncertainty(self) -> float:
@@ -76,19 +77,19 @@ def median_interval(values: Sequence[float], coverage: float = COVERAGE) -> tupl
     """
     ordered, n = sorted(values), len(values)
     # From the middle outwards: `share` is P(B = k), which P(B = n - k) equals.
-    k, held, share = n // 2 + 1, 0.0, math.comb(n, n // 2) / 2**n
-    while k > 1 and held < coverage:
+    k, covered, share = n // 2 + 1, 0.0, math.comb(n, n // 2) / 2**n
+    while k > 1 and covered < coverage:
         k -= 1
-        held += share if 2 * k == n else 2 * share
+        covered += share if 2 * k == n else 2 * share
         share *= k / (n - k + 1)
-    return ordered[k - 1], ordered[n - k], held
+    return ordered[k - 1], ordered[n - k], covered
 
 
 def read_measurement(folder: Path) -> Measurement:
     """Raises MeasurementError for what is missing or no measurement."""
     content = _read(folder / RESULT)
     times = _numbers(content, "step_times_s")
-    if not times or any(one <= 0 for one in times):
+    if not times or any(step_s <= 0 for step_s in times):
         raise MeasurementError(f"{RESULT}: step_times_s must have at least one time above 0")
     memory = content.get("peak_memory_bytes")
     return Measurement(
@@ -106,19 +107,19 @@ def pooled(runs: Sequence[Measurement]) -> Measurement:
 
     A run that is not comparable with the first, on other nodes say, is no repeat of it and left out."""
     first = runs[0]
-    runs = [one for one in runs if one.fingerprint == first.fingerprint]
-    memory = [one.peak_memory_bytes for one in runs if one.peak_memory_bytes is not None]
+    runs = [run for run in runs if run.fingerprint == first.fingerprint]
+    memory = [run.peak_memory_bytes for run in runs if run.peak_memory_bytes is not None]
     return Measurement(
-        step_times_s=tuple(step for one in runs for step in one.step_times_s),
+        step_times_s=tuple(step for run in runs for step in run.step_times_s),
         losses=first.losses,
         fingerprint=first.fingerprint,
         peak_memory_bytes=max(memory) if memory else None,
         nodes=first.nodes,
-        run_medians_s=tuple(one.step_time_s for one in runs),
+        run_medians_s=tuple(run.step_time_s for run in runs),
     )
 
 
-def _read(path: Path) -> dict[str, JsonValue]:
+def _read(path: Path) -> JsonObject:
     file = open_plain(path)
     if file is None:
         raise MeasurementError(f"the job left no {RESULT}: its program must write one (docs/trials.md)")
@@ -156,7 +157,7 @@ def _names(content: Mapping[str, JsonValue], name: str) -> tuple[str, ...]:
     return tuple(printable(str(value), _NAME_CHARACTERS) for value in values)
 
 
-def _table(content: Mapping[str, JsonValue], name: str) -> dict[str, JsonValue]:
+def _table(content: Mapping[str, JsonValue], name: str) -> JsonObject:
     value = content.get(name)
     if not isinstance(value, dict) or not value:
         raise MeasurementError(f"{RESULT}: {name} must be an object with what two runs must have in common")

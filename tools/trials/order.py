@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from tools.errors import InputError
 from tools.frameworks import export_plan
 from tools.launch.job import ConfigFile, Job
 from tools.launch.template import Template, placeholder_of
 from tools.scenario import Plan, Scenario
+from tools.scenario.fields import JsonObject
 from tools.scenario.spec import Result
 
 MAX_CHARACTERS = 37
@@ -92,7 +93,7 @@ class TrialResult(TrialOutcome):
 
     status: Status
     losses: list[float] = Field(default_factory=list)
-    fingerprint: dict[str, JsonValue] = Field(default_factory=dict)
+    fingerprint: JsonObject = Field(default_factory=dict)
 
 
 class Watch(Protocol):

@@ -14,7 +14,7 @@ from research.published import (
 )
 from tests.unit.recommend.cases import llama
 from tools.scenario import Plan, Scenario, parse_scenario
-from tools.search.search import Found, Ranked
+from tools.search.search import Ranked, SearchOutcome
 from tools.search.space import table_of
 
 ALL = frozenset(Plan.model_fields)
@@ -80,7 +80,7 @@ def offered(other: Plan, ratio: float) -> Offer:
     time_s = predicted_s(s)
     ranked = Ranked(table_of([other]), np.array([time_s * ratio]), np.array([1.0]))
     counted = count_differences(plan(), ALL, ranked.plans)
-    return Offer(measured("x", 1.0), Found(ranked, ranked, 1, 1, 0.0), 1.0, counted, time_s)
+    return Offer(measured("x", 1.0), SearchOutcome(ranked, ranked, 1, 1, 0.0), 1.0, counted, time_s)
 
 
 def test_a_proposal_agrees_when_equal_or_within_two_percent_by_one_field() -> None:

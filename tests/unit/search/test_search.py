@@ -29,7 +29,7 @@ from tools.cost.step import step_core, with_data_parallelism
 from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.columns import decode_value
 from tools.search.constraints import Constraints, Limit, parse_constraints
-from tools.search.search import Found, Search, count_changes, front_bytes
+from tools.search.search import Search, SearchOutcome, count_changes, front_bytes
 from tools.search.space import decode_row, table_of, to_columns
 
 GIB = 2.0**30
@@ -39,7 +39,7 @@ SEQUENCES = (256, 2048, 16384)
 Plans = NDArray[np.int64]
 
 
-def search(s: Scenario, constraints: Constraints | None = None, kept: int = 4096) -> Found:
+def search(s: Scenario, constraints: Constraints | None = None, kept: int = 4096) -> SearchOutcome:
     return Search(s, constraints or Constraints(), kept=kept).run()
 
 
