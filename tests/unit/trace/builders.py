@@ -8,10 +8,11 @@ from typing import Any
 
 from tools.scenario import Plan
 from tools.trace.breakdown import Breakdown, StepProfile
-from tools.trace.classify import load_patterns
+from tools.trace.classify import Work, classify, load_patterns, with_user_kernels
 from tools.trace.collectives import CollectiveEvent
 from tools.trace.kineto import read_kineto
 from tools.trace.rank_profile import RankProfile, profile_rank
+from tools.trace.record import RankTrace
 
 Event = dict[str, Any]
 MS = 1_000_000
@@ -25,10 +26,17 @@ def write(folder: Path, events: list[Event], name: str = "rank0.json", **metadat
     return path
 
 
-def profile_of(
-    folder: Path, events: list[Event], name: str = "rank0.json", **metadata: object
-) -> RankProfile:
-    return profile_rank(read_kineto(write(folder, events, name, **metadata)), load_patterns())
+def trace_of(folder: Path, events: list[Event], **metadata: object) -> RankTrace:
+    return read_kineto(write(folder, events, "rank0.json", **metadata))
+
+
+def work_of(folder: Path, events: list[Event], *own_kernels: str) -> Work:
+    """Classified, with the user's own patterns of communication kernels."""
+    return classify(trace_of(folder, events), with_user_kernels(load_patterns(), [*own_kernels]))
+
+
+def profile_of(folder: Path, events: list[Event], **metadata: object) -> RankProfile:
+    return profile_rank(trace_of(folder, events, **metadata), load_patterns())
 
 
 def kernel(

@@ -1,14 +1,12 @@
 """Where a rank's time goes, on traces small enough to add up by hand; steps and warm-up."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trace.builders import Event, host_event, kernel, launch, write
+from tests.unit.trace.builders import Event, host_event, kernel, launch, trace_of
 from tools.trace.breakdown import (
     Breakdown,
     StepProfile,
@@ -19,13 +17,12 @@ from tools.trace.breakdown import (
     variation_ratio,
 )
 from tools.trace.classify import classify, load_patterns
-from tools.trace.kineto import read_kineto
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32"
 
 
-def _measure(path: Path) -> Breakdown:
-    trace = read_kineto(path)
+def _measure(folder: Path, events: list[Event]) -> Breakdown:
+    trace = trace_of(folder, events)
     return measure(classify(trace, load_patterns()), trace.launches)
 
 
@@ -68,7 +65,7 @@ COPY = kernel("Memcpy HtoD", 5, 15, stream=3) | {"cat": "gpu_memcpy"}
     ],
 )
 def test_each_moment_counts_as_one_term(tmp_path: Path, events: list[Event], terms: dict[str, float]) -> None:
-    measured = _measure(write(tmp_path, events))
+    measured = _measure(tmp_path, events)
     assert {name: getattr(measured, name) for name in terms} == terms
 
 
@@ -77,41 +74,35 @@ def test_breakdowns_add_term_by_term() -> None:
     assert add_breakdowns([one, one]) == Breakdown(compute_ns=6, total_ns=10, idle_ns=4)
 
 
-_EVENTS = st.lists(
-    st.tuples(st.sampled_from(["gemm", NCCL, "Memset"]), st.integers(0, 500), st.integers(0, 80)), min_size=1
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["gemm", NCCL, "Memset"]), st.integers(0, 500), st.integers(0, 80)),
+        min_size=1,
+    )
 )
-
-
-@given(_EVENTS)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_terms_always_add_up_to_the_total(
-    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[str, int, int]]
+    tmp_path_factory: pytest.TempPathFactory, spans: list[tuple[str, int, int]]
 ) -> None:
-    path = tmp_path_factory.mktemp("trace") / "rank0.json"
+    category = {"Memset": "gpu_memset"}
     rows = [
-        {
-            "cat": "gpu_memset" if name == "Memset" else "kernel",
-            "name": name,
-            "ts": start / 8,
-            "dur": length / 8,
-        }
-        for name, start, length in events
+        kernel(name, start / 8, length / 8) | {"cat": category.get(name, "kernel")}
+        for name, start, length in spans
     ]
-    path.write_text(json.dumps({"traceEvents": rows}))
-    one = _measure(path)
-    parts = one.compute_ns + one.exposed_communication_ns + one.memory_ns + one.idle_ns
-    assert parts == one.total_ns
-    assert one.idle_ns == one.idle_host_ns + one.idle_waiting_ns + one.idle_unknown_ns
-    assert one.exposed_communication_ns <= one.communication_ns
+    terms = _measure(tmp_path_factory.mktemp("trace"), rows)
+    parts = terms.compute_ns + terms.exposed_communication_ns + terms.memory_ns + terms.idle_ns
+    assert parts == terms.total_ns
+    assert terms.idle_ns == terms.idle_host_ns + terms.idle_waiting_ns + terms.idle_unknown_ns
+    assert terms.exposed_communication_ns <= terms.communication_ns
 
 
-def _steps(path: Path) -> list[StepProfile]:
-    trace = read_kineto(path)
+def _steps(folder: Path, events: list[Event]) -> list[StepProfile]:
+    trace = trace_of(folder, events)
     work = classify(trace, load_patterns())
     return measure_steps(trace, work, occupy(work, trace.launches))
 
 
-def _marked_run(lengths: list[int]) -> list[dict[str, Any]]:
+def _marked_run(*lengths: int) -> list[Event]:
     """Each step launches one kernel at its mark; the device runs 50 microseconds behind."""
     events, time = [], 0
     for number, length in enumerate(lengths):
@@ -125,27 +116,20 @@ def _marked_run(lengths: list[int]) -> list[dict[str, Any]]:
 
 
 def test_steps_follow_the_device_not_the_host(tmp_path: Path) -> None:
-    steps = _steps(write(tmp_path, _marked_run([100, 100, 100])))
-    assert [step.number for step in steps] == [10, 11, 12]
-    assert [step.start_ns for step in steps] == [50_000, 150_000, 250_000]
-    assert [step.breakdown.compute_ns for step in steps] == [95_000, 95_000, 95_000]
-    assert [step.breakdown.total_ns for step in steps] == [100_000, 100_000, 95_000]
+    steps = _steps(tmp_path, _marked_run(100, 100, 100))
+    assert [
+        (step.number, step.start_ns, step.breakdown.compute_ns, step.breakdown.total_ns) for step in steps
+    ] == [(10, 50_000, 95_000, 100_000), (11, 150_000, 95_000, 100_000), (12, 250_000, 95_000, 95_000)]
 
 
-def test_leading_long_steps_are_warm_up(tmp_path: Path) -> None:
-    steps = _steps(write(tmp_path, _marked_run([900, 400, 100, 100, 100, 100])))
+def test_leading_long_steps_are_warm_up_and_a_late_one_is_variation(tmp_path: Path) -> None:
+    steps = _steps(tmp_path, _marked_run(900, 400, 100, 100, 100, 100))
     assert [step.is_warm_up for step in steps] == [True, True, False, False, False, False]
-
-
-def test_a_late_long_step_is_variation_not_warm_up(tmp_path: Path) -> None:
-    steps = _steps(write(tmp_path, _marked_run([100, 100, 500, 100])))
+    steps = _steps(tmp_path, _marked_run(100, 100, 500, 100))
     assert not any(step.is_warm_up for step in steps)
     assert (variation_ratio(steps) or 0) > 0.5
+    assert variation_ratio(steps[:1]) is None
 
 
 def test_a_trace_without_marks_has_no_steps(tmp_path: Path) -> None:
-    assert _steps(write(tmp_path, [kernel("gemm", 0, 5)])) == []
-
-
-def test_one_step_has_no_variation() -> None:
-    assert variation_ratio([StepProfile(0, 0, Breakdown(total_ns=5))]) is None
+    assert _steps(tmp_path, [kernel("gemm", 0, 5)]) == []

@@ -7,26 +7,30 @@ import pytest
 
 from tests.unit.trace.builders import rank_profile
 from tools.errors import InputError
-from tools.scenario import Scenario, parse_scenario
+from tools.scenario import parse_scenario
 from tools.trace.breakdown import Breakdown, StepProfile
-from tools.trace.compare import KernelChange, check_prediction, compare
+from tools.trace.compare import KernelChange, PredictionComparison, check_prediction, compare
 from tools.trace.rank_profile import KernelTotal, RankProfile
 
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "traces" / "gpt-ddp-gloo" / "base.json"
+SCENARIO = parse_scenario(json.loads(EXAMPLE.read_text()))
+SECOND = 1_000_000_000
 
-def _run(total_ns: int, steps: int, kernel_ns: int) -> RankProfile:
-    kernels = [KernelTotal("gemm", "compute", 1, kernel_ns)]
+
+def _run(total_ns: int, steps: int, kernel_ns: int = 0) -> RankProfile:
+    terms = Breakdown(compute_ns=total_ns, total_ns=total_ns)
     return rank_profile(
-        breakdown=Breakdown(compute_ns=total_ns, total_ns=total_ns), steps=steps, top_kernels=kernels
+        breakdown=terms, steps=steps, top_kernels=[KernelTotal("gemm", "compute", 1, kernel_ns)]
     )
 
 
 def test_steps_are_compared_not_traces_of_different_length() -> None:
-    result = compare([_run(10_000, 3, 30_000)], [_run(5_000, 6, 30_000)])
-    assert result.speedup == 2.0
-    assert result.per == "rank and step"
+    result = compare([_run(10_000, 2, 8_000)], [_run(5_000, 4, 8_000)])
+    assert (result.speedup, result.per) == (2.0, "rank and step")
+    assert result.kernels[0] == KernelChange(name="gemm", before_us=4.0, after_us=2.0, change_us=-2.0)
 
 
-def test_where_one_side_marks_no_steps_whole_traces_are_compared() -> None:
+def test_if_one_side_marks_no_steps_whole_traces_are_compared() -> None:
     marked, unmarked = _run(12_000, 3, 6_000), _run(12_000, 0, 6_000)
     marked.steps = [StepProfile(number, 0, Breakdown(total_ns=4_000)) for number in range(3)]
     for result in (compare([marked], [unmarked]), compare([unmarked], [marked])):
@@ -34,29 +38,10 @@ def test_where_one_side_marks_no_steps_whole_traces_are_compared() -> None:
         assert result.kernels[0].change_us == 0.0
 
 
-def test_each_term_has_its_change() -> None:
-    result = compare([_run(10_000, 2, 0)], [_run(15_000, 2, 0)])
-    (compute,) = [term for term in result.terms if term.term == "compute"]
-    assert (compute.change_us, compute.ratio) == (5.0, 1.5)
-
-
-def test_kernels_are_compared_per_step() -> None:
-    result = compare([_run(10_000, 2, 8_000)], [_run(10_000, 4, 8_000)])
-    assert result.kernels[0] == KernelChange(name="gemm", before_us=4.0, after_us=2.0, change_us=-2.0)
-
-
-def test_a_term_that_was_zero_has_no_ratio() -> None:
-    result = compare([_run(10_000, 2, 0)], [_run(10_000, 2, 0)])
-    (memory,) = [term for term in result.terms if term.term == "memory"]
-    assert memory.ratio is None
-
-
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "traces" / "gpt-ddp-gloo" / "base.json"
-SECOND = 1_000_000_000
-
-
-def _scenario() -> Scenario:
-    return parse_scenario(json.loads(EXAMPLE.read_text()))
+def test_each_term_has_its_change_and_no_ratio_if_it_was_zero() -> None:
+    terms = {term.term: term for term in compare([_run(10_000, 2)], [_run(15_000, 2)]).terms}
+    assert (terms["compute"].change_us, terms["compute"].ratio) == (5.0, 1.5)
+    assert terms["memory"].ratio is None
 
 
 def _profile(steps: int = 2, world_size: int = 2, compute_ns: int = SECOND // 2) -> RankProfile:
@@ -65,39 +50,31 @@ def _profile(steps: int = 2, world_size: int = 2, compute_ns: int = SECOND // 2)
     return rank_profile(breakdown=terms, steps=steps, world_size=world_size, **kernels)
 
 
-def test_a_term_that_only_the_model_has_is_shown_too() -> None:
-    rows = {row.term: row for row in check_prediction([_profile()], _scenario()).comparison.terms}
-    assert rows["dp_comm_exposed"].measured_s == 0
-    assert rows["dp_comm_exposed"].predicted_s > 0
-    assert rows["dp_comm_exposed"].predicted_error_ratio is None
+def _compared(*profiles: RankProfile) -> PredictionComparison:
+    return check_prediction(list(profiles), SCENARIO).comparison
 
 
-def test_the_predicted_terms_add_up_to_the_predicted_step() -> None:
-    data = check_prediction([_profile()], _scenario()).comparison
+def test_terms_add_up_to_the_step_and_one_that_only_the_model_has_is_shown_too() -> None:
+    data = _compared(_profile())
     for key in ("predicted_s", "calibrated_s", "measured_s"):
         assert sum(getattr(row, key) for row in data.terms) == pytest.approx(getattr(data.step_time, key))
+    (row,) = (row for row in data.terms if row.term == "dp_comm_exposed")
+    assert (row.measured_s, row.predicted_error_ratio) == (0, None)
+    assert row.predicted_s > 0
 
 
-def test_another_number_of_ranks_is_said() -> None:
-    (note,) = check_prediction([_profile(world_size=8)], _scenario()).comparison.notes
+def test_another_number_of_ranks_missing_steps_and_constants_at_their_bounds_are_noted() -> None:
+    (note,) = _compared(_profile(world_size=8)).notes
     assert "8 ranks" in note
-
-
-def test_a_trace_without_steps_is_said() -> None:
-    data = check_prediction([_profile(steps=0)], _scenario()).comparison
-    assert (data.per, data.num_steps) == ("trace", 0)
-    assert any("no steps are marked" in note for note in data.notes)
-    assert data.coefficients == []
-
-
-def test_constants_at_their_bounds_make_the_scenario_doubtful() -> None:
-    notes = check_prediction([_profile(compute_ns=SECOND // 10**6)], _scenario()).comparison.notes
-    assert any("is this the scenario" in note for note in notes)
+    unmarked = _compared(_profile(steps=0))
+    assert (unmarked.per, unmarked.num_steps, unmarked.coefficients) == ("trace", 0, [])
+    assert any("no steps are marked" in note for note in unmarked.notes)
+    doubtful = _compared(_profile(compute_ns=SECOND // 10**6))
+    assert any("is this the scenario" in note for note in doubtful.notes)
 
 
 def test_ranks_without_work_do_not_count() -> None:
     empty = rank_profile(1, basis="host")
-    with_empty = check_prediction([_profile(), empty], _scenario())
-    assert with_empty.comparison == check_prediction([_profile()], _scenario()).comparison
+    assert _compared(_profile(), empty) == _compared(_profile())
     with pytest.raises(InputError, match="DIR"):
-        check_prediction([empty], _scenario())
+        _compared(empty)

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trace.builders import host_event, kernel, launch, shapes, write
+from tests.unit.trace.builders import Event, host_event, kernel, launch, shapes, write
 from tools.errors import InputError
-from tools.hardware import get_device
+from tools.hardware import Device, get_device
 from tools.trace import folder as folder_module
 from tools.trace.classify import load_patterns
 from tools.trace.folder import find_trace_files, profile_file, profile_folder, write_summary
 from tools.trace.kineto import find_rank_in_name
+from tools.trace.rank_profile import RankProfile
 
 
 def test_an_unreadable_rank_is_listed_and_the_others_are_analysed(tmp_path: Path) -> None:
@@ -85,23 +86,31 @@ def test_processes_give_the_same_profiles_as_one(tmp_path: Path, monkeypatch: py
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
+PRODUCT = host_event("cpu_op", "aten::mm", 0, 50, args=shapes([64, 64], [64, 64]))
+
+
+def _summary(folder: Path, *events: Event, device: Device | None = None) -> tuple[RankProfile, Path]:
+    """A profile, and its summary in a folder of its own."""
+    profile, path = profile_file(write(folder, list(events)), load_patterns(), device), folder / "summaries"
+    path.mkdir()
+    write_summary(profile, path / "rank0.summary.json")
+    return profile, path / "rank0.summary.json"
+
+
 def test_a_summary_is_read_as_the_profile_it_was(tmp_path: Path) -> None:
-    events = [
-        host_event("user_annotation", "ProfilerStep#1", 0, 50),
-        kernel("gemm", 0, 5),
-        kernel("ncclDevKernel_AllReduce_Sum_f32", 9, 5, stream=9),
-    ]
-    profile = profile_file(write(tmp_path, events), load_patterns())
-    path = tmp_path / "rank0.summary.json"
-    write_summary(profile, path)
-    again = profile_file(path, load_patterns())
+    step = host_event("user_annotation", "ProfilerStep#1", 0, 50)
+    nccl = kernel("ncclDevKernel_AllReduce_Sum_f32", 9, 5, stream=9)
+    profile, path = _summary(tmp_path, step, kernel("gemm", 0, 5), nccl)
     profile.file = path.name
-    assert again == profile
+    assert profile_file(path, load_patterns()) == profile
 
 
-def test_a_broken_summary_is_unreadable(tmp_path: Path) -> None:
-    (tmp_path / "rank0.json").write_text('{"format": "asap-rank-profile-1", "file": 5}')
-    assert "rank summary" in profile_folder(tmp_path).unreadable[0].reason
+def test_a_summary_gets_the_roof_of_the_device_that_is_named(tmp_path: Path) -> None:
+    _, path = _summary(tmp_path, PRODUCT)
+    assert profile_file(path, load_patterns()).roofline[0].peak_flops_per_s is None
+    device = get_device("cpu")
+    (point,) = profile_file(path, load_patterns(), device).roofline
+    assert (point.peak_flops_per_s, point.dims) == (device.peak_flops["fp32"], (1, 64, 64, 64))
 
 
 @pytest.mark.parametrize(
@@ -113,37 +122,20 @@ def test_a_broken_summary_is_unreadable(tmp_path: Path) -> None:
         ("roofline", "roof_flops_per_s", 0),
         ("collectives", 5, 2**63),
         ("collectives", 6, -(2**63)),
+        (None, "file", 5),
     ],
 )
 def test_a_summary_with_figures_that_no_rank_has_is_unreadable(
-    tmp_path: Path, part: str, field: str | int, value: float
+    tmp_path: Path, part: str | None, field: str | int, value: float
 ) -> None:
-    dims = shapes([64, 64], [64, 64])
-    events = [
-        host_event("cpu_op", "aten::mm", 0, 50, args=dims),
-        launch(5, 3, 1),
-        kernel("gemm", 60, 5, correlation=1),
-        kernel("ncclDevKernel_AllReduce_Sum_f32", 70, 5, stream=9),
-    ]
-    path = tmp_path / "summaries" / "rank0.summary.json"
-    path.parent.mkdir()
-    write_summary(profile_file(write(tmp_path, events), load_patterns(), get_device("h100")), path)
+    work = [launch(5, 3, 1), kernel("gemm", 60, 5, correlation=1)]
+    nccl = kernel("ncclDevKernel_AllReduce_Sum_f32", 70, 5, stream=9)
+    _, path = _summary(tmp_path, PRODUCT, *work, nccl, device=get_device("h100"))
     assert profile_folder(path.parent).unreadable == []
     content = json.loads(path.read_text())
-    content[part][0][field] = value
+    (content[part][0] if part else content)[field] = value
     path.write_text(json.dumps(content))
     assert "not a rank summary" in profile_folder(path.parent).unreadable[0].reason
-
-
-def test_a_summary_gets_the_roof_of_the_device_that_is_named(tmp_path: Path) -> None:
-    dims = shapes([64, 64], [64, 64])
-    events = [host_event("cpu_op", "aten::mm", 0, 50, args=dims)]
-    path = tmp_path / "rank0.summary.json"
-    write_summary(profile_file(write(tmp_path, events), load_patterns()), path)
-    assert profile_file(path, load_patterns()).roofline[0].peak_flops_per_s is None
-    device = get_device("cpu")
-    (point,) = profile_file(path, load_patterns(), device).roofline
-    assert (point.peak_flops_per_s, point.dims) == (device.peak_flops["fp32"], (1, 64, 64, 64))
 
 
 def test_the_viewers_copy_of_a_jax_profile_is_not_another_rank(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.trace.builders import host_event, kernel, launch, shapes, write
+from tests.unit.trace.builders import Event, host_event, kernel, launch, shapes, trace_of
 from tools.hardware import get_device
 from tools.trace.classify import classify, load_patterns
-from tools.trace.kineto import read_kineto
 from tools.trace.record import OpArguments
 from tools.trace.roofline import RoofPoint, find_work, place_on_roofline
 
@@ -31,44 +30,38 @@ def test_matrix_work_is_counted_from_shapes(
     assert (work.flops, work.moved_bytes, work.precision) == (flops, moved_bytes, "fp16")
 
 
-def test_attention_counts_two_products_forward_and_five_backward() -> None:
-    shape = [2, 8, 128, 64]
-    forward = find_work("aten::_flash_attention_forward", OpArguments((shape,) * 3, (HALF,) * 3, ()))
-    backward = find_work("aten::_flash_attention_backward", OpArguments((shape,) * 4, (HALF,) * 4, ()))
-    assert forward is not None
-    assert backward is not None
-    assert forward.flops == 4 * 2 * 8 * 128 * 128 * 64
-    assert backward.flops == 2.5 * forward.flops
-
-
-def _attention_flops(name: str, concrete: list[str]) -> float:
-    tensors = ([2, 8, 128, 64],) * 4
-    work = find_work(name, OpArguments(tensors, (HALF,) * 4, tuple(concrete)))
+def _attention_flops(name: str, concrete: list[str], tensors: int = 4) -> float:
+    shapes = ([2, 8, 128, 64],) * tensors
+    work = find_work(name, OpArguments(shapes, (HALF,) * tensors, tuple(concrete)))
     assert work is not None
     return work.flops
 
 
+def test_attention_counts_two_products_forward_and_five_backward() -> None:
+    forward = _attention_flops("aten::_flash_attention_forward", [], 3)
+    assert forward == 4 * 2 * 8 * 128 * 128 * 64
+    assert _attention_flops("aten::_flash_attention_backward", []) == 2.5 * forward
+
+
 @pytest.mark.parametrize(
-    ("name", "argument", "value"),
+    ("name", "flag", "value"),
     [
-        ("aten::_flash_attention_forward", "is_causal", "True"),
-        ("aten::_flash_attention_backward", "is_causal", "True"),
-        ("aten::_efficient_attention_forward", "custom_mask_type", "1"),
-        ("aten::_efficient_attention_backward", "custom_mask_type", "1"),
-        ("aten::_scaled_dot_product_cudnn_attention", "is_causal", "True"),
-        ("aten::_scaled_dot_product_cudnn_attention_backward", "is_causal", "True"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu", "is_causal", "True"),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "is_causal", "True"),
+        *((f"_flash_attention_{way}", "is_causal", "True") for way in ("forward", "backward")),
+        *((f"_efficient_attention_{way}", "custom_mask_type", "1") for way in ("forward", "backward")),
+        *((f"_scaled_dot_product_cudnn_attention{way}", "is_causal", "True") for way in ("", "_backward")),
+        *(
+            (f"_scaled_dot_product_flash_attention_for_cpu{way}", "is_causal", "True")
+            for way in ("", "_backward")
+        ),
     ],
 )
-def test_causal_attention_does_half_and_no_other_flag_does(name: str, argument: str, value: str) -> None:
+def test_causal_attention_does_half_and_no_other_flag_does(name: str, flag: str, value: str) -> None:
     """The places are those of PyTorch's own schemas; compute_log_sumexp is true in any training."""
     torch: Any = pytest.importorskip("torch")
-    schema = getattr(torch.ops.aten, name.removeprefix("aten::")).default._schema
-    names = [one.name for one in schema.arguments]
-    others = ["True" if str(one.type) == "bool" and one.name != argument else "" for one in schema.arguments]
-    causal = [value if one == argument else "" for one in names]
-    assert _attention_flops(name, causal) * 2 == _attention_flops(name, others)
+    arguments = getattr(torch.ops.aten, name).default._schema.arguments
+    others = ["True" if str(a.type) == "bool" and a.name != flag else "" for a in arguments]
+    causal = [value if a.name == flag else "" for a in arguments]
+    assert _attention_flops(f"aten::{name}", causal) * 2 == _attention_flops(f"aten::{name}", others)
 
 
 def test_flash_attn_s_own_ops_are_causal_by_their_own_argument() -> None:
@@ -78,52 +71,46 @@ def test_flash_attn_s_own_ops_are_causal_by_their_own_argument() -> None:
     assert _attention_flops(name, forward) * 2 == _attention_flops(name, plain)
 
 
-def test_attention_over_nothing_is_no_work() -> None:
-    """An empty batch is a real shape; a rate over no bytes is none."""
-    for shape in ([0, 16, 8, 64], [2, 0, 8, 64], [2, 16, 8, 0]):
-        assert find_work("aten::_flash_attention_forward", OpArguments((shape,) * 3, (HALF,) * 3, ())) is None
+EMPTY = ([0, 16, 8, 64], [2, 0, 8, 64], [2, 16, 8, 0])
 
 
 @pytest.mark.parametrize(
-    "dims", [[], [[64, 32]], [[64, 32], [31, 16]], [[64], [64]], [["a"], ["b"]], [[0, 4], [4, 4]]]
+    ("name", "dims", "dtype"),
+    [
+        *(("aten::_flash_attention_forward", [shape] * 3, HALF) for shape in EMPTY),  # a rate over no bytes
+        *(("aten::mm", dims, HALF) for dims in ([], [[64, 32]], [[64, 32], [31, 16]], [[64], [64]])),
+        *(("aten::mm", dims, HALF) for dims in ([["a"], ["b"]], [[0, 4], [4, 4]])),
+        ("aten::mm", [[4, 4], [4, 4]], "long int"),
+    ],
 )
-def test_shapes_that_do_not_fit_give_no_work(dims: list[object]) -> None:
-    assert find_work("aten::mm", OpArguments(tuple(dims), (HALF, HALF), ())) is None
+def test_empty_shapes_shapes_that_do_not_fit_and_integers_give_no_work(
+    name: str, dims: list[Any], dtype: str
+) -> None:
+    assert find_work(name, OpArguments(tuple(dims), (dtype,) * 3, ())) is None
 
 
-def test_integer_products_have_no_place_on_the_roofline() -> None:
-    assert find_work("aten::mm", OpArguments(([4, 4], [4, 4]), ("long int", "long int"), ())) is None
+A100 = get_device("a100-sxm-80gb")
+
+
+def _place(folder: Path, dtype: str, *kernels: Event) -> RoofPoint:
+    """An op of two square matrices that launches twice; a third launch comes after it."""
+    dims = shapes([4096, 4096], [4096, 4096], dtype=dtype)
+    op = host_event("cpu_op", "aten::mm", 0, 20, args=dims)
+    trace = trace_of(folder, [op, launch(5, 3, 1), launch(12, 3, 2), launch(30, 3, 3), *kernels])
+    (point,) = place_on_roofline(trace, classify(trace, load_patterns()), A100)
+    return point
 
 
 def test_a_kernel_belongs_to_the_op_that_launched_it(tmp_path: Path) -> None:
-    dims = shapes([4096, 4096], [4096, 4096], dtype=HALF)
-    events = [
-        host_event("cpu_op", "aten::mm", 0, 20, args=dims),
-        launch(5, 3, 1),
-        launch(12, 3, 2),
-        launch(30, 3, 3),
-        kernel("gemm", 40, 600, correlation=1),
-        kernel("splitk", 640, 40, correlation=2),
-        kernel("relu", 700, 40, correlation=3),
-    ]
-    trace = read_kineto(write(tmp_path, events))
-    device = get_device("a100-sxm-80gb")
-    (point,) = place_on_roofline(trace, classify(trace, load_patterns()), device)
-    assert point.time_ns == 640_000
-    assert point.bound == "compute"
+    kernels = [kernel("gemm", 40, 600, correlation=1), kernel("splitk", 640, 40, correlation=2)]
+    point = _place(tmp_path, HALF, *kernels, kernel("relu", 700, 40, correlation=3))
+    assert (point.time_ns, point.bound) == (640_000, "compute")
     assert point.achieved_flops_per_s == pytest.approx(2 * 4096**3 / 640e-6)
-    assert point.lost_ns == pytest.approx(640_000 - 2 * 4096**3 / device.peak_flops["fp16"] * 1e9)
+    assert point.lost_ns == pytest.approx(640_000 - 2 * 4096**3 / A100.peak_flops["fp16"] * 1e9)
 
 
 def test_float32_faster_than_its_peak_ran_in_tf32(tmp_path: Path) -> None:
-    dims = shapes([4096, 4096], [4096, 4096])
-    events = [
-        host_event("cpu_op", "aten::mm", 0, 20, args=dims),
-        launch(5, 3, 1),
-        kernel("gemm", 40, 1300, correlation=1),
-    ]
-    trace = read_kineto(write(tmp_path, events))
-    (point,) = place_on_roofline(trace, classify(trace, load_patterns()), get_device("a100-sxm-80gb"))
+    point = _place(tmp_path, "float", kernel("gemm", 40, 1300, correlation=1))
     assert point.precision == "tf32"
     assert point.lost_ns is not None
 

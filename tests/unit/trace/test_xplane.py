@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from tools.trace.classify import load_patterns
-from tools.trace.rank_profile import profile_rank
+from tools.trace.rank_profile import RankProfile, profile_rank
 from tools.trace.record import UnreadableTraceError
 from tools.trace.xplane import read_xplane
 
@@ -28,52 +28,47 @@ def _pretend_xprof(monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
     monkeypatch.setitem(sys.modules, "xprof.convert", convert)
 
 
-def _tpu_profile() -> str:
-    def meta(kind: str, pid: int, tid: int, name: str) -> dict[str, object]:
-        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+def _profile(monkeypatch: pytest.MonkeyPatch, *events: dict[str, object]) -> RankProfile:
+    _pretend_xprof(monkeypatch, json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
+    return profile_rank(read_xplane(Path("host.xplane.pb")), load_patterns())
 
-    def op(pid: int, tid: int, name: str, start: float, length: float, **args: str) -> dict[str, object]:
-        return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}
 
-    events = [
-        meta("process_name", 1, 0, "/host:CPU"),
-        meta("process_name", 3, 0, "/device:TPU:0"),
-        meta("process_name", 4, 0, "/device:TPU:1"),
-        meta("thread_name", 3, 1, "XLA Ops"),
-        meta("thread_name", 3, 2, "XLA Modules"),
-        meta("thread_name", 4, 1, "XLA Ops"),
-        op(1, 1, "train 0", 0, 100, step_num="0"),
-        op(3, 1, "fusion.1", 10, 30),
-        op(3, 1, "all-reduce.2", 40, 20),
-        op(3, 1, "copy.3", 60, 5),
-        op(3, 2, "jit_step", 10, 55),
-        op(4, 1, "fusion.1", 10, 30),
-    ]
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
+def _meta(kind: str, pid: int, tid: int, name: str) -> dict[str, object]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _op(pid: int, tid: int, name: str, start: float, length: float, **args: str) -> dict[str, object]:
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, "args": args}
 
 
 def test_xla_ops_of_one_device_become_device_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend_xprof(monkeypatch, _tpu_profile())
-    profile = profile_rank(read_xplane(Path("host.xplane.pb")), load_patterns())
+    profile = _profile(
+        monkeypatch,
+        _meta("process_name", 1, 0, "/host:CPU"),
+        _meta("process_name", 3, 0, "/device:TPU:0"),
+        _meta("process_name", 4, 0, "/device:TPU:1"),
+        _meta("thread_name", 3, 1, "XLA Ops"),
+        _meta("thread_name", 3, 2, "XLA Modules"),
+        _meta("thread_name", 4, 1, "XLA Ops"),
+        _op(1, 1, "train 0", 0, 100, step_num="0"),
+        _op(3, 1, "fusion.1", 10, 30),
+        _op(3, 1, "all-reduce.2", 40, 20),
+        _op(3, 1, "copy.3", 60, 5),
+        _op(3, 2, "jit_step", 10, 55),
+        _op(4, 1, "fusion.1", 10, 30),
+    )
     terms = profile.breakdown
     assert (terms.compute_ns, terms.communication_ns, terms.memory_ns) == (30_000, 20_000, 5_000)
     assert [step.number for step in profile.steps] == [0]
     assert any("several devices" in note for note in profile.notes)
 
 
-def test_a_fusion_around_a_matrix_product_counts_as_matrix_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    args = {"hlo_op": "fusion.1", "hlo_category": "convolution fusion"}
-    event = {"ph": "X", "name": "fusion.1", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": args}
-    _pretend_xprof(monkeypatch, json.dumps({"traceEvents": [event]}))
-    profile = profile_rank(read_xplane(Path("host.xplane.pb")), load_patterns())
-    assert profile.matrix_kernel_ns == 5000
-
-
-def test_on_cpu_the_hosts_xla_ops_take_the_devices_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    event = {"ph": "X", "name": "dot.1", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {"hlo_op": "dot.1"}}
-    _pretend_xprof(monkeypatch, json.dumps({"traceEvents": [event]}))
-    profile = profile_rank(read_xplane(Path("host.xplane.pb")), load_patterns())
-    assert profile.breakdown.compute_ns == 5000
+def test_on_cpu_the_hosts_xla_ops_take_the_devices_place_and_a_fused_product_is_matrix_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    op = _op(1, 1, "fusion.1", 0, 5, hlo_op="fusion.1", hlo_category="convolution fusion")
+    profile = _profile(monkeypatch, op)
+    assert (profile.breakdown.compute_ns, profile.matrix_kernel_ns) == (5000, 5000)
     assert any("no device plane" in note for note in profile.notes)
 
 
