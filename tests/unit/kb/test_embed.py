@@ -14,7 +14,7 @@ import pytest
 
 from tools.errors import InputError
 from tools.kb import EmbeddingError, find_local_embedder
-from tools.kb.embed import MAX_TOKENS, MINILM_PACKAGE, Embedder, EndpointEmbedder, MiniLM
+from tools.kb.embed import MAX_TOKENS, MINILM_PACKAGE, Embedder, EndpointEmbedder
 
 KEY = "sk-very-secret-0123456789"
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
@@ -22,14 +22,14 @@ Answer = Callable[[dict[str, Any]], tuple[int, Any]]
 
 @contextmanager
 def served(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append({"path": self.path, "key": self.headers.get("Authorization"), **body})
-            status, said = answer(body)
-            data = said if isinstance(said, bytes) else json.dumps(said).encode()
+            requests.append({"path": self.path, "key": self.headers.get("Authorization"), **body})
+            status, reply = answer(body)
+            data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -39,10 +39,10 @@ def served(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             """Keeps the test's output clean."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1/", asked
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1/", requests
     finally:
         server.shutdown()
         thread.join()
@@ -55,20 +55,23 @@ def good(body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def test_vectors_come_in_the_order_of_the_texts_and_of_unit_length() -> None:
-    with served(good) as (url, asked):
+    with served(good) as (url, requests):
         vectors = EndpointEmbedder(url, "embed-1", KEY).embed(["", "abc"])
     assert vectors[0] == pytest.approx([0.6, 0.8])
     assert vectors[1] == pytest.approx([6 / math.hypot(6, 4), 4 / math.hypot(6, 4)])
-    assert asked[0]["path"] == "/v1/embeddings"
-    assert asked[0]["key"] == f"Bearer {KEY}"
-    assert (asked[0]["model"], asked[0]["input"]) == ("embed-1", ["", "abc"])
+    expected = {"path": "/v1/embeddings", "key": f"Bearer {KEY}", "model": "embed-1", "input": ["", "abc"]}
+    assert requests[0].items() >= expected.items()
 
 
 def test_many_texts_go_in_several_requests() -> None:
-    with served(good) as (url, asked):
+    with served(good) as (url, requests):
         assert len(EndpointEmbedder(url, "embed-1").embed(["x"] * 130)) == 130
-    assert [len(one["input"]) for one in asked] == [64, 64, 2]
-    assert asked[0]["key"] is None
+    assert [len(request["input"]) for request in requests] == [64, 64, 2]
+    assert requests[0]["key"] is None
+
+
+def vectors_reply(*vectors: object) -> dict[str, Any]:
+    return {"data": [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]}
 
 
 @pytest.mark.parametrize(
@@ -80,14 +83,14 @@ def test_many_texts_go_in_several_requests() -> None:
         (302, b""),
         (200, b"<html>"),
         (200, []),
-        (200, {"data": []}),
-        (200, {"data": [{"index": 0, "embedding": [1.0]}]}),
-        (200, {"data": [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]}),
-        (200, {"data": [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [1.0, 2.0]}]}),
-        (200, {"data": [{"index": 0, "embedding": [0.0]}, {"index": 1, "embedding": [1.0]}]}),
-        (200, {"data": [{"index": 0, "embedding": ["x"]}, {"index": 1, "embedding": [1.0]}]}),
-        (200, {"data": [{"index": 0, "embedding": None}, {"index": 1, "embedding": [1.0]}]}),
         (200, {"data": "none"}),
+        (200, {"data": [{"index": 0, "embedding": [1.0]}] * 2}),
+        (200, vectors_reply()),
+        (200, vectors_reply([1.0])),
+        (200, vectors_reply([1.0], [1.0, 2.0])),
+        (200, vectors_reply([0.0], [1.0])),
+        (200, vectors_reply(["x"], [1.0])),
+        (200, vectors_reply(None, [1.0])),
     ],
 )
 def test_a_bad_answer_is_one_error_without_the_key(
@@ -128,23 +131,13 @@ def test_the_key_shows_nowhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"base_url": "ftp://example.org"}, "base_url"),
-        ({"base_url": "example.org"}, "base_url"),
-        ({"base_url": "https://user:pw@example.org"}, "base_url"),
-        ({"base_url": "ftp://user:pw@example.org"}, "base_url"),
-        ({"base_url": "user:pw@example.org"}, "base_url"),
-        ({"base_url": "https://[example.org"}, "base_url"),
-        ({"base_url": "https://example.org?key=x"}, "base_url"),
-        ({"model": ""}, "model"),
-        ({"timeout_s": 0}, "timeout_s"),
-    ],
+    ("field", "value"), [("base_url", "https://user:pw@example.org"), ("model", ""), ("timeout_s", 0)]
 )
-def test_a_wrong_setting_names_its_field(changes: dict[str, Any], field: str) -> None:
-    wanted: dict[str, Any] = {"base_url": "https://example.org/v1", "model": "embed-1"}
+def test_a_wrong_setting_names_its_field(field: str, value: object) -> None:
+    """Which addresses are refused is in tests/unit/test_names.py."""
+    settings: dict[str, Any] = {"base_url": "https://example.org/v1", "model": "embed-1"}
     with pytest.raises(InputError) as error:
-        EndpointEmbedder(**(wanted | changes))
+        EndpointEmbedder(**(settings | {field: value}))
     assert error.value.field == field
     assert "pw@" not in str(error.value)
 
@@ -180,6 +173,7 @@ def test_a_vector_does_not_depend_on_its_neighbours(minilm: Embedder) -> None:
     together, alone = minilm.embed(texts), [minilm.embed([text])[0] for text in texts]
     assert np.allclose(together, alone, atol=1e-5)
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
+    assert minilm.embed([]) == []
 
 
 def test_what_is_too_long_is_cut(minilm: Embedder) -> None:
@@ -194,14 +188,6 @@ def test_words_of_one_meaning_are_nearer_than_others(minilm: Embedder) -> None:
         ["the GPUs run out of memory", "peak memory exceeds the device", "the data loader is too slow"]
     )
     assert np.dot(query, near) > np.dot(query, far) + 0.2
-
-
-def test_no_texts_give_no_vectors(minilm: Embedder) -> None:
-    assert minilm.embed([]) == []
-
-
-def test_making_one_loads_nothing() -> None:
-    assert MiniLM()._model is None
 
 
 def test_without_the_package_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

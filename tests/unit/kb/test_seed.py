@@ -23,7 +23,7 @@ def toml(table: str, entries: list[dict[str, Any]]) -> str:
 
 def value(item: object) -> str:
     if isinstance(item, dict):
-        return "{" + ", ".join(f"{key} = {value(one)}" for key, one in item.items()) + "}"
+        return "{" + ", ".join(f"{key} = {value(part)}" for key, part in item.items()) + "}"
     if isinstance(item, list):
         return "[" + ", ".join(map(value, item)) + "]"
     return json.dumps(item)
@@ -55,67 +55,57 @@ def test_absent_folders_hold_nothing(tmp_path: Path) -> None:
     assert read_seed(tmp_path / "none", tmp_path / "neither").entries == ()
 
 
+WRONG_PLAYBOOKS: dict[str, list[dict[str, Any]]] = {
+    "id": [{"id": "Not A Slug"}, {"id": None}],
+    "title": [{"title": ""}, {"title": "x" * 201}],
+    "when": [{"when": "always"}],
+    "when[0].fact": [{"when": [{"fact": "tpp", "above": 8}]}],
+    "moves": [{"moves": []}],
+    "moves[0]": [{"moves": [{}]}],
+    "moves[0].dp": [{"moves": [{"dp": 8}]}],
+    "moves[0].tp": [{"moves": [{"tp": "double"}]}, {"moves": [{"tp": -1}]}],
+    "moves[0].recompute": [{"moves": [{"recompute": "x2"}]}],
+    "moves[0].sequence_parallel": [{"moves": [{"sequence_parallel": 1}]}],
+    "risks": [{"risks": []}],
+    "risks[1]": [{"risks": ["fine", ""]}],
+    "sources": [{"sources": []}],
+    "sources[0].where": [{"sources": [{"title": "no place"}]}],
+    "facets.bottleneck[0]": [{"facets": {"bottleneck": ["network"]}}],
+    "facets.colour": [{"facets": {"colour": ["red"]}}],
+    "surprise": [{"surprise": 1}],
+    "why": [{"why": "escape \x1b[31m"}],
+}
+WRONG_CASES: dict[str, list[dict[str, Any]]] = {
+    "status": [{"status": "hypothesis"}],
+    "num_devices": [{"num_devices": 0}, {"num_devices": 8.0}],
+    "device": [{"device": "h1000"}],
+    "framework": [{"framework": "megatron"}],
+    "architecture": [{"architecture": "sparse"}],
+    "before.gpus": [{"before": {"gpus": 8}}],
+    "after.tp": [{"after": {"tp": "x2"}}],
+    "measured.metric": [{"measured": {"after": 8.1}}],
+    "measured.after": [{"measured": {"metric": "MFU", "after": "half"}}],
+    "story": [{"story": None}],
+    "sources": [{"sources": []}],
+}
+
+
 @pytest.mark.parametrize(
-    ("changes", "field"),
+    ("kind", "field", "changes"),
     [
-        ({"id": "Not A Slug"}, "id"),
-        ({"id": None}, "id"),
-        ({"title": ""}, "title"),
-        ({"title": "x" * 201}, "title"),
-        ({"when": [{"fact": "tpp", "above": 8}]}, "when[0].fact"),
-        ({"when": "always"}, "when"),
-        ({"moves": [{"dp": 8}]}, "moves[0].dp"),
-        ({"moves": [{"tp": "double"}]}, "moves[0].tp"),
-        ({"moves": [{"tp": -1}]}, "moves[0].tp"),
-        ({"moves": [{"recompute": "x2"}]}, "moves[0].recompute"),
-        ({"moves": [{"sequence_parallel": 1}]}, "moves[0].sequence_parallel"),
-        ({"moves": [{}]}, "moves[0]"),
-        ({"moves": []}, "moves"),
-        ({"risks": []}, "risks"),
-        ({"risks": ["fine", ""]}, "risks[1]"),
-        ({"sources": []}, "sources"),
-        ({"sources": [{"title": "no place"}]}, "sources[0].where"),
-        ({"facets": {"bottleneck": ["network"]}}, "facets.bottleneck[0]"),
-        ({"facets": {"colour": ["red"]}}, "facets.colour"),
-        ({"surprise": 1}, "surprise"),
-        ({"why": "escape \x1b[31m"}, "why"),
+        *(("playbook", field, changes) for field, rows in WRONG_PLAYBOOKS.items() for changes in rows),
+        *(("case", field, changes) for field, rows in WRONG_CASES.items() for changes in rows),
     ],
 )
-def test_what_is_wrong_with_a_playbook_names_file_id_and_field(
-    tmp_path: Path, changes: dict[str, Any], field: str
+def test_what_is_wrong_with_an_entry_names_file_id_and_field(
+    tmp_path: Path, kind: str, field: str, changes: dict[str, Any]
 ) -> None:
-    entry = {key: item for key, item in playbook(**changes).items() if item is not None}
+    whole = {"playbook": playbook, "case": case}[kind](**changes)
+    entry = {key: item for key, item in whole.items() if item is not None}
     with pytest.raises(DataError) as error:
-        seed_of(tmp_path, toml("playbook", [entry]))
-    label = entry.get("id", "playbook 1")
-    assert str(error.value).startswith(f"kb_seed/playbooks/topic.toml: {label}: {field}: ")
-
-
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"status": "hypothesis"}, "status"),
-        ({"num_devices": 0}, "num_devices"),
-        ({"num_devices": 8.0}, "num_devices"),
-        ({"device": "h1000"}, "device"),
-        ({"framework": "megatron"}, "framework"),
-        ({"architecture": "sparse"}, "architecture"),
-        ({"before": {"gpus": 8}}, "before.gpus"),
-        ({"after": {"tp": "x2"}}, "after.tp"),
-        ({"measured": {"after": 8.1}}, "measured.metric"),
-        ({"measured": {"metric": "MFU", "after": "half"}}, "measured.after"),
-        ({"story": None}, "story"),
-        ({"sources": []}, "sources"),
-    ],
-)
-def test_what_is_wrong_with_a_case_names_file_id_and_field(
-    tmp_path: Path, changes: dict[str, Any], field: str
-) -> None:
-    entry = {key: item for key, item in case(**changes).items() if item is not None}
-    with pytest.raises(
-        DataError, match=f"kb_seed/cases/topic.toml: case-70b-tp4: {field.replace('.', r'[.]')}: "
-    ):
-        seed_of(tmp_path, cases=toml("case", [entry]))
+        seed_of(tmp_path, **{f"{kind}s": toml(kind, [entry])})
+    label = entry.get("id", f"{kind} 1")
+    assert str(error.value).startswith(f"kb_seed/{kind}s/topic.toml: {label}: {field}: ")
 
 
 @pytest.mark.parametrize(
@@ -170,8 +160,8 @@ def test_the_seed_uses_only_facts_that_some_situation_can_have() -> None:
 
 def _facts_for(conditions: list[dict[str, Any]]) -> dict[str, object]:
     facts: dict[str, object] = {}
-    for name in {one["fact"] for one in conditions}:
-        asked = {key: one[key] for one in conditions if one["fact"] == name for key in one if key != "fact"}
+    for name in {row["fact"] for row in conditions}:
+        asked = {key: row[key] for row in conditions if row["fact"] == name for key in row if key != "fact"}
         if "is" in asked or "one_of" in asked:
             facts[name] = asked.get("is", asked.get("one_of", [None])[0])
             continue
