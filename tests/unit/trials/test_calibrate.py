@@ -1,9 +1,10 @@
-"""What measured plans make of the cost model: constants found, no trial made worse, intervals narrowed."""
+"""What measured plans make of the cost model: constants recovered, no trial made worse, intervals narrowed;
+and a trial's profile as terms of a step."""
 
 import json
 import math
-from collections.abc import Mapping
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,61 +14,29 @@ from hypothesis import strategies as st
 from tools.cost.calibration import Calibration, calibrated_to, shipped_calibration
 from tools.cost.constants import resolve
 from tools.cost.encode import encode
-from tools.cost.predict import predict
-from tools.scenario import Plan, Scenario, parse_scenario
-from tools.trials.calibrate import calibrate
+from tools.cost.predict import Prediction, predict
+from tools.scenario import Plan, parse_scenario
+from tools.trials.calibrate import calibrate, read_terms
 from tools.trials.order import MeasuredPlan
 
+MODEL = {
+    "num_hidden_layers": 6, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 4096,
+    "num_attention_heads": 8, "num_key_value_heads": 4,
+}  # fmt: skip
+TRAINING = {"seq_len": 64, "global_batch_size": 8, "precision": "fp32", "framework": "torch-fsdp2"}
+CLUSTER = {"device": "cpu", "num_devices": 4, "devices_per_node": 2}
+CLUSTER_LINKS = {"overrides": {"inter_node_gbps_per_device": 0.1}}
+ONES = dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard"), 1)
 SCENARIO = parse_scenario(
-    {
-        "model": {
-            "num_hidden_layers": 6,
-            "hidden_size": 256,
-            "intermediate_size": 768,
-            "vocab_size": 4096,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-        },
-        "cluster": {
-            "device": "cpu",
-            "num_devices": 4,
-            "devices_per_node": 2,
-            "overrides": {"inter_node_gbps_per_device": 0.1},
-        },
-        "training": {
-            "seq_len": 64,
-            "global_batch_size": 8,
-            "precision": "fp32",
-            "framework": "torch-fsdp2",
-        },
-        "plan": {
-            "tp": 1,
-            "pp": 1,
-            "cp": 1,
-            "ep": 1,
-            "dp": 4,
-            "dp_shard": 4,
-            "zero_stage": 3,
-            "micro_batch_size": 2,
-        },
-    }
+    {"model": MODEL, "cluster": CLUSTER | CLUSTER_LINKS, "training": TRAINING}, need_plan=False
 )
 TRUTH = {"gemm_efficiency": 0.45, "slow_link_efficiency": 0.7, "micro_batch_overhead_s": 6e-3}
 """Of a made-up cluster, away from the shipped constants."""
 
 
 def plan(**degrees: int) -> Plan:
-    given = {
-        "tp": 1,
-        "pp": 1,
-        "cp": 1,
-        "dp": 1,
-        "dp_shard": 1,
-        "zero_stage": 0,
-        "recompute": "none",
-    } | degrees
-    assert SCENARIO.plan is not None
-    return SCENARIO.plan.model_copy(update=given)
+    rest = {"zero_stage": 0, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"}
+    return Plan.model_validate({**ONES, "micro_batch_size": 2, **rest, **degrees})
 
 
 PLANS = [
@@ -83,24 +52,23 @@ PLANS = [
 HELD_OUT = [plan(pp=2, cp=2), plan(tp=4, micro_batch_size=4), plan(pp=2, dp=2, micro_batch_size=1)]
 
 
-def scenario_with(one: Plan) -> Scenario:
-    return SCENARIO.model_copy(update={"plan": one})
+def predictions(plans: list[Plan], calibration: Calibration | None = None) -> list[Prediction]:
+    return predict([SCENARIO.model_copy(update={"plan": plan}) for plan in plans], calibration)
 
 
 def seconds(plans: list[Plan], calibration: Calibration | None = None) -> list[float]:
-    return [p.step_time_s for p in predict([scenario_with(one) for one in plans], calibration)]
+    return [p.step_time_s for p in predictions(plans, calibration)]
 
 
-def truth(constants: Mapping[str, float] = TRUTH) -> Calibration:
-    _, keys = encode([SCENARIO])
-    return calibrated_to(shipped_calibration(), keys, constants)
+def truth() -> Calibration:
+    _, keys = encode([SCENARIO.model_copy(update={"plan": PLANS[0]})])
+    return calibrated_to(shipped_calibration(), keys, TRUTH)
 
 
 def measured(plans: list[Plan], *, with_terms: bool = False) -> list[MeasuredPlan]:
-    found = predict([scenario_with(one) for one in plans], truth())
     return [
-        MeasuredPlan(one, p.step_time_s, 0.01, p.breakdown_s if with_terms else None)
-        for one, p in zip(plans, found, strict=True)
+        MeasuredPlan(plan, p.step_time_s, 0.01, p.breakdown_s if with_terms else None)
+        for plan, p in zip(plans, predictions(plans, truth()), strict=True)
     ]
 
 
@@ -109,8 +77,8 @@ def errors(plans: list[Plan], calibration: Calibration | None) -> list[float]:
     return [abs(math.log(predicted / true)) for predicted, true in pairs]
 
 
-def width(calibration: Calibration, one: Plan = PLANS[0]) -> float:
-    p = predict([scenario_with(one)], calibration)[0]
+def width(calibration: Calibration) -> float:
+    p = predictions(PLANS[:1], calibration)[0]
     return math.log(p.step_time_high_s / p.step_time_low_s)
 
 
@@ -134,7 +102,7 @@ def test_one_profile_says_more_than_one_step_time() -> None:
 
 
 def test_a_profile_moves_the_constant_of_the_term_that_was_off() -> None:
-    _, keys = encode([SCENARIO])
+    _, keys = encode([SCENARIO.model_copy(update={"plan": PLANS[0]})])
     learned = calibrate(SCENARIO, measured(PLANS[:1], with_terms=True))
     found, before = (resolve(keys, c.shifts) for c in (learned, shipped_calibration()))
     assert float(found.gemm_efficiency) == pytest.approx(TRUTH["gemm_efficiency"], rel=0.15)
@@ -142,31 +110,27 @@ def test_a_profile_moves_the_constant_of_the_term_that_was_off() -> None:
     assert float(found.fast_link_efficiency) == pytest.approx(float(before.fast_link_efficiency), rel=0.05)
 
 
-@settings(max_examples=25, deadline=None)
+TERMS = st.sampled_from(["compute", "dp_comm_exposed", "pipeline", "host_and_other", "optimizer"])
+
+
+@settings(max_examples=25)
 @given(
-    which=st.integers(0, len(PLANS) - 1),
+    plan=st.sampled_from(PLANS),
     factor=st.floats(0.3, 3.0),
     noise=st.floats(0.0, 0.3),
-    terms=st.one_of(
-        st.none(),
-        st.dictionaries(
-            st.sampled_from(["compute", "dp_comm_exposed", "pipeline", "host_and_other", "optimizer"]),
-            st.floats(0.0, 5.0),
-        ),
-    ),
+    terms=st.none() | st.dictionaries(TERMS, st.floats(0.0, 5.0)),
 )
 def test_one_trial_never_makes_the_prediction_of_its_plan_worse(
-    which: int, factor: float, noise: float, terms: dict[str, float] | None
+    plan: Plan, factor: float, noise: float, terms: dict[str, float] | None
 ) -> None:
-    one = PLANS[which]
-    before = seconds([one])[0]
-    learned = calibrate(SCENARIO, [MeasuredPlan(one, before * factor, noise, terms)])
-    after = seconds([one], learned)[0]
+    before = seconds([plan])[0]
+    learned = calibrate(SCENARIO, [MeasuredPlan(plan, before * factor, noise, terms)])
+    after = seconds([plan], learned)[0]
     assert abs(math.log(after / (before * factor))) <= abs(math.log(factor)) + 1e-6
 
 
 def test_the_interval_narrows_as_trials_agree() -> None:
-    expected = [MeasuredPlan(one, s, 0.01) for one, s in zip(PLANS, seconds(PLANS), strict=True)]
+    expected = [MeasuredPlan(plan, s, 0.01) for plan, s in zip(PLANS, seconds(PLANS), strict=True)]
     widths = [width(calibrate(SCENARIO, expected[:count])) for count in (0, 1, 2, 4, 8)]
     assert all(later < earlier for earlier, later in pairwise(widths))
 
@@ -178,21 +142,15 @@ def test_trials_of_another_cluster_narrow_it_too_once_they_are_understood() -> N
 def test_trials_that_contradict_each_other_keep_the_interval_wide() -> None:
     agreeing = measured(PLANS[:4])
     torn = [
-        MeasuredPlan(one.plan, one.step_time_s * factor, one.noise)
-        for one, factor in zip(agreeing, (0.5, 2.0, 0.5, 2.0), strict=True)
+        MeasuredPlan(trial.plan, trial.step_time_s * factor, trial.noise)
+        for trial, factor in zip(agreeing, (0.5, 2.0, 0.5, 2.0), strict=True)
     ]
     assert width(calibrate(SCENARIO, torn)) > width(calibrate(SCENARIO, agreeing))
 
 
 def test_other_clusters_are_predicted_as_before() -> None:
-    gpu = parse_scenario(
-        {
-            "model": SCENARIO.model.model_dump(),
-            "cluster": {"device": "h100-sxm-80gb", "num_devices": 4},
-            "training": {**SCENARIO.training.model_dump(), "precision": "bf16"},
-            "plan": PLANS[0].model_dump(),
-        }
-    )
+    parts = {"model": MODEL, "training": TRAINING | {"precision": "bf16"}, "plan": PLANS[0].model_dump()}
+    gpu = parse_scenario(parts | {"cluster": {"device": "h100-sxm-80gb", "num_devices": 4}})
     learned = calibrate(SCENARIO, measured(PLANS[:3]))
     assert predict([gpu], learned)[0].step_time_s == predict([gpu])[0].step_time_s
 
@@ -202,3 +160,21 @@ def test_a_calibration_survives_as_plain_data() -> None:
     again = Calibration.from_data(json.loads(json.dumps(learned.to_data())))
     assert seconds(HELD_OUT, again) == seconds(HELD_OUT, learned)
     assert width(again) == width(learned)
+
+
+TRACES = Path(__file__).resolve().parents[3] / "examples" / "traces" / "ddp-gloo-straggler"
+
+
+def test_a_profile_holds_the_seconds_of_a_steps_terms() -> None:
+    terms = read_terms(TRACES, plan(dp=2))
+    assert terms is not None
+    assert min(terms.values()) >= 0
+    assert min(terms["compute"], terms["dp_comm_exposed"]) > 0
+
+
+@pytest.mark.parametrize("content", [None, "", "{", '{"traceEvents": []}'])
+def test_a_folder_without_a_whole_step_has_no_terms(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "rank0.json").write_text(content)
+    assert read_terms(tmp_path, plan(dp=2)) is None
+    assert read_terms(tmp_path / "none", plan(dp=2)) is None

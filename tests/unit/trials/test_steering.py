@@ -1,6 +1,7 @@
 """What earlier trials forbid: the search and whoever suggests a plan obey alike."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 
@@ -24,6 +25,7 @@ class Ended:
     refusals: tuple[Refusal, ...] = ()
 
 
+@cache
 def best() -> Plan:
     return best_plans(WORKLOAD)[0][0]
 
@@ -54,19 +56,22 @@ def test_a_measured_plan_is_left_out_and_nothing_else() -> None:
     assert [plan for plan in everything if plan not in rest] == [best()]
 
 
-@pytest.mark.parametrize("kind", ["hang", "numerics", "communication_timeout", "bad_configuration"])
-def test_a_program_that_failed_is_not_run_in_another_size(kind: str) -> None:
-    rest = plans_of(failed_as(kind))
+FAULTS = ["hang", "numerics", "communication_timeout", "bad_configuration"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "runs_again"),
+    [
+        *((failed_as(kind), False) for kind in FAULTS),
+        (refused_for("losses"), False),
+        (refused_for("nodes"), True),
+    ],
+    ids=[*FAULTS, "losses apart", "other nodes"],
+)
+def test_a_program_that_failed_is_not_run_in_another_size(ended: Ended, runs_again: bool) -> None:
+    rest = plans_of(ended)
     assert rest
-    assert not has_same_program(rest)
-
-
-def test_losses_apart_count_like_a_program_that_failed() -> None:
-    assert not has_same_program(plans_of(refused_for("losses")))
-
-
-def test_other_nodes_are_no_fault_of_the_program() -> None:
-    assert has_same_program(plans_of(refused_for("nodes")))
+    assert has_same_program(rest) is runs_again
 
 
 def test_memory_that_ran_out_bounds_the_next_plans() -> None:

@@ -36,35 +36,21 @@ def write(folder: Path, **changed: object) -> Path:
     return folder
 
 
-def test_a_result_is_read_whole(tmp_path: Path) -> None:
-    found = read_measurement(write(tmp_path))
-    assert found.step_time_s == 1.1
-    assert found.peak_memory_bytes == 200
-    assert found.losses == (5.0, 4.0)
-    assert found.nodes == ("n1",)
-
-
-def test_a_program_of_ones_own_needs_only_times_losses_and_a_fingerprint(tmp_path: Path) -> None:
-    found = read_measurement(write(tmp_path, peak_memory_bytes=None, nodes=None))
-    assert found.peak_memory_bytes is None
-    assert found.nodes == ()
+def test_a_result_needs_only_times_losses_and_a_fingerprint(tmp_path: Path) -> None:
+    whole = read_measurement(write(tmp_path))
+    assert (whole.step_time_s, whole.losses) == (1.1, (5.0, 4.0))
+    assert (whole.peak_memory_bytes, whole.nodes) == (200, ("n1",))
+    least = read_measurement(write(tmp_path, peak_memory_bytes=None, nodes=None))
+    assert (least.peak_memory_bytes, least.nodes) == (None, ())
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("step_times_s", []),
-        ("step_times_s", [0.0]),
-        ("step_times_s", [1.0, "fast"]),
-        ("step_times_s", [True]),
-        ("step_times_s", [math.nan]),
-        ("step_times_s", [10**400]),
+        *(("step_times_s", value) for value in ([], [0.0], [1.0, "fast"], [True], [math.nan], [10**400])),
         ("losses", [math.inf]),
         ("losses", None),
-        ("fingerprint", {}),
-        ("fingerprint", "same"),
-        ("fingerprint", {"a": math.nan}),
-        ("fingerprint", {"a": 10**400}),
+        *(("fingerprint", value) for value in ({}, "same", {"a": math.nan}, {"a": 10**400})),
         ("nodes", 5),
     ],
 )
@@ -74,7 +60,7 @@ def test_what_is_no_measurement_names_the_entry(tmp_path: Path, name: str, value
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, " " * (MAX_BYTES + 2)])
-def test_a_broken_file_is_told_and_does_not_break_us(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_no_measurement(tmp_path: Path, text: str) -> None:
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(MeasurementError):
         read_measurement(tmp_path)
@@ -88,13 +74,10 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
         read_measurement(tmp_path)
 
 
-def test_the_known_interval_of_ten_and_of_twenty_steps() -> None:
-    """Tables of the sign test: ranks 2 and 9 of 10 hold the median with 97.9%, 6 and 15 of 20 with 95.9%."""
+def test_the_interval_is_that_of_the_sign_tests_tables() -> None:
+    """Ranks 2 and 9 of 10 hold the median with 97.9%, 6 and 15 of 20 with 95.9%; few steps have less."""
     assert median_interval(range(1, 11)) == pytest.approx((2, 9, 0.97852), abs=1e-5)
     assert median_interval(range(1, 21)) == pytest.approx((6, 15, 0.95861), abs=1e-5)
-
-
-def test_few_steps_give_the_whole_range_and_say_how_sure_that_is() -> None:
     assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0, 0.75)
     assert median_interval([1.0]) == (1.0, 1.0, 0.0)
 
@@ -124,10 +107,9 @@ def test_the_interval_covers_the_true_median_as_often_as_it_says() -> None:
 
 @given(TIMES, st.floats(1e-3, 1e3))
 def test_noise_and_uncertainty_do_not_depend_on_the_unit(times: list[float], factor: float) -> None:
-    one = Measurement(tuple(times), (), {})
-    other = Measurement(tuple(factor * time for time in times), (), {})
-    assert one.noise == pytest.approx(other.noise, rel=1e-9, abs=1e-9)
-    assert one.uncertainty == pytest.approx(other.uncertainty, rel=1e-9, abs=1e-9)
+    here, there = (Measurement(tuple(unit * time for time in times), (), {}) for unit in (1.0, factor))
+    assert here.noise == pytest.approx(there.noise, rel=1e-9, abs=1e-9)
+    assert here.uncertainty == pytest.approx(there.uncertainty, rel=1e-9, abs=1e-9)
 
 
 def test_a_run_on_other_nodes_is_no_repeat_of_the_first() -> None:
@@ -140,6 +122,4 @@ def test_several_runs_widen_the_interval_to_all_their_medians() -> None:
     quick = Measurement((1.0,) * 20, (3.0,), {"a": 1}, 10, ("n1",), (1.0,))
     slow = Measurement((1.5,) * 20, (3.0,), {"a": 1}, 30, ("n1",), (1.5,))
     both = pooled([quick, slow])
-    assert both.interval_s == (1.0, 1.5)
-    assert both.peak_memory_bytes == 30
-    assert len(both.step_times_s) == 40
+    assert (both.interval_s, both.peak_memory_bytes, len(both.step_times_s)) == ((1.0, 1.5), 30, 40)
