@@ -13,14 +13,9 @@ from tools.cost.kernels import gemm_s
 from tools.cost.predict import Prediction, predict
 from tools.hardware import get_device
 from tools.scenario import Scenario, parse_scenario
-from tools.trace.calibrate import (
-    ClusterMeasurements,
-    MeasuredCoefficient,
-    large_products,
-    measure_cluster,
-    measure_coefficients,
-)
+from tools.trace.calibrate import ClusterMeasurements, large_products, measure_cluster, measure_coefficients
 from tools.trace.host import HostProfile
+from tools.trace.rank_profile import RankProfile
 from tools.trace.roofline import RoofPoint
 from tools.trace.terms import MeasuredTerms
 
@@ -41,54 +36,58 @@ def _scenario(**training: object) -> Scenario:
     return parse_scenario(content)
 
 
+def _measured(
+    profiles: list[RankProfile], terms: MeasuredTerms = NOTHING, **training: object
+) -> dict[str, float]:
+    found = measure_coefficients(profiles, terms, _scenario(**training))
+    return {coefficient.name: coefficient.value for coefficient in found}
+
+
 def _product(efficiency: float, m: int, n: int, k: int, precision: str = "bf16") -> RoofPoint:
     """A product that takes as long as the model says at this efficiency."""
     x, keys = encode([_scenario(precision=precision)])
     name = "gemm_efficiency" if precision == "bf16" else "fp8_gain"
-    shifts = calibrated_to(shipped_calibration(), keys, {name: efficiency}).shifts
-    time_s = float(
-        gemm_s(x, resolve(keys, shifts), np.asarray(float(m)), np.asarray(float(n)), np.asarray(float(k)))
-    )
+    constants = resolve(keys, calibrated_to(shipped_calibration(), keys, {name: efficiency}).shifts)
+    rows, columns, depth = np.asarray(float(m)), np.asarray(float(n)), np.asarray(float(k))
+    time_s = float(gemm_s(x, constants, rows, columns, depth))
     flops, moved = 2.0 * m * n * k, 2.0 * (m * k + k * n + m * n)
     return RoofPoint("aten::mm", "s", precision, 3, round(3 * time_s * 1e9), flops, moved, dims=(1, m, n, k))
 
 
-def _values(found: list[MeasuredCoefficient]) -> dict[str, float]:
-    return {one.name: one.value for one in found}
-
-
-def test_nothing_measured_is_nothing_claimed() -> None:
-    assert measure_coefficients([rank_profile()], NOTHING, _scenario()) == []
-
-
-def test_the_efficiency_of_products_is_that_of_the_models_own_formula() -> None:
-    points = [_product(0.5, 8192, 8192, 2048), _product(0.5, 8192, 2048, 4096)]
-    found = measure_coefficients([rank_profile(roofline=points)], NOTHING, _scenario())
-    assert _values(found) == pytest.approx({"gemm_efficiency": 0.5}, rel=1e-4)
-
-
-def test_eight_bit_products_set_their_gain_only() -> None:
-    points = [_product(0.8, 8192, 8192, 4096, "fp8")]
-    found = measure_coefficients([rank_profile(roofline=points)], NOTHING, _scenario(precision="fp8"))
-    assert _values(found) == pytest.approx({"fp8_gain": 0.8}, rel=1e-4)
-
-
-def test_batched_and_small_products_say_nothing() -> None:
-    small = _product(0.5, 64, 64, 64)
-    assert measure_coefficients([rank_profile(roofline=[small])], NOTHING, _scenario()) == []
-
-
-def test_fused_attention_sets_its_own_efficiency() -> None:
+def _attention() -> RoofPoint:
+    """At an efficiency of 0.4."""
     flops, width = 1e12, 128
-    ideal_s = flops / DEVICE.peak_flops["bf16"]
     half = float(resolve(encode([_scenario()])[1], shipped_calibration().shifts).attention_head_dim_half)
-    time_ns = round(ideal_s * (width + half) / width / 0.4 * 1e9)
+    time_s = flops / DEVICE.peak_flops["bf16"] * (width + half) / width / 0.4
     dims = (2, 8, 4096, 4096, width)
-    call = RoofPoint("aten::_flash_attention_forward", "s", "bf16", 1, time_ns, flops, 1e9, dims=dims)
-    found = measure_coefficients([rank_profile(roofline=[call])], NOTHING, _scenario())
-    assert _values(found) == pytest.approx({"attention_efficiency": 0.4}, rel=1e-4)
-    assert (
-        measure_coefficients([rank_profile(roofline=[call])], NOTHING, _scenario(flash_attention=False)) == []
+    op = "aten::_flash_attention_forward"
+    return RoofPoint(op, "s", "bf16", 1, round(time_s * 1e9), flops, 1e9, dims=dims)
+
+
+@pytest.mark.parametrize(
+    ("points", "training", "measured"),
+    [
+        ([], {}, {}),
+        ([_product(0.5, 8192, 8192, 2048), _product(0.5, 8192, 2048, 4096)], {}, {"gemm_efficiency": 0.5}),
+        ([_product(0.8, 8192, 8192, 4096, "fp8")], {"precision": "fp8"}, {"fp8_gain": 0.8}),
+        ([_product(0.5, 64, 64, 64)], {}, {}),
+        ([_attention()], {}, {"attention_efficiency": 0.4}),
+        ([_attention()], {"flash_attention": False}, {}),
+    ],
+    ids=[
+        "nothing",
+        "products",
+        "8-bit products",
+        "small products",
+        "attention",
+        "attention that is not fused",
+    ],
+)
+def test_the_efficiency_of_kernels_is_that_of_the_models_own_formula(
+    points: list[RoofPoint], training: dict[str, object], measured: dict[str, float]
+) -> None:
+    assert _measured([rank_profile(roofline=points)], NOTHING, **training) == pytest.approx(
+        measured, rel=1e-4
     )
 
 
@@ -103,23 +102,20 @@ def test_a_link_at_half_its_speed_has_half_its_efficiency(
     ranks: tuple[int, int], name: str, link_bytes_per_s: float
 ) -> None:
     size = 10**9
-    time_ns = round(size / (link_bytes_per_s / 2) * 1e9)
-    event = collective(0, time_ns, ranks, size=size)
+    event = collective(0, round(size / (link_bytes_per_s / 2) * 1e9), ranks, size=size)
     profiles = [rank_profile(rank, collectives=[event]) for rank in ranks]
-    found = measure_coefficients(profiles, NOTHING, _scenario())
-    assert _values(found) == pytest.approx({name: 0.5}, rel=1e-4)
+    assert _measured(profiles) == pytest.approx({name: 0.5}, rel=1e-4)
 
 
-def test_the_host_sets_its_time_for_a_launch_when_there_are_enough() -> None:
-    many = HostProfile(launches=1000, launch_interval_median_ns=9000)
-    few = HostProfile(launches=10, launch_interval_median_ns=9000)
-    assert _values(measure_coefficients([rank_profile(host=many)], NOTHING, _scenario())) == {
-        "host_kernel_s": 9e-6
-    }
-    assert measure_coefficients([rank_profile(host=few)], NOTHING, _scenario()) == []
+@pytest.mark.parametrize(("launches", "measured"), [(1000, {"host_kernel_s": 9e-6}), (10, {})])
+def test_the_host_sets_its_time_for_a_launch_if_there_are_enough(
+    launches: int, measured: dict[str, float]
+) -> None:
+    host = HostProfile(launches=launches, launch_interval_median_ns=9000)
+    assert _measured([rank_profile(host=host)]) == measured
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.fixed_dictionaries(
         {
@@ -134,13 +130,12 @@ def test_the_host_sets_its_time_for_a_launch_when_there_are_enough() -> None:
     )
 )
 def test_a_step_that_the_model_made_is_predicted_again(truth: dict[str, float]) -> None:
-    scenario = _scenario()
     made, wider = _made_step(truth), _made_step({**truth, "scale_jitter": 2 * truth["scale_jitter"]})
     terms_s = made.breakdown_s
     # the host's term is a line over the jitter: doubling it adds what it was
     waiting_s = wider.breakdown_s["host_and_other"] - terms_s["host_and_other"]
     measured = MeasuredTerms({name: value for name, value in terms_s.items() if value}, waiting_s, 3)
-    found = _values(measure_coefficients([rank_profile()], measured, scenario))
+    found = _measured([rank_profile()], measured)
     assert found == pytest.approx(truth, rel=1e-5)
     assert _made_step(found).step_time_s == pytest.approx(made.step_time_s, rel=1e-6)
 
@@ -151,17 +146,17 @@ def _made_step(constants: dict[str, float]) -> Prediction:
     return predict([scenario], calibrated_to(shipped_calibration(), keys, constants))[0]
 
 
-def test_a_value_beyond_the_bounds_is_cut_and_said() -> None:
+def test_a_value_beyond_the_bounds_is_cut_and_marked() -> None:
     terms = MeasuredTerms({"compute": 1e3, "host_and_other": 1e-9}, 0.0, 3)
-    found = {one.name: one for one in measure_coefficients([rank_profile()], terms, _scenario())}
-    assert found["gemm_efficiency"].value == 0.3
-    assert found["gemm_efficiency"].is_bounded
+    found = measure_coefficients([rank_profile()], terms, _scenario())
+    (efficiency,) = (coefficient for coefficient in found if coefficient.name == "gemm_efficiency")
+    assert (efficiency.value, efficiency.is_bounded) == (0.3, True)
 
 
 def test_waiting_becomes_jitter_and_not_host_overhead() -> None:
     def overhead(waiting_s: float) -> float:
         terms = MeasuredTerms({"compute": 1.0, "host_and_other": 0.1 + waiting_s}, waiting_s, 3)
-        return _values(measure_coefficients([rank_profile()], terms, _scenario()))["step_overhead_s"]
+        return _measured([rank_profile()], terms)["step_overhead_s"]
 
     # 0.5 s is more than jitter's bound can explain: the rest must not turn into overhead
     assert overhead(0.5) == pytest.approx(overhead(0.01), rel=1e-6)
@@ -172,7 +167,7 @@ def test_an_optimizer_that_cannot_be_told_apart_is_taken_out_of_memory_bound_wor
     both_s = terms_s["memory_bound_ops"] + terms_s["optimizer"]
     terms = MeasuredTerms({"memory_bound_ops": both_s, "host_and_other": 0.05}, 0.0, 3)
     found = measure_coefficients([rank_profile()], terms, _scenario())
-    (traffic,) = (one for one in found if one.name == "elementwise_traffic")
+    (traffic,) = (coefficient for coefficient in found if coefficient.name == "elementwise_traffic")
     assert traffic.value == pytest.approx(traffic.default)
 
 
@@ -180,47 +175,39 @@ A100 = get_device("a100-sxm-80gb")
 
 
 def _roof_point(
-    flops: float, op: str = "aten::mm", precision: str = "bf16", moved: float = 1e-3
+    flops: float = 1e12, op: str = "aten::mm", precision: str = "bf16", moved: float = 1e-3
 ) -> RoofPoint:
     return RoofPoint(op, "m×n×k", precision, 1, 1000, flops, flops * moved)
 
 
 def test_products_that_are_small_or_wait_for_memory_say_nothing_of_the_arithmetic_rate() -> None:
-    large = _roof_point(1e12)
-    others = [
-        _roof_point(1e6),
-        _roof_point(1e12, moved=1.0),
-        _roof_point(1e12, precision="fp32"),
-        _roof_point(1e12, op="aten::_flash_attention_forward"),
-    ]
-    assert large_products([large, *others], A100, "bf16") == [large]
-    assert large_products([large], A100, "nvfp4") == []
+    others = [_roof_point(1e6), _roof_point(moved=1.0), _roof_point(precision="fp32")]
+    attention = _roof_point(op="aten::_flash_attention_forward")
+    assert large_products([_roof_point(), *others, attention], A100, "bf16") == [_roof_point()]
+    assert large_products([_roof_point()], A100, "nvfp4") == []
 
 
-@pytest.mark.parametrize(("ranks", "inside"), [((0, 1), True), ((0, 8), False)])
-def test_links_inside_and_across_nodes_are_told_apart(ranks: tuple[int, int], inside: bool) -> None:
-    early = rank_profile(ranks[0], collectives=[collective(0, 20_000_000, ranks, size=10**8)])
-    late = rank_profile(ranks[1], collectives=[collective(19_000_000, 20_000_000, ranks, size=10**8)])
-    measured = measure_cluster([early, late], A100)
-    found = measured.intra_node_bytes_per_s if inside else measured.inter_node_bytes_per_s
-    assert found == pytest.approx(10**8 / 1e-3)
-    assert (measured.inter_node_bytes_per_s if inside else measured.intra_node_bytes_per_s) is None
-
-
-def test_small_messages_say_nothing_of_the_link() -> None:
-    ranks = [rank_profile(rank, collectives=[collective(0, 5000, (0, 1))]) for rank in (0, 1)]
-    assert measure_cluster(ranks, A100).intra_node_bytes_per_s is None
-
-
-def test_the_network_cards_of_a_node_work_side_by_side() -> None:
-    ranks = tuple(range(16))
+@pytest.mark.parametrize(
+    ("starts_ns", "ranks", "size", "measured"),
+    [
+        # the last to arrive shows the transfer, inside a node and across
+        ((0, 19_000_000), (0, 1), 10**8, {"intra_node_bytes_per_s": 10**8 / 1e-3}),
+        ((0, 19_000_000), (0, 8), 10**8, {"inter_node_bytes_per_s": 10**8 / 1e-3}),
+        # an all-reduce sends the message twice; half of it crosses, over the eight cards of a node
+        ((10_000_000,) * 16, tuple(range(16)), 10**8, {"inter_node_bytes_per_s": 2 * 10**8 / 2 / 8 / 10e-3}),
+        # small messages say nothing of the link
+        ((19_995_000,) * 2, (0, 1), 1000, {}),
+        ((), (0, 1), None, {}),
+    ],
+)
+def test_links_inside_and_across_nodes_are_measured_by_large_messages(
+    starts_ns: tuple[int, ...], ranks: tuple[int, ...], size: int | None, measured: dict[str, float]
+) -> None:
     profiles = [
-        rank_profile(rank, collectives=[collective(0, 10_000_000, ranks, size=10**8)]) for rank in ranks
+        rank_profile(rank, collectives=[collective(start_ns, 20_000_000, ranks, size=size)])
+        for rank, start_ns in zip(ranks, starts_ns, strict=False)
     ]
-    reached = measure_cluster(profiles, A100).inter_node_bytes_per_s
-    # an all-reduce sends the message twice; half of it crosses, over the eight cards of a node
-    assert reached == pytest.approx(2 * 10**8 / 2 / 8 / 10e-3)
-
-
-def test_no_collectives_measure_no_links() -> None:
-    assert measure_cluster([rank_profile()], A100) == ClusterMeasurements()
+    found = measure_cluster(profiles or [rank_profile()], A100)
+    expected = {"intra_node_bytes_per_s": None, "inter_node_bytes_per_s": None} | measured
+    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
+    assert size or found == ClusterMeasurements()
