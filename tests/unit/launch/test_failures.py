@@ -124,41 +124,27 @@ REPORTS = [
 REFUSAL = [FailureReport("InputError", "plan.tp: got 3; must divide the heads")]
 HOSTILE = ["a" * 2000, "CUDA " * 400, "loss is " * 250, "can't open file " * 120, "(((" * 600] * 40
 KILLED_137 = replace(FAILED, exit_status=137)
+LOST = JobStatus(State.LOST, Cause.LOST)
+OOM, TIMEOUT, BAD = Kind.OUT_OF_MEMORY, Kind.COMMUNICATION_TIMEOUT, Kind.BAD_CONFIGURATION
 OUTCOMES: dict[str, tuple[Evidence, Kind, float]] = {
-    "rank out of memory, then lost peers": (
-        Evidence(FAILED, [PEER, PEER], reports=REPORTS),
-        Kind.OUT_OF_MEMORY,
-        0.95,
-    ),
-    "refused input": (Evidence(FAILED, [PEER], reports=REFUSAL), Kind.BAD_CONFIGURATION, 0.95),
-    "lost connection alone": (Evidence(FAILED, [PEER]), Kind.COMMUNICATION_TIMEOUT, 0.5),
+    "rank out of memory, then lost peers": (Evidence(FAILED, [PEER, PEER], reports=REPORTS), OOM, 0.95),
+    "refused input": (Evidence(FAILED, [PEER], reports=REFUSAL), BAD, 0.95),
+    "lost connection alone": (Evidence(FAILED, [PEER]), TIMEOUT, 0.5),
     "wall limit, steady steps": (Evidence(WALL, [], beats(999.0)), Kind.WALL_LIMIT, 0.9),
     "wall limit, one slow step": (Evidence(WALL, [], beats(990.0)), Kind.WALL_LIMIT, 0.9),
     "wall limit, long silence": (Evidence(WALL, [], beats(900.0)), Kind.HANG, 0.85),
     "wall limit, no step at all": (Evidence(WALL), Kind.HANG, 0.6),
     "wall limit, slow steps": (Evidence(WALL, [], beats(840.0, step_s=60.0)), Kind.WALL_LIMIT, 0.9),
     "connections lost while the job is ended": (Evidence(WALL, [PEER], beats(999.0)), Kind.WALL_LIMIT, 0.9),
-    "watchdog before the wall limit": (
-        Evidence(WALL, [WATCHDOG], beats(900.0)),
-        Kind.COMMUNICATION_TIMEOUT,
-        0.8,
-    ),
-    "SIGKILL, counted by the kernel": (Evidence(replace(KILLED, oom_kills=1)), Kind.OUT_OF_MEMORY, 0.9),
-    "SIGKILL, not counted": (Evidence(replace(KILLED, oom_kills=0)), Kind.OUT_OF_MEMORY, 0.4),
-    "status 137, counted by the kernel": (
-        Evidence(replace(KILLED_137, oom_kills=1)),
-        Kind.OUT_OF_MEMORY,
-        0.9,
-    ),
-    "status 137, not counted": (Evidence(replace(KILLED_137, oom_kills=0)), Kind.OUT_OF_MEMORY, 0.4),
-    "worker killed under torchrun": (
-        Evidence(replace(FAILED, oom_kills=2), [PEER, TORCHRUN]),
-        Kind.OUT_OF_MEMORY,
-        0.9,
-    ),
-    "nothing to run": (Evidence(replace(FAILED, exit_status=127)), Kind.BAD_CONFIGURATION, 0.85),
-    "usage error": (Evidence(replace(FAILED, exit_status=2), ["?"]), Kind.BAD_CONFIGURATION, 0.6),
-    "lost job": (Evidence(JobStatus(State.LOST, Cause.LOST), ["?"]), Kind.NODE_DOWN, 0.4),
+    "watchdog before the wall limit": (Evidence(WALL, [WATCHDOG], beats(900.0)), TIMEOUT, 0.8),
+    "SIGKILL, counted by the kernel": (Evidence(replace(KILLED, oom_kills=1)), OOM, 0.9),
+    "SIGKILL, not counted": (Evidence(replace(KILLED, oom_kills=0)), OOM, 0.4),
+    "status 137, counted by the kernel": (Evidence(replace(KILLED_137, oom_kills=1)), OOM, 0.9),
+    "status 137, not counted": (Evidence(replace(KILLED_137, oom_kills=0)), OOM, 0.4),
+    "worker killed under torchrun": (Evidence(replace(FAILED, oom_kills=2), [PEER, TORCHRUN]), OOM, 0.9),
+    "nothing to run": (Evidence(replace(FAILED, exit_status=127)), BAD, 0.85),
+    "usage error": (Evidence(replace(FAILED, exit_status=2), ["?"]), BAD, 0.6),
+    "lost job": (Evidence(LOST, ["?"]), Kind.NODE_DOWN, 0.4),
     "no evidence": (Evidence(FAILED, ["nothing to see"]), Kind.UNKNOWN, 0.0),
     "long hostile lines": (Evidence(FAILED, HOSTILE), Kind.UNKNOWN, 0.0),
 }
@@ -194,12 +180,9 @@ def test_heartbeats_reports_and_the_last_lines_are_read(tmp_path: Path) -> None:
     assert (len(evidence.log), evidence.log[-1]) == (200, "299")
 
 
-def test_a_log_may_be_lines_and_a_job_may_leave_nothing(tmp_path: Path) -> None:
+def test_a_job_may_leave_nothing_and_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     assert read_evidence(FAILED, tmp_path, ["a" * 5000]) == Evidence(FAILED, ["a" * 2000], [], [])
     assert read_evidence(FAILED, tmp_path / "none", tmp_path / "none.txt") == Evidence(FAILED, [], [], [])
-
-
-def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret.json").write_text(json.dumps({"kind": "secret", "message": "s"}))
     (tmp_path / "failures").mkdir()
     (tmp_path / "failures/a.json").symlink_to(tmp_path / "secret.json")

@@ -14,22 +14,14 @@ TEMPLATES = templates("slurm", limits=LIMITS, environment_allowed=["NCCL_DEBUG"]
 JOB = Job("test", {"model": {}}, nnodes=2, nproc=4)
 
 
-@pytest.mark.parametrize("key", ["a", "k1", "session-1-trial-2", "0" * 40])
-def test_a_plain_key_is_accepted(key: str) -> None:
-    check_key(key)
-
-
 @pytest.mark.parametrize(
     "key", ["", "A", "../x", "a/b", "a.b", "-a", "a-", "a b", "a\n", "é", "a" * 41, ".", "a;id", None, 1]
 )
 def test_a_key_that_could_mean_more_than_a_name_is_refused(key: object) -> None:
+    for plain in ("a", "k1", "session-1-trial-2", "0" * 40):
+        check_key(plain)
     with pytest.raises(InputError, match="key"):
         check_key(key)
-
-
-@pytest.mark.parametrize("change", [{}, {"wall_s": 60, "environment": {"NCCL_DEBUG": "INFO"}}])
-def test_a_job_within_the_limits_is_accepted(change: dict[str, Any]) -> None:
-    check_job(replace(JOB, **change), TEMPLATES["test"])
 
 
 @pytest.mark.parametrize(
@@ -49,6 +41,8 @@ def test_a_job_within_the_limits_is_accepted(change: dict[str, Any]) -> None:
     ],
 )
 def test_a_value_over_a_limit_or_out_of_range_is_refused(field: str, values: list[Any]) -> None:
+    for within in (JOB, replace(JOB, wall_s=60, environment={"NCCL_DEBUG": "INFO"})):
+        check_job(within, TEMPLATES["test"])
     for value in values:
         with pytest.raises(InputError) as error:
             check_job(replace(JOB, **{field.partition(".")[0]: value}), TEMPLATES["test"])
@@ -64,19 +58,13 @@ def test_only_a_template_of_this_launcher_is_found(name: str, launcher: str, mes
         get_template(TEMPLATES, replace(JOB, template=name), launcher)
 
 
-def test_equal_jobs_have_equal_digests_whatever_the_order_of_their_fields() -> None:
+def test_jobs_have_equal_digests_if_they_are_equal_whatever_the_order_of_their_fields() -> None:
     job = replace(JOB, scenario={"a": 1, "b": {"c": 2, "d": 3}})
     assert job.digest() == replace(JOB, scenario={"b": {"d": 3, "c": 2}, "a": 1}).digest()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    others: list[dict[str, Any]] = [
         {"steps": 11},
         {"scenario": {"model": {"a": 1}}},
         {"environment": {"A": "1"}},
         {"config": ConfigFile("a", "b")},
-    ],
-)
-def test_different_jobs_have_different_digests(change: dict[str, Any]) -> None:
-    assert JOB.digest() != replace(JOB, **change).digest()
+    ]
+    assert JOB.digest() not in {replace(JOB, **change).digest() for change in others}

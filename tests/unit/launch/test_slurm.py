@@ -47,9 +47,12 @@ def test_the_meeting_point_is_the_first_host_and_a_port_of_the_job(tmp_path: Pat
     assert result.stdout == "n1:22345 {other}\n"
 
 
-def test_the_exit_status_is_the_commands_and_is_recorded(tmp_path: Path) -> None:
+def test_the_exit_status_is_the_commands_and_a_missing_working_directory_is_a_failure(tmp_path: Path) -> None:
     assert run_script(tmp_path, "sh", "-c", "exit 9").returncode == 9
     assert (tmp_path / "exit_status").read_text() == "9"
+    result = run_script(tmp_path, "echo", "ran", workdir=tmp_path / "none")
+    assert result.returncode != 0
+    assert result.stdout == ""
 
 
 def test_a_second_job_is_stopped_and_the_same_one_may_start_again(tmp_path: Path) -> None:
@@ -58,12 +61,6 @@ def test_a_second_job_is_stopped_and_the_same_one_may_start_again(tmp_path: Path
     assert (second.returncode, second.stdout) == (FENCED, "")
     assert "job 17 runs this trial already" in second.stderr
     assert run_script(tmp_path, "echo", "ran").stdout == "ran\n"
-
-
-def test_a_missing_working_directory_is_a_failure(tmp_path: Path) -> None:
-    result = run_script(tmp_path, "echo", "ran", workdir=tmp_path / "none")
-    assert result.returncode != 0
-    assert result.stdout == ""
 
 
 def test_options_carry_key_digest_size_and_limit(tmp_path: Path) -> None:

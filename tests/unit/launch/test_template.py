@@ -52,14 +52,10 @@ def test_the_examples_are_read_whole_and_a_file_without_templates_allows_nothing
 
 
 BAD_COMMANDS: list[object] = [
-    [],
-    "rm -rf",
-    ["run", 1],
-    ["{scenario}"],
-    ["run", "{steps2}"],
-    ["run", "--steps={steps}"],
+    [], "rm -rf", ["run", 1], ["{scenario}"], ["run", "{steps2}"], ["run", "--steps={steps}"],
     ["run", "a\0b"],
-]
+]  # fmt: skip
+CLAIM = {"namespace": "ml", "claim": "c"}
 
 
 @pytest.mark.parametrize(
@@ -67,9 +63,7 @@ BAD_COMMANDS: list[object] = [
     [
         ("local", {"comand": []}, "comand"),
         ("local", {"limits": {"wall_s": 60, "gpus": 1}}, "limits.gpus"),
-        ("local", {"limits": {"wall_s": 0}}, "limits.wall_s"),
-        ("local", {"limits": {}}, "limits.wall_s"),
-        ("local", {"limits": {"wall_s": "60"}}, "limits.wall_s"),
+        *(("local", {"limits": limits}, "limits.wall_s") for limits in ({}, {"wall_s": 0}, {"wall_s": "60"})),
         ("local", {"limits": {"wall_s": 60, "nodes": 2}}, "limits.nodes"),
         ("local", {"launcher": "ssh"}, "launcher"),
         ("local", {"name": "../a"}, "name"),
@@ -88,24 +82,13 @@ BAD_COMMANDS: list[object] = [
         ("kubernetes", {"environment": {"PET_NNODES": "1"}}, "environment"),
         ("kubernetes", {"environment_inherited": ["PATH"]}, "environment_inherited"),
         ("kubernetes", {"kubernetes": {"namespace": "ml"}}, "kubernetes.claim"),
-        (
-            "kubernetes",
-            {"kubernetes": {"namespace": "ml", "claim": "c", "mount_path": "x"}},
-            "kubernetes.mount_path",
-        ),
+        ("kubernetes", {"kubernetes": CLAIM | {"mount_path": "x"}}, "kubernetes.mount_path"),
     ],
 )
 def test_a_mistake_is_named_by_its_field(launcher: str, change: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as error:
         templates(**{"launcher": launcher, **change})
     assert error.value.field == f"template[0].{field}"
-
-
-def test_kubernetes_needs_its_settings() -> None:
-    smallest = table("kubernetes")
-    del smallest["kubernetes"]
-    with pytest.raises(InputError, match="namespace and a claim"):
-        parse_templates({"template": [smallest]})
 
 
 @pytest.mark.parametrize(
@@ -124,10 +107,14 @@ def test_a_request_can_be_allowed_to_tune() -> None:
     assert templates(environment_allowed=names)["test"].environment_allowed == tuple(names)
 
 
+WITHOUT_SETTINGS = {name: value for name, value in table("kubernetes").items() if name != "kubernetes"}
+
+
 @pytest.mark.parametrize(
     ("content", "field"),
     [
         ({"template": [table(), table()]}, r"template\[1\]\.name"),
+        ({"template": [WITHOUT_SETTINGS]}, "namespace and a claim"),
         ({"templates": []}, "templates"),
         ({"template": {}}, "template"),
         ({"template": [1]}, "template"),

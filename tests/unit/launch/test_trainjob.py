@@ -43,11 +43,8 @@ def test_the_pod_of_a_manifest_is_legal_for_kubernetes(settings: KubernetesSetti
 
 def test_size_limit_and_runtime_are_those_of_job_and_template() -> None:
     spec = make_trainjob(make_intent(wall_s=600), FULL, "trainer:1")["spec"]
-    assert spec["runtimeRef"] == {
-        "apiGroup": "trainer.kubeflow.org",
-        "kind": "ClusterTrainingRuntime",
-        "name": "torch-distributed",
-    }
+    group = {"apiGroup": "trainer.kubeflow.org"}
+    assert spec["runtimeRef"] == group | {"kind": "ClusterTrainingRuntime", "name": "torch-distributed"}
     assert spec["activeDeadlineSeconds"] == 600
     assert (spec["trainer"]["numNodes"], spec["trainer"]["numProcPerNode"]) == (2, 4)
     wanted = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "4"}
@@ -119,23 +116,23 @@ def test_complete_is_success_and_the_exit_status_is_the_containers_or_unknown() 
     assert read_trainjob(trainjob("Complete"), []).exit_status is None
 
 
-def test_the_first_container_to_fail_gives_the_exit_status() -> None:
-    first = pod("Failed", ended(3, at="2026-11-16T08:00:01Z"))
-    later = pod("Failed", ended(143, at="2026-11-16T08:00:02Z"))
-    status = read_trainjob(trainjob("Failed", "FailedJobs"), [later, first])
-    assert (status.state, status.cause, status.exit_status) == (State.FAILED, Cause.EXIT, 3)
-    assert status.detail == "FailedJobs: m"
+FIRST, LATER = (pod("Failed", ended(code, at=f"2026-11-16T08:00:0{at}Z")) for code, at in ((3, 1), (143, 2)))
 
 
 @pytest.mark.parametrize(
-    ("state", "exit_status", "signal"),
-    [(ended(137), None, 9), (ended(137, signal=9), None, 9), (ended(255), 255, None)],
+    ("pods", "exit_status", "signal"),
+    [
+        ([LATER, FIRST], 3, None),
+        ([pod("Failed", ended(137))], None, 9),
+        ([pod("Failed", ended(137, signal=9))], None, 9),
+        ([pod("Failed", ended(255))], 255, None),  # what `exit(-1)` gives; there is no signal 127
+    ],
 )
-def test_death_by_a_signal_is_reported_but_a_large_exit_code_is_not_one(
-    state: Object, exit_status: int | None, signal: int | None
+def test_the_first_container_to_fail_gives_the_exit_status_or_the_signal(
+    pods: list[Object], exit_status: int | None, signal: int | None
 ) -> None:
-    """255 is what `exit(-1)` gives; there is no signal 127."""
-    status = read_trainjob(trainjob("Failed"), [pod("Failed", state)])
+    status = read_trainjob(trainjob("Failed", "FailedJobs"), pods)
+    assert (status.state, status.cause, status.detail) == (State.FAILED, Cause.EXIT, "FailedJobs: m")
     assert (status.exit_status, status.signal) == (exit_status, signal)
 
 

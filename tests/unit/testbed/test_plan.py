@@ -53,11 +53,8 @@ def test_a_scenario_without_a_plan_is_refused() -> None:
         checked_plan(parse_scenario(without, need_plan=False))
 
 
-def test_recomputation_that_is_not_stated_is_none() -> None:
+def test_unstated_recomputation_is_none_and_experts_wider_than_a_shard_group_are_run() -> None:
     assert checked_plan(parse_scenario(scenario(plan={"recompute": None}))).recompute == "none"
-
-
-def test_experts_wider_than_a_shard_group_are_run() -> None:
     assert checked_plan(parse_scenario(scenario(4, fsdp(4, ep=4) | {"dp_shard": 2}, MOE))).ep == 4
 
 

@@ -23,7 +23,7 @@ RANKS = [
     {"host": host, "device": "chip", "python": "3.11", "torch": "2.13", "backend": "gloo"}
     for host in ("a", "b")
 ]
-GIVEN = scenario(2, {"dp": 2})
+DATA_PARALLEL = scenario(2, {"dp": 2})
 
 
 @pytest.mark.parametrize(
@@ -32,16 +32,16 @@ GIVEN = scenario(2, {"dp": 2})
         pytest.param(scenario(2, {"tp": 2}), {}, {}, True, id="another plan"),
         pytest.param(scenario(2, {"dp": 2}, seq_len=32), {}, {}, False, id="longer"),
         pytest.param(scenario(2, {"dp": 2}, {"intermediate_size": 16}), {}, {}, False, id="narrower"),
-        pytest.param(GIVEN, {"seed": 1}, {}, False, id="seed"),
-        pytest.param(GIVEN, {"optimizer": "sgd"}, {}, False, id="optimizer"),
-        pytest.param(GIVEN, {}, {"torch": "2.14"}, False, id="torch"),
-        pytest.param(GIVEN, {}, {"host": "c"}, False, id="host"),
+        pytest.param(DATA_PARALLEL, {"seed": 1}, {}, False, id="seed"),
+        pytest.param(DATA_PARALLEL, {"optimizer": "sgd"}, {}, False, id="optimizer"),
+        pytest.param(DATA_PARALLEL, {}, {"torch": "2.14"}, False, id="torch"),
+        pytest.param(DATA_PARALLEL, {}, {"host": "c"}, False, id="host"),
     ],
 )
 def test_the_fingerprint_has_all_that_a_fair_comparison_needs_but_not_the_plan(
     tmp_path: Path, scenario: Json, settings: Json, rank: dict[str, str], same: bool
 ) -> None:
-    base = fingerprint(parse_scenario(GIVEN), RunSettings(tmp_path), RANKS)
+    base = fingerprint(parse_scenario(DATA_PARALLEL), RunSettings(tmp_path), RANKS)
     other = fingerprint(
         parse_scenario(scenario), RunSettings(tmp_path, **settings), [each | rank for each in RANKS]
     )
@@ -49,7 +49,7 @@ def test_the_fingerprint_has_all_that_a_fair_comparison_needs_but_not_the_plan(
 
 
 def test_warm_up_and_profiled_steps_are_no_measured_steps(tmp_path: Path) -> None:
-    parsed = parse_scenario(GIVEN)
+    parsed = parse_scenario(DATA_PARALLEL)
     settings = RunSettings(tmp_path, steps=2, warmup=1, profile_steps=1)
     measured = Measurements([9.0, 1.0, 2.0, 8.0, 8.0], [5.0, 4.0, 3.0, 2.0, 1.0])
     memory = [{"peak_bytes": 2, "before_model_bytes": 1, "method": "count"}] * 2
