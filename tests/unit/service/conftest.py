@@ -16,6 +16,7 @@ from service.db.engine import open_database
 from service.settings import Settings
 from service.web.app import add_pages
 from service.worker.jobs import prepare, session_queue
+from tests.unit.graph.cases import report_of
 from tests.unit.service.served import BASE, LOOPBACK, SCENARIO, Serve, Served
 from tools.kb import open_seed
 
@@ -66,10 +67,4 @@ def scenario() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def report() -> dict[str, Any]:
     """What the agents say about the scenario, by the expert rules."""
-    from graph.context import Context
-    from graph.request import parse_request
-    from graph.session import Session
-
-    found = Session("test", Context(knowledge=open_seed())).run(parse_request(SCENARIO)).report
-    assert found
-    return found.model_dump(mode="json")
+    return report_of(SCENARIO)

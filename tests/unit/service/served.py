@@ -11,32 +11,18 @@ from service.auth import new_key
 from service.db.access import add_key
 from service.db.lifecycle import claim, set_state
 from service.db.models import sessions
+from tests.unit.graph.cases import SMALL, small
 
 LOOPBACK = ("127.0.0.1", 50_000)
 BASE = "http://127.0.0.1"
-SCENARIO: dict[str, Any] = {
-    "model": {
-        "name": "tiny",
-        "num_hidden_layers": 8,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_attention_heads": 16,
-        "vocab_size": 32000,
+SCENARIO: dict[str, Any] = small(
+    model={
+        "name": "tiny", "num_hidden_layers": 8, "hidden_size": 1024, "intermediate_size": 4096,
+        "num_attention_heads": 16, "vocab_size": 32000,
     },
-    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8, "devices_per_node": 8},
-    "training": {"seq_len": 2048, "global_batch_size": 64, "precision": "bf16", "framework": "megatron-core"},
-    "plan": {
-        "tp": 8,
-        "pp": 1,
-        "cp": 1,
-        "ep": 1,
-        "dp": 1,
-        "dp_shard": 1,
-        "zero_stage": 0,
-        "micro_batch_size": 1,
-        "recompute": "none",
-    },
-}
+    training=SMALL["training"] | {"global_batch_size": 64},
+    plan=SMALL["plan"] | {"recompute": "none"},
+)  # fmt: skip
 
 
 @dataclass
@@ -67,6 +53,13 @@ class Served:
             held = claim(conn, id, "test", _leg(self.app, id))
             assert held
             set_state(conn, id, state, held.fence, **columns)
+
+    def wait_for_approval(self, ranks: int = 1) -> str:
+        """A session whose proposals somebody must decide upon."""
+        id = self.submit(SCENARIO | {"approval": "person"})
+        proposals = [{"rank": rank, "plan": SCENARIO["plan"]} for rank in range(1, ranks + 1)]
+        self.end(id, "waiting_approval", waiting_for={"proposals": proposals})
+        return id
 
 
 def _leg(app: AppState, id: str) -> int:

@@ -3,50 +3,25 @@
 import copy
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.cli.optimize import watching
-from service.settings import load_settings
 from tests.unit.service.cli.commands import REPO, Asap, Result
+from tests.unit.service.render import scenes
+from tests.unit.service.render.scenes import Raw
 
-Raw = dict[str, Any]
-SMALL: Raw = {
-    "id": "small",
-    "model": {
-        "name": "small [/bold] model", "num_hidden_layers": 8, "hidden_size": 1024, "intermediate_size": 4096,
-        "num_attention_heads": 8, "vocab_size": 32000,
-    },
-    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
-    "training": {
-        "seq_len": 2048, "global_batch_size": 16, "precision": "bf16", "framework": "megatron-core",
-    },
-    "plan": {
-        "tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 2, "dp_shard": 2, "zero_stage": 1, "micro_batch_size": 1,
-        "recompute": "full",
-    },
-}  # fmt: skip
-
+SMALL: Raw = scenes.SMALL | {"model": scenes.SMALL["model"] | {"name": "small [/bold] model"}}
 EXAMPLES = REPO / "examples/traces"
 TRACED: Raw = json.loads((EXAMPLES / "gpt-ddp-gloo" / "base.json").read_text()) | {
     "traces": str(EXAMPLES / "ddp-gloo-straggler")
 }
 
 
-@pytest.fixture(autouse=True)
-def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installation of this test's own: no settings from outside, no embedding, an empty data folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ASAP_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("ASAP_EMBEDDING", "none")
-    load_settings.cache_clear()
-    yield tmp_path / "data"
-    load_settings.cache_clear()
+pytestmark = pytest.mark.usefixtures("data_dir")
 
 
 @pytest.fixture

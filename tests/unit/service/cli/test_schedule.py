@@ -6,111 +6,74 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
-from asap_client.client import Client
-from service.cli import schedule
-from service.cli.main import main
 from service.db.schedules import claim_run, set_run
 from tests.unit.service.api.test_schedules import broken_report, finish
+from tests.unit.service.cli.commands import Asap, Result
 from tests.unit.service.served import SCENARIO, Served
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-class Through(httpx.BaseTransport):
-    """Hands requests of the client to the API in this process."""
-
-    def __init__(self, served: Served) -> None:
-        self._served = served
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        place = request.url.raw_path.decode()
-        headers = {name: value for name, value in request.headers.items() if name != "host"}
-        answer = self._served.client.request(request.method, place, content=request.read(), headers=headers)
-        kept = {name: value for name, value in answer.headers.items() if name != "content-length"}
-        return httpx.Response(answer.status_code, headers=kept, content=answer.content)
+NAMED = ("--name", "nightly", "--cron", "30 5 * * *")
 
 
 @pytest.fixture
-def run(served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The status, and what was printed."""
-
-    def open_client(_: str | None) -> Client:
-        return Client("http://127.0.0.1", transport=Through(served))
-
-    monkeypatch.setattr(schedule, "connect", open_client)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        status = main(["schedule", *words])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return call
+def schedule(at_server: Asap) -> Asap:
+    return lambda *words: at_server("schedule", *words)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    (tmp_path / "job.json").write_text(json.dumps(SCENARIO))
-    path = tmp_path / "nightly.yaml"
-    one = {"name": "llama", "scenario": "job.json", "uploads": "llama-*"}
+def write(folder: Path, **source: str) -> Path:
+    """A file for `asap nightly` with its scenario beside it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "job.json").write_text(json.dumps(SCENARIO))
+    path = folder / "nightly.yaml"
+    one = {"name": "llama", "scenario": "job.json", **(source or {"uploads": "llama-*"})}
     path.write_text(yaml.safe_dump({"workloads": [one], "report": "pages"}))
     return path
 
 
-def add(run: Run, file: Path) -> Any:  # noqa: ANN401 - JSON
-    words = (
-        "add",
-        str(file),
-        "--name",
-        "nightly",
-        "--cron",
-        "30 5 * * *",
-        "--zone",
-        "Europe/Berlin",
-        "--json",
-    )
-    status, out, err = run(*words)
-    assert status == 0, err
-    return json.loads(out)
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path)
 
 
-def test_a_file_for_asap_nightly_becomes_a_schedule(run: Run, file: Path) -> None:
-    made = add(run, file)
+def add(schedule: Asap, file: Path) -> dict[str, Any]:
+    result: Result = schedule("add", file, *NAMED, "--zone", "Europe/Berlin", "--json")
+    assert result.status == 0, result.err
+    return result.answer
+
+
+def test_a_file_for_asap_nightly_becomes_a_schedule(schedule: Asap, file: Path) -> None:
+    made = add(schedule, file)
     assert (made["name"], made["cron"], made["zone"]) == ("nightly", "30 5 * * *", "Europe/Berlin")
     assert made["definition"]["workloads"][0]["scenario"]["model"]["name"] == "tiny"
-    status, out, _ = run("list")
-    assert status == 0
-    assert "nightly" in out
-    assert "none yet" in out
+    listed = schedule("list").out
+    assert "nightly" in listed
+    assert "none yet" in listed
 
 
-def test_it_is_paused_resumed_shown_and_removed(run: Run, file: Path) -> None:
-    add(run, file)
-    assert json.loads(run("pause", "nightly", "--json")[1])["state"] == "paused"
-    assert json.loads(run("resume", "nightly", "--json")[1])["state"] == "active"
-    assert "llama" in run("show", "nightly")[1]
-    assert run("remove", "nightly")[0] == 0
-    assert run("list", "--json")[1] == ""
-    status, _, err = run("show", "nightly")
-    assert status == 1
-    assert "there is no schedule 'nightly'" in err
+def test_it_is_paused_resumed_shown_and_removed(schedule: Asap, file: Path) -> None:
+    add(schedule, file)
+    for action, state in (("pause", "paused"), ("resume", "active")):
+        assert schedule(action, "nightly", "--json").answer["state"] == state
+    assert "llama" in schedule("show", "nightly").out
+    assert schedule("remove", "nightly").status == 0
+    assert schedule("list", "--json").out == ""
+    gone = schedule("show", "nightly")
+    assert (gone.status, "there is no schedule 'nightly'" in gone.err) == (1, True)
 
 
-def test_a_run_by_hand_and_its_report(run: Run, file: Path, served: Served) -> None:
-    add(run, file)
-    status, _, err = run("report", "nightly")
-    assert status == 1
-    assert "no run of nightly has a report yet" in err
-    made = json.loads(run("run", "nightly", "--json")[1])
+def test_a_run_by_hand_and_its_report(schedule: Asap, file: Path, served: Served) -> None:
+    add(schedule, file)
+    early = schedule("report", "nightly")
+    assert (early.status, "no run of nightly has a report yet" in early.err) == (1, True)
+    made = schedule("run", "nightly", "--json").answer
     finish(served, made["id"], broken_report(made["id"]))
-    assert "broken" in run("runs", "nightly")[1]
-    assert json.loads(run("runs", "nightly", "--json")[1])["outcome"] == "broken"
-    assert "| llama | not read |" in run("report", "nightly")[1]
-    assert run("report", "nightly", "--format", "html")[1].startswith("<!doctype html>")
-    assert json.loads(run("report", "nightly", "--json", "--run", made["id"])[1])["title"] == "Night"
+    assert "broken" in schedule("runs", "nightly").out
+    assert schedule("runs", "nightly", "--json").answer["outcome"] == "broken"
+    assert "| llama | not read |" in schedule("report", "nightly").out
+    assert schedule("report", "nightly", "--format", "html").out.startswith("<!doctype html>")
+    assert schedule("report", "nightly", "--json", "--run", made["id"]).answer["title"] == "Night"
 
 
 def worker_sets(served: Served, **ending: Any) -> Callable[[float], None]:  # noqa: ANN401 - columns of a run
@@ -127,18 +90,16 @@ def worker_sets(served: Served, **ending: Any) -> Callable[[float], None]:  # no
 
 
 def test_waiting_for_a_run_that_fails_says_why(
-    run: Run, file: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+    schedule: Asap, file: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add(run, file)
-
+    add(schedule, file)
     monkeypatch.setattr("time.sleep", worker_sets(served, state="failed", reason="the disk is full"))
-    status, _, err = run("run", "nightly", "--wait")
-    assert status == 1
-    assert "the disk is full" in err
+    result = schedule("run", "nightly", "--wait")
+    assert (result.status, "the disk is full" in result.err) == (1, True)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "told", "status"),
+    ("outcome", "is_delivered", "status"),
     [
         ("quiet", True, 0),
         ("regression", True, 4),
@@ -148,67 +109,47 @@ def test_waiting_for_a_run_that_fails_says_why(
     ],
 )
 def test_the_exit_status_tells_what_the_night_found_as_asap_nightly_does(
-    run: Run,
+    schedule: Asap,
     file: Path,
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
     outcome: str,
-    told: bool,
+    is_delivered: bool,
     status: int,
 ) -> None:
-    add(run, file)
-
-    deliveries = [{"kind": "email", "to": "team", "ok": told, "answer": "", "at": 1.0}]
+    add(schedule, file)
+    deliveries = [{"kind": "email", "to": "team", "ok": is_delivered, "answer": "", "at": 1.0}]
     ended = worker_sets(served, state="completed", outcome=outcome, deliveries=deliveries)
     monkeypatch.setattr("time.sleep", ended)
-    assert run("run", "nightly", "--wait")[0] == status
-    assert run("run", "nightly")[0] == 0
+    assert schedule("run", "nightly", "--wait").status == status
+    assert schedule("run", "nightly").status == 0
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--cron", "30 5 * * *"], "name: got"),
-        (["--name", "n"], "cron: got"),
-        (["--name", "n", "--cron", "99 5 * * *"], "cron"),
-        (["--name", "n", "--cron", "30 5 * * *", "--zone", "Mars"], "zone"),
+        (("nightly.yaml", "--cron", "30 5 * * *"), "name: got"),
+        (("nightly.yaml", "--name", "n"), "cron: got"),
+        (("nightly.yaml", "--name", "n", "--cron", "99 5 * * *"), "cron"),
+        (("nightly.yaml", *NAMED, "--zone", "Mars"), "zone"),
+        (("absent.yaml", *NAMED), "FILE: got"),
+        (("without-scenario.yaml", *NAMED), "scenario"),
     ],
 )
 def test_what_is_wrong_gives_two_and_names_the_field(
-    run: Run, file: Path, words: list[str], says: str
+    schedule: Asap, file: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
 ) -> None:
-    status, _, err = run("add", str(file), *words)
-    assert status == 2, err
-    assert len(err.splitlines()) == 1
-    assert says in err
+    monkeypatch.chdir(file.parent)
+    Path("without-scenario.yaml").write_text(file.read_text().replace("job.json", "absent.json"))
+    result = schedule("add", *words)
+    assert result.refused
+    assert says in result.err
 
 
-def test_paths_are_those_beside_the_file_as_for_asap_nightly(run: Run, file: Path) -> None:
-    one = {"name": "llama", "scenario": "job.json", "metrics": "logs/*.jsonl"}
-    file.write_text(yaml.safe_dump({"workloads": [one]}))
-    assert add(run, file)["definition"]["workloads"][0]["metrics"] == str(file.parent / "logs/*.jsonl")
-
-
-def test_a_bracket_in_the_folder_of_the_file_is_no_pattern(run: Run, file: Path) -> None:
-    folder = file.parent / "team[1]"
-    folder.mkdir()
-    moved = file.rename(folder / file.name)
-    (file.parent / "job.json").rename(folder / "job.json")
+def test_paths_are_those_beside_the_file_whatever_its_folder_is_called(
+    schedule: Asap, tmp_path: Path
+) -> None:
+    folder = tmp_path / "team[1]"  # no pattern, although it looks like one
+    made = add(schedule, write(folder, metrics="*.jsonl"))
     (folder / "night.jsonl").write_text("{}")
-    one = {"name": "llama", "scenario": "job.json", "metrics": "*.jsonl"}
-    moved.write_text(yaml.safe_dump({"workloads": [one]}))
-    pattern = add(run, moved)["definition"]["workloads"][0]["metrics"]
-    assert glob(pattern) == [str(folder / "night.jsonl")]
-
-
-def test_a_file_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
-    status, _, err = run("add", str(tmp_path / "no.yaml"), "--name", "n", "--cron", "30 5 * * *")
-    assert status == 2
-    assert "FILE: got" in err
-
-
-def test_a_scenario_file_that_is_not_there_is_named(run: Run, file: Path) -> None:
-    (file.parent / "job.json").unlink()
-    status, _, err = run("add", str(file), "--name", "n", "--cron", "30 5 * * *")
-    assert status == 2
-    assert "scenario" in err
+    assert glob(made["definition"]["workloads"][0]["metrics"]) == [str(folder / "night.jsonl")]

@@ -3,31 +3,22 @@
 import copy
 import json
 from functools import cache
-from typing import Any
 
-from graph.context import Context
 from graph.report import Report
-from graph.request import parse_request
-from graph.session import Session
 from service.render import html, markdown, view
-from tools.kb import open_seed
+from tests.unit.graph.cases import Raw, report_of, small
 
-Raw = dict[str, Any]
-SMALL: Raw = {
-    "id": "small",
-    "model": {
+SMALL: Raw = small(
+    id="small",
+    model={
         "name": "small model", "num_hidden_layers": 8, "hidden_size": 1024, "intermediate_size": 4096,
         "num_attention_heads": 8, "vocab_size": 32000,
     },
-    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
-    "training": {
-        "seq_len": 2048, "global_batch_size": 16, "precision": "bf16", "framework": "megatron-core",
-    },
-    "plan": {
+    plan={
         "tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 2, "dp_shard": 2, "zero_stage": 1, "micro_batch_size": 1,
         "recompute": "full",
     },
-}  # fmt: skip
+)  # fmt: skip
 COLD: Raw = {name: part for name, part in SMALL.items() if name != "plan"}
 SCORED: Raw = {"plan": {}, "summary": "s", "accepted": False, "binding": "time", "why": "w"}
 BOOK = ("id", "title", "do", "why", "effect")
@@ -35,15 +26,12 @@ BOOK = ("id", "title", "do", "why", "effect")
 
 def session(raw: Raw) -> Raw:
     """The report; a copy, since a test may change it."""
-    report: Raw = json.loads(_session(json.dumps(raw)))
-    return report
+    return copy.deepcopy(_session(json.dumps(raw)))
 
 
 @cache
-def _session(text: str) -> str:
-    report = Session("scene", Context(open_seed())).run(parse_request(json.loads(text))).report
-    assert report is not None
-    return report.model_dump_json()
+def _session(text: str) -> Raw:
+    return report_of(json.loads(text))
 
 
 def view_of(request: Raw, report: Raw) -> view.View:

@@ -23,10 +23,9 @@ def test_a_baseline_has_no_gain_over_itself() -> None:
 
 def test_a_trial_that_failed_or_was_refused_says_why_and_has_no_gain() -> None:
     (failed,), (refused,) = rows(trial("a log", failed=True)), rows(trial("other nodes", refused=True))
-    assert (failed.outcome, failed.measured, failed.off) == ("out of memory", NOTHING, NOTHING)
-    assert (refused.outcome, refused.evidence, failed.evidence) == (
-        "not comparable", ["other nodes"], ["a log"],
-    )  # fmt: skip
+    assert (failed.outcome, failed.evidence) == ("out of memory", ["a log"])
+    assert (failed.measured, failed.off, failed.gain) == (NOTHING, NOTHING, NOTHING)
+    assert (refused.outcome, refused.evidence, refused.gain) == ("not comparable", ["other nodes"], NOTHING)
 
 
 def test_both_documents_show_every_trial_and_why_they_ended() -> None:

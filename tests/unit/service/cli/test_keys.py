@@ -1,0 +1,77 @@
+"""`asap keys` and `asap serve`: keys in the database, settings in the help."""
+
+import pytest
+
+from service.auth import is_same
+from service.cli.serve import settings_table
+from service.db.access import find_key, list_audit
+from service.db.engine import Database, open_database
+from service.settings import Settings, load_settings
+from tests.unit.service.cli.commands import Asap
+
+pytestmark = pytest.mark.usefixtures("data_dir")
+
+
+def database() -> Database:
+    return open_database(load_settings().database)
+
+
+def test_a_key_is_shown_once_and_only_its_digest_is_kept(asap: Asap) -> None:
+    words = ("--scope", "submit", "--tenant", "research", "--days", "30")
+    status, out, err = asap("keys", "add", "ci", *words)
+    assert status == 0
+    text = out.strip()
+    with database().read() as conn:
+        row = find_key(conn, text.split("_")[1])
+    assert row
+    assert is_same(text, row.digest)
+    assert (row.name, row.tenant, row.scopes) == ("ci", "research", ["read", "submit"])
+    assert row.expires_at
+    assert row.expires_at - row.created_at == pytest.approx(30 * 86_400, abs=60)
+    secret = text.split("_", 2)[2]
+    assert secret not in asap("keys", "list").out + asap("keys", "list", "--json").out + err
+    kept = b"".join(file.read_bytes() for file in load_settings().data_dir.glob("*.db*"))
+    assert secret.encode() not in kept
+
+
+def test_keys_are_listed_and_revoked_and_each_change_is_audited(asap: Asap) -> None:
+    made = asap("keys", "add", "[/ci]", "--scope", "admin", "--json").answer
+    assert asap("keys", "list", "--json").answer["state"] == "valid"
+    listed = asap("keys", "list").out
+    assert made["id"] in listed
+    assert "[/ci]" in listed, "a name is text, never markup"
+    for given in (made["id"], made["key"]):
+        assert asap("keys", "revoke", given).status == 0
+    assert asap("keys", "list", "--json").answer["state"] == "revoked"
+    with database().read() as conn:
+        rows, _ = list_audit(conn, "")
+    assert [row.action for row in rows] == ["key.revoke", "key.revoke", "key.add"]
+    assert rows[-1].details["scopes"] == ["read", "admin"]
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        (("keys", "add", "x", "--scope", "root"), "--scope: got"),
+        (("keys", "add", "x", "--tenant", "No Spaces"), "--tenant: got"),
+        (("keys", "add", "x", "--days", "-1"), "--days: got"),
+        (("keys", "add", "x", "--days", "nan"), "--days: got"),
+        (("keys", "add", ""), "NAME: got"),
+        (("keys", "revoke", "0123456789ab"), "ID: got"),
+        (("serve", "--port=-1"), "--port"),
+        (("serve", "--port=65536"), "--port"),
+        (("serve", "--port=http"), "--port"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(asap: Asap, words: tuple[str, ...], field: str) -> None:
+    result = asap(*words)
+    assert result.refused
+    assert field in result.err
+
+
+def test_the_help_of_serve_has_every_setting(asap: Asap) -> None:
+    result = asap("serve", "--help")
+    assert result.status == 0
+    for words in ("--role", "asap keys add", settings_table(), "ASAP_DATA_DIR=.asap"):
+        assert words in result.out
+    assert [name for name in Settings.model_fields if f"ASAP_{name.upper()}" not in result.out] == []
