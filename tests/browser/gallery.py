@@ -3,13 +3,13 @@ is invented, but for the traces."""
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.browser.installation import REPO, Installation
+from tests.browser.installation import Installation
+from tests.integration.service.api_process import REPO, asap
 
 EXAMPLES = REPO / "examples"
 LLAMA: dict[str, Any] = json.loads((EXAMPLES / "llama-3.1-70b-64xh100.json").read_text())
@@ -40,16 +40,8 @@ def write_nights(data: Path) -> None:
     folder = data / "nights"
     words = [sys.executable, str(EXAMPLES / "nightly_history.py"), str(folder)]
     subprocess.run(words, check=True, capture_output=True)
-    program = "import sys; from service.cli.main import main; sys.exit(main(sys.argv[1:]))"
     run = ["nightly", "run", "--config", str(folder / "nightly.yaml"), "--no-deliver"]
-    own = {"ASAP_DATA_DIR": str(data), "ASAP_EMBEDDING": "none"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *run],
-        cwd=REPO,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-    )
+    done = asap(data, *run, data_dir=data)
     assert "regressed" in done.stderr, done.stderr
 
 

@@ -1,14 +1,9 @@
 """A real installation for the browser: `asap serve` in processes of their own, over one folder of data."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,56 +15,21 @@ from service.db.engine import open_database
 from service.db.models import new_id, sessions
 from service.settings import Settings
 from service.worker.jobs import prepare
+from tests.integration.service.api_process import ApiProcess, environment, running
 
-REPO = Path(__file__).resolve().parents[2]
 ALL_SCOPES = ("read", "submit", "approve", "admin")
 TIMEOUT_S = 60.0
 DAY_S = 86_400.0
 
 
-@dataclass
-class Server:
-    """One process. Killed without warning, and begun again on the same port."""
-
-    data: Path
-    role: str = "all"
-    port: int = 0
-    process: subprocess.Popen[str] | None = field(default=None, repr=False)
-
-    def start(self) -> "Server":
-        words = ["serve", "--port", str(self.port), "--role", self.role, "--json"]
-        own = {"ASAP_DATA_DIR": str(self.data), "ASAP_EMBEDDING": "none", "ASAP_SHUTDOWN_S": "2"}
-        program = "import sys; from service.cli.main import main; sys.exit(main(sys.argv[1:]))"
-        with (self.data / f"{self.role}.log").open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program, *words],
-                cwd=REPO,
-                env={**os.environ, **own},
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        line = self.process.stdout.readline() if self.process.stdout else ""
-        assert line, (self.data / f"{self.role}.log").read_text()[-2000:]
-        self.port = int(json.loads(line)["address"].rpartition(":")[2])
-        return self
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def kill(self) -> None:
-        if self.process:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-            if self.process.stdout:
-                self.process.stdout.close()
-        self.process = None
+def server_of(data: Path, role: str = "all") -> ApiProcess:
+    settings = environment(data, data_dir=data, shutdown_s=2)
+    return ApiProcess(data, ["serve", "--role", role], settings)
 
 
 @dataclass(frozen=True)
 class Installation:
-    server: Server
+    server: ApiProcess
     key: str
 
     @property
@@ -104,11 +64,8 @@ def installed(data: Path, many: int = 0) -> Iterator[Installation]:
             add_key(conn, key.id, key.digest, "engineer", ALL_SCOPES)
             if many:
                 conn.execute(sessions.insert(), [past_session(number) for number in range(many)])
-    server = Server(data).start()
-    try:
+    with running(server_of(data)) as server:
         yield Installation(server, key.text)
-    finally:
-        server.kill()
 
 
 def past_session(number: int) -> dict[str, Any]:

@@ -5,10 +5,11 @@ import re
 
 from playwright.sync_api import Browser, expect
 
-from tests.browser.installation import Installation, Server
+from tests.browser.installation import Installation, server_of
 from tests.browser.proxy import Proxy
 from tests.browser.scenes import small
 from tests.browser.watching import Cookies, Watched, watch
+from tests.integration.service.api_process import running
 from tests.unit.service.served import SCENARIO
 
 PATIENCE_MS = 60_000
@@ -61,24 +62,23 @@ def test_two_servers_behind_one_address_are_one_to_the_browser(
     browser: Browser, installation: Installation, signed_in: Cookies
 ) -> None:
     """Each connection meets the other server: pages, forms, events and figures must not care."""
-    other = Server(installation.server.data, "api").start()
-    try:
-        with Proxy([installation.server.port, other.port]) as proxy:
-            with watch(browser, proxy.address, signed_in) as watched:
-                view = watched.page
-                view.goto("/sessions/new?example=true")
-                view.locator('[name="cluster.num_devices"]').fill("8")
-                for name in ("plan.dp", "plan.dp_shard", "plan.vpp"):
-                    view.locator(f'[name="{name}"]').fill("")
-                for name in ("plan.tp", "plan.pp"):
-                    view.locator(f'[name="{name}"]').fill("2")
-                view.locator('[name="config"]').fill(json.dumps(SCENARIO["model"]))
-                expect(view.locator("[data-verdict]")).to_contain_text("Ready.")
-                view.get_by_role("button", name="Submit").click()
-                expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
-                figure = view.locator("figure[data-figure]").first
-                figure.scroll_into_view_if_needed()
-                expect(figure).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)
-            assert min(proxy.met.values()) >= 1
-    finally:
-        other.kill()
+    with (
+        running(server_of(installation.server.folder, "api")) as other,
+        Proxy([installation.server.port, other.port]) as proxy,
+    ):
+        with watch(browser, proxy.address, signed_in) as watched:
+            view = watched.page
+            view.goto("/sessions/new?example=true")
+            view.locator('[name="cluster.num_devices"]').fill("8")
+            for name in ("plan.dp", "plan.dp_shard", "plan.vpp"):
+                view.locator(f'[name="{name}"]').fill("")
+            for name in ("plan.tp", "plan.pp"):
+                view.locator(f'[name="{name}"]').fill("2")
+            view.locator('[name="config"]').fill(json.dumps(SCENARIO["model"]))
+            expect(view.locator("[data-verdict]")).to_contain_text("Ready.")
+            view.get_by_role("button", name="Submit").click()
+            expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
+            figure = view.locator("figure[data-figure]").first
+            figure.scroll_into_view_if_needed()
+            expect(figure).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)
+        assert min(proxy.met.values()) >= 1

@@ -1,8 +1,6 @@
 """The knowledge base on a real Chroma: embedded in a folder, and a server that several clients share."""
 
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,6 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.servers import running_chroma
 from tests.unit.kb.samples import Clock, own_case, small_seed
 from tools.kb import EmbeddingError, KnowledgeBase, KnowledgeError, open_folder, open_server
 from tools.kb.embed import Embedder
@@ -48,34 +47,8 @@ class WordEmbedder:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A `chroma run` process; gives its port."""
-    folder = tmp_path_factory.mktemp("chroma")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(folder)]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)], stdout=log, stderr=log
-        )
-        try:
-            _wait_for(port, process)
-            yield port
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def _wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
-    for _ in range(600):
-        assert process.poll() is None, "the Chroma server ended"
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail("the Chroma server did not start")
+    with running_chroma(tmp_path_factory.mktemp("chroma")) as port:
+        yield port
 
 
 @pytest.fixture(params=["folder", pytest.param("server", marks=pytest.mark.real)])

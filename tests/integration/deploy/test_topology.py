@@ -3,12 +3,11 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import httpx
 import pytest
 
 from asap_client.client import Client
+from tests.integration.service.api_process import ApiProcess, running
+from tests.servers import running_chroma
 from tests.unit.deploy.reading import REPO, compose_services
 
 SCENARIO = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
@@ -46,24 +47,11 @@ class Place:
         unset = {name: re.sub(r"\$\{\w+:-\}", "", value) for name, value in stated.items()}
         return {**plain, **unset, **here}
 
-    @contextmanager
-    def running(self, service: str) -> Iterator[str]:
-        """The address of a process with the service's own command, on a free port."""
-        words = [*compose_services()[service].command, "--port", "0", "--json"]
-        with (self.folder / f"{service}.log").open("a") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "service.cli.main", *words],
-                cwd=REPO, env=self.environment(service), stdout=subprocess.PIPE, stderr=log, text=True,
-            )  # fmt: skip
-            assert process.stdout is not None
-            try:
-                line = process.stdout.readline()
-                assert line, (self.folder / f"{service}.log").read_text()
-                yield json.loads(line)["address"].replace("0.0.0.0", "127.0.0.1")
-            finally:
-                process.terminate()
-                process.wait(START_S)
-                process.stdout.close()
+    def start(self, service: str) -> ApiProcess:
+        """A process with the service's own command, on a free port."""
+        folder = self.folder / f"{service}-log"
+        folder.mkdir(exist_ok=True)
+        return ApiProcess(folder, compose_services()[service].command, self.environment(service))
 
     def key(self, name: str) -> str:
         command = [sys.executable, "-m", "service.cli.main", "keys", "add", name, "--scope", "admin"]
@@ -75,19 +63,8 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, postgres_url: str) -> Iterator[Place]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(Path(sys.executable).with_name("chroma")), "run", "--path", str(tmp_path / "chroma")]
-    process = subprocess.Popen(
-        [*command, "--host", "127.0.0.1", "--port", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
+    with running_chroma(tmp_path / "chroma") as port:
         yield Place(tmp_path, postgres_url, f"http://127.0.0.1:{port}")
-    finally:
-        process.terminate()
-        process.wait(START_S)
 
 
 def wait_until_ready(address: str) -> dict[str, dict[str, object]]:
@@ -103,7 +80,8 @@ def wait_until_ready(address: str) -> dict[str, dict[str, object]]:
 def test_one_api_takes_a_session_with_traces_and_the_other_gives_its_report(place: Place) -> None:
     key = place.key("first")
     with ExitStack() as stack:
-        addresses = [stack.enter_context(place.running(name)) for name in ("api", "api", "worker")]
+        started = [stack.enter_context(running(place.start(name))) for name in ("api", "api", "worker")]
+        addresses = [process.address.replace("0.0.0.0", "127.0.0.1") for process in started]
         checks = [wait_until_ready(address) for address in addresses]
         assert {check["database"]["detail"] for check in checks} == {"postgresql"}
         assert {check["knowledge"]["detail"] for check in checks} == {"server"}
@@ -120,12 +98,3 @@ def test_one_api_takes_a_session_with_traces_and_the_other_gives_its_report(plac
         assert re.search(r'asap_sessions\{state="completed"\} 1\.0', told)
         assert re.search(r"asap_queue_wait_seconds_count 1\.0", told)
         assert httpx.get(f"{addresses[0]}/v1/sessions").status_code == 401
-
-
-def test_without_a_key_nothing_listens_for_the_world(place: Place) -> None:
-    command = [sys.executable, "-m", "service.cli.main", *compose_services()["api"].command, "--port", "0"]
-    refused = subprocess.run(
-        command, cwd=REPO, env=place.environment("api"), capture_output=True, text=True, timeout=START_S
-    )
-    assert refused.returncode == 2
-    assert "asap keys add" in refused.stderr

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.docs.pages import blocks, fenced_blocks, pages, script
+from tests.servers import free_port
 
 REPO = Path(__file__).resolve().parents[3]
 LINKED = ("examples", "service", "langgraph.json", "pyproject.toml")
@@ -43,12 +43,6 @@ def environment(port: int) -> dict[str, str]:
         "ASAP_EMBEDDING": "none",
         "COLUMNS": "100",
     }
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.mark.real

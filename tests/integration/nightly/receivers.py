@@ -1,7 +1,6 @@
 """Real receivers on this machine: an HTTP server that answers what it is told, and an SMTP server."""
 
 import datetime
-import socket
 import ssl
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.servers import free_port
+
 USER, PASSWORD = "asap", "right"
 
 
@@ -35,6 +36,7 @@ class Hook:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 hook.got.append((self.path, dict(self.headers), body))
                 self.send_response(hook.answers.pop(0) if hook.answers else 200)
+                self.send_header("Location", hook.url)  # of a redirection, which nobody may follow
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -89,20 +91,13 @@ def mail_server(folder: Path | None = None) -> Iterator[tuple[Mailbox, int]]:
             "tls_context": _context(folder), "require_starttls": True, "auth_required": True,
             "authenticator": _login,
         }  # fmt: skip
-    port = _free_port()
+    port = free_port()  # aiosmtpd wants to know it before it listens
     controller = Controller(mailbox, hostname="127.0.0.1", port=port, ready_timeout=30, **options)
     controller.start()
     try:
         yield mailbox, port
     finally:
         controller.stop()
-
-
-def _free_port() -> int:
-    """aiosmtpd wants to know it before it listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port
 
 
 def _context(folder: Path) -> ssl.SSLContext:

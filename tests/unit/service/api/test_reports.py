@@ -6,7 +6,7 @@ import pytest
 
 from service.api.deps import preferred
 from service.api.errors import ApiError
-from tests.unit.service.served import SCENARIO, Served
+from tests.unit.service.served import Served
 from tools.frameworks import EXPORT_FORMATS
 
 
@@ -18,14 +18,13 @@ def done(served: Served, report: dict[str, Any]) -> str:
     return f"/v1/sessions/{id}"
 
 
-def test_the_report_is_json_unless_asked_otherwise(served: Served, done: str, report: dict[str, Any]) -> None:
+def test_the_report_is_json_or_markdown_if_asked_for(
+    served: Served, done: str, report: dict[str, Any]
+) -> None:
     for headers in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
         answer = served.client.get(f"{done}/report", headers=headers)
         assert answer.headers["content-type"] == "application/json"
         assert answer.json()["proposals"][0]["plan"] == report["proposals"][0]["plan"]
-
-
-def test_the_report_is_to_be_had_as_markdown(served: Served, done: str) -> None:
     answer = served.client.get(f"{done}/report", headers={"Accept": "text/markdown"})
     assert answer.headers["content-type"].startswith("text/markdown")
     assert answer.text.startswith("# ")
@@ -46,11 +45,15 @@ def test_another_form_is_not_acceptable(served: Served, done: str) -> None:
     assert (answer.status_code, answer.json()["field"]) == (406, "Accept")
 
 
-def test_a_session_that_has_not_ended_has_no_report(served: Served) -> None:
-    path = f"/v1/sessions/{served.submit()}"
+@pytest.mark.parametrize("state", ["queued", "failed"])
+def test_a_session_without_a_report_says_why(served: Served, state: str) -> None:
+    id, message = served.submit(), "no legal plan fits: 90 GiB of 72 usable"
+    if state == "failed":
+        served.end(id, "failed", error={"kind": "infeasible", "message": message, "field": None})
     for part in ("report", "proposals", "proposals/1/export?format=megatron"):
-        answer = served.client.get(f"{path}/{part}")
+        answer = served.client.get(f"/v1/sessions/{id}/{part}")
         assert (answer.status_code, answer.json()["field"]) == (409, "state")
+        assert (message in answer.json()["detail"]) == (state == "failed")
 
 
 def test_proposals_are_the_report_s(served: Served, done: str, report: dict[str, Any]) -> None:
@@ -60,8 +63,7 @@ def test_proposals_are_the_report_s(served: Served, done: str, report: dict[str,
 
 
 def test_proposals_can_be_seen_and_exported_while_somebody_must_decide(served: Served) -> None:
-    id = served.submit(SCENARIO | {"approval": "person"})
-    served.end(id, "waiting_approval", waiting_for={"proposals": [{"rank": 1, "plan": SCENARIO["plan"]}]})
+    id = served.wait_for_approval()
     (one,) = served.client.get(f"/v1/sessions/{id}/proposals").json()["items"]
     assert one["prediction"]["step_time_s"] > 0
     exported = served.client.get(f"/v1/sessions/{id}/proposals/1/export?format=megatron").json()
@@ -127,13 +129,3 @@ def test_the_form_that_is_liked_best_is_chosen(accept: str, chosen: str) -> None
 def test_what_we_do_not_have_is_not_acceptable(accept: str) -> None:
     with pytest.raises(ApiError):
         preferred(accept, ("a/x",))
-
-
-def test_a_failed_session_says_why_it_has_no_report(served: Served) -> None:
-    id = served.submit()
-    error = {"kind": "infeasible", "message": "no legal plan fits: 90 GiB of 72 usable", "field": None}
-    served.end(id, "failed", error=error)
-    for part in ("report", "proposals", "proposals/1/export?format=megatron"):
-        answer = served.client.get(f"/v1/sessions/{id}/{part}")
-        assert answer.status_code == 409
-        assert error["message"] in answer.json()["detail"]

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.cli.optimize import watching
+from tests.unit.graph.cases import Raw
 from tests.unit.service.cli.commands import REPO, Asap, Result
 from tests.unit.service.render import scenes
-from tests.unit.service.render.scenes import Raw
 
 SMALL: Raw = scenes.SMALL | {"model": scenes.SMALL["model"] | {"name": "small [/bold] model"}}
 EXAMPLES = REPO / "examples/traces"

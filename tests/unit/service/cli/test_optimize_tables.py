@@ -4,7 +4,8 @@ import pytest
 
 from graph.report import Report
 from service.cli.optimize_tables import MAX_CASES, print_report
-from tests.unit.service.render.scenes import SMALL, Raw, full, session
+from tests.unit.graph.cases import Raw
+from tests.unit.service.render.scenes import SMALL, full, session
 
 MAX_LINES = 110
 """At 80 columns: about two screens."""

@@ -5,7 +5,8 @@ import math
 import pytest
 
 from service.render.bars import report_charts
-from tests.unit.service.render.scenes import COLD, SMALL, Raw, session, view_of
+from tests.unit.graph.cases import Raw
+from tests.unit.service.render.scenes import COLD, SMALL, session, view_of
 
 
 @pytest.mark.parametrize("raw", [SMALL, COLD], ids=["today", "cold"])

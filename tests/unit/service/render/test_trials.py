@@ -2,7 +2,8 @@
 
 from graph.report import Trial
 from service.render.trials import NOTHING, TrialRow, trial_rows
-from tests.unit.service.render.scenes import Raw, full, html_report, markdown_report, trial
+from tests.unit.graph.cases import Raw
+from tests.unit.service.render.scenes import full, html_report, markdown_report, trial
 
 
 def rows(made: Raw) -> list[TrialRow]:

@@ -1,6 +1,7 @@
 """What every format shows: the scenario as it was read, the plans beside each other, nothing said twice."""
 
-from tests.unit.service.render.scenes import COLD, SCORED, SMALL, Raw, session, view_of
+from tests.unit.graph.cases import Raw
+from tests.unit.service.render.scenes import COLD, SCORED, SMALL, session, view_of
 
 
 def test_the_title_names_what_runs_where_and_the_contract_what_is_comparable() -> None:
