@@ -20,28 +20,19 @@ REGISTRY = re.compile(
 
 def repo_files() -> list[Path]:
     """Everything that is or would be committed."""
-    command = [
-        "git",
-        "-c",
-        "safe.directory=*",
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]
+    listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    command = ["git", "-c", "safe.directory=*", *listed]
     listing = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True).stdout
     files = [REPO / name for name in listing.split("\0") if name]
     return [file for file in files if file.is_file()]
 
 
 def places(pattern: re.Pattern[str]) -> list[str]:
+    texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in repo_files()}
     return [
         f"{file.relative_to(REPO)}:{number}: {line.strip()[:100]}"
-        for file in repo_files()
-        for number, line in enumerate(
-            file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1
-        )
+        for file, text in texts.items()
+        for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line)
     ]
 
@@ -52,12 +43,9 @@ def _needs_git() -> None:
         pytest.skip("not a git checkout, so there is no list of the repo's files")
 
 
-def test_no_file_names_a_path_of_one_machine() -> None:
-    assert places(MACHINE_PATH) == []
-
-
-def test_no_file_names_a_package_registry() -> None:
-    assert places(REGISTRY) == []
+@pytest.mark.parametrize("pattern", [MACHINE_PATH, REGISTRY], ids=["machine path", "package registry"])
+def test_no_file_names_a_path_of_one_machine_or_a_package_registry(pattern: re.Pattern[str]) -> None:
+    assert places(pattern) == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -74,19 +62,15 @@ def test_what_only_resembles_a_machine_path_is_left_alone(text: str) -> None:
 
 
 def test_no_code_file_is_too_long() -> None:
-    lengths = {
-        file: len(file.read_text(encoding="utf-8").splitlines())
-        for file in repo_files()
-        if file.suffix in CODE
-    }
+    code = [file for file in repo_files() if file.suffix in CODE]
+    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in code}
     assert lengths
     assert [str(file) for file, lines in lengths.items() if lines > MAX_FILE_LINES] == []
 
 
 def test_there_is_no_package_marker_under_tests() -> None:
-    assert [
-        str(file) for file in repo_files() if file.name == "__init__.py" and REPO / "tests" in file.parents
-    ] == []
+    markers = [file for file in repo_files() if file.name == "__init__.py"]
+    assert [str(file) for file in markers if REPO / "tests" in file.parents] == []
 
 
 def test_no_module_is_a_drawer_for_everything() -> None:

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from service.api.app import create_app, make_app_state
-from service.db.engine import open_database
+from service.db.engine import Database, open_database
 from service.settings import Settings
 from service.web.app import add_pages
 from service.worker.jobs import prepare, session_queue
@@ -29,6 +29,14 @@ def empty_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with closing(open_database(settings.database)) as database:
         prepare(settings, database)
     return folder
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Database]:
+    """A database with every table of ours and no queue."""
+    with closing(open_database(Settings(data_dir=tmp_path / "data", _env_file=None).database)) as database:
+        database.upgrade()
+        yield database
 
 
 @pytest.fixture

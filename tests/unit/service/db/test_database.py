@@ -1,19 +1,22 @@
-"""The schema: created by migrations alone, by several processes at once."""
+"""The schema: created by migrations alone, by several processes at once; and the lock of a data folder."""
 
 import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from service.db.engine import Database, open_database
+from service.db.engine import BusyFolderError, Database, lock_for_work, open_database, upgrade_lock
 from service.db.models import metadata
 from service.db.sessions import NewSession, create_session, list_sessions
 from service.errors import NewerDatabaseError
+from service.settings import Settings
 from tests.unit.service.db.making import make, take
+from tools.errors import InputError
 
 
 def test_the_migrations_make_the_tables_that_the_code_describes(database: Database) -> None:
@@ -132,3 +135,20 @@ def test_a_connection_that_broke_while_it_rested_is_replaced(
         conn.execute(sa.text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": broken})
     other.close()
     assert backend_of(database) != broken
+
+
+def test_a_second_worker_of_one_folder_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    with lock_for_work(settings), pytest.raises(BusyFolderError, match="another process runs the sessions"):
+        lock_for_work(settings)
+    lock_for_work(settings).close()
+
+
+def test_a_data_folder_that_cannot_be_written_is_named_with_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings(data_dir=tmp_path / "file" / "data")
+    with (
+        pytest.raises(InputError, match=r"ASAP_DATA_DIR.*may write .Not a directory"),
+        upgrade_lock(settings),
+    ):
+        pass

@@ -25,13 +25,9 @@ def sign_in(served: Served, key: dict[str, str]) -> None:
     assert answer.headers["location"] == "/knowledge"
 
 
-def test_without_keys_nobody_signs_in(served: Served) -> None:
-    answer, _ = get(served, "/login")
-    assert answer.status_code == 303
+def test_without_keys_nobody_signs_in_and_with_them_a_page_leads_to_the_door_and_back(served: Served) -> None:
+    assert get(served, "/login")[0].status_code == 303
     assert get(served, "/")[0].status_code == 200
-
-
-def test_with_keys_a_page_leads_to_the_door_and_back(served: Served) -> None:
     served.key("read")
     answer, _ = get(served, "/compare?a=1")
     assert answer.status_code == 303

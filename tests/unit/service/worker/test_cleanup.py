@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from service.db.engine import open_database
+from service.db.engine import Database
 from service.worker.cleanup import end_orphans
 from tools.launch.folder import JobFolder
 from tools.launch.launcher import Launcher
@@ -39,12 +39,10 @@ def begun(jobs: Path, engine: str, session: str) -> str:
     return key
 
 
-def test_an_engine_out_of_reach_keeps_no_job_of_another_alive(tmp_path: Path) -> None:
-    database = open_database(f"sqlite:///{tmp_path / 'asap.db'}")
-    database.upgrade()
+def test_an_engine_out_of_reach_keeps_no_job_of_another_alive(sqlite: Database, tmp_path: Path) -> None:
     begun(tmp_path / "jobs", "slurm", "a")
     key = begun(tmp_path / "jobs", "local", "b")
     engines = {name: Engine(name) for name in ("slurm", "local")}
     trials = LaunchedTrials(lambda name: cast("Launcher", engines[name]), {}, "t", tmp_path)
-    assert end_orphans(database, trials, tmp_path / "jobs") == [key]
+    assert end_orphans(sqlite, trials, tmp_path / "jobs") == [key]
     assert engines["local"].ended == [key]

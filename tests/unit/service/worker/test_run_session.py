@@ -16,16 +16,9 @@ def test_a_report_gives_the_figures_that_lists_show() -> None:
     assert outcome.report is not None
     best = outcome.report.proposals[0]
     measured = MeasuredPlan(
-        step_time_s=1.0,
-        interval_s=(0.9, 1.1),
-        noise=0.01,
-        speedup=1.8,
-        speedup_low=1.7,
-        speedup_high=1.9,
-        peak_memory_gib=None,
-        predicted_step_time_s=1.0,
-        trial="s1-1",
-    )
+        step_time_s=1.0, interval_s=(0.9, 1.1), noise=0.01, speedup=1.8, speedup_low=1.7, speedup_high=1.9,
+        peak_memory_gib=None, predicted_step_time_s=1.0, trial="s1-1",
+    )  # fmt: skip
     report = outcome.report.model_copy(
         update={"proposals": [best.model_copy(update={"speedup": 2.0, "measured": measured})]}
     )
@@ -38,11 +31,8 @@ def test_a_report_gives_the_figures_that_lists_show() -> None:
 
 
 def test_a_question_to_a_person_makes_the_session_wait_with_what_is_known() -> None:
-    asked = {
-        "question": "which?",
-        "bottleneck": "host",
-        "proposals": [{"rank": 1, "speedup": 2.0, "measured": None}],
-    }
+    first = {"rank": 1, "speedup": 2.0, "measured": None}
+    asked = {"question": "which?", "bottleneck": "host", "proposals": [first]}
     assert end_of(Outcome(None, asked)) == (
         "waiting_approval",
         {"waiting_for": asked, "bottleneck": "host", "speedup": 2.0, "measured_speedup": None},
