@@ -120,37 +120,3 @@ def test_the_terminal_sets_measured_beside_predicted() -> None:
     assert "Measured and predicted" in result.stdout
     assert "gemm_efficiency" in result.stdout
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ("{}", "format"),
-        ("nonsense", "cluster.json line 1"),
-        ('{"format": "asap-cluster-calibration-1"}', "framework"),
-        (None, "--calibration"),
-    ],
-)
-def test_a_bad_calibration_file_is_one_line_and_status_2(
-    content: str | None, named: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "cluster.json"
-    if content is not None:
-        file.write_text(content)
-    result = _asap("predict", "--calibration", str(file), str(EXAMPLE / "base.json"))
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert named in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--calibration-out", "out.json"], "--calibration-out"),
-        (["--scenario", "absent.json"], "absent.json"),
-        (["--scenario", str(EXAMPLE / "README.md")], "README.md"),
-    ],
-)
-def test_a_bad_scenario_option_is_one_line_and_status_2(words: list[str], named: str) -> None:
-    result = _asap("diagnose", str(TRACES), *words)
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert named in result.stderr

@@ -110,38 +110,17 @@ def test_a_text_without_a_scenario_is_wrong_input_in_one_line(run: Asap, text: s
 
 
 BAD: list[tuple[str, object, str, str]] = [
-    # where, value, the field that is named, what the line must say
+    # where, value, the field that is named, what the line must say; every rule is in tests/unit/scenario
     ("model.hidden_sizes", 8192, "model.hidden_sizes", "hidden_size"),
-    ("training.seqlen", 8192, "training.seqlen", "seq_len"),
-    ("plan.micro_batchsize", 1, "plan.micro_batchsize", "micro_batch_size"),
     ("cluster.nodes", 8, "cluster.nodes", "unknown field"),
-    ("plan.dp", 4, "plan.dp", "= 32"),
     ("plan.tp", 8, "plan.dp", "must equal num_devices (64)"),
-    ("training.global_batch_size", 100, "training.global_batch_size", "multiple of dp * micro_batch_size"),
-    ("plan.micro_batch_size", 3, "training.global_batch_size", "3"),
     ("plan.vpp", 7, "plan.vpp", "80 layers"),
-    ("plan.tp", 0, "plan.tp", "0"),
-    ("plan.pp", -2, "plan.pp", "-2"),
     ("plan.dp", 10**30, "plan.dp", "1000000"),
-    ("plan.tp", 2.5, "plan.tp", "2.5"),
     ("plan.tp", "4", "plan.tp", "'4'"),
-    ("plan.tp", True, "plan.tp", "True"),
     ("plan.tp", None, "plan.tp", "integer"),
-    ("plan.zero_stage", 4, "plan.zero_stage", "4"),
     ("plan.recompute", "some", "plan.recompute", "selective"),
-    ("plan.ep", 2, "plan.ep", "dense"),
-    ("plan.dp_shard", 3, "plan.dp_shard", "must divide"),
-    ("model.num_hidden_layers", 0, "model.num_hidden_layers", "0"),
-    ("model.hidden_size", -1, "model.hidden_size", "-1"),
-    ("model.vocab_size", 10**12, "model.vocab_size", "100000000"),
-    ("model.num_key_value_heads", 7, "model.num_key_value_heads", "64"),
-    ("training.seq_len", 10**15, "training.seq_len", "100000000"),
-    ("training.precision", "fp7", "training.precision", "bf16"),
     ("training.precision", "nvfp4", "training.precision", "h100-sxm-80gb has"),
-    ("training.framework", "megatron", "training.framework", "megatron-core"),
-    ("cluster.num_devices", 0, "cluster.num_devices", "0"),
     ("cluster.device", "h100-smx-80gb", "cluster.device", "h100-sxm-80gb"),
-    ("cluster.device", "", "cluster.device", ""),
     ("cluster.overrides", {"memory_gib": -1}, "cluster.overrides.memory_gib", "-1"),
 ]
 
@@ -159,10 +138,9 @@ def test_each_kind_of_bad_input_is_one_line_that_names_the_field(
     assert line["field"] == field
 
 
-@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
-@pytest.mark.parametrize("path", ["plan.tp", "training.seq_len", "model.hidden_size"])
-def test_numbers_that_are_not_finite_are_refused(run: Asap, example: Raw, word: str, path: str) -> None:
-    text = json.dumps(changed(example, path, 123456789)).replace("123456789", word)
+@pytest.mark.parametrize("word", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_are_not_finite_are_refused(run: Asap, example: Raw, word: str) -> None:
+    text = json.dumps(changed(example, "plan.tp", 123456789)).replace("123456789", word)
     result = run(text, example)
     assert result.status == 0
     assert "error" in result.lines[0]
@@ -170,43 +148,13 @@ def test_numbers_that_are_not_finite_are_refused(run: Asap, example: Raw, word: 
     assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "model", "cluster", "training", "plan", "model.num_hidden_layers", "model.vocab_size",
-        "cluster.device", "cluster.num_devices", "training.seq_len", "training.framework", "plan.tp",
-        "plan.micro_batch_size",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("path", ["model", "plan", "model.vocab_size", "cluster.device", "plan.tp"])
 def test_a_missing_part_or_field_is_named(run: Asap, example: Raw, path: str) -> None:
     part, _, name = path.partition(".")
     del (example[part] if name else example)[name or part]
     result = run(example)
     assert result.status == 2
     assert result.err.startswith(f"asap: error: {path}: got nothing")
-
-
-WIDE_TP = {"tp": 16, "pp": 1, "vpp": 1, "dp": 4, "dp_shard": 4}
-
-
-@pytest.mark.parametrize(
-    ("framework", "layers", "plan", "error"),
-    [
-        ("megatron-core", 80, WIDE_TP, None),
-        ("torchtitan", 80, WIDE_TP | {"zero_stage": 3}, "plan.tp: got 16; must divide the 8 key/value heads"),
-        ("maxtext", 81, {"vpp": 1, "zero_stage": 3, "sequence_parallel": False}, "plan.pp: got 2; 81 layers"),
-    ],
-)
-def test_each_framework_has_its_own_rules(
-    run: Asap, example: Raw, framework: str, layers: int, plan: Raw, error: str | None
-) -> None:
-    """Megatron allows more tensor ranks than key/value heads, torchtitan does not."""
-    example["training"]["framework"] = framework
-    example["model"]["num_hidden_layers"] = layers
-    example["plan"] |= plan
-    result = run(example)
-    assert result.status == (2 if error else 0)
-    assert result.err.startswith(f"asap: error: {error}" if error else "")
 
 
 def test_people_get_a_page_with_the_interval_the_memory_and_the_bottleneck(run: Asap, example: Raw) -> None:
@@ -235,14 +183,13 @@ def test_a_hugging_face_config_is_a_model_as_it_is(run: Asap, example: Raw) -> N
     assert first["step_time_s"] == second["step_time_s"]
 
 
-@pytest.mark.parametrize("name", ["[/x]", "[red]", "\x1b[31m", "[bold"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_names_are_printed_as_they_are_and_no_terminal_obeys_them(
-    run: Asap, example: Raw, name: str, count: int, monkeypatch: pytest.MonkeyPatch
+    run: Asap, example: Raw, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    example["model"]["name"] = example["id"] = name
+    example["model"]["name"] = example["id"] = "[/x] [red] \x1b[31m [bold"
     result = run(*[example] * count, options=())
     assert result.status == 0
-    assert name.replace("\x1b", "\\x1b") in result.out
+    assert "[/x] [red] \\x1b[31m [bold" in result.out
     assert "\x1b" not in result.out
