@@ -9,9 +9,16 @@ from typing import Any, TypeVar
 
 from graph.context import Context
 from service.db.engine import Database, open_database
-from service.db.lifecycle import WorkerRow, list_living
+from service.db.lifecycle import WorkerRow, decide, list_living, request_cancel
 from service.db.models import BUSY, EventRow, SessionRow
-from service.db.sessions import NewSession, create_session, events_after, get_session, list_sessions
+from service.db.sessions import (
+    NewSession,
+    create_session,
+    events_after,
+    get_session,
+    list_sessions,
+    lock_session,
+)
 from service.nightly.run_night import night_jobs
 from service.settings import Settings
 from service.worker.jobs import JobQueue, prepare, session_queue
@@ -62,6 +69,15 @@ class Desk:
     ) -> SessionRow:
         ready = until or (lambda row: row.state not in BUSY)
         return wait_for(lambda: (row := self.row(id, tenant)) if ready(self.row(id, tenant)) else None)
+
+    def cancel(self, id: str) -> None:
+        with self.database.begin() as conn:
+            request_cancel(conn, lock_session(conn, id, tenant=""))
+
+    def approve(self, id: str, by: str) -> None:
+        with self.database.begin() as conn:
+            row = lock_session(conn, id, tenant="")
+            self.queue.enqueue(conn, decide(conn, row, {"action": "approve", "proposal": 1}, by=by))
 
     def living(self, lease_s: float = 2.0) -> list[WorkerRow]:
         with self.database.read() as conn:

@@ -10,8 +10,6 @@ import httpx
 import pytest
 
 from graph.report import Report
-from service.db.lifecycle import request_cancel
-from service.db.sessions import lock_session
 from service.runtime import jobs_folder, open_trials
 from service.settings import Settings
 from service.worker.cleanup import end_orphans
@@ -82,8 +80,7 @@ def test_a_cancelled_session_ends_its_trial(settings: Settings, desk: Desk) -> N
     worker = Worker(slow)
     worker.start()
     wait_for(lambda: starts(settings))
-    with desk.database.begin() as conn:
-        request_cancel(conn, lock_session(conn, id, tenant=""))
+    desk.cancel(id)
     row = desk.wait(id)
     worker.stop()
     assert row.state == "cancelled"
@@ -102,8 +99,7 @@ def test_a_job_of_a_session_that_was_cancelled_while_nobody_ran_it_is_ended(
     assert worker.stop()
     jobs = jobs_folder(slow)
     assert end_orphans(desk.database, trials, jobs) == [], "its session goes on"
-    with desk.database.begin() as conn:
-        request_cancel(conn, lock_session(conn, id, tenant=""))
+    desk.cancel(id)
     assert desk.row(id).state == "cancelled"
     assert end_orphans(desk.database, trials, jobs) == [f"{id}-1-0"]
     assert end_orphans(desk.database, trials, jobs) == []

@@ -10,8 +10,8 @@ import pytest
 from graph.answers import Question, ReasonerError, Reply
 from graph.context import Context
 from graph.report import Report
-from service.db.lifecycle import decide, request_cancel, retry
-from service.db.models import RUNNING
+from service.db.lifecycle import retry
+from service.db.models import RUNNING, Failure, SessionRow
 from service.db.sessions import lock_session
 from service.settings import Settings
 from service.worker.worker import Worker
@@ -38,6 +38,11 @@ class Gate:
         return Context(open_seed(), clock=self)
 
 
+def error_of(row: SessionRow) -> Failure:
+    assert row.error is not None
+    return row.error
+
+
 def test_a_session_runs_to_its_report(settings: Settings, desk: Desk) -> None:
     with working(settings):
         id = desk.submit(labels={"team": "a"})
@@ -53,19 +58,14 @@ def test_a_session_runs_to_its_report(settings: Settings, desk: Desk) -> None:
 
 @on_sqlite
 def test_what_cannot_be_done_fails_in_plain_words(settings: Settings, desk: Desk) -> None:
-    hopeless = {
-        **TINY,
-        "plan": None,
-        "constraints": {"tp": 1, "pp": 1, "cp": 1, "max_memory_fraction": 0.001},
-    }
+    constraints = {"tp": 1, "pp": 1, "cp": 1, "max_memory_fraction": 0.001}
+    hopeless = {**TINY, "plan": None, "constraints": constraints}
     with working(settings):
         infeasible = desk.wait(desk.submit(request=hopeless))
         wrong = desk.wait(desk.submit(request={**TINY, "cluster": {"device": "h100-sxm-80gb"}}))
     assert (infeasible.state, wrong.state) == ("failed", "failed")
-    assert infeasible.error is not None
-    assert wrong.error is not None
-    assert infeasible.error["kind"] == "infeasible"
-    assert (wrong.error["kind"], wrong.error["field"]) == ("input", "cluster.num_devices")
+    assert error_of(infeasible)["kind"] == "infeasible"
+    assert (error_of(wrong)["kind"], error_of(wrong)["field"]) == ("input", "cluster.num_devices")
 
 
 @on_sqlite
@@ -76,10 +76,8 @@ def test_an_error_of_our_own_tells_no_more_than_its_kind(settings: Settings, des
     with working(settings, Context(open_seed(), clock=broken)):
         id = desk.submit()
         row = desk.wait(id)
-    assert row.state == "failed"
-    assert row.error is not None
-    assert row.error["kind"] == "unexpected"
-    assert "ZeroDivisionError" in row.error["message"]
+    assert (row.state, error_of(row)["kind"]) == ("failed", "unexpected")
+    assert "ZeroDivisionError" in error_of(row)["message"]
     assert "hunter2" not in str([event.content for event in desk.events(id)])
 
 
@@ -106,8 +104,7 @@ def test_a_running_session_is_cancelled_at_its_next_event(settings: Settings, de
         desk.wait(id, until=lambda row: row.state == RUNNING)
         gate.reached.wait(30)
         before = len(desk.events(id))
-        with desk.database.begin() as conn:
-            request_cancel(conn, lock_session(conn, id, tenant=""))
+        desk.cancel(id)
         gate.is_open.set()
         row = desk.wait(id)
     assert row.state == "cancelled"
@@ -138,8 +135,7 @@ def test_a_session_is_cancelled_in_the_middle_of_a_long_search(
     with working(settings):
         id = desk.submit()
         assert runs.wait(30)
-        with desk.database.begin() as conn:
-            request_cancel(conn, lock_session(conn, id, tenant=""))
+        desk.cancel(id)
         assert desk.wait(id).state == "cancelled"
 
 
@@ -151,8 +147,7 @@ def test_a_search_that_takes_longer_than_its_session_may_is_ended(
     with working(settings):
         row = desk.wait(desk.submit(budget={"session_s": 0.5}))
     assert row.state == "failed"
-    assert row.error is not None
-    assert "budget.session_s" in row.error["message"]
+    assert "budget.session_s" in error_of(row)["message"]
 
 
 class Counted:
@@ -194,8 +189,7 @@ def test_a_worker_that_stops_hands_back_a_session_in_the_middle_of_a_long_search
 @on_sqlite
 def test_a_cancelled_session_in_the_queue_is_never_begun(settings: Settings, desk: Desk) -> None:
     id = desk.submit()
-    with desk.database.begin() as conn:
-        request_cancel(conn, lock_session(conn, id, tenant=""))
+    desk.cancel(id)
     with working(settings):
         desk.wait(desk.submit())
     assert desk.states(id) == ["queued", "cancelled"]
@@ -205,9 +199,7 @@ def test_a_session_waits_for_approval_and_goes_on_after_it(settings: Settings, d
     with working(settings):
         id = desk.submit(request={**TINY, "approval": "person"}, approval="person")
         asked = desk.wait(id)
-        with desk.database.begin() as conn:
-            row = lock_session(conn, id, tenant="")
-            desk.queue.enqueue(conn, decide(conn, row, {"action": "approve", "proposal": 1}, by="ann"))
+        desk.approve(id, by="ann")
         row = desk.wait(id)
     assert asked.state == "waiting_approval"
     assert asked.waiting_for is not None

@@ -3,8 +3,7 @@
 from graph.context import Context
 from graph.report import Report
 from service.checkpoints import open_checkpoints
-from service.db.lifecycle import decide
-from service.db.sessions import delete_session, list_cleanups, lock_session
+from service.db.sessions import delete_session, list_cleanups
 from service.settings import Settings
 from service.worker.cleanup import erase_deleted, thread_of
 from service.worker.jobs import SESSIONS
@@ -23,9 +22,7 @@ def test_a_completed_session_keeps_one_checkpoint_and_can_still_be_decided_upon(
     with working(settings):
         id = desk.submit()
         desk.wait(id)
-        with desk.database.begin() as conn:
-            row = lock_session(conn, id, tenant="")
-            desk.queue.enqueue(conn, decide(conn, row, {"action": "approve", "proposal": 1}, by="ann"))
+        desk.approve(id, by="ann")
         row = desk.wait(id)
     assert row.state == "completed"
     assert [decision.by for decision in Report.model_validate(row.report).decisions] == ["ann"]

@@ -54,6 +54,10 @@ class Served:
             assert held
             set_state(conn, id, state, held.fence, **columns)
 
+    def state(self, id: str) -> str:
+        with self.app.database.read() as conn:
+            return str(conn.scalar(sa.select(sessions.c.state).where(sessions.c.id == id)))
+
     def wait_for_approval(self, ranks: int = 1) -> str:
         """A session whose proposals somebody must decide upon."""
         id = self.submit(SCENARIO | {"approval": "person"})

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -52,27 +53,21 @@ def test_a_stream_has_every_event_and_ends_with_the_session(served: Served, ende
     assert events[1]["content"]["text"] == "line\n0"
 
 
-@pytest.mark.parametrize("known", range(7))
-def test_a_stream_goes_on_after_what_is_known_from_any_replica(serve: Serve, known: int) -> None:
+def test_a_stream_goes_on_after_what_is_known_from_any_replica(serve: Serve) -> None:
     first, second = serve(), serve()
     id = first.submit()
     tell(first, id, 5)
     first.client.post(f"/v1/sessions/{id}/cancel")
     path = f"/v1/sessions/{id}/events"
-    by_header = second.client.get(path, headers={"Last-Event-ID": str(known)})
-    by_query = second.client.get(path, params={"after": known})
-    for answer in (by_header, by_query):
-        assert [one["seq"] for one in parse(answer.text)] == list(range(known + 1, 8))
-
-
-def test_the_header_wins_over_the_address(served: Served, ended: str) -> None:
-    answer = served.client.get(f"/v1/sessions/{ended}/events?after=1", headers={"Last-Event-ID": "6"})
-    assert [one["seq"] for one in parse(answer.text)] == [7]
-
-
-def test_nothing_more_is_told_to_who_knows_all(served: Served, ended: str) -> None:
-    answer = served.client.get(f"/v1/sessions/{ended}/events", headers={"Last-Event-ID": "7"})
-    assert (answer.status_code, answer.text) == (204, "")
+    for known in range(7):
+        by_header = second.client.get(path, headers={"Last-Event-ID": str(known)})
+        by_query = second.client.get(path, params={"after": known})
+        for answer in (by_header, by_query):
+            assert [one["seq"] for one in parse(answer.text)] == list(range(known + 1, 8))
+    both = second.client.get(f"{path}?after=1", headers={"Last-Event-ID": "6"})
+    assert [one["seq"] for one in parse(both.text)] == [7], "the header wins"
+    all_known = second.client.get(path, headers={"Last-Event-ID": "7"})
+    assert (all_known.status_code, all_known.text) == (204, "")
 
 
 def test_events_are_to_be_had_page_by_page(served: Served, ended: str) -> None:
@@ -108,74 +103,73 @@ def test_a_wrong_last_event_id_is_named(served: Served, ended: str, given: str) 
     assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID")
 
 
-def test_a_quiet_stream_shows_that_it_lives_and_ends_when_the_server_stops(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _polls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.01)
     monkeypatch.setattr(sse, "HEARTBEAT_S", 0.03)
-    id = served.submit()
 
-    async def follow() -> list[str]:
-        texts = []
+
+def follow(
+    served: Served, id: str, at: Callable[[list[str]], None], before: Callable[[], object]
+) -> list[str]:
+    """The texts of a stream to its end; `before` happens between the first look and the stream."""
+
+    async def read() -> list[str]:
+        texts: list[str] = []
         first = sse.look(served.app, "", id, 0)
+        before()
         async for text in sse.stream(served.app, "", id, first, 0):
             texts.append(text)
-            if texts.count(": heartbeat\n\n") == 2:
-                served.app.stopping.set()
+            at(texts)
         return texts
 
-    texts = anyio.run(follow)
+    return anyio.run(read)
+
+
+def nothing(*_: object) -> None: ...
+
+
+@pytest.mark.usefixtures("_polls_at_once")
+def test_a_quiet_stream_shows_that_it_lives_and_ends_when_the_server_stops(served: Served) -> None:
+    def stop(texts: list[str]) -> None:
+        if texts.count(": heartbeat\n\n") == 2:
+            served.app.stopping.set()
+
+    texts = follow(served, served.submit(), stop, nothing)
     assert texts[0].startswith("retry: ")
     assert [one["seq"] for one in parse("".join(texts))] == [1]
 
 
-def test_a_stream_tells_what_happens_while_it_is_open(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("_polls_at_once")
+def test_a_stream_tells_what_happens_while_it_is_open(served: Served) -> None:
+    id = served.submit()
+
+    def fail_once(texts: list[str]) -> None:
+        if len(parse("".join(texts))) == 1 and served.state(id) == "queued":
+            served.end(id, "failed")
+
+    events = parse("".join(follow(served, id, fail_once, nothing)))
+    assert [one["content"]["state"] for one in events] == ["queued", "running", "failed"]
+
+
+@pytest.mark.usefixtures("_polls_at_once")
+@pytest.mark.parametrize("loss", ["session", "database"])
+def test_a_stream_whose_session_or_database_is_gone_ends_quietly(
+    served: Served, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
-    monkeypatch.setattr(watch, "POLL_S", 0.01)
     id = served.submit()
-
-    async def follow() -> list[dict[str, Any]]:
-        text = ""
-        async for part in sse.stream(served.app, "", id, sse.look(served.app, "", id, 0), 0):
-            text += part
-            if len(parse(text)) == 1:
-                served.end(id, "failed")
-        return parse(text)
-
-    states = [one["content"]["state"] for one in anyio.run(follow)]
-    assert states == ["queued", "running", "failed"]
-
-
-def test_a_stream_of_a_session_that_is_deleted_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "POLL_S", 0.01)
-    id = served.submit()
-    first = sse.look(served.app, "", id, 0)
-    served.client.post(f"/v1/sessions/{id}/cancel")
-    served.client.delete(f"/v1/sessions/{id}")
-
-    async def follow() -> int:
-        return len([text async for text in sse.stream(served.app, "", id, first, 0)])
-
-    assert anyio.run(follow) == 2
-
-
-def test_a_stream_ends_quietly_when_the_database_is_away(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "POLL_S", 0.01)
-    id = served.submit()
-    first = sse.look(served.app, "", id, 0)
 
     def fail() -> None:
         raise OperationalError("SELECT 1", {}, Exception("gone"))
 
-    monkeypatch.setattr(served.app.database, "read", fail)
+    def lose() -> None:
+        if loss == "database":
+            monkeypatch.setattr(served.app.database, "read", fail)
+        else:
+            served.client.post(f"/v1/sessions/{id}/cancel")
+            served.client.delete(f"/v1/sessions/{id}")
 
-    async def follow() -> int:
-        return len([text async for text in sse.stream(served.app, "", id, first, 0)])
-
-    assert anyio.run(follow) == 2
+    assert len(follow(served, id, nothing, lose)) == 2
 
 
 def test_many_streams_wait_in_one_look_and_only_those_with_news_wake(

@@ -44,11 +44,14 @@ def put(served: Served, path: str, content: bytes, offset: int = 0, name: str = 
     return served.client.put(f"{path}/files/{name}", content=content, params={"offset": offset})
 
 
+def complete(served: Served, path: str, files: dict[str, str] | None = None) -> Any:  # noqa: ANN401
+    return served.client.post(f"{path}/complete", json={"files": files or {NAME: digest(TRACE)}})
+
+
 def whole(served: Served, content: bytes = TRACE) -> str:
     path = begin(served)
     assert put(served, path, content).status_code == 200
-    answer = served.client.post(f"{path}/complete", json={"files": {NAME: digest(content)}})
-    assert answer.status_code == 200, answer.text
+    assert complete(served, path, {NAME: digest(content)}).status_code == 200
     return path
 
 
@@ -69,30 +72,20 @@ def test_a_file_uploaded_in_parts_is_whole(served: Served) -> None:
         assert offset == min(start + 100, len(TRACE))
     files = served.client.get(path).json()["files"]
     assert files == [{"name": NAME, "received_bytes": len(TRACE), "sha256": None}]
-    done = served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}}).json()
+    done = complete(served, path).json()
     assert (done["state"], done["files"][0]["sha256"]) == ("complete", digest(TRACE))
 
 
-def test_a_part_sent_again_changes_nothing(served: Served) -> None:
-    path = begin(served)
-    put(served, path, TRACE[:100])
-    for _ in range(2):
-        assert put(served, path, TRACE[100:200], 100).json()["received_bytes"] == 200
-
-
-def test_a_part_from_an_earlier_offset_replaces_what_follows(served: Served) -> None:
+def test_a_part_sent_again_replaces_what_follows_it_and_a_gap_is_refused(served: Served) -> None:
     path = begin(served)
     put(served, path, b"wrong bytes, all of them")
-    put(served, path, TRACE, 0)
-    assert served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}}).status_code == 200
-
-
-def test_a_gap_is_refused_and_told_where_to_go_on(served: Served) -> None:
-    path = begin(served)
-    put(served, path, TRACE[:100])
+    for _ in range(2):
+        assert put(served, path, TRACE[:100], 0).json()["received_bytes"] == 100
     answer = put(served, path, TRACE[150:], 150)
     assert (answer.status_code, answer.json()["field"]) == (409, "offset")
     assert "100 bytes" in answer.json()["detail"]
+    put(served, path, TRACE[100:], 100)
+    assert complete(served, path).status_code == 200
 
 
 def test_an_upload_goes_on_at_another_replica(serve: Serve) -> None:
@@ -101,13 +94,13 @@ def test_an_upload_goes_on_at_another_replica(serve: Serve) -> None:
     put(first, path, TRACE[:100])
     offset = second.client.get(path).json()["files"][0]["received_bytes"]
     put(second, path, TRACE[offset:], offset)
-    assert second.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}}).status_code == 200
+    assert complete(second, path).status_code == 200
 
 
 def test_a_wrong_digest_is_refused_and_the_upload_stays_open(served: Served) -> None:
     path = begin(served)
     put(served, path, TRACE)
-    answer = served.client.post(f"{path}/complete", json={"files": {NAME: "0" * 64}})
+    answer = complete(served, path, {NAME: "0" * 64})
     assert (answer.status_code, answer.json()["field"]) == (422, f"files.{NAME}")
     assert digest(TRACE) in answer.json()["detail"]
     assert served.client.get(path).json()["state"] == "open"
@@ -117,15 +110,15 @@ def test_a_wrong_digest_is_refused_and_the_upload_stays_open(served: Served) -> 
 def test_the_files_named_must_be_those_uploaded(served: Served, files: dict[str, str]) -> None:
     path = begin(served)
     put(served, path, TRACE)
-    answer = served.client.post(f"{path}/complete", json={"files": files})
+    answer = complete(served, path, files)
     assert answer.status_code == 422
     assert answer.json()["field"].startswith("files.")
 
 
 def test_completing_again_with_the_same_digests_changes_nothing(served: Served) -> None:
     path = whole(served)
-    again = served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}})
-    other = served.client.post(f"{path}/complete", json={"files": {NAME: "0" * 64}})
+    again = complete(served, path)
+    other = complete(served, path, {NAME: "0" * 64})
     assert (again.status_code, other.status_code) == (200, 409)
 
 
@@ -210,7 +203,7 @@ def test_a_session_may_use_an_upload_that_is_whole(served: Served) -> None:
     early = served.client.post("/v1/sessions", json=SCENARIO | {"traces": reference})
     assert (early.status_code, early.json()["field"]) == (409, "traces")
     put(served, path, TRACE)
-    served.client.post(f"{path}/complete", json={"files": {NAME: digest(TRACE)}})
+    complete(served, path)
     id = served.submit(SCENARIO | {"traces": reference}, headers=served.key("submit"))
     detail = served.client.get(f"/v1/sessions/{id}", headers=served.key("read")).json()
     assert detail["request"]["traces"] == reference

@@ -9,7 +9,6 @@ from pydantic import JsonValue
 
 from service.db.lifecycle import list_decisions
 from service.db.models import CANCELLED, COMPLETED, FAILED
-from service.db.sessions import get_session
 from service.web.session_figures import FIGURES
 from tests.unit.kb.samples import MemoryStore
 from tests.unit.service.served import SCENARIO, Served
@@ -35,17 +34,12 @@ def decisions(served: Served, id: str) -> list[dict[str, Any]]:
         return list_decisions(conn, id)
 
 
-def state(served: Served, id: str) -> str:
-    with served.app.database.read() as conn:
-        return get_session(conn, "", id).state
-
-
 @pytest.mark.parametrize("action", ["approve", "reject"])
 def test_a_proposal_is_decided_upon_by_its_rank(served: Served, id: str, action: str) -> None:
     assert act(served, f"/sessions/{id}/decision", action=action, proposal="2", comment="seen") == 303
     (made,) = decisions(served, id)
     assert (made["action"], made["proposal"], made["comment"], made["by"]) == (action, 2, "seen", "local")
-    assert state(served, id) == "queued"
+    assert served.state(id) == "queued"
 
 
 def test_the_same_form_sent_twice_decides_once(served: Served, id: str) -> None:
@@ -84,9 +78,9 @@ def test_a_decision_without_sense_is_refused_and_changes_nothing(served: Served,
 def test_a_session_is_cancelled_run_again_and_deleted(served: Served) -> None:
     id = served.submit()
     assert act(served, f"/sessions/{id}/cancel") == 303
-    assert state(served, id) == CANCELLED
+    assert served.state(id) == CANCELLED
     assert act(served, f"/sessions/{id}/retry") == 303
-    assert state(served, id) == "queued"
+    assert served.state(id) == "queued"
     assert act(served, f"/sessions/{id}/delete") == 409
     served.end(id, FAILED, error={"kind": "failed", "message": "m", "field": None})
     assert act(served, f"/sessions/{id}/delete") == 303
