@@ -16,7 +16,8 @@ from tools.errors import InfeasibleError, InputError
 from tools.kb import Playbook, matching
 from tools.recommend import situation as moves
 from tools.recommend.diagnosis import competing, read_profile, with_lever
-from tools.recommend.notes import AppliedNotes, apply_notes
+from tools.recommend.notes import AppliedNotes
+from tools.recommend.notes_judge import apply_judged
 from tools.recommend.optimize import analyse, propose, workload_of
 from tools.recommend.proposal import proposal, recheck
 from tools.recommend.prose_check import checked, figures_in
@@ -247,7 +248,7 @@ def read_statements(
     context: Context, notes: str, statements: Sequence[Statement], scenario: Scenario
 ) -> AppliedNotes:
     """Which statements about the notes their own words bear out, and the scenario that results."""
-    return apply_notes(notes, statements, scenario)
+    return apply_judged(notes, statements, scenario)
 
 
 def verify_numbers(

@@ -56,11 +56,16 @@ def _read_notes(state: State, services: NodeServices) -> State:
     question = Question("read_notes", {"notes": request.notes, "scenario": described}, Reading)
     statements = [Statement.model_validate(one.model_dump()) for one in services.ask(question).statements]
     read = services.run(tools.read_statements, notes=request.notes, statements=statements, scenario=request)
-    unread = isinstance(services.context.reasoner, Rules)
-    says = (
-        "without a language model notes are kept, not read: state limits as constraints" if unread else None
+    rules_only = isinstance(services.context.reasoner, Rules)
+    says = "read by the expert rules: what they do not understand changes nothing" if rules_only else None
+    notes = Notes(
+        accepted=read.accepted,
+        refused=read.refused,
+        says=says,
+        questions=read.questions,
+        facts=read.facts,
     )
-    return State(scenario=read.scenario, notes=Notes(accepted=read.accepted, refused=read.refused, says=says))
+    return State(scenario=read.scenario, notes=notes)
 
 
 def _facts(state: State, services: NodeServices) -> Facts:

@@ -167,8 +167,9 @@ Nothing is proposed that does not fit or that the framework refuses, and the tra
   "constraints": {"keep_checkpoint_layout": true}   tp and pp stay as they are
   "constraints": {"max_changes": 2}             at most so many fields differ from today's plan
 `traces` names a folder of profiles of today's run: a measured cause outranks a computed one.
-`notes` is an engineer's free text. A language model reads it (ASAP_LLM_BASE_URL, ASAP_LLM_MODEL);
-what it understood is shown. Without one the expert rules answer, and notes are kept unread.
+`notes` is an engineer's free text. The expert rules read plain phrasings ("keep tp", "leave 10%
+memory free"), a language model the rest (ASAP_LLM_BASE_URL, ASAP_LLM_MODEL); what was understood is
+shown, and what is unclear is asked.
 
 A run leaves nothing behind. With --session it is kept in the data folder (ASAP_DATA_DIR, .asap):
 a killed run goes on where it was, a finished one prints its report again, and its outcome is

@@ -13,6 +13,7 @@ from service.render.text import plain, seconds, sentence
 from service.render.trials import NOTHING
 from service.render.view import Planned, RawJson, View, view_of
 from tools.cost.predict import Prediction
+from tools.recommend.notes_judge import describe
 from tools.recommend.report import Notes, RejectedPlan
 
 Row = tuple[str, RenderableType]
@@ -160,12 +161,11 @@ def _notes(notes: Notes | None) -> Iterator[Row]:
     if notes is None:
         return
     for statement in notes.accepted:
-        yield "notes", safe_text(f'{statement.field} = {statement.value}, from "{statement.quote}"')
+        yield "notes", safe_text(f'{describe(statement)}, from "{statement.quote}"')
     for statement in notes.refused:
-        yield (
-            "notes",
-            safe_text(f"not applied: {statement.field} = {statement.value}: {statement.reason}", style="dim"),
-        )
+        yield "notes", safe_text(f"not applied: {describe(statement)}: {statement.reason}", style="dim")
+    for question in notes.questions:
+        yield "question", safe_text(question.text)
     if notes.says:
         yield "notes", safe_text(notes.says)
 

@@ -18,7 +18,7 @@ from service.render.text import seconds, seconds_span, times
 from service.render.trials import TrialRow, gain_text, trial_rows
 from tools.cost.calibration import Calibration
 from tools.cost.predict import Prediction
-from tools.recommend.notes import apply_notes
+from tools.recommend.notes import apply_statements
 from tools.recommend.optimize import analyse, workload_of
 from tools.recommend.proposal import proposal
 from tools.recommend.report import (
@@ -240,7 +240,7 @@ def view_of(request: RawJson, report: Report) -> View:
     """The scenario as the session used it: with the accepted notes, and the calibration it ended with."""
     scenario = parse_request(request).scenario
     if report.notes and report.notes.accepted:
-        scenario = apply_notes(scenario.notes or "", report.notes.accepted, scenario).scenario
+        scenario = apply_statements(report.notes.accepted, scenario).scenario
     return View(workload_of(scenario, _calibration(report.calibration)), report)
 
 

@@ -201,18 +201,54 @@ class Verification(Result):
     numbers_struck: list[str] = Field(default_factory=list)
 
 
+Operator = Literal["=", "in", "not", "<=", ">=", "keep"]
+
+
 class Statement(Result):
     """What a reader of the notes says they state, with the words it rests on."""
 
-    kind: str
     field: str
+    operator: Operator = "="
     value: JsonValue
     quote: str
+    unit: str | None = None
+    """As the notes wrote it; None if the value is in the field's own unit."""
+    kind: str = ""
+    """What it changes: constraint, override, topology or fact; follows from the field."""
     reason: str | None = None
     """Why it was refused."""
+
+    @property
+    def without_quote(self) -> tuple[str, str, str, str | None]:
+        """What it says, whatever the words."""
+        return self.field, self.operator, repr(self.value), self.unit
+
+
+FactSource = Literal["catalogue", "notes", "profile", "trial", "person", "scenario"]
+
+
+class Fact(Result):
+    """Something known about the job, and from where."""
+
+    name: str
+    value: JsonValue
+    unit: str | None = None
+    source: FactSource
+    reference: str = ""
+    """The words of the notes, the file of the profile, the trial's id."""
+
+
+class NoteQuestion(Result):
+    """What a person must answer before a part of the notes may count."""
+
+    field: str
+    text: str
+    quotes: list[str] = Field(default_factory=list)
 
 
 class Notes(Result):
     accepted: list[Statement]
     refused: list[Statement]
     says: str | None
+    questions: list[NoteQuestion] = Field(default_factory=list)
+    facts: list[Fact] = Field(default_factory=list)

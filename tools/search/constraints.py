@@ -18,7 +18,7 @@ DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
 _ANY: dict[str, PlanValue] = {name: CHOICES[name][0] if name in CHOICES else 1 for name in SEARCHED_FIELDS}
 """A valid value of each field, to check one field by itself."""
-_OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space")
+_OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space", "avoid")
 _FORMS = 'allowed: a value of that field, a list of values, or {"not": [...], "min": n, "max": n}'
 
 Space = Literal["practice", "all"]
@@ -94,7 +94,12 @@ def parse_constraints(fields: Mapping[str, JsonValue], today: Plan | None) -> Co
     if _flag(fields, "keep_checkpoint_layout"):
         allowed |= _kept(today, Constraints(allowed, limits=limits))
     return Constraints(
-        allowed, _fraction(fields), _max_changes(fields, today), limits=limits, space=_space(fields)
+        allowed,
+        _fraction(fields),
+        _max_changes(fields, today),
+        _avoided(fields),
+        limits,
+        _space(fields),
     )
 
 
@@ -144,6 +149,23 @@ def _limit(name: str, fields: Mapping[str, JsonValue]) -> Limit:
     if name in CHOICES and not any(map(limit.permits, CHOICES[name])):
         raise InputError(f"{place}.not", shown(list(limit.excluded)), f"leaves no value of {name}")
     return limit
+
+
+def _avoided(fields: Mapping[str, JsonValue]) -> tuple[Mapping[str, PlanValue], ...]:
+    """`avoid`: combinations of plan fields, each left out as a whole: `[{"tp": 8, "pp": 4}]`."""
+    plans = fields.get("avoid")
+    if plans is None:
+        return ()
+    allowed = 'allowed: a list of plan fields that are left out together, such as [{"tp": 8, "pp": 4}]'
+    if not isinstance(plans, list):
+        raise InputError("constraints.avoid", shown(plans), allowed)
+    out = []
+    for plan in plans:
+        if not isinstance(plan, dict) or not plan:
+            raise InputError("constraints.avoid", shown(plan), allowed)
+        refuse_unknown(plan, SEARCHED_FIELDS, "constraints.avoid.")
+        out.append({name: _value(name, value, f"constraints.avoid.{name}") for name, value in plan.items()})
+    return tuple(out)
 
 
 def _space(fields: Mapping[str, JsonValue]) -> Space:

@@ -21,7 +21,7 @@ from graph.prompts import (
 )
 from graph.rules import ANSWERS
 from tests.integration.llm.questions import PAYLOADS
-from tools.recommend.notes import NAMES as NOTE_FIELDS
+from tools.recommend.notes import OVERRIDES, TOPOLOGY
 from tools.scenario import SEARCHED_FIELDS
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None))
@@ -86,7 +86,7 @@ def test_the_vocabulary_names_every_bottleneck() -> None:
 
 def test_the_reader_of_notes_is_told_every_field_that_notes_may_set() -> None:
     told = SYSTEM + TASKS["read_notes"]
-    assert [name for name in NOTE_FIELDS if name not in told] == []
+    assert [name for name in (*SEARCHED_FIELDS, *OVERRIDES, *TOPOLOGY) if name not in told] == []
 
 
 def test_every_part_of_a_payload_that_a_task_names_is_there() -> None:

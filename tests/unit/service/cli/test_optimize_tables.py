@@ -63,7 +63,7 @@ def test_what_was_read_from_notes_stands_beside_the_words_it_rests_on(
     scenario["notes"] = "keep tp 2"
     read = {"quote": "keep tp 2", "kind": "constraint", "field": "tp", "value": 2}
     report["notes"] = {"accepted": [read], "refused": [], "says": None}
-    assert 'tp = 2, from "keep tp 2"' in printed(capsys, scenario, report)
+    assert 'tp must be 2, from "keep tp 2"' in printed(capsys, scenario, report)
 
 
 def test_markup_and_terminal_codes_in_any_text_are_only_text(capsys: pytest.CaptureFixture[str]) -> None:
