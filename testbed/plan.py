@@ -78,6 +78,11 @@ def _check_model(model: ModelSpec, plan: Plan) -> None:
         ("kv_lora_rank", "the reference model has no latent attention (MLA)"),
         ("sliding_window", "the reference model has no sliding windows"),
         ("num_nextn_predict_layers", "the reference model predicts one token only"),
+        ("layer_types", "the reference model has attention in every layer"),
+        ("ffn_types", "the reference model has one feed-forward part in every layer"),
+        ("index_topk", "the reference model has no sparse attention"),
+        ("o_groups", "the reference model has no compressed attention"),
+        ("attn_output_gate", "the reference model has no output gates"),
     ):
         if getattr(model, name):
             raise InputError(f"model.{name}", getattr(model, name), f"{reason}; must be 0 or absent")

@@ -8,6 +8,7 @@ import numpy as np
 
 from tools.cost.constants import RowKeys
 from tools.cost.inputs import Array, Inputs
+from tools.cost.mixers import layer_facts
 from tools.hardware import Device, get_device
 from tools.scenario import (
     SCHEDULES,
@@ -91,13 +92,16 @@ def _planned(scenario: Scenario) -> Plan:
 
 def workload_facts(s: Scenario, device: Device) -> Facts:
     """Everything but the plan."""
-    return {**model_facts(s.model), **cluster_facts(s, device), **training_facts(s.training)}
+    model = {**model_facts(s.model), **layer_facts(s.model, s.training.seq_len)}
+    return {**model, **cluster_facts(s, device), **training_facts(s.training)}
 
 
 @lru_cache(maxsize=256)
 def model_facts(m: ModelSpec) -> Mapping[str, float]:
     latent = m.is_mla
-    sliding = m.sliding_window > 0
+    # Sparse attention reads the best `index_topk` keys: a window of that size on every layer.
+    window = m.sliding_window or (0 if m.compress_ratios else m.index_topk)
+    sliding_layers = m.num_sliding_layers if m.sliding_window else m.num_attention_layers
     return {
         "layers": m.num_hidden_layers,
         "moe_layers": m.num_moe_layers,
@@ -111,15 +115,15 @@ def model_facts(m: ModelSpec) -> Mapping[str, float]:
         "heads": m.num_attention_heads,
         "kv_heads": m.num_attention_heads if latent else m.num_key_value_heads,
         "qk_dim": m.qk_nope_head_dim + m.qk_rope_head_dim if latent else m.head_dim,
-        "v_dim": m.v_head_dim if latent else m.head_dim,
+        "v_dim": m.v_head_dim or m.head_dim,
         "q_lora": m.q_lora_rank,
         "kv_lora": m.kv_lora_rank,
         "rope_dim": m.qk_rope_head_dim,
         "vocab": m.vocab_size,
         "up_matrices": 2.0 if m.gated_mlp else 1.0,
         "tied": float(m.tie_word_embeddings),
-        "window": m.sliding_window if sliding else 1e12,
-        "window_share": m.num_sliding_layers / m.num_hidden_layers if sliding else 0.0,
+        "window": window or 1e12,
+        "window_share": min(sliding_layers / max(m.num_attention_layers, 1), 1.0) if window else 0.0,
     }
 
 

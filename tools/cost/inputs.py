@@ -59,6 +59,21 @@ class Inputs(Columns):
     tied: Array
     window: Array
     window_share: Array
+    # what is not a uniform transformer layer (mixers.layer_facts); averages over the layers
+    attention_share: Array
+    projection_ratio: Array
+    mixer_share: Array
+    mixer_in: Array
+    mixer_out: Array
+    mixer_flops: Array
+    mixer_inner_weights: Array
+    mixing_offset: Array
+    dense_offset: Array
+    norm_offset: Array
+    moe_hidden: Array
+    index_flops: Array
+    compressed_keys: Array
+    other_weights: Array
     # cluster
     devices: Array
     gemm_peak: Array

@@ -77,12 +77,19 @@ def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     flops = 2.0 * pairs * (x.qk_dim + x.v_dim)
     width = (x.qk_dim + x.v_dim) / 2.0
     rate = x.half_peak * c.attention_efficiency * width / (width + c.attention_head_dim_half)
-    forward = flops / rate
+    forward = (flops + x.tokens / x.tp * x.index_flops) / rate
     backward = forward * BACKWARD_ATTENTION_FLOPS / BACKWARD_ATTENTION_EFFICIENCY
     scores_s = np.where(
         x.flash > 0, 0.0, pairs * x.value_bytes * c.attention_score_passes / x.memory_bandwidth
     )
     return forward + scores_s, np.where(x.flash > 0, backward, 2.0 * forward) + scores_s
+
+
+def recurrence_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
+    """Forward and backward of what a token mixer computes between its products: chunked kernels of small
+    products, at the rate that attention reaches; backward computes the states again, as attention's does."""
+    forward = x.tokens / x.tp * x.mixer_flops / (x.half_peak * c.attention_efficiency)
+    return forward, forward * BACKWARD_ATTENTION_FLOPS / BACKWARD_ATTENTION_EFFICIENCY
 
 
 def attention_pairs(x: Inputs) -> Array:

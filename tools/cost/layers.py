@@ -9,7 +9,7 @@ import numpy as np
 
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
-from tools.cost.kernels import attention_s, linear_s
+from tools.cost.kernels import attention_s, linear_s, recurrence_s
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,34 @@ def attention_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
     for n, k in projections(x):
         if np.any(n):
             f, b = linear_s(x, c, m, n, k)
-            forward, backward = forward + np.where(n > 0, f, 0.0), backward + np.where(n > 0, b, 0.0)
+            forward = forward + np.where(n > 0, f, 0.0) * x.projection_ratio
+            backward = backward + np.where(n > 0, b, 0.0) * x.projection_ratio
     qkv = (x.heads * (x.qk_dim + x.v_dim) + x.kv_heads * (x.qk_dim + x.v_dim)) / x.tp
     # norm, residual and rotary embedding: read and write of the hidden state and of q, k
     elements = m * (5.0 * h / x.sequence_parallel_degree + 2.0 * qkv)
     return _with_traffic(
         x, c, forward, backward, elements, m * (h / x.sequence_parallel_degree + qkv)
     ), core_f
+
+
+def mixer_block(x: Inputs, c: Coefficients) -> Work:
+    """A token mixer that is not attention: products in and out, and the recurrence in chunks between them."""
+    m, width = x.tokens, (x.mixer_in + x.mixer_out) / x.tp
+    in_f, in_b = linear_s(x, c, m, x.mixer_in / x.tp, x.hidden)
+    out_f, out_b = linear_s(x, c, m, x.hidden, x.mixer_out / x.tp)
+    core_f, core_b = recurrence_s(x, c)
+    elements = m * (5.0 * x.hidden / x.sequence_parallel_degree + 3.0 * width)
+    cast = m * (x.hidden / x.sequence_parallel_degree + x.mixer_out / x.tp)
+    return _with_traffic(x, c, in_f + out_f + core_f, in_b + out_b + core_b, elements, cast)
+
+
+def mixing_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
+    """Token mixing of an average layer, and the forward of its attention core alone."""
+    attention, core_forward = attention_block(x, c)
+    work = attention.scaled(x.attention_share)
+    if np.any(x.mixer_share):
+        work = work + mixer_block(x, c).scaled(x.mixer_share)
+    return work, core_forward * x.attention_share
 
 
 def projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
@@ -88,20 +109,30 @@ def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:
 def expert_block(x: Inputs, c: Coefficients) -> Work:
     """Router, token permutation, routed experts (grouped GEMM) and shared experts of one layer."""
     held, rows, width = routed(x)
-    up_f, up_b = linear_s(x, c, rows / held, width * x.up_matrices, x.hidden)
-    down_f, down_b = linear_s(x, c, rows / held, x.hidden, width)
+    up_f, up_b = linear_s(x, c, rows / held, width * x.up_matrices, x.moe_hidden)
+    down_f, down_b = linear_s(x, c, rows / held, x.moe_hidden, width)
     scale = held / grouped_ratio(x, c)
     forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
-    permuted = rows * x.hidden * 4.0 * c.routing_traffic
+    if np.any(x.moe_hidden < x.hidden):
+        forward, backward = forward + latent_s(x, c)[0], backward + latent_s(x, c)[1]
+    permuted = rows * x.moe_hidden * 4.0 * c.routing_traffic
     elements = (
         permuted
         + rows * (x.up_matrices + 1.0) * width
         + x.tokens * 5.0 * x.hidden / x.sequence_parallel_degree
     )
-    work = _with_traffic(x, c, forward, backward, elements, rows * (x.hidden + width))
+    work = _with_traffic(x, c, forward, backward, elements, rows * (x.moe_hidden + width))
     if not np.any(x.shared_ffn):
         return work
     return work + mlp_block(x, c, x.shared_ffn).scaled(np.where(x.shared_ffn > 0, 1.0, 0.0))
+
+
+def latent_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
+    """Products that bring tokens to the experts' narrower width and back, forward and backward."""
+    is_latent = np.where(x.moe_hidden < x.hidden, 1.0, 0.0)
+    down_f, down_b = linear_s(x, c, x.tokens, x.moe_hidden / x.tp, x.hidden)
+    up_f, up_b = linear_s(x, c, x.tokens, x.hidden, x.moe_hidden / x.tp)
+    return (down_f + up_f) * is_latent, (down_b + up_b) * is_latent
 
 
 def routed(x: Inputs) -> tuple[Array, Array, Array]:

@@ -17,6 +17,7 @@ import kb_seed
 from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.sizes import (
     dense_shards,
+    dense_share,
     expert_shards,
     layer_parameters,
     stages,
@@ -176,13 +177,17 @@ def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     wide, narrow = x.value_bytes, np.minimum(x.value_bytes, x.gemm_bytes)
     hidden = (s.hidden_kept * wide + s.hidden_cast_kept * narrow) * x.hidden / _residual_shards(x, s)
     qkv = x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)
-    attention = (qkv * wide + x.heads * x.v_dim * (wide + narrow)) / x.tp
+    attention = (qkv * wide + x.heads * x.v_dim * (wide + narrow)) / x.tp * x.attention_share
+    mixer = (x.mixer_in * wide + x.mixer_out * (wide + narrow)) / x.tp * x.mixer_share
     per_width = x.up_matrices * wide + narrow
-    dense_ffn = ((1.0 - moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
+    dense_ffn = (dense_share(x, moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
     routed = (
-        moe_share * x.experts_per_token / x.tp * (per_width * x.moe_ffn + s.routed_kept * narrow * x.hidden)
+        moe_share
+        * x.experts_per_token
+        / x.tp
+        * (per_width * x.moe_ffn + s.routed_kept * narrow * x.moe_hidden)
     )
-    return x.tokens * (hidden + attention + dense_ffn + routed) + _score_bytes(x)
+    return x.tokens * (hidden + attention + mixer + dense_ffn + routed) + _score_bytes(x)
 
 
 def _residual_shards(x: Inputs, s: MemorySettings) -> Array:
@@ -192,7 +197,7 @@ def _residual_shards(x: Inputs, s: MemorySettings) -> Array:
 
 def _score_bytes(x: Inputs) -> Array:
     """Softmax input, output and dropout mask without FlashAttention: 5 bytes a score."""
-    return np.where(x.flash > 0, 0.0, 5.0 * x.tokens * x.heads / x.tp * x.seq)
+    return np.where(x.flash > 0, 0.0, 5.0 * x.tokens * x.heads / x.tp * x.seq) * x.attention_share
 
 
 def _gathered(x: Inputs, s: MemorySettings, layer: Array) -> Array:

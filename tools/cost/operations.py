@@ -54,7 +54,8 @@ def list_operations(scenario: Scenario, calibration: Calibration | None = None) 
     """Of a scenario with a plan."""
     x, keys = encode([scenario])
     c = resolve(keys, (calibration or shipped_calibration()).shifts)
-    found = [*_attention(x, c), *(_experts(x, c) if x.is_moe else ()), *_feed_forward(x, c)]
+    mixing = [*(_attention(x, c) if x.attention_share > 0 else ()), *_mixer(x, c)]
+    found = [*mixing, *(_experts(x, c) if x.is_moe else ()), *_feed_forward(x, c)]
     return [*found, _product("output head", x, c, x.tokens, x.vocab / x.tp, x.hidden, low_precision=False)]
 
 
@@ -70,8 +71,14 @@ def _attention(x: Inputs, c: Coefficients) -> Iterator[Operation]:
     yield _operation("attention core", shape, 2.0 * attention_pairs(x) * width, moved, seconds)
 
 
+def _mixer(x: Inputs, c: Coefficients) -> Iterator[Operation]:
+    if x.mixer_share > 0:
+        yield _product("token mixer in", x, c, x.tokens, x.mixer_in / x.tp, x.hidden)
+        yield _product("token mixer out", x, c, x.tokens, x.hidden, x.mixer_out / x.tp)
+
+
 def _feed_forward(x: Inputs, c: Coefficients) -> Iterator[Operation]:
-    dense = x.ffn if x.moe_layers < x.layers else np.zeros(())
+    dense = x.ffn if x.moe_layers < x.layers * (1.0 + x.dense_offset) else np.zeros(())
     for name, width in (("feed-forward", dense), ("shared experts", x.shared_ffn)):
         if width > 0:
             yield _product(f"{name} up", x, c, x.tokens, width / x.tp * x.up_matrices, x.hidden)
@@ -80,7 +87,10 @@ def _feed_forward(x: Inputs, c: Coefficients) -> Iterator[Operation]:
 
 def _experts(x: Inputs, c: Coefficients) -> Iterator[Operation]:
     held, rows, width = routed(x)
-    for name, n, k in (("experts up", width * x.up_matrices, x.hidden), ("experts down", x.hidden, width)):
+    for name, n, k in (
+        ("experts up", width * x.up_matrices, x.moe_hidden),
+        ("experts down", x.moe_hidden, width),
+    ):
         one = _product(name, x, c, rows / held, n, k)
         yield _operation(
             name,

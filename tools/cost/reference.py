@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.reference_case import ReferenceCase
+from tools.cost.reference_layers import Mixer
 from tools.scenario.spec import Scenario
 
 GIB = 2.0**30
@@ -117,14 +118,18 @@ class _Step(ReferenceCase):
         keys = float(t.seq_len)
         if t.flash_attention:
             keys /= 2
-            if m.sliding_window:
-                window = min(m.sliding_window, t.seq_len)
-                seen = window - window**2 / (2 * t.seq_len)
-                keys += m.num_sliding_layers / self.layers * (seen - keys)
+            # sparse attention reads the best keys: a window of as many on every layer
+            best = 0 if m.compress_ratios else m.index_topk
+            if window := min(m.sliding_window or best, t.seq_len):
+                attending = self.kinds.attention * self.layers
+                share = min(m.num_sliding_layers / max(attending, 1), 1) if m.sliding_window else 1
+                keys += share * (window - window**2 / (2 * t.seq_len) - keys)
+            keys += self.kinds.compressed_keys
         scores = self.tokens * self.heads / self.plan.tp * keys
         width = (self.d_qk + self.d_v) / 2
         reached = self.c["attention_efficiency"] * width / (width + self.c["attention_head_dim_half"])
         forward = 4 * scores * width / (self.peak_16 * reached)
+        forward += self.tokens / self.plan.tp * self.kinds.index_flops / (self.peak_16 * reached)
         if t.flash_attention:
             return forward, forward * 2.5 / 0.85
         passes = scores * self.b * self.c["attention_score_passes"] / self.bandwidth
@@ -142,12 +147,21 @@ class _Step(ReferenceCase):
             shapes += [(m.q_lora_rank, h), (q / tp, m.q_lora_rank)] if m.q_lora_rank else [(q / tp, h)]
         else:
             shapes.append(((q + kv) / tp, h))
-        products = [(1.0, self.linear(self.tokens, n, k)) for n, k in shapes]
+        products = [(self.kinds.ratio, self.linear(self.tokens, n, k)) for n, k in shapes]
         qkv = (q + out + kv) / tp
         moved = self.traffic(
             self.tokens * (5 * h / self.split + 2 * qkv), self.tokens * (h / self.split + qkv)
         )
         return _add(*products, (1.0, Pass(*self.attention_core())), (1.0, moved))
+
+    def other_mixer(self, mixer: Mixer) -> Pass:
+        tp, hidden = self.plan.tp, self.h / self.split
+        into = self.linear(self.tokens, mixer.columns / tp, self.h)
+        out = self.linear(self.tokens, self.h, mixer.rows / tp)
+        core = self.tokens / tp * mixer.flops / (self.peak_16 * self.c["attention_efficiency"])
+        width = (mixer.columns + mixer.rows) / tp
+        moved = self.traffic(self.tokens * (5 * hidden + 3 * width), self.tokens * (hidden + mixer.rows / tp))
+        return _add((1.0, into), (1.0, out), (1.0, Pass(core, core * 2.5 / 0.85)), (1.0, moved))
 
     def mlp(self, width: float) -> Pass:
         local, hidden = width / self.plan.tp, self.h / self.split
@@ -164,13 +178,18 @@ class _Step(ReferenceCase):
         rows = self.tokens * m.num_experts_per_tok / p.tp * p.etp
         ratio = self.c["grouped_gemm_ratio"]
         ratio *= self.c["grouped_low_precision_ratio"] if self.operand < 2 else 1.0
-        up = self.linear(rows / held, width * self.up, self.h)
-        down = self.linear(rows / held, self.h, width)
-        permuted = rows * self.h * 4 * self.c["routing_traffic"]
+        up = self.linear(rows / held, width * self.up, self.expert_h)
+        down = self.linear(rows / held, self.expert_h, width)
+        permuted = rows * self.expert_h * 4 * self.c["routing_traffic"]
         elements = permuted + rows * (self.up + 1) * width + self.tokens * 5 * self.h / self.split
-        moved = self.traffic(elements, rows * (self.h + width))
+        moved = self.traffic(elements, rows * (self.expert_h + width))
         shared = self.mlp(self.shared) if self.shared else Pass()
-        return _add((held / ratio, up), (held / ratio, down), (1.0, moved), (1.0, shared))
+        parts = [(held / ratio, up), (held / ratio, down), (1.0, moved), (1.0, shared)]
+        if self.expert_h < self.h:
+            narrow = self.expert_h / p.tp
+            parts += [(1.0, self.linear(self.tokens, narrow, self.h))]
+            parts += [(1.0, self.linear(self.tokens, self.h, narrow))]
+        return _add(*parts)
 
     # One message
 
@@ -232,9 +251,17 @@ class _Step(ReferenceCase):
         merged = 8 * self.tokens * (outputs + queries + self.kv_heads * (self.d_qk + self.d_v)) / p.tp
         return _not_hidden(ring, window, self.c["cp_exposed"]) + p.cp * merged / self.bandwidth
 
+    def mixer_exchange(self) -> float:
+        """Heads for tokens and back, forward and backward."""
+        if not self.mixer:
+            return 0.0
+        p, width = self.plan, self.mixer.columns + self.mixer.rows
+        sent = self.tokens * width / p.tp * self.b
+        return self.kinds.mixed * 2 * self.all_to_all(self.group(p.cp, p.tp), sent, 1)
+
     def expert_exchange(self) -> float:
         p, copies = self.plan, self.model.num_experts_per_tok
-        routed = self.tokens / p.tp * copies * self.h * self.b
+        routed = self.tokens / p.tp * copies * self.expert_h * self.b
         inner = sum(self.gather(self.group(p.etp, 1), routed * p.etp))
         return 4 * (self.all_to_all(self.group(p.ep, p.etp), routed, copies) + inner)
 
@@ -263,16 +290,17 @@ class _Step(ReferenceCase):
         c, p, m = self.c, self.plan, self.model
         full = self.recompute == "full"
         core = self.attention_core()[0]
-        parts = [(1.0, self.attention()), (1.0 - self.moe, self.mlp(m.intermediate_size))]
+        parts = [(self.kinds.attention, self.attention()), (self.dense, self.mlp(m.intermediate_size))]
+        parts += [(self.kinds.mixed, self.other_mixer(self.mixer))] if self.mixer else []
         parts += [(self.moe, self.experts())] if m.num_moe_layers else []
         layer = _add(*parts)
         again = float(full)
         if self.recompute == "selective":
             fused, forward = self.training.flash_attention, layer.forward + layer.moved_forward
-            again = c["selective_recompute"] if fused else core / forward
+            again = c["selective_recompute"] if fused else core * self.kinds.attention / forward
         compute = layers * (layer.forward * (1 + again) + layer.backward)
         moved = layers * (layer.moved_forward * (1 + again) + layer.moved_backward)
-        reduces = layers * (2 - self.moe) * (3 if full else 2) + head
+        reduces = layers * (self.kinds.sublayers - self.moe) * (3 if full else 2) + head
         kernels = 60 * (1 + 0.4 * again)
         if m.num_moe_layers:
             kernels += self.moe * (c["host_moe_kernels"] + c["host_expert_kernels"] * m.num_experts / p.ep)
@@ -287,7 +315,7 @@ class _Step(ReferenceCase):
             compute=compute,
             moved=moved,
             tp=self.tensor() * reduces * c["tp_exposed"],
-            cp=layers * self.context(core * 3.5),
+            cp=layers * (self.kinds.attention * self.context(core * 3.5) + self.mixer_exchange()),
             ep=layers * exchanges * c["ep_exposed"],
             pp=2 * self.vpp * hop * c["pp_exposed"],
             host=0.0,

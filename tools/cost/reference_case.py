@@ -11,6 +11,7 @@ from functools import cache
 import kb_seed
 from tools.cost.calibration import Calibration
 from tools.cost.constants import definitions
+from tools.cost.reference_layers import layers_of, mixer_of
 from tools.hardware import get_device
 from tools.scenario.spec import Plan, Scenario
 
@@ -40,7 +41,10 @@ class ReferenceCase:
         self.latent = m.kv_lora_rank > 0
         self.kv_heads = self.heads if self.latent else m.num_key_value_heads
         self.d_qk = m.qk_nope_head_dim + m.qk_rope_head_dim if self.latent else m.head_dim
-        self.d_v = m.v_head_dim if self.latent else m.head_dim
+        self.d_v = m.v_head_dim or m.head_dim
+        self.kinds = layers_of(m, t.seq_len)
+        self.mixer = mixer_of(m.mixer) if m.mixer else None
+        self.expert_h = m.moe_latent_size or m.hidden_size
         self.up = 2 if m.gated_mlp else 1
         self.shared = m.shared_expert_intermediate_size or m.num_shared_experts * m.moe_intermediate_size
         # plan and training
@@ -77,6 +81,7 @@ class ReferenceCase:
         self.last = max(self.layers - self.inner * (plan.pp - 1), 1)
         leading = m.first_k_dense_replace if m.is_moe and plan.pp > 1 else 0
         self.moe = m.num_moe_layers / max(self.layers - leading, 1)
+        self.dense = 1 - self.moe + self.kinds.dense
 
     def _coefficients(self, framework: str, calibration: Calibration) -> dict[str, float]:
         keys = {
@@ -124,15 +129,15 @@ class ReferenceCase:
     def layer_parameters(self) -> tuple[float, float]:
         """Of an average layer on one rank, experts apart."""
         m, p, h = self.model, self.plan, self.h
-        q, out = self.heads * self.d_qk, self.heads * self.d_v
-        attention = h * (q + self.kv_heads * (self.d_qk + self.d_v)) + out * h
-        if self.latent:
-            attention = m.q_lora_rank * (h + q) if m.q_lora_rank else h * q
-            attention += h * (m.kv_lora_rank + m.qk_rope_head_dim) + out * h
-            attention += m.kv_lora_rank * self.heads * (m.qk_nope_head_dim + self.d_v)
-        width = (1 - self.moe) * m.intermediate_size + self.moe * self.shared
-        dense = (attention + h * width * (self.up + 1)) / p.tp + self.moe * h * m.num_experts + 2 * h
-        expert = self.moe * m.num_experts * h * m.moe_intermediate_size * (self.up + 1) / (p.ep * p.etp)
+        split = self.kinds.weights + m.other_parameters / self.layers
+        if self.mixer:
+            matrices = h * (self.mixer.columns + self.mixer.rows)
+            split += self.kinds.mixed * (matrices + self.mixer.inner + self.mixer.small)
+        split += h * (self.up + 1) * (self.dense * m.intermediate_size + self.moe * self.shared)
+        split += self.moe * 2 * h * m.moe_latent_size
+        dense = split / p.tp + self.moe * h * m.num_experts + self.kinds.norms * h
+        expert = self.moe * m.num_experts * self.expert_h * m.moe_intermediate_size * (self.up + 1)
+        expert /= p.ep * p.etp
         return dense, expert
 
     def parameters(self, layers: int) -> tuple[float, float]:
@@ -185,15 +190,18 @@ class ReferenceCase:
         split = p.tp if k["residual_split"] else self.split
         hidden = (k["hidden_kept"] * self.b + k["hidden_cast_kept"] * narrow) * self.h / split
         qkv = self.heads * self.d_qk + self.kv_heads * (self.d_qk + self.d_v)
-        attention = (qkv * self.b + self.heads * self.d_v * (self.b + narrow)) / p.tp
-        width = (1 - self.moe) * m.intermediate_size + self.moe * self.shared
+        attention = (qkv * self.b + self.heads * self.d_v * (self.b + narrow)) / p.tp * self.kinds.attention
+        if self.mixer:
+            kept = self.mixer.columns * self.b + self.mixer.rows * (self.b + narrow)
+            attention += self.kinds.mixed * kept / p.tp
+        width = self.dense * m.intermediate_size + self.moe * self.shared
         inner = self.up * self.b + narrow
-        routed = inner * m.moe_intermediate_size + k["routed_kept"] * narrow * self.h
+        routed = inner * m.moe_intermediate_size + k["routed_kept"] * narrow * self.expert_h
         routed *= self.moe * m.num_experts_per_tok
         scores = (
             0.0
             if self.training.flash_attention
-            else 5 * self.tokens * self.heads / p.tp * self.training.seq_len
+            else 5 * self.tokens * self.heads / p.tp * self.training.seq_len * self.kinds.attention
         )
         everything = self.tokens * (hidden + attention + (width * inner + routed) / p.tp) + scores
         inputs = self.tokens * self.h * self.b / split

@@ -6,7 +6,8 @@ from functools import lru_cache
 import numpy as np
 
 from tools.cost.inputs import Array, Inputs
-from tools.scenario.spec import ModelSpec
+from tools.cost.mixers import attention_weights, mixer_cost
+from tools.scenario.model import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,35 @@ def stages(x: Inputs) -> Stages:
 
 
 def attention_parameters(x: Inputs) -> Array:
-    """Of one layer, all ranks together."""
+    """Of one attention layer, all ranks together."""
     h, q, o = x.hidden, x.heads * x.qk_dim, x.heads * x.v_dim
     plain = h * (q + x.kv_heads * (x.qk_dim + x.v_dim)) + o * h
     q_path = np.where(x.q_lora > 0, h * x.q_lora + x.q_lora * q, h * q)
     kv_up = x.kv_lora * x.heads * (x.qk_dim - x.rope_dim + x.v_dim)
     latent = q_path + h * (x.kv_lora + x.rope_dim) + kv_up + o * h
-    return np.where(x.kv_lora > 0, latent, plain)
+    return np.where(x.kv_lora > 0, latent, plain) * x.projection_ratio
+
+
+def mixing_parameters(x: Inputs) -> Array:
+    """Of an average layer: attention and the other token mixer by their shares of the layers."""
+    mixer = x.hidden * (x.mixer_in + x.mixer_out) + x.mixer_inner_weights
+    return x.attention_share * attention_parameters(x) + x.mixer_share * mixer
+
+
+def expert_parameters(x: Inputs) -> Array:
+    """Of one routed expert."""
+    return x.moe_hidden * x.moe_ffn * (x.up_matrices + 1.0)
+
+
+def latent_parameters(x: Inputs) -> Array:
+    """Products that bring tokens to the experts' narrower width and back; none if they work on the hidden
+    state."""
+    return np.where(x.moe_hidden < x.hidden, 2.0 * x.hidden * x.moe_hidden, 0.0)
+
+
+def dense_share(x: Inputs, moe_share: Array) -> Array:
+    """Share of layers with a dense feed-forward part, which some models have beside experts or not at all."""
+    return 1.0 - moe_share + x.dense_offset
 
 
 def mlp_parameters(x: Inputs, width: Array) -> Array:
@@ -43,10 +66,12 @@ def mlp_parameters(x: Inputs, width: Array) -> Array:
 
 def layer_parameters(x: Inputs, moe_share: Array) -> tuple[Array, Array]:
     """(dense, expert) parameters of an average layer on one rank before data-parallel sharding."""
-    feed_forward = (1.0 - moe_share) * mlp_parameters(x, x.ffn) + moe_share * mlp_parameters(x, x.shared_ffn)
+    shared = mlp_parameters(x, x.shared_ffn) + latent_parameters(x)
+    feed_forward = dense_share(x, moe_share) * mlp_parameters(x, x.ffn) + moe_share * shared
     router = moe_share * x.hidden * x.experts
-    dense = (attention_parameters(x) + feed_forward) / x.tp + router + 2.0 * x.hidden
-    expert = moe_share * x.experts * mlp_parameters(x, x.moe_ffn) / (x.ep * x.etp)
+    split = (mixing_parameters(x) + feed_forward + x.other_weights) / x.tp
+    dense = split + router + (2.0 + x.norm_offset) * x.hidden
+    expert = moe_share * x.experts * expert_parameters(x) / (x.ep * x.etp)
     return dense, expert
 
 
@@ -72,12 +97,12 @@ def expert_shards(x: Inputs) -> Array:
 
 def total_parameters(x: Inputs) -> Array:
     """Of the whole model."""
-    attention = x.layers * (attention_parameters(x) + 2.0 * x.hidden)
-    dense = (x.layers - x.moe_layers) * mlp_parameters(x, x.ffn)
-    moe = x.moe_layers * (
-        x.experts * mlp_parameters(x, x.moe_ffn) + mlp_parameters(x, x.shared_ffn) + x.hidden * x.experts
-    )
-    return attention + dense + moe + (2.0 - x.tied) * x.vocab * x.hidden
+    norms = (2.0 + x.norm_offset) * x.hidden
+    mixing = x.layers * (mixing_parameters(x) + x.other_weights + norms)
+    dense = (x.layers - x.moe_layers + x.layers * x.dense_offset) * mlp_parameters(x, x.ffn)
+    shared = mlp_parameters(x, x.shared_ffn) + latent_parameters(x)
+    moe = x.moe_layers * (x.experts * expert_parameters(x) + shared + x.hidden * x.experts)
+    return mixing + dense + moe + (2.0 - x.tied) * x.vocab * x.hidden
 
 
 @dataclass(frozen=True)
@@ -92,20 +117,29 @@ class ParameterCount:
 def count_parameters(m: ModelSpec) -> ParameterCount:
     """The exact count of the model, in integers.
 
-    Counts what a `ModelSpec` knows: embedding and head, attention, MLPs, experts, router and norms. Biases
-    and query/key norms are missing because it does not know them, and multi-token prediction layers because
-    published sizes leave them out.
+    Counts what a `ModelSpec` knows: embedding and head, token mixers, MLPs, experts, router, norms and
+    `other_parameters`. Multi-token prediction layers are missing because published sizes leave them out.
     """
     h, moe_layers = m.hidden_size, m.num_moe_layers
+    latent = m.moe_latent_size
+    parts = (
+        m.layer_types or ("attention",) * m.num_hidden_layers,
+        m.ffn_types or ("dense",) * m.num_hidden_layers,
+    )
+    norms = sum(kind != "none" for kinds in parts for kind in kinds)
     shared = m.shared_expert_intermediate_size or round(m.num_shared_experts * m.moe_intermediate_size)
     matrices = 3 if m.gated_mlp else 2
-    expert = matrices * h * m.moe_intermediate_size
+    expert = matrices * (latent or h) * m.moe_intermediate_size
     every_token = (
         (1 if m.tie_word_embeddings else 2) * m.vocab_size * h
-        + m.num_hidden_layers * (_attention_count(m) + 2 * h)
+        + attention_weights(m)
+        + m.num_attention_layers * _latent_norms(m)
+        + (m.num_mixer_layers * mixer_cost(m.mixer).weights(h) if m.mixer else 0)
+        + norms * h
         + m.num_dense_layers * matrices * h * m.intermediate_size
-        + moe_layers * (matrices * h * shared + h * m.num_experts)
+        + moe_layers * (matrices * h * shared + h * m.num_experts + 2 * h * latent)
         + h  # the norm before the head
+        + m.other_parameters
     )
     return ParameterCount(
         total=every_token + moe_layers * m.num_experts * expert,
@@ -113,31 +147,30 @@ def count_parameters(m: ModelSpec) -> ParameterCount:
     )
 
 
-def _attention_count(m: ModelSpec) -> int:
-    """One layer; under MLA with the norms of the two latents (DeepSeek-V3's modeling code)."""
-    h, heads = m.hidden_size, m.num_attention_heads
-    if not m.is_mla:
-        return 2 * h * m.head_dim * (heads + m.num_key_value_heads)
-    query_dim = heads * (m.qk_nope_head_dim + m.qk_rope_head_dim)
-    query = m.q_lora_rank * (h + 1 + query_dim) if m.q_lora_rank else h * query_dim
-    latent = h * (m.kv_lora_rank + m.qk_rope_head_dim) + m.kv_lora_rank
-    return query + latent + heads * (m.kv_lora_rank * (m.qk_nope_head_dim + m.v_head_dim) + m.v_head_dim * h)
+def _latent_norms(m: ModelSpec) -> int:
+    """Norms of the two latents of MLA (DeepSeek-V3's modeling code)."""
+    return m.q_lora_rank + m.kv_lora_rank if m.is_mla or m.o_groups else 0
 
 
 def causal_keys(x: Inputs) -> Array:
     """Keys that a query sees on average: half the sequence, at most the window on sliding-window layers."""
     half = x.seq / 2.0
     window = np.minimum(x.window, x.seq)
-    return half + x.window_share * (window - window * window / (2.0 * x.seq) - half)
+    seen = half + x.window_share * (window - window * window / (2.0 * x.seq) - half)
+    return seen + x.compressed_keys
 
 
 def model_flops_per_token(x: Inputs) -> Array:
     """Forward and backward, causal attention counted half, no recomputation (PaLM's convention, halved)."""
     active = x.moe_layers * (
-        x.experts_per_token * mlp_parameters(x, x.moe_ffn)
-        + mlp_parameters(x, x.shared_ffn)
+        x.experts_per_token * expert_parameters(x)
+        + (mlp_parameters(x, x.shared_ffn) + latent_parameters(x))
         + x.hidden * x.experts
     )
-    dense = x.layers * attention_parameters(x) + (x.layers - x.moe_layers) * mlp_parameters(x, x.ffn)
-    attention = 2.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * causal_keys(x)
+    dense_layers = x.layers - x.moe_layers + x.layers * x.dense_offset
+    dense = x.layers * mixing_parameters(x) + dense_layers * mlp_parameters(x, x.ffn)
+    attention = 2.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * causal_keys(x) * x.attention_share
+    # the products inside a mixer are already counted with its parameters
+    core = x.mixer_share * np.maximum(x.mixer_flops - 2.0 * x.mixer_inner_weights, 0.0)
+    attention = attention + x.layers * (core + x.attention_share * x.index_flops)
     return 6.0 * (dense + active + x.vocab * x.hidden) + 3.0 * attention

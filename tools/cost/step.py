@@ -9,10 +9,11 @@ import numpy as np
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.kernels import BACKWARD_ATTENTION_FLOPS
-from tools.cost.layers import Work, attention_block, expert_block, head_block, mlp_block
+from tools.cost.layers import Work, expert_block, head_block, mixing_block, mlp_block
 from tools.cost.sizes import (
     Stages,
     dense_shards,
+    dense_share,
     expert_shards,
     layer_parameters,
     stages,
@@ -23,6 +24,7 @@ from tools.cost.traffic import (
     data_s,
     expert_s,
     intra_node_hop_share,
+    mixer_exchange_s,
     pipeline_s,
     ring_merge_s,
     tensor_pair_s,
@@ -59,16 +61,20 @@ class StageTime(Columns):
 
 def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
     """An average layer; `host` is the time to launch it, not yet what that adds."""
-    attention, core_forward = attention_block(x, c)
-    work = attention + mlp_block(x, c, x.ffn).scaled(1.0 - moe_share)
+    mixing, core_forward = mixing_block(x, c)
+    work = mixing + mlp_block(x, c, x.ffn).scaled(dense_share(x, moe_share))
     ep: Array = np.zeros(())
     full = np.where(x.recompute >= 2, 1.0, 0.0)
     if np.any(x.moe_layers):
         work = work + expert_block(x, c).scaled(moe_share)
         ep = moe_share * expert_s(x, c) * (1.0 + 0.5 * full) * c.ep_exposed
     again = _recomputed(x, c, work, core_forward)
-    tp_allreduces_per_layer = (2.0 - moe_share) * (2.0 + full)
-    attention_s = core_forward * (1.0 + BACKWARD_ATTENTION_FLOPS)
+    tp_allreduces_per_layer = (2.0 - moe_share + x.mixing_offset + x.dense_offset) * (2.0 + full)
+    attention_s = core_forward * (1.0 + BACKWARD_ATTENTION_FLOPS) / np.maximum(x.attention_share, 1e-9)
+    cp = not_hidden(context_s(x, c), attention_s, c.cp_exposed) + ring_merge_s(x)
+    cp = cp * x.attention_share
+    if np.any(x.mixer_share):
+        cp = cp + mixer_exchange_s(x, c) * x.mixer_share
     experts_held = x.experts / x.ep
     kernels = KERNELS_PER_LAYER * (1.0 + FORWARD_LAUNCH_SHARE * again)
     kernels = kernels + moe_share * (c.host_moe_kernels + c.host_expert_kernels * experts_held)
@@ -76,7 +82,7 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
         compute=work.forward * (1.0 + again) + work.backward,
         elementwise=work.forward_elementwise * (1.0 + again) + work.backward_elementwise,
         tp=np.where(x.tp > 1, tensor_pair_s(x, c) * tp_allreduces_per_layer * c.tp_exposed, 0.0),
-        cp=not_hidden(context_s(x, c), attention_s, c.cp_exposed) + ring_merge_s(x),
+        cp=cp,
         ep=ep,
         pp=np.zeros(()),
         host=kernels * c.host_kernel_s,

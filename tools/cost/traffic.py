@@ -50,9 +50,16 @@ def ring_merge_s(x: Inputs) -> Array:
     return np.where(x.cp > 1, x.cp * merged_bytes / x.memory_bandwidth, 0.0)
 
 
+def mixer_exchange_s(x: Inputs, c: Coefficients) -> Array:
+    """A recurrence needs whole sequences: ranks exchange heads for tokens and back, forward and backward
+    (Megatron-Core's mamba_context_parallel.py)."""
+    sent_bytes = x.tokens * (x.mixer_in + x.mixer_out) / x.tp * x.value_bytes
+    return 2.0 * all_to_all_s(x, c, place(x, x.cp, x.tp), sent_bytes, np.ones(()))
+
+
 def expert_s(x: Inputs, c: Coefficients) -> Array:
     """Dispatch and combine, forward and backward, of one layer; and the gathers inside a sharded expert."""
-    sent_bytes = x.tokens / x.tp * x.etp * x.experts_per_token * x.hidden * x.value_bytes
+    sent_bytes = x.tokens / x.tp * x.etp * x.experts_per_token * x.moe_hidden * x.value_bytes
     exchange_s = all_to_all_s(x, c, place(x, x.ep, x.etp), sent_bytes / x.etp, x.experts_per_token)
     inner_s = gather_s(x, c, place(x, x.etp, np.ones(())), sent_bytes)
     return 4.0 * (exchange_s + np.where(x.etp > 1, inner_s, 0.0))

@@ -12,7 +12,8 @@ from pydantic_core import PydanticCustomError
 
 from tools.cost.terms import STEP_TERMS
 from tools.scenario.fields import FromList
-from tools.scenario.spec import Plan, Record
+from tools.scenario.model import Record
+from tools.scenario.spec import Plan
 
 PLAN_COUNTS = tuple(name for name, field in Plan.model_fields.items() if field.annotation is int)
 TEXTS = frozenset({

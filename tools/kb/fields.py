@@ -14,7 +14,8 @@ from pydantic_core import PydanticCustomError
 from tools.errors import InputError
 from tools.kb.conditions import PLAN_COUNTS
 from tools.scenario.fields import NOTHING, JsonObject, shown
-from tools.scenario.spec import Plan, Record
+from tools.scenario.model import Record
+from tools.scenario.spec import Plan
 
 MOVE_WORDS = ("x2", "/2", "devices_per_node", "num_devices", "all_data_ranks")
 """Values of a move that depend on the plan it is applied to; all_data_ranks is dp * cp."""

@@ -15,7 +15,7 @@ from pydantic import Field
 from tools.errors import InputError
 from tools.names import did_you_mean
 from tools.scenario.fields import NOTHING, build, get_object, refuse_unknown, shown
-from tools.scenario.spec import Record
+from tools.scenario.model import Record
 
 RENDEZVOUS = "rendezvous"
 PLACEHOLDERS = {

@@ -15,7 +15,8 @@ from pydantic import AliasChoices, ConfigDict, Field, ValidationError
 from tools.errors import DataError, InputError
 from tools.recommend.report import PlanFields, PlanValue
 from tools.scenario import Scenario
-from tools.scenario.spec import TRAINING_OPTIONS, Record, Result
+from tools.scenario.model import Record
+from tools.scenario.spec import TRAINING_OPTIONS, Result
 
 FORMAT = 1
 Described = Mapping[str, Any]

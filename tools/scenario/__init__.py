@@ -6,12 +6,12 @@ Covers reading and checking a scenario and the rules of each training framework.
 from tools.names import did_you_mean, nearest
 from tools.scenario.columns import NOT_STATED, RECOMPUTES, SCHEDULES, Facts, PlanColumns, columns_of
 from tools.scenario.frameworks import FrameworkData, StatedPlan, get_framework, resolve_defaults
+from tools.scenario.model import ModelSpec
 from tools.scenario.parse import parse_scenario
 from tools.scenario.rules import Rule, check_plan, legal_mask, rules_for
 from tools.scenario.spec import (
     SEARCHED_FIELDS,
     ClusterSpec,
-    ModelSpec,
     Plan,
     Scenario,
     TopologySpec,

@@ -10,11 +10,11 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.scenario.model import ModelSpec
 from tools.scenario.spec import (
     FULL_SHARDING,
     SEARCHED_FIELDS,
     ClusterSpec,
-    ModelSpec,
     Plan,
     PlanValue,
     Recompute,

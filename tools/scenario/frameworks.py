@@ -15,7 +15,8 @@ from pydantic import BeforeValidator, Field, create_model
 import kb_seed
 from tools.errors import DataError
 from tools.scenario.fields import Integer, JsonObject
-from tools.scenario.spec import MAX_DEVICES, MAX_NAME, PLAN_ROLES, Plan, PlanValue, Record
+from tools.scenario.model import Record
+from tools.scenario.spec import MAX_DEVICES, MAX_NAME, PLAN_ROLES, Plan, PlanValue
 
 GENERAL = "general"
 

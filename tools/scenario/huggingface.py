@@ -1,7 +1,7 @@
-"""Converts a Hugging Face `config.json` to a `ModelSpec`, including which layers hold experts or use a
-sliding window.
+"""Converts a Hugging Face `config.json` to the fields of a `ModelSpec`, including which layers hold
+experts, use a sliding window or mix tokens in another way than by attention.
 
-Covers decoder-only transformers: dense, GQA, MLA, sliding window, MoE.
+Covers decoder-only language models, also inside multimodal ones; what is not known is refused by name.
 """
 
 from functools import lru_cache
@@ -11,11 +11,13 @@ from pydantic import JsonValue
 from tools.errors import InputError
 from tools.names import NEAR_MISS, nearest
 from tools.scenario import vocabulary as words
-from tools.scenario.fields import JsonObject, get_object, shown, usable_count
-from tools.scenario.spec import MAX_LAYERS, ModelSpec
+from tools.scenario.families import find_outer_tie, get_family, refuse_fields, refuse_other_models
+from tools.scenario.fields import JsonObject, build, get_object, refuse_unknown, shown, usable_count
+from tools.scenario.layer_patterns import WINDOWED, count_layers, layer_fields, layer_kinds
+from tools.scenario.model import MAX_LAYERS, MixerSpec, ModelSpec
+from tools.scenario.other_parts import other_fields
 
-_WINDOWED = {"sliding_attention", "chunked_attention"}
-_ATTENTION = _WINDOWED | {"full_attention", "attention", "global_attention"}
+_EXPERT_WORDS = ("sparse", "moe", "hash_moe")
 
 
 def expert_fields(fields: JsonObject) -> JsonObject:
@@ -49,13 +51,17 @@ def _expert_layers(fields: JsonObject) -> JsonObject:
         stated = fields.get(name)
         if isinstance(stated, list) and (stated or name == "moe_layer_freq"):
             return _pattern(name, stated, _layers_with_experts(name, stated, fields, count), count)
+    if period := usable_count(fields.get("expert_layer_period")):
+        offset = fields.get("expert_layer_offset") or 0
+        flags: list[JsonValue] = [int(layer % period == offset) for layer in range(count)]
+        return _pattern("expert_layer_period", flags, {n for n in range(count) if flags[n]}, count)
     return {}
 
 
 def _layers_with_experts(name: str, stated: list[JsonValue], fields: JsonObject, count: int) -> set[int]:
     if name in ("moe_layer_freq", "mlp_layer_types"):
         _check_flags(name, stated, count)
-        return {layer for layer, flag in enumerate(stated[:count]) if flag in (1, "sparse", "moe")}
+        return {layer for layer, flag in enumerate(stated[:count]) if flag in (1, *_EXPERT_WORDS)}
     listed = {layer for layer in stated if isinstance(layer, int)}
     if name == "moe_layers":
         return listed
@@ -64,7 +70,7 @@ def _layers_with_experts(name: str, stated: list[JsonValue], fields: JsonObject,
 
 
 def _check_flags(name: str, stated: list[JsonValue], count: int) -> None:
-    known = (0, 1) if name == "moe_layer_freq" else ("dense", "sparse", "moe")
+    known = (0, 1) if name == "moe_layer_freq" else ("dense", *_EXPERT_WORDS)
     words = " and ".join(map(str, known))
     if len(stated) < count:
         raise InputError(
@@ -96,10 +102,8 @@ def _pattern(name: str, stated: list[JsonValue], experts: set[int], count: int) 
 
 def window_fields(fields: JsonObject) -> JsonObject:
     """The window, and one windowed layer among how many (1 = all, 2 = alternating, 1.2 = five of six)."""
-    kinds = fields.get("layer_types")
-    for kind in kinds if isinstance(kinds, list) else []:
-        if not isinstance(kind, str) or kind not in _ATTENTION:
-            raise InputError("model.layer_types", shown(kind), f"allowed: {', '.join(sorted(_ATTENTION))}")
+    count = count_layers(fields)
+    kinds = layer_kinds(fields, count)
     window = _window_tokens(fields)
     if not window or fields.get("sliding_window_every") is not None:
         return {"sliding_window": window}
@@ -110,18 +114,22 @@ def window_fields(fields: JsonObject) -> JsonObject:
 def _window_tokens(fields: JsonObject) -> JsonValue:
     """Chunked attention (Llama 4) counts as a window of one chunk: an upper bound of what a token sees."""
     window, used = fields.get("sliding_window"), fields.get("use_sliding_window")
-    if window is None:
-        window = fields.get("attention_chunk_size")
+    for name in ("attention_window_size", "attention_chunk_size"):
+        window = fields.get(name) if window is None else window
     if used is None:
         used = fields.get("model_type") not in words.NO_WINDOW_BY_DEFAULT_TYPES
     return window if window is not None and used is True else 0
 
 
-def _every(fields: JsonObject, kinds: object) -> float:
-    if isinstance(kinds, list):
-        windowed = sum(kind in _WINDOWED for kind in kinds)
-        return len(kinds) / windowed if windowed else 0.0
+def _every(fields: JsonObject, kinds: list[str]) -> float:
     pattern, model_type = usable_count(fields.get("sliding_window_pattern")), fields.get("model_type")
+    if kinds and model_type in words.LOCAL_ATTENTION_TYPES:
+        return len(kinds) / max(sum(kind == "attention" for kind in kinds), 1)
+    if kinds and model_type not in words.COMPRESSED_TYPES:
+        windowed = sum(kind in WINDOWED for kind in kinds)
+        return len(kinds) / windowed if windowed else 0.0
+    if not pattern:
+        pattern = usable_count(fields.get("global_attn_every_n_layers"))
     if model_type in words.CHUNKED_TYPES:
         pattern = words.CHUNKED_PATTERN
     if pattern:  # one full layer closes every `pattern` layers
@@ -133,26 +141,80 @@ MAX_FIELDS = 1000
 """Each is compared with every known name; real configurations have some 200."""
 
 
+def parse_model(stated: JsonObject) -> ModelSpec:
+    """The typed model; raises InputError for the first field that is wrong."""
+    fields = canonical_model(stated)
+    if (mixer := fields.pop("mixer", None)) is None:
+        return build(ModelSpec, fields, "model.")
+    block = get_object(mixer, "model.mixer")
+    refuse_unknown(block, set(MixerSpec.model_fields), "model.mixer.")
+    return build(ModelSpec, {**fields, "mixer": build(MixerSpec, block, "model.mixer.")}, "model.")
+
+
 def canonical_model(stated: JsonObject) -> JsonObject:
     """The fields of `ModelSpec` that the given model states or implies; their types are checked later."""
     config = _flatten(stated)
-    _refuse_near_misses(config)
-    fields = _renamed(config)
+    refuse_other_models({**stated, **config})
+    refuse_fields(config)
+    if not (stated.keys() | config.keys()) & {"architectures", "transformers_version"}:
+        _refuse_near_misses(config)  # written by hand: a near miss is a mistake
+    fields = _complete(_renamed(config))
     canonical = {key: value for key, value in fields.items() if key in ModelSpec.model_fields}
+    count = count_layers(fields)
+    canonical |= {"num_hidden_layers": count} if count else {}
     for implied in (_attention_fields, _mlp_fields, expert_fields, window_fields):
         canonical |= implied(fields)
+    canonical |= layer_fields(fields, count)
+    canonical |= other_fields(fields, canonical, count)
     return {"name": _name(config)} | {key: value for key, value in canonical.items() if value is not None}
 
 
+def _complete(fields: JsonObject) -> JsonObject:
+    """With what the configuration class supplies for fields that the file leaves out."""
+    model_type = fields.get("model_type")
+    if not isinstance(model_type, str):
+        return fields
+    family = get_family(model_type)
+    return {**family.defaults, **fields, "model_type": family.model_type}
+
+
 def _flatten(stated: JsonObject) -> JsonObject:
-    """Multi-modal and older configurations hold the decoder's fields in a block of their own."""
-    config = {key: value for key, value in stated.items() if key not in words.NESTED}
-    for block in words.NESTED:
-        if stated.get(block) is not None:
-            config |= get_object(stated[block], f"model.{block}")
+    """Multimodal configurations hold the decoder's fields in a block of their own, some in one inside
+    that."""
+    config = stated
+    while block := next((name for name in words.TEXT_BLOCKS if config.get(name) is not None), None):
+        inner = get_object(config[block], f"model.{block}")
+        kept = {key: config[key] for key in words.OUTER if key in config}
+        if "model_type" not in inner and isinstance(config.get("model_type"), str):
+            kept["model_type"] = config["model_type"]  # the type of what holds it says which text model it is
+        left_out = [key for key in config if is_other_modality(key)]
+        config = {**kept, **inner, **_outer_tie(config)}
+        if left_out:
+            config["left_out"] = [*_texts(kept.get("left_out")), *left_out]
+    for block in words.SUB_BLOCKS:
+        if config.get(block) is not None:
+            config = {**get_object(config[block], f"model.{block}"), **config}
     if len(config) > MAX_FIELDS:
         raise InputError("model", shown(config), f"allowed: at most {MAX_FIELDS:,} fields")
     return config
+
+
+def _outer_tie(config: JsonObject) -> JsonObject:
+    """In a multimodal model the outer flag decides, or the default of its class."""
+    tied = config.get("tie_word_embeddings")
+    if tied is None and isinstance(config.get("model_type"), str):
+        tied = find_outer_tie(str(config["model_type"]))
+    return {} if tied is None else {"tie_word_embeddings": tied}
+
+
+def is_other_modality(key: str) -> bool:
+    """Whether a block of a configuration describes something else than the text model."""
+    parts = ("vision", "visual", "audio", "image", "video", "speech", "talker", "code2wav", "vq")
+    return key.endswith("_config") and any(part in key for part in parts)
+
+
+def _texts(value: JsonValue) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
 def _refuse_near_misses(config: JsonObject) -> None:
@@ -178,7 +240,7 @@ def _renamed(config: JsonObject) -> JsonObject:
         fields.pop("model_type", None)
     for synonym, canonical in words.SYNONYMS.items():
         value = config.get(synonym)
-        if value is None:
+        if value is None or synonym in words.OTHER_MEANINGS.get(str(config.get("model_type")), ()):
             continue
         stated = fields.get(canonical)
         if stated is not None and stated != value:
@@ -198,9 +260,12 @@ def _attention_fields(fields: JsonObject) -> JsonObject:
     kv_heads = fields.get("num_key_value_heads")
     if fields.get("multi_query") is True and fields.get("new_decoder_architecture") is not True:
         kv_heads = 1  # Falcon and GPT-BigCode: the flag wins over a stated number of heads
-    elif kv_heads is None:
+    elif kv_heads is None or fields.get("multi_query_attention") is False:
         kv_heads = fields.get("num_attention_heads")
-    return {"num_key_value_heads": kv_heads, "head_dim": _head_dim(fields)}
+    implied: JsonObject = {"num_key_value_heads": kv_heads, "head_dim": _head_dim(fields)}
+    if fields.get("model_type") in words.OUTPUT_GATE_TYPES and fields.get("attn_output_gate") is None:
+        implied["attn_output_gate"] = True
+    return implied
 
 
 def _head_dim(fields: JsonObject) -> JsonValue:
@@ -211,7 +276,7 @@ def _head_dim(fields: JsonObject) -> JsonValue:
     heads, hidden = usable_count(fields.get("num_attention_heads")), usable_count(fields.get("hidden_size"))
     if fields.get("head_dim") is not None or not heads or not hidden:
         return fields.get("head_dim")
-    if hidden % heads:
+    if hidden % heads and fields.get("model_type") is None:
         allowed = f"must divide hidden_size ({hidden}) if head_dim is not given"
         raise InputError("model.num_attention_heads", heads, allowed)
     return hidden // heads
@@ -235,6 +300,7 @@ def _is_gated(fields: JsonObject) -> bool:
     model_type = fields.get("model_type")
     if model_type in words.UNGATED_TYPES or model_type in words.GATED_TYPES:
         return model_type in words.GATED_TYPES
-    stated = (fields.get(key) for key in ("hidden_activation", "hidden_act", "activation_function"))
+    names = ("hidden_activation", "mlp_hidden_act", "hidden_act", "activation_function")
+    stated = (fields.get(key) for key in names)
     activation = next((value.lower() for value in stated if isinstance(value, str)), "silu")
     return "glu" in activation or "gated" in activation or activation in words.GATED_ACTIVATIONS

@@ -10,14 +10,14 @@ from tools.hardware import Device, get_device
 from tools.scenario.columns import Facts, columns_of
 from tools.scenario.fields import NOTHING, JsonObject, build, get_object, refuse_unknown, shown
 from tools.scenario.frameworks import StatedCluster, StatedPlan, resolve_defaults
-from tools.scenario.huggingface import canonical_model
+from tools.scenario.huggingface import parse_model
+from tools.scenario.model import ModelSpec
 from tools.scenario.rules import check_plan
 from tools.scenario.spec import (
     MAX_NOTES,
     MAX_PATH,
     ClusterSpec,
     LoraSpec,
-    ModelSpec,
     Plan,
     Scenario,
     TopologySpec,
@@ -28,8 +28,24 @@ from tools.scenario.vocabulary import TOPOLOGY_SYNONYMS
 
 def check_model(model: ModelSpec) -> None:
     """Raises InputError for the first field that contradicts another."""
+    _check_layers(model)
     _check_attention(model)
     _check_experts(model)
+
+
+def _check_layers(model: ModelSpec) -> None:
+    """Lists of layers have an entry per layer, and a mixer is described if a layer has it."""
+    for name in ("layer_types", "ffn_types"):
+        kinds = getattr(model, name)
+        if kinds and len(kinds) != model.num_hidden_layers:
+            allowed = f"allowed: a list with an entry for each of {model.num_hidden_layers} layers"
+            raise InputError(f"model.{name}", shown(kinds), allowed)
+    if model.num_mixer_layers and model.mixer is None:
+        raise InputError("model.mixer", NOTHING, "allowed: a JSON object, because layer_types names a mixer")
+    if any(kind in ("moe", "both") for kind in model.ffn_types) and not model.is_moe:
+        raise InputError(
+            "model.num_experts", model.num_experts, "allowed: 1 or more, because ffn_types names moe"
+        )
 
 
 def _check_attention(model: ModelSpec) -> None:
@@ -91,7 +107,7 @@ def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
 
 
 def _typed(stated: JsonObject, parts: dict[str, JsonObject]) -> Scenario:
-    model = build(ModelSpec, canonical_model(parts["model"]), "model.")
+    model = parse_model(parts["model"])
     stated_cluster = build(StatedCluster, parts["cluster"], "cluster.")
     training = _training(parts["training"])
     stated_plan = build(StatedPlan, parts["plan"], "plan.") if "plan" in parts else None

@@ -6,12 +6,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from tools.scenario.fields import Allowed, FromList, Integer, JsonObject, whole_number
-
-
-class Record(BaseModel):
-    """Base of all parts of a scenario: immutable, strictly typed, finite, closed to unknown fields."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+from tools.scenario.model import MAX_LAYERS, MAX_SEQ_LEN, MAX_WIDTH, ModelSpec, Record
 
 
 class Result(BaseModel):
@@ -27,11 +22,6 @@ class Result(BaseModel):
     )
 
 
-MAX_LAYERS = 10_000
-MAX_WIDTH = 1_000_000
-MAX_VOCABULARY = 100_000_000
-MAX_EXPERTS = 100_000
-MAX_SEQ_LEN = 100_000_000
 MAX_DEVICES = 1_000_000
 MAX_BATCH = 1_000_000_000
 MAX_NAME = 200
@@ -60,79 +50,6 @@ Month = Annotated[str, Field(pattern="^20[0-9]{2}-(0[1-9]|1[0-2])$")]
 MAX_CAPACITY_FACTOR = 1000
 FULL_SHARDING = 3
 """The ZeRO stage that shards weights too, as FSDP does."""
-
-
-class ModelSpec(Record):
-    """A transformer, by the names of a Hugging Face config.json."""
-
-    name: str = Field("", max_length=200)
-    num_hidden_layers: Integer = Field(ge=1, le=MAX_LAYERS)
-    hidden_size: Integer = Field(ge=1, le=MAX_WIDTH)
-    intermediate_size: Integer = Field(0, ge=0, le=10 * MAX_WIDTH)
-    num_attention_heads: Integer = Field(ge=1, le=MAX_WIDTH)
-    num_key_value_heads: Integer = Field(ge=1, le=MAX_WIDTH)
-    head_dim: Integer = Field(ge=1, le=MAX_WIDTH)
-    vocab_size: Integer = Field(ge=1, le=MAX_VOCABULARY)
-    gated_mlp: bool = True
-    tie_word_embeddings: bool = False
-
-    num_experts: Integer = Field(0, ge=0, le=MAX_EXPERTS)
-    num_experts_per_tok: Integer = Field(0, ge=0, le=MAX_EXPERTS)
-    moe_intermediate_size: Integer = Field(0, ge=0, le=10 * MAX_WIDTH)
-    num_shared_experts: float = Field(0.0, ge=0, le=MAX_EXPERTS)
-    shared_expert_intermediate_size: Integer = Field(0, ge=0, le=100 * MAX_WIDTH)
-    first_k_dense_replace: Integer = Field(0, ge=0, le=MAX_LAYERS)
-    moe_layer_freq: Annotated[
-        Annotated[Integer, Field(ge=1, le=MAX_LAYERS)] | tuple[Literal[0, 1], ...],
-        FromList,
-        Allowed(
-            f"an integer from 1 to {MAX_LAYERS:,}, or a list of 0 (dense) and 1 (experts), one per layer"
-        ),
-    ] = 1
-    """Every n-th layer holds experts; a tuple has a 1 for each layer that does."""
-    n_group: Integer = Field(0, ge=0, le=MAX_EXPERTS)
-    topk_group: Integer = Field(0, ge=0, le=MAX_EXPERTS)
-
-    q_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    kv_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    qk_nope_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    qk_rope_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    v_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
-
-    sliding_window: Integer = Field(0, ge=0, le=MAX_SEQ_LEN)
-    sliding_window_every: float = Field(1.0, ge=1, le=MAX_LAYERS)
-    num_nextn_predict_layers: Integer = Field(0, ge=0, le=100)
-
-    @property
-    def is_moe(self) -> bool:
-        return self.num_experts > 0
-
-    @property
-    def is_mla(self) -> bool:
-        return self.kv_lora_rank > 0
-
-    def is_moe_layer(self, layer: int) -> bool:
-        """By the list of layers, or leading dense layers and then every n-th (layers count from 0)."""
-        if isinstance(self.moe_layer_freq, tuple):
-            return self.is_moe and self.moe_layer_freq[layer] == 1
-        return self.is_moe and layer >= self.first_k_dense_replace and (layer + 1) % self.moe_layer_freq == 0
-
-    @property
-    def num_moe_layers(self) -> int:
-        if isinstance(self.moe_layer_freq, tuple):
-            return sum(self.moe_layer_freq) if self.is_moe else 0
-        leading = min(self.first_k_dense_replace, self.num_hidden_layers)
-        counted = self.num_hidden_layers // self.moe_layer_freq - leading // self.moe_layer_freq
-        return counted if self.is_moe else 0
-
-    @property
-    def num_dense_layers(self) -> int:
-        return self.num_hidden_layers - self.num_moe_layers
-
-    @property
-    def num_sliding_layers(self) -> int:
-        """Layers whose attention sees only `sliding_window` tokens."""
-        return round(self.num_hidden_layers / self.sliding_window_every) if self.sliding_window else 0
 
 
 class TopologySpec(Record):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import MODELS
-from tools.cost import reference, reference_case
+from tools.cost import reference, reference_case, reference_layers
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import Shifts
 from tools.cost.predict import predict
@@ -124,11 +124,13 @@ def test_measured_constants_move_both_models_alike() -> None:
     assert reference_prediction(planned) != reference_prediction(planned, calibration)
 
 
-@pytest.mark.parametrize("module", [reference, reference_case])
+@pytest.mark.parametrize("module", [reference, reference_case, reference_layers])
 def test_the_reference_imports_neither_arrays_nor_formulas(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    data = {"tools.cost.calibration", "tools.cost.constants", "tools.cost.reference_case"}
+    data = {
+        f"tools.cost.{name}" for name in ("calibration", "constants", "reference_case", "reference_layers")
+    }
     assert {name for name in imported if name and name.startswith("tools.cost")} <= data
     assert "numpy" not in imported
