@@ -11,7 +11,8 @@ from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.nightly.night import contract_of
 from tools.scenario import parse_scenario
-from tools.scenario.spec import TRAINING_OPTIONS, Record
+from tools.scenario.model import Record
+from tools.scenario.spec import TRAINING_OPTIONS
 
 PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "groundtruth"
 
