@@ -63,7 +63,7 @@ def running(folder: Path, number: int) -> Callable[[], bool]:
 
 
 def kill_while(folder: Path, command: list[str], fact: Callable[[], bool], after_s: float) -> bool:
-    """Kills the session's process once the fact holds, and tells whether it had not ended before."""
+    """Kills the session's process once the fact holds, and returns whether it had not ended before."""
     pid, deadline_s = start(folder, command), time.monotonic() + WAIT_S
     while not fact() and not (folder / "report.json").exists():
         assert time.monotonic() < deadline_s
@@ -82,8 +82,8 @@ def finish(folder: Path, command: list[str]) -> dict[str, Any]:
 
 def check(folder: Path, report: dict[str, Any]) -> None:
     jobs = job_folders(folder)
-    assert [job.name for job in jobs] == [one["key"] for one in report["trials"]], "lost, or one too many"
-    assert [one["status"] for one in report["trials"]] == ["measured"] * len(jobs)
+    assert [job.name for job in jobs] == [trial["key"] for trial in report["trials"]], "lost, or one too many"
+    assert [trial["status"] for trial in report["trials"]] == ["measured"] * len(jobs)
     for job in jobs:
         assert len((job / "out" / "starts.txt").read_text().split()) == 1, "launched twice"
     assert processes_of(folder / "jobs") == [], "left behind"

@@ -32,12 +32,12 @@ def test_the_template_registers_a_command_of_numbers_and_paths(tmp_path: Path) -
     assert {"{scenario}", "{out}", "{nproc}", "{steps}", "{seed}"} <= set(template.command)
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one.name)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_every_workload_has_a_space_that_can_be_measured_whole(workload: Workload) -> None:
     plans = workload.plans()
     assert 15 <= len(plans) <= 40
     assert workload.default_plan in plans
-    assert len({plan_name(one) for one in plans}) == len(plans)
+    assert len({plan_name(plan) for plan in plans}) == len(plans)
 
 
 @needs_root
@@ -45,7 +45,7 @@ def test_every_workload_has_a_space_that_can_be_measured_whole(workload: Workloa
 @pytest.mark.slow
 def test_a_plan_trains_over_two_hosts_and_leaves_nothing(tmp_path: Path) -> None:
     workload = WORKLOADS[0]
-    plan = next(one for one in workload.plans() if plan_name(one) == "pp2-dp2-mb2")
+    plan = next(plan for plan in workload.plans() if plan_name(plan) == "pp2-dp2-mb2")
     measured = run_plan(workload, plan, tmp_path, "tiny", steps=2, warmup=1, profile_steps=1)
     result = json.loads((tmp_path / "jobs" / "tiny" / "out" / "result.json").read_text())
     assert result["fingerprint"]["nodes"] == {"host1": 2, "host2": 2}

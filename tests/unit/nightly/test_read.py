@@ -83,53 +83,54 @@ def test_traces_without_readable_steps_are_refused_with_the_reason(
         read_profile_night(workload, tmp_path)
 
 
-def test_the_job_states_versions_nodes_data_and_plan(workload: dict[str, Any], folder: Path) -> None:
+def test_the_job_states_versions_nodes_data_and_plan_in_yaml_or_json(
+    workload: dict[str, Any], folder: Path
+) -> None:
     (folder / "job.yaml").write_text(
         "versions: {torch: 2.10, image: 5f1c}\nnodes: [n1]\ndata: d7\nplan: {micro_batch_size: 1}\n"
     )
     state = read_profile_night(workload, folder)[0].environment
     assert (state.versions, state.nodes, state.data) == ({"torch": "2.10", "image": "5f1c"}, ["n1"], "d7")
     assert (state.plan["micro_batch_size"], state.plan["dp"]) == (1, 2)
+    (folder / "job.yaml").write_text(json.dumps({"plan": {"tp": 4, "sequence_parallel": True}}))
+    assert read_environment(folder).plan == {"tp": 4, "sequence_parallel": True}
 
 
-def test_json_is_a_job_file_too(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(json.dumps({"plan": {"tp": 4, "sequence_parallel": True}}))
-    assert read_environment(tmp_path).plan == {"tp": 4, "sequence_parallel": True}
+BAD_JOBS = {
+    "job.yaml": ["- a list", "{", "!!python/object/apply:os.system [exit]"],
+    "job.yaml version": ["version: {torch: 2}"],
+    "job.yaml versions": ["versions: [torch]"],
+    "job.yaml versions.torch": ["versions: {torch: {a: b}}"],
+    "job.yaml nodes": ["nodes: n1"],
+}
+BAD_TIMES = ["[]", '[1, "2"]', "[NaN]", "[-1]", f"[1{'0' * 400}]", "[1e308, 1e308]", "[1e-320]"]
+BAD_METRICS = {
+    "metrics": ["", "[1, 2]", '{"loss": 1}'],
+    "metrics.json line 2": ['{"step_time_s": 1}\n{broken'],
+    "step_times_s": [f'{{"step_times_s": {times}}}' for times in BAD_TIMES],
+    "mfu": ['{"step_times_s": [1], "mfu": 0}', '{"step_times_s": [1], "mfu": 38.5}'],
+    "breakdown_s": ['{"step_times_s": [1], "breakdown_s": {"compute": "much"}}'],
+    "plan.tp": ['{"step_times_s": [1], "plan": {"tp": 0}}'],
+}
+
+
+@pytest.mark.parametrize(("field", "text"), [(field, text) for field in BAD_JOBS for text in BAD_JOBS[field]])
+def test_a_job_file_that_cannot_be_used_names_the_field(tmp_path: Path, field: str, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_environment(tmp_path)
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "field"),
-    [
-        ("job.yaml", "- a list", "job.yaml"),
-        ("job.yaml", "{", "job.yaml"),
-        ("job.yaml", "version: {torch: 2}", "job.yaml version"),
-        ("job.yaml", "versions: [torch]", "job.yaml versions"),
-        ("job.yaml", "versions: {torch: {a: b}}", "job.yaml versions.torch"),
-        ("job.yaml", "nodes: n1", "job.yaml nodes"),
-        ("job.yaml", "!!python/object/apply:os.system [exit]", "job.yaml"),
-        ("metrics.json", "", "metrics"),
-        ("metrics.json", "[1, 2]", "metrics"),
-        ("metrics.json", '{"loss": 1}', "metrics"),
-        ("metrics.json", '{"step_time_s": 1}\n{broken', "metrics.json line 2"),
-        ("metrics.json", '{"step_times_s": []}', "step_times_s"),
-        ("metrics.json", '{"step_times_s": [1, "2"]}', "step_times_s"),
-        ("metrics.json", '{"step_times_s": [NaN]}', "step_times_s"),
-        ("metrics.json", '{"step_times_s": [-1]}', "step_times_s"),
-        ("metrics.json", f'{{"step_times_s": [1{"0" * 400}]}}', "step_times_s"),
-        ("metrics.json", '{"step_times_s": [1e308, 1e308]}', "step_times_s"),
-        ("metrics.json", '{"step_times_s": [1e-320]}', "step_times_s"),
-        ("metrics.json", '{"step_times_s": [1], "mfu": 0}', "mfu"),
-        ("metrics.json", '{"step_times_s": [1], "mfu": 38.5}', "mfu"),
-        ("metrics.json", '{"step_times_s": [1], "breakdown_s": {"compute": "much"}}', "breakdown_s"),
-        ("metrics.json", '{"step_times_s": [1], "plan": {"tp": 0}}', "plan.tp"),
-    ],
+    ("field", "text"), [(field, text) for field in BAD_METRICS for text in BAD_METRICS[field]]
 )
-def test_a_file_that_cannot_be_used_names_the_field(
-    workload: dict[str, Any], tmp_path: Path, name: str, text: str, field: str
+def test_metrics_that_cannot_be_used_name_the_field(
+    workload: dict[str, Any], tmp_path: Path, field: str, text: str
 ) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / "metrics.json").write_text(text)
     with pytest.raises(InputError) as refused:
-        read_environment(tmp_path) if name == "job.yaml" else read_metrics_night(workload, tmp_path / name)
+        read_metrics_night(workload, tmp_path / "metrics.json")
     assert refused.value.field == field
 
 
@@ -167,15 +168,11 @@ def test_metrics_may_state_memory_terms_and_ranks(workload: dict[str, Any], tmp_
 
 def test_the_reference_trainers_result_is_a_metrics_file(workload: dict[str, Any], tmp_path: Path) -> None:
     fingerprint = {"versions": ["gloo torch 2.13.0"], "data": "tokens", "nodes": {"vm": 2}}
-    result = {"nodes": ["vm"], "plan": {"micro_batch_size": 1}, "peak_memory_bytes": [4, 5]}
+    plan = {"micro_batch_size": 1, "vpp": None, "recompute": None}  # null is not stated
+    result = {"nodes": ["vm"], "plan": plan, "peak_memory_bytes": [4, 5]}
     state = read_metrics(workload, tmp_path, fingerprint=fingerprint, **result).environment
     assert (state.versions, state.data, state.nodes) == ({"stack": "gloo torch 2.13.0"}, "tokens", ["vm"])
-    assert state.plan["micro_batch_size"] == 1
-
-
-def test_a_field_of_the_plan_that_is_null_is_not_stated(workload: dict[str, Any], tmp_path: Path) -> None:
-    night = read_metrics(workload, tmp_path, plan={"vpp": None, "recompute": None})
-    assert night.environment.plan["vpp"] == 1
+    assert (state.plan["micro_batch_size"], state.plan["vpp"]) == (1, 1)
 
 
 def test_another_training_contract_is_another_history(workload: dict[str, Any], tmp_path: Path) -> None:
