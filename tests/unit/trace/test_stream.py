@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from tools.trace import stream as batches
 from tools.trace.record import UnreadableTraceError
-from tools.trace.stream import (
-    EventStream,
-    ReadLimits,
-    find_array_end,
-    find_last_element_end,
-    open_json,
-    scan_depth,
-)
+from tools.trace.stream import EventStream, ReadLimits, open_json
 
 
 def _read(path: Path) -> tuple[list[str], EventStream]:
@@ -90,12 +83,29 @@ def test_numbers_that_json_lacks_are_repaired_and_reported(tmp_path: Path) -> No
     assert (len(names), bool(stream.repaired)) == (10, True)
 
 
-@given(st.lists(st.text(max_size=30), max_size=25))
-@settings(max_examples=60, deadline=None)
-def test_names_come_back_as_written(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
-    events = [{"name": name, "args": {"ph": name}} for name in names]
-    path = _write(tmp_path_factory.mktemp("traces"), json.dumps({"traceEvents": events}))
-    assert _read(path)[0] == names
+BRACKETS = 'ab"\\{}[],'
+VALUES = st.recursive(
+    st.integers() | st.text(BRACKETS) | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(BRACKETS, max_size=3), inner),
+    max_leaves=12,
+)
+EVENTS = st.lists(st.fixed_dictionaries({"name": st.text(max_size=30), "args": VALUES}), max_size=25)
+
+
+@settings(max_examples=80)
+@given(EVENTS, st.dictionaries(st.text(BRACKETS, max_size=5), VALUES, max_size=3), st.integers(20, 400))
+def test_events_and_metadata_come_back_as_written_however_windows_cut_them(
+    tmp_path_factory: pytest.TempPathFactory,
+    events: list[dict[str, object]],
+    metadata: dict[str, object],
+    window_bytes: int,
+) -> None:
+    path = _write(tmp_path_factory.mktemp("traces"), json.dumps({"traceEvents": events, **metadata}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "WINDOW_BYTES", window_bytes)
+        names, stream = _read(path)
+    assert names == [event["name"] for event in events]
+    assert stream.metadata == metadata
 
 
 @pytest.mark.parametrize(
@@ -143,17 +153,15 @@ def _read_bytes(path: Path, limits: ReadLimits | None = None, size: int = 1 << 2
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_content_not_name_says_what_is_gzip(tmp_path: Path, name: str, packed: bool) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"[1]" * 1000, gzip.compress(b"[1]" * 1000), gzip.compress(b"[1]" * 400) + gzip.compress(b"[1]" * 600)],
+    ids=["plain", "packed", "several gzip members"],
+)
+def test_content_not_name_says_what_is_gzip(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
-    path.write_bytes(gzip.compress(b"[1]" * 1000) if packed else b"[1]" * 1000)
+    path.write_bytes(content)
     assert _read_bytes(path, size=64) == b"[1]" * 1000
-
-
-def test_several_gzip_members_are_one_file(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(b"ab") + gzip.compress(b"cd"))
-    assert _read_bytes(path) == b"abcd"
 
 
 _PACKED = gzip.compress(bytes(range(256)) * 100)
@@ -177,36 +185,3 @@ def test_damaged_missing_and_oversized_files_are_refused(
         path.write_bytes(content)
     with pytest.raises(UnreadableTraceError, match=reason):
         _read_bytes(path, limits, size=100)
-
-
-_VALUES = st.recursive(
-    st.one_of(st.integers(), st.text(alphabet='ab"\\{}[],'), st.none()),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text('k"\\}', max_size=3), inner)
-    ),
-    max_leaves=12,
-)
-_OBJECTS = st.lists(
-    st.dictionaries(st.text('k"\\}', max_size=3), _VALUES, max_size=3), min_size=1, max_size=4
-)
-
-
-def test_brackets_in_strings_do_not_count() -> None:
-    assert scan_depth(rb'{"a": "}]\"}"}').tolist()[-1] == 0
-
-
-@given(_OBJECTS)
-def test_the_array_ends_at_its_own_bracket(objects: list[object]) -> None:
-    elements = json.dumps(objects)[1:]
-    end = find_array_end((elements + ', "after": [1, 2]}').encode())
-    assert end == len(elements.encode()) - 1
-
-
-@given(_OBJECTS)
-def test_the_last_complete_object_is_found_before_an_open_one(objects: list[object]) -> None:
-    complete = json.dumps(objects)[1:-1].encode()
-    assert find_last_element_end(complete + b', {"open": [1, {"x": 2}') == len(complete)
-
-
-def test_an_array_that_does_not_end_has_no_end() -> None:
-    assert find_array_end(b'{"a": 1}, {"b": "]"') is None
