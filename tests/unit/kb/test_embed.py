@@ -39,6 +39,7 @@ def served(answer: Answer) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             """Keeps the test's output clean."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = False  # waited for when it closes
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -36,7 +36,8 @@ def seed_of(tmp_path: Path, playbooks: str = "", cases: str = "") -> Seed:
     return read_seed(tmp_path / "playbooks", tmp_path / "cases")
 
 
-def test_a_playbook_and_a_case_become_entries(tmp_path: Path) -> None:
+def test_a_playbook_and_a_case_become_entries_and_absent_folders_hold_nothing(tmp_path: Path) -> None:
+    assert read_seed(tmp_path / "none", tmp_path / "neither").entries == ()
     seed = seed_of(tmp_path, toml("playbook", [playbook()]), toml("case", [case()]))
     book, past = seed.entries
     assert (book.id, book.kind, book.status, book.tenant) == ("tp-inside-node", "playbook", "confirmed", None)
@@ -49,10 +50,6 @@ def test_a_playbook_and_a_case_become_entries(tmp_path: Path) -> None:
     }  # fmt: skip
     assert "tp 8 to 4" in past.text
     assert "pp" not in past.text.split()
-
-
-def test_absent_folders_hold_nothing(tmp_path: Path) -> None:
-    assert read_seed(tmp_path / "none", tmp_path / "neither").entries == ()
 
 
 WRONG_PLAYBOOKS: dict[str, list[dict[str, Any]]] = {
