@@ -3,7 +3,7 @@
     python benchmarks/accuracy.py [--measurements FILE] [--calculon DIR]
 
 ASAP predicts each run by a fit that has not seen the run's group (source, device and model), as `make
-validate` does. llm-analysis wants to be told the share of peak FLOP/s: it gets the one that makes its error
+validate` does. llm-analysis needs the share of peak FLOP/s as an input: it gets the one that makes its error
 over all these runs least, which flatters it. calculon is used as it comes. Recomputation that a source does
 not state is what ASAP assumes. Runs of very small models, which `make validate` keeps apart, are left out.
 benchmarks/peers.py says what a peer cannot represent.
@@ -73,8 +73,11 @@ def plan_of(row: Measurement, recompute: int) -> Plan:
 
 def ask_all(runs: Runs, peer_of: Callable[[Scenario], Peer]) -> tuple[Values, Values]:
     """Step times and memories."""
-    found = [_ask(*one, peer_of) for one in zip(runs.scenarios, runs.plans, strict=True)]
-    return np.array([one.step_time_s for one in found]), np.array([one.peak_memory_gib for one in found])
+    answers = [
+        _ask(scenario, plan, peer_of) for scenario, plan in zip(runs.scenarios, runs.plans, strict=True)
+    ]
+    step_times_s = np.array([figures.step_time_s for figures in answers])
+    return step_times_s, np.array([figures.peak_memory_gib for figures in answers])
 
 
 def _ask(scenario: Scenario, plan: Plan, peer_of: Callable[[Scenario], Peer]) -> Figures:
@@ -118,7 +121,7 @@ def main() -> None:
             f"--calculon: got {args.calculon}; must be a checkout of github.com/calculon-ai/calculon"
         )
     if find_spec("llm_analysis") is None:
-        parser.error("llm-analysis is not installed in this Python: make bench-accuracy has one that has it")
+        parser.error("llm-analysis is not installed in this Python: make bench-accuracy installs it")
     try:
         runs = runs_of(read_measurements(args.measurements))
     except InputError as error:

@@ -2,7 +2,7 @@
 
     python benchmarks/agents.py [--workloads N]
 
-Each workload is given without its expert's plan. Variants: the expert rules; the rules without knowledge;
+Each workload is submitted without its expert's plan. Variants: the expert rules; the rules without knowledge;
 and, where ASAP_LLM_BASE_URL and ASAP_LLM_MODEL are set, that language model with and without knowledge.
 Agreement counts as in `make bench-recommend` (same preferences for all, learned on all workloads). `faster`
 is how much shorter the first proposal's step is than the rules'. A second table leaves the profile out of the
@@ -103,16 +103,16 @@ def print_workloads(experts: Sequence[Measurement]) -> None:
     for name, context in variants():
         results = [_result(expert, context, name, number) for number, expert in enumerate(experts, start=1)]
         reference = reference or results
-        _tell("")
+        _show_progress("")
         print(_line(name, results, reference))
 
 
 def _result(expert: Measurement, context: Context, name: str, number: int) -> Result:
-    _tell(f"{name}: workload {number}")
+    _show_progress(f"{name}: workload {number}")
     start = time.perf_counter()
     report = _session(_raw(expert.scenario), context, f"{name}-{number}")
     seconds = time.perf_counter() - start
-    hits = [_agrees(expert, one) for one in report["proposals"]]
+    hits = [_agrees(expert, proposal) for proposal in report["proposals"]]
     usage = report["usage"]
     step_time_s = report["proposals"][0]["prediction"]["step_time_s"]
     legal = _legal_share(expert.scenario, report)
@@ -121,8 +121,8 @@ def _result(expert: Measurement, context: Context, name: str, number: int) -> Re
     )
 
 
-def _tell(text: str) -> None:
-    """Progress, where somebody watches."""
+def _show_progress(text: str) -> None:
+    """On a terminal only."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{text:60}\r")
 
@@ -151,18 +151,19 @@ def _agrees(expert: Measurement, proposal: Report) -> bool:
 
 def _legal_share(scenario: Scenario, report: Report) -> float:
     workload = Workload.of(scenario, Constraints())
-    refused = [workload.refusal(Plan.model_validate(one["plan"])) for one in report["proposals"]]
-    return sum(reason is None for reason in refused) / len(refused)
+    refusals = [workload.refusal(Plan.model_validate(proposal["plan"])) for proposal in report["proposals"]]
+    return sum(reason is None for reason in refusals) / len(refusals)
 
 
 def _line(name: str, results: Sequence[Result], rules: Sequence[Result]) -> str:
     def mean(field: str) -> float:
-        return statistics.fmean(float(getattr(one, field)) for one in results)
+        return statistics.fmean(float(getattr(result, field)) for result in results)
 
-    gains = [1 - one.step_time_s / other.step_time_s for one, other in zip(results, rules, strict=True)]
+    gains = [1 - result.step_time_s / rule.step_time_s for result, rule in zip(results, rules, strict=True)]
+    seconds = statistics.median(result.seconds for result in results)
     return (
         f"{name:34}{mean('first'):>7.0%}{mean('any_of_three'):>7.0%}{mean('legal'):>7.0%}"
-        f"{statistics.fmean(gains):>8.1%}{statistics.median(one.seconds for one in results):>7.2f}"
+        f"{statistics.fmean(gains):>8.1%}{seconds:>7.2f}"
         f"{mean('tokens'):>8.0f}{mean('cost'):>8.4f}{mean('fell_back'):>11.1f}"
     )
 
@@ -177,7 +178,7 @@ def print_profiles() -> None:
         parse_scenario(raw)
         with_traces = _session({**raw, "traces": str(folder / traces)}, context, "profiled")
         without = _session(raw, context, "plain")
-        kinds = [one["diagnosis"]["bottleneck"] for one in (with_traces, without)]
+        kinds = [report["diagnosis"]["bottleneck"] for report in (with_traces, without)]
         print(
             f"{traces:24}{kinds[0]:>16}{kinds[1]:>16}{len(with_traces['advice']):>13}{len(without['advice']):>9}"
         )

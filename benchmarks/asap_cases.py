@@ -134,10 +134,10 @@ def show(label: str, plan: Plan, prediction: Prediction) -> None:
 
 
 def report(case: Case) -> bool:
-    found = workload(case)
-    ours = best_plans(found)[0]
+    stand_in = workload(case)
+    ours = best_plans(stand_in)[0]
     plans = [under(case.before), under(case.after), *ours]
-    before, after, *rest = found.predict(plans)
+    before, after, *rest = stand_in.predict(plans)
     print(f"\n{case.name} ({case.bound}), {case.before} to {case.after}")
     print(f"  stands in: {case.model['name']}, sequence {case.seq_len:,}, batch {case.batch}: {case.why}")
     show("before", plans[0], before)

@@ -63,13 +63,13 @@ def load_queries() -> list[Query]:
 
 
 def measure(search: Search, queries: Sequence[Query]) -> Quality:
-    """How well one way of searching answers all queries."""
+    """How well a search method answers all queries."""
     search(queries[0])  # what is loaded at the first search is not part of a query's time
     start = time.perf_counter()
-    found = [search(query) for query in queries]
+    answers = [search(query) for query in queries]
     query_s = (time.perf_counter() - start) / len(queries)
-    hits = [_hits(query, ids) for query, ids in zip(queries, found, strict=True)]
-    ranks = [_first_rank(query, ids) for query, ids in zip(queries, found, strict=True)]
+    hits = [_hits(query, ids) for query, ids in zip(queries, answers, strict=True)]
+    ranks = [_first_rank(query, ids) for query, ids in zip(queries, answers, strict=True)]
     return Quality(
         recall=fmean(count > 0 for count in hits),
         full=fmean(count / min(TOP, len(query.expect)) for count, query in zip(hits, queries, strict=True)),
@@ -113,26 +113,26 @@ def by_vectors(knowledge: KnowledgeBase) -> Search:
 
 
 def _ranked(entries: Sequence[Entry], scores: Sequence[float]) -> list[str]:
-    found = [(-score, entry.id) for entry, score in zip(entries, scores, strict=True) if score > 0]
-    return [id for _, id in sorted(found)]
+    ranked = [(-score, entry.id) for entry, score in zip(entries, scores, strict=True) if score > 0]
+    return [id for _, id in sorted(ranked)]
 
 
 def compare(folder: Path) -> dict[str, Quality]:
-    """Every way of searching that is installed, measured on all queries."""
+    """Every search method that is installed, measured on all queries."""
     queries, embedder = load_queries(), find_local_embedder()
-    found = {
+    qualities = {
         "words (BM25)": measure(by_words(), queries),
         "seed": measure(by_knowledge(open_seed()), queries),
     }
     if embedder is not None:
         knowledge = open_folder(folder, embedder)
         knowledge.prepare()
-        found |= {
+        qualities |= {
             "vectors": measure(by_vectors(knowledge), queries),
             "fused": measure(by_knowledge(knowledge), queries),
         }
         knowledge.close()
-    return found
+    return qualities
 
 
 def main() -> None:
@@ -143,16 +143,16 @@ def main() -> None:
     show_misses = parser.parse_args().misses
     with TemporaryDirectory() as folder:
         start = time.perf_counter()
-        found = compare(Path(folder))
+        qualities = compare(Path(folder))
         print(f"{len(load_queries())} queries over {len(load_seed().entries)} entries")
         print(f"{'':14}{'recall@3':>10}{'full@3':>10}{'MRR':>10}{'ms/query':>10}")
-        for name, quality in found.items():
+        for name, quality in qualities.items():
             figures = f"{quality.recall:10.3f}{quality.full:10.3f}{quality.reciprocal_rank:10.3f}"
             print(f"{name:14}{figures}{quality.query_s * 1e3:10.1f}")
         print(f"all of it, vectors of the seed made on the way: {time.perf_counter() - start:.0f} s")
-    if "fused" not in found:
+    if "fused" not in qualities:
         print("no vectors: pip install 'asap-sharding[embeddings]'")
-    for query in found["fused" if "fused" in found else "seed"].misses if show_misses else ():
+    for query in qualities["fused" if "fused" in qualities else "seed"].misses if show_misses else ():
         print(f"missed: {query.text}\n        expected {', '.join(query.expect)}")
 
 

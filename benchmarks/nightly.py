@@ -127,18 +127,18 @@ def print_contenders(histories: int, seed: int) -> None:
     print(f"{'test':>30}{'false alarms':>14}" + "".join(f"{size:>8.0%}" for size in REGRESSIONS))
     for name, rules in CONTENDERS.items():
         quiet = score_quiet(np.random.default_rng(seed), TYPICAL, histories, rules).alarms
-        found = [
+        reported = [
             score_found(np.random.default_rng(seed), TYPICAL, size, histories, rules).fortnight
             for size in REGRESSIONS
         ]
-        _print_contender(name, quiet, found)
+        _print_contender(name, quiet, reported)
     name = f"yesterday + {YESTERDAY_RATIO - 1:.0%}"
     _print_contender(name, *_yesterday(np.random.default_rng(seed), histories))
     print()
 
 
-def _print_contender(name: str, quiet: float, found: list[float]) -> None:
-    print(f"{name:>30}{quiet:>14.2f}" + "".join(f"{share:>8.0%}" for share in found))
+def _print_contender(name: str, quiet: float, reported: list[float]) -> None:
+    print(f"{name:>30}{quiet:>14.2f}" + "".join(f"{share:>8.0%}" for share in reported))
 
 
 def _yesterday(random: np.random.Generator, histories: int) -> tuple[float, list[float]]:

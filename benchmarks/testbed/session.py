@@ -27,7 +27,7 @@ SETTINGS = {"ASAP_TRIAL_STEPS": "6", "ASAP_TRIAL_WARMUP": "2", "ASAP_TRIAL_RUNS"
 def run_session(name: str, trials: int, folder: Path = FOLDER) -> dict[str, Any]:
     """The report; the session is kept beside the testbed's results."""
     machine = json.loads((folder / "machine.json").read_text())
-    workload = next(replace(one, machine=machine) for one in WORKLOADS if one.name == name)
+    workload = next(replace(workload, machine=machine) for workload in WORKLOADS if workload.name == name)
     budget = {"device_hours": 2, "trials": trials}
     request = folder / f"{name}-request.json"
     request.write_text(json.dumps({**workload.request, "mode": "tune", "budget": budget}, indent=1))
@@ -47,17 +47,17 @@ def run_session(name: str, trials: int, folder: Path = FOLDER) -> dict[str, Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.testbed.session")
-    parser.add_argument("workload", choices=[one.name for one in WORKLOADS])
+    parser.add_argument("workload", choices=[workload.name for workload in WORKLOADS])
     parser.add_argument("--trials", type=int, default=4, metavar="N", help="at most, the first one included")
     args = parser.parse_args()
-    print("\n".join(told(run_session(args.workload, args.trials))))
+    print("\n".join(trial_lines(run_session(args.workload, args.trials))))
     return 0
 
 
-def told(report: dict[str, Any]) -> list[str]:
-    """A line a trial, and why it stopped."""
-    lines = [f"{one['role']:10}{one['summary']}: {one['says']}" for one in report["trials"]]
-    return [*lines, f"stopped: {(report['stopping'] or {}).get('says', 'without a word')}"]
+def trial_lines(report: dict[str, Any]) -> list[str]:
+    """A line per trial, and why the session stopped."""
+    lines = [f"{trial['role']:10}{trial['summary']}: {trial['says']}" for trial in report["trials"]]
+    return [*lines, f"stopped: {(report['stopping'] or {}).get('says', 'for no stated reason')}"]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Every plan of every workload measured, in rounds, so that what drifts drifts for all alike.
 
-What is measured stays: a run that was stopped goes on where it was. A folder a round holds one folder a plan,
-`table.json` sums them up.
+What is measured stays: a run that was stopped goes on where it was. A folder per round holds a folder per
+plan; `table.json` sums them up.
 """
 
 import json
@@ -76,7 +76,7 @@ def read_rows(workload: Workload, folder: Path) -> list[Row]:
     rows = []
     for order, plan in enumerate(workload.plans()):
         files = sorted(folder.glob(f"{workload.name}/round-*/{order:02d}-{plan_name(plan)}/{RESULT}"))
-        found = [json.loads(file.read_text()) for file in files]
-        if found:
-            rows.append(Row(plan, [one["step_times_s"] for one in found], found[0]["losses"]))
+        results = [json.loads(file.read_text()) for file in files]
+        if results:
+            rows.append(Row(plan, [result["step_times_s"] for result in results], results[0]["losses"]))
     return rows

@@ -1,4 +1,4 @@
-"""One torchrun a host, waited for together; when one fails or we are told to end, all end."""
+"""One torchrun per host, waited for together; if one fails or a signal asks us to end, all end."""
 
 import subprocess
 import sys

@@ -1,7 +1,7 @@
-"""What is trained on the testbed, and under which plans: every legal one within the limits given here.
+"""What is trained on the testbed, and under which plans: every legal one within the limits here.
 
 The limits keep the spaces small enough to measure every plan. The default that others are compared with is
-FSDP over all ranks, what one gets without thinking about the network.
+FSDP over all ranks, what people get without thinking about the network.
 """
 
 from collections.abc import Mapping
@@ -55,8 +55,8 @@ class Workload:
     @property
     def scenario(self) -> Scenario:
         """With the default plan."""
-        given = {name: part for name, part in self.request.items() if name != "constraints"}
-        return parse_scenario(given)
+        parts = {name: part for name, part in self.request.items() if name != "constraints"}
+        return parse_scenario(parts)
 
     @property
     def default_plan(self) -> Plan:

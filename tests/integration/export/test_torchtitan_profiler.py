@@ -16,7 +16,7 @@ def test_torchtitan_builds_it_from_its_configuration_and_steps_it(tmp_path: Path
 
     (tmp_path / "asap.key").write_text("asap_key\n")
     config = AsapProfiler.Config(server="http://127.0.0.1:9", key_file=str(tmp_path / "asap.key"))
-    assert "profile_freq" in {one.name for one in fields(config)}, "torchtitan's own options stay"
+    assert "profile_freq" in {field.name for field in fields(config)}, "torchtitan's own options stay"
     with config.build(global_step=0, base_folder=str(tmp_path)) as profiler:
         for _ in range(8):
             torch.ones(8, 8) @ torch.ones(8, 8)

@@ -107,7 +107,7 @@ def test_noisy_steps_are_run_again_under_keys_of_their_own(python: MakeTrials, t
     slower = trials.run(order("t2", against_s=0.1), Patient())
     assert slower.runs == ["t2"], "the difference is wider than the interval"
     faster = trials.run(order("t3", against_s=9.0), Patient())
-    assert len(faster.runs) == 3, "later plans will be told apart from this one"
+    assert len(faster.runs) == 3, "later plans will be compared with it"
 
 
 def test_a_node_that_went_down_is_no_fault_of_the_plan(python: MakeTrials) -> None:

@@ -49,7 +49,7 @@ _OWN: dict[str, Any] = {
 }
 
 
-def playbook(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any value, so that wrong ones can be given
+def playbook(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 - any value, wrong ones too
     return copy.deepcopy(_PLAYBOOK) | changes
 
 

@@ -106,7 +106,7 @@ def rank_profile(
 
 
 def plan(**degrees: int) -> Plan:
-    """Degrees of 1 but for those given."""
+    """Every other degree is 1."""
     ones = dict.fromkeys(("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "micro_batch_size"), 1)
     rest = {"zero_stage": 1, "sequence_parallel": False, "recompute": None, "schedule": "1f1b"}
     return Plan.model_validate({**ones, **degrees, **rest})

@@ -77,10 +77,10 @@ def test_a_program_that_failed_is_not_run_in_another_size(ended: Ended, runs_aga
 def test_memory_that_ran_out_bounds_the_next_plans() -> None:
     needed = WORKLOAD.predict([best()])[0].peak_memory_gib
     rest = plans_of(failed_as("out_of_memory"))
-    assert all(one.peak_memory_gib < needed for one in WORKLOAD.predict(rest[:50]))
+    assert all(p.peak_memory_gib < needed for p in WORKLOAD.predict(rest[:50]))
 
 
-def test_whoever_suggests_a_settled_plan_is_told() -> None:
+def test_a_settled_plan_is_known_to_whoever_suggests_it() -> None:
     workload = steered(WORKLOAD, [Ended(best())])
     assert is_settled(best(), workload)
     assert not is_settled(best().model_copy(update={"recompute": "full"}), workload)
