@@ -5,16 +5,23 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from tools.errors import AsapError
+from tools.recommend.hypotheses import Cause
 
 Scalar = bool | int | float | str
 MAX_TEXT = 2000
 MAX_STATEMENTS = 12
 MAX_PLANS = 3
+MAX_ITEMS = 3
+Task = Literal[
+    "read_notes", "reconcile", "test_hypothesis", "search", "compare_ties", "ask_person", "measure"
+]
+"""What the coordinator may put on its worklist."""
+Text = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
 class Answer(BaseModel):
@@ -23,30 +30,51 @@ class Answer(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Statement(Answer):
-    """One thing the notes say that changes the scenario."""
+class ReadStatement(Answer):
+    """One thing the notes state that changes the scenario."""
 
     quote: str = Field(max_length=500, description="the words of the notes, copied exactly")
-    kind: Literal["constraint", "override", "topology"] = Field(
-        description="constraint: a plan field is fixed or restricted; override: a figure of the device is "
-        "other than the catalogue's; topology: the network above the node"
-    )
     field: str = Field(max_length=60, description="the field's name in the vocabulary, such as tp")
-    value: Scalar | list[Scalar] = Field(description="its value, or the allowed values")
+    operator: Literal["=", "in", "not", "<=", ">=", "keep"] = Field(
+        description="keep: the field keeps today's value; not: these values are excluded"
+    )
+    value: Scalar | list[Scalar] = Field(description="its value, or the values")
+    unit: str | None = Field(None, max_length=40, description="as the notes wrote it, if it has one")
 
 
 class Reading(Answer):
-    statements: list[Statement] = Field(max_length=MAX_STATEMENTS)
+    statements: list[ReadStatement] = Field(max_length=MAX_STATEMENTS)
 
 
-class Choice(Answer):
-    step: str = Field(max_length=40, description="one of the offered steps")
-    reason: str = Field(max_length=MAX_TEXT)
+class Confirmation(Answer):
+    """The second reader's word about one quote, read alone."""
+
+    verdict: Literal["yes", "no", "unclear"]
 
 
-class Weighing(Answer):
-    bottleneck: Literal["compute", "memory", "communication", "pipeline", "host"]
-    reason: str = Field(max_length=MAX_TEXT)
+class PlannedItem(Answer):
+    task: Task
+    about: str = Field(
+        "", max_length=300, description="the cause to test, the question to the person; else empty"
+    )
+    constraints: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict, max_length=8, description="of a search: plan fields and their allowed values"
+    )
+    reason: Text
+
+
+class Worklist(Answer):
+    """What is still worth doing; empty if nothing is."""
+
+    items: list[PlannedItem] = Field(max_length=MAX_ITEMS)
+
+
+class Finding(Answer):
+    """The cause that counts, with the references that show it."""
+
+    cause: Cause
+    references: list[str] = Field(max_length=8, description="refs of the evidence that shows it")
+    reason: Text
 
 
 class SuggestedPlan(Answer):
@@ -68,21 +96,29 @@ class SuggestedPlan(Answer):
 
 class Suggestion(Answer):
     plan: SuggestedPlan
-    origin: str = Field("", max_length=100, description="the id of the playbook or case it follows, if any")
-    reason: str = Field(max_length=MAX_TEXT)
+    references: list[str] = Field(
+        default_factory=list, max_length=8, description="case:ID, playbook:ID or profile:CAUSE that back it"
+    )
+    reason: Text
 
 
 class Suggestions(Answer):
-    suggestions: list[Suggestion] = Field(max_length=8)
+    suggestions: list[Suggestion] = Field(max_length=MAX_PLANS)
 
 
 class Prose(Answer):
-    """What a careful performance engineer would write above the numbers."""
+    """What a careful performance engineer would write above the numbers; figures as {slots}."""
 
     verdict: str = Field(max_length=MAX_TEXT, description="the result in one or two sentences")
     first_step: str = Field(max_length=MAX_TEXT, description="what to try first, and how to tell it worked")
     would_change: str = Field(max_length=MAX_TEXT, description="what would change the answer")
     rationales: list[str] = Field(max_length=MAX_PLANS, description="one for each proposal, in order")
+
+
+class Explanation(Answer):
+    """The answer to a person's question about a finished session; figures as {slots}."""
+
+    text: Text
 
 
 A = TypeVar("A", bound=Answer)

@@ -207,7 +207,7 @@ class Repair(AgentMiddleware[AgentState[Any], None, Any]):
                 raise UnusableError("cut off", is_json=True)
             return {"structured_response": read_answer(text, run.question.answer), "jump_to": "end"}
         except UnusableError as error:
-            if run.strategy is OutputStrategy.TOOLS and not run.calls and not run.repairs and not is_cut_off:
+            if run.strategy is OutputStrategy.TOOLS and not run.calls and not run.repairs:
                 raise Fault(BAD_REQUEST, "the endpoint calls no tools") from None
             if run.strategy is OutputStrategy.SCHEMA and not error.is_json:
                 raise Fault(BAD_REQUEST, "the endpoint ignores the JSON schema") from None

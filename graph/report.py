@@ -5,11 +5,13 @@ Parsed once from the store (`Report.model_validate`) and passed on as it is.
 
 from typing import Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from tools.cost.predict import Prediction
+from tools.recommend.hypotheses import Hypothesis
 from tools.recommend.report import (
     Diagnosis,
+    Fact,
     Notes,
     NumericsOption,
     ParetoPoint,
@@ -89,6 +91,15 @@ class RouteStep(Result):
     reason: str
 
 
+class PersonQuestion(Result):
+    """What only a person can answer; nothing is changed before."""
+
+    field: str
+    text: str
+    quotes: list[str] = Field(default_factory=list)
+    by: str = "expert-rules"
+
+
 class Usage(Result):
     tokens: int
     cost: int | float
@@ -142,6 +153,13 @@ class Report(Result):
     verdict: str
     first_step: str
     would_change: str
+    authors: dict[str, str] = Field(default_factory=dict)
+    """Who wrote each text: expert-rules, or a model by its name."""
+    facts: list[Fact] = Field(default_factory=list)
+    hypotheses: list[Hypothesis] = Field(default_factory=list)
+    questions: list[PersonQuestion] = Field(default_factory=list)
+    chosen: int | None = 1
+    """The rank of the proposal that counts: the approved one, else the first; None after a rejection."""
     diagnosis: Diagnosis
     baseline: Prediction | None
     baseline_plan: BaselinePlan | None

@@ -6,7 +6,9 @@ from typing import Any
 from graph.answers import (
     A,
     Answer,
-    Choice,
+    Confirmation,
+    Explanation,
+    Finding,
     Prose,
     Question,
     Reading,
@@ -14,7 +16,7 @@ from graph.answers import (
     SuggestedPlan,
     Suggestion,
     Suggestions,
-    Weighing,
+    Worklist,
 )
 from tools.recommend.words import format_same_decimals, span
 
@@ -83,23 +85,34 @@ KEEP_PROFILED = (
 
 
 def write(payload: Payload) -> Prose:
+    """What a person decided comes first; then what was measured, then what is predicted."""
     told = is_measured(payload)
+    verdict = measured_verdict(payload) if told else _verdict(payload)
+    decision = payload.get("decision")
     return Prose(
-        verdict=measured_verdict(payload) if told else _verdict(payload),
+        verdict=f"{decision} {verdict}" if decision else verdict,
         first_step=measured_first_step(payload) if told else _first_step(payload),
         would_change=_would_change(payload),
         rationales=[one["rationale"] for one in payload["proposals"]],
     )
 
 
+def _chosen(payload: Payload) -> Payload:
+    """The proposal that counts; the first if none does."""
+    best: Payload = payload["proposals"][(payload.get("chosen") or 1) - 1]
+    return best
+
+
 def _verdict(payload: Payload) -> str:
-    best, baseline, diagnosis = payload["proposals"][0], payload["baseline"], payload["diagnosis"]
+    best, baseline, diagnosis = _chosen(payload), payload["baseline"], payload["diagnosis"]
     if baseline is None:
         return f"Start with {best['summary']}: {_speed(best['prediction'])}. {_limited('It', diagnosis)}"
     if not baseline["fits"]:
         needs = f"it needs {baseline['peak_memory_gib']:.1f} GiB per device"
         return f"Today's plan does not fit: {needs}. {best['summary']} fits: {_speed(best['prediction'])}."
     today = f"{_today(baseline, diagnosis)} {_limited('It', diagnosis)}"
+    if payload.get("chosen", 1) is None:
+        return today
     if diagnosis["lever"]:
         return f"{today} {diagnosis['lever']}"
     gain = f"{best['speedup']:.2f}x (80% interval {best['speedup_low']:.2f} to {best['speedup_high']:.2f})"
@@ -131,15 +144,16 @@ def _limited(subject: str, diagnosis: Payload) -> str:
 
 
 def _first_step(payload: Payload) -> str:
-    if payload["diagnosis"]["lever"]:
+    if payload["diagnosis"]["lever"] or payload.get("chosen", 1) is None:
         return KEEP_PROFILED if payload["diagnosis"].get("profile") else KEEP
-    best = payload["proposals"][0]
+    best = _chosen(payload)
     prediction = best["prediction"]
     low, high = prediction["step_time_low_s"], prediction["step_time_high_s"]
-    run = "Run proposal 1 on the same nodes, data and software as today, leave the first steps out"
+    name = f"Run proposal {best['rank']}"
+    run = f"{name} on the same nodes, data and software as today, leave the first steps out"
     tell = f"the median step should lie between {' and '.join(format_same_decimals(low, high))} s"
     if payload["baseline"] is None:
-        start = "Run proposal 1 for a few dozen steps and leave the first ones out"
+        start = f"{name} for a few dozen steps and leave the first ones out"
         return f"{start}: {tell}. Outside of it, send the traces."
     return f"{run}: {tell}. Outside of it the model misses something here: send the traces of both runs."
 
@@ -170,42 +184,60 @@ class Rules:
 
 
 def read_notes(payload: Payload) -> Reading:
-    """Free text is not read by rules: a wrong guess would restrict the search without anybody's wish."""
+    """The deterministic reader reads notes before anybody is asked; the rules add nothing to it."""
     return Reading(statements=[])
 
 
-def choose_step(payload: Payload) -> Choice:
-    """The workflow's own rule, which stands first."""
-    first = payload["options"][0]
-    return Choice(step=first["step"], reason=first["reason"])
+def confirm_reading(payload: Payload) -> Confirmation:
+    return Confirmation(verdict="unclear")
 
 
-def weigh_diagnoses(payload: Payload) -> Weighing:
-    """A measured cause outranks a computed one; among computed ones the largest share counts."""
+def revise_worklist(payload: Payload) -> Worklist:
+    """The workflow's rules are the worklist: nothing is added to it."""
+    return Worklist(items=[])
+
+
+def find_cause(payload: Payload) -> Finding:
+    """The default: a measured cause outranks a computed one; among equals the dearest counts."""
     first = payload["competing"][0]
-    source = (
-        "measured, which outranks any prediction" if first["source"] == "profile" else "the largest share"
-    )
-    return Weighing(bottleneck=first["bottleneck"], reason=f"{first['says']}: {source}")
+    source = "the largest share" if first["source"] == "model" else "measured, which outranks any prediction"
+    references = [one["ref"] for one in first["evidence"]][:8]
+    return Finding(cause=first["cause"], references=references, reason=f"{first['says']}: {source}")
 
 
-def suggest_plans(payload: Payload) -> Suggestions:
-    """The moves of every playbook whose conditions hold; what was refused once is not asked again."""
-    if payload["refused"]:
-        return Suggestions(suggestions=[])
-    found = [
-        Suggestion(plan=SuggestedPlan.model_validate(fields), origin=book["id"], reason=book["why"])
+def propose_plans(payload: Payload) -> Suggestions:
+    """The moves of the playbooks whose conditions hold, and the confirmed runs that are near."""
+    cases = [
+        Suggestion(
+            plan=SuggestedPlan.model_validate(fields), references=[f"case:{id}"], reason="a confirmed run"
+        )
+        for id, fields in payload["confirmed"]
+    ]
+    moves = [
+        Suggestion(
+            plan=SuggestedPlan.model_validate(fields),
+            references=[f"playbook:{book['id']}"],
+            reason=book["why"],
+        )
         for book in payload["playbooks"]
         for fields in book["resolved_moves"]
     ]
-    return Suggestions(suggestions=found[:MAX_SUGGESTIONS])
+    # More than a model may hand in: the rules' suggestions are code's.
+    return Suggestions.model_construct(suggestions=[*cases, *moves][:MAX_SUGGESTIONS])
 
 
 def explain(payload: Payload) -> Prose:
     return write(payload)
 
 
+def answer_question(payload: Payload) -> Explanation:
+    """What `graph/ask.py` worked out by rules before anybody was asked."""
+    return Explanation(text=payload["by_rules"])
+
+
 ANSWERS: Mapping[str, Callable[[Payload], Answer]] = {
     function.__name__: function
-    for function in (read_notes, choose_step, weigh_diagnoses, suggest_plans, explain)
-}
+    for function in (
+        read_notes, confirm_reading, revise_worklist, find_cause, propose_plans, explain, answer_question,
+    )
+}  # fmt: skip

@@ -2,19 +2,20 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
-from graph import tools
-from graph.answers import Answer, Question, ReasonerError, Reply, SuggestedPlan, Tools
+from graph.answers import Answer, Question, ReasonerError, Reply, Tools
 from graph.context import Context
 from graph.events import EventLog, brief
 from graph.report import Incident
 from graph.rules import Rules
-from graph.state import Analysis, SessionSearch, State, plain
-from graph.tuning import within_policy
+from graph.state import Analysis, State, Turn, plain
+from graph.toolbox import Toolbox
 from tools.errors import InputError
+from tools.recommend.prose_check import fill, objections
 from tools.trials.order import TrialOrder, TrialResult
 
 PIECE_CHARACTERS = 400
@@ -98,6 +99,11 @@ class NodeServices:
     """Tokens and money that earlier nodes of the session used."""
     usage: Counter[str] = field(default_factory=Counter)
     incidents: list[Incident] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """Texts that were not taken, with the reason."""
+    last_author: str = Rules.name
+    """Who gave the last answer."""
     _questions: int = field(default=0, init=False)
 
     def run(self, tool: Callable[Concatenate[Context, P], R], *args: P.args, **arguments: P.kwargs) -> R:
@@ -132,6 +138,10 @@ class NodeServices:
             tokens=reply.tokens,
             seconds=time.perf_counter() - start,
         )
+        self.last_author = reply.by
+        if reply.by != Rules.name:
+            answer = reply.answer.model_dump(mode="json", exclude_none=True)
+            self.turns.append(Turn(agent=self.log.node, question=question.name, answer=answer))
         return reply.answer
 
     def measure(self, order: TrialOrder) -> TrialResult:
@@ -145,23 +155,31 @@ class NodeServices:
         self.usage.update(trials=1, trial_s=time.perf_counter() - start)  # type: ignore[call-overload]
         return result
 
-    def lookups(self, state: State, search: SessionSearch) -> Tools:
+    def lookups(self, box: Toolbox, names: Sequence[str]) -> Tools:
         """What a language model may call while it thinks; each call is emitted like any other."""
-        scenario, start, tenant = within_policy(state), state["analysis"].plan, state["session"].tenant
 
-        def explain_plan(plan: SuggestedPlan) -> object:
-            """Predict a plan and say what speaks against it: a rule, the memory, or the slower term."""
-            fields = plan.model_dump(exclude_none=True)
-            best = search.proposals[0]
-            return self.run(tools.explain_plan, scenario=scenario, start=start, fields=fields, best=best)
+        def told(name: str, tool: Callable[..., object]) -> Callable[..., object]:
+            def call(_context: Context, /, **arguments: object) -> object:
+                return tool(**arguments)
 
-        def find_knowledge(query: str) -> object:
-            """Find playbooks and past cases by a description of the situation."""
-            return plain(
-                self.run(tools.find_knowledge, query=query[:2000], facets={}, tenant=tenant, limit=3)
-            )
+            call.__name__ = name
 
-        return {"explain_plan": explain_plan, "find_knowledge": find_knowledge}
+            @wraps(tool)
+            def lookup(**arguments: object) -> object:
+                return plain(self.run(call, **arguments))
+
+            return lookup
+
+        return {name: told(name, tool) for name, tool in box.named(names).items()}
+
+    def accept_text(self, text: str, slots: Mapping[str, str], where: str) -> str | None:
+        """A model's words, figures written by code; None, and an incident, if they state too much."""
+        refused = objections(text, slots)
+        if not refused:
+            return fill(text, slots)
+        self.refused.append(f"{where}: {refused[0]}")
+        self.report_incident("text refused", f"{where}: {'; '.join(refused[:3])}")
+        return None
 
     def report_incident(self, kind: str, says: str) -> None:
         self.incidents.append(Incident(node=self.log.node, kind=kind, says=says))
@@ -169,7 +187,12 @@ class NodeServices:
 
     def done(self, **update: object) -> State:
         """The node's update of the state, with what it spent."""
-        return cast("State", {**update, "incidents": self.incidents, "usage": dict(self.usage)})
+        grown = {"incidents": self.incidents, "usage": dict(self.usage), "turns": self.turns}
+        return cast("State", {**update, **grown})
+
+    @property
+    def has_model(self) -> bool:
+        return not isinstance(self.context.reasoner, Rules)
 
     def _reply(self, question: Question[A]) -> Reply[A]:
         try:
@@ -183,7 +206,7 @@ class NodeServices:
         return reply
 
     def _check_budget(self) -> None:
-        if isinstance(self.context.reasoner, Rules):
+        if not self.has_model:
             return
         for name, most in (("tokens", self.context.limits.tokens), ("cost", self.context.limits.cost)):
             if self.spent.get(name, 0) + self.usage[name] >= most:

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from pydantic import Field, JsonValue
 
-from graph.report import (
-    Decision,
-    Incident,
-    Report,
-    RouteStep,
-    Trial,
-)
+from graph.answers import Task
+from graph.report import Decision, Incident, PersonQuestion, Report, RouteStep, Trial
 from tools.cost.predict import Prediction
 from tools.kb import Playbook
+from tools.recommend.hypotheses import Hypothesis
 from tools.recommend.report import (
     Diagnosis,
+    Fact,
     Notes,
     Proposal,
     ScoredPlan,
@@ -65,6 +62,8 @@ class Analysis(Result):
     plan: Plan
     prediction: Prediction
     diagnosis: Diagnosis
+    hypotheses: list[Hypothesis]
+    """The one that counts first."""
     facts: Facts
     profile: Profile | None
     trials_seen: int
@@ -109,12 +108,34 @@ class SessionSearch(SearchResult):
 
 
 class Texts(Result):
-    """The report's prose, with every number checked."""
+    """The report's prose; every figure in it was written by code."""
 
     verdict: str
     first_step: str
     would_change: str
     rationales: list[str]
+    authors: dict[str, str]
+    """Who wrote each: expert-rules, or the model's name."""
+    decisions_seen: int = 0
+
+
+class WorkItem(Result):
+    """One item of the coordinator's worklist, from a closed set."""
+
+    task: Task
+    about: str = ""
+    constraints: dict[str, JsonValue] = Field(default_factory=dict)
+    reason: str
+    by: str
+    status: Literal["open", "done"] = "open"
+
+
+class Turn(Result):
+    """What an agent last answered, so that it can go on from there."""
+
+    agent: str
+    question: str
+    answer: dict[str, JsonValue]
 
 
 class TrialRecord(Trial):
@@ -161,7 +182,14 @@ class State(TypedDict, total=False):
     scenario: Scenario
     """The request with what its notes state applied, and the plan as the baseline's trial ran it."""
     notes: Notes
+    facts: Annotated[list[Fact], operator.add]
+    """What is known, each with its provenance."""
     analysis: Analysis
+    worklist: list[WorkItem]
+    item: WorkItem | None
+    """What a node was sent to do besides its own work."""
+    questions: Annotated[list[PersonQuestion], operator.add]
+    turns: Annotated[list[Turn], operator.add]
     knowledge: Knowledge
     search: SessionSearch
     verification: Verification | None
@@ -190,6 +218,7 @@ STATE_MODULES = (
     "tools.cost.predict",
     "tools.kb.conditions",
     "tools.kb.entries",
+    "tools.recommend.hypotheses",
     "tools.recommend.report",
     "tools.scenario.spec",
     "tools.trace.collectives",

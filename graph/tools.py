@@ -5,26 +5,29 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from graph.answers import SuggestedPlan
 from graph.context import Context
 from graph.report import Trial, TrialPrediction
 from graph.state import KnowledgeHit, SessionSearch, TrialJudgement, TrialRecord, plain
 from graph.tuning import measured, step_time_s
 from tools.cost.calibration import shipped_calibration
+from tools.cost.encode import scenario_device
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError, InputError
 from tools.kb import Playbook, matching
+from tools.kb.entries import Case
 from tools.recommend import situation as moves
-from tools.recommend.diagnosis import competing, read_profile, with_lever
+from tools.recommend.diagnosis import read_profile, with_lever
+from tools.recommend.hypotheses import CAUSE_OF_TERM, Hypothesis, predicted_hypotheses, profile_hypotheses
 from tools.recommend.notes import AppliedNotes
-from tools.recommend.notes_judge import apply_judged
-from tools.recommend.optimize import analyse, propose, workload_of
+from tools.recommend.notes_judge import SecondAnswer, apply_judged
+from tools.recommend.optimize import analyse, best_plans, propose, workload_of
 from tools.recommend.proposal import proposal, recheck
-from tools.recommend.prose_check import checked, figures_in
 from tools.recommend.report import (
-    CompetingCause,
     Diagnosis,
     Evidence,
+    Fact,
     MeasuredPlan,
     PlanFields,
     Proposal,
@@ -32,7 +35,7 @@ from tools.recommend.report import (
     Statement,
     Verification,
 )
-from tools.recommend.score import complete, join, score
+from tools.recommend.score import check_case, check_playbook, check_profile, complete, rank, score
 from tools.recommend.situation import Facts, situation
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
@@ -43,6 +46,7 @@ from tools.trials.gate import Comparison, compare
 from tools.trials.steering import default_plan, is_settled, steered, with_recompute
 from tools.trials.stopping import Budget, judge, surprise_of
 
+SUGGESTED = frozenset(SuggestedPlan.model_fields)
 MAX_FAILURES = 2
 """So many failures, and nothing measured, are the installation's fault and not the plans'."""
 
@@ -136,7 +140,7 @@ def _proposal(workload: Workload, rank: int, trial: TrialRecord) -> Proposal:
 class PlanAnalysis(NamedTuple):
     prediction: Prediction
     diagnosis: Diagnosis
-    competing: list[CompetingCause]
+    hypotheses: list[Hypothesis]
     facts: Facts
 
 
@@ -147,7 +151,34 @@ def analyse_plan(
     workload = workload_in(context, scenario)
     prediction, diagnosis = analyse(workload, plan, profile)
     facts = situation(workload, plan, prediction, profile)
-    return PlanAnalysis(prediction, diagnosis, competing(diagnosis), facts)
+    return PlanAnalysis(prediction, diagnosis, _hypotheses(prediction, diagnosis, profile), facts)
+
+
+def _hypotheses(prediction: Prediction, diagnosis: Diagnosis, profile: Profile | None) -> list[Hypothesis]:
+    """What the traces show before what is predicted."""
+    predicted = predicted_hypotheses(prediction)
+    return [*profile_hypotheses(profile), *predicted] if profile else predicted
+
+
+def catalogue_facts(context: Context, scenario: Scenario) -> list[Fact]:
+    """What is known of the cluster before anybody looks: the catalogue's figures, or the request's own."""
+    device = scenario_device(scenario.cluster)
+    overrides = scenario.cluster.overrides or {}
+    figures = {
+        "memory_gib": (device.memory_bytes / GIB, "GiB"),
+        "intra_node_gbytes_per_s_per_device": (device.intra_node_bytes_per_s / 1e9, "GB/s"),
+        "inter_node_gbps_per_device": (device.inter_node_bytes_per_s * 8 / 1e9, "Gbit/s"),
+    }
+    return [
+        Fact(
+            name=name,
+            value=float(f"{value:.6g}"),
+            unit=unit,
+            source="scenario" if name in plain(overrides) else "catalogue",
+            reference=scenario.cluster.device,
+        )
+        for name, (value, unit) in figures.items()
+    ]
 
 
 def read_traces(context: Context, folder: str) -> Profile:
@@ -194,7 +225,7 @@ def join_plans(
     context: Context, proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]
 ) -> list[Proposal]:
     """The proposals with what beats one of them clearly; at most three."""
-    return join(proposals, scored)
+    return rank(proposals, scored)
 
 
 def resolve_moves(
@@ -245,10 +276,14 @@ def find_knowledge(
 
 
 def read_statements(
-    context: Context, notes: str, statements: Sequence[Statement], scenario: Scenario
+    context: Context,
+    notes: str,
+    statements: Sequence[Statement],
+    scenario: Scenario,
+    answers: Mapping[int, tuple[SecondAnswer, SecondAnswer]],
 ) -> AppliedNotes:
     """Which statements about the notes their own words bear out, and the scenario that results."""
-    return apply_judged(notes, statements, scenario)
+    return apply_judged(notes, statements, scenario, answers)
 
 
 def verify_numbers(
@@ -269,19 +304,86 @@ def judge_lever(
     return with_lever(diagnosis, proposals, prediction) if subject == "today" else diagnosis
 
 
-class CheckedTexts(NamedTuple):
-    texts: dict[str, str]
-    struck: list[str]
+def checked_references(
+    context: Context,
+    scenario: Scenario,
+    scored: ScoredPlan,
+    references: Sequence[str],
+    before: Plan,
+    playbooks: Sequence[Playbook],
+    tenant: str | None,
+) -> list[Evidence]:
+    """Those references of a suggestion that code can confirm: a run, a playbook, the cause that counts."""
+    if scored.proposal is None or not isinstance(scored.plan, Plan):
+        return []
+    evidence = (
+        _checked(context, scenario, scored.proposal, ref, before, playbooks, tenant)
+        for ref in dict.fromkeys(references)
+    )
+    return [one for one in evidence if one is not None]
 
 
-def check_prose(
-    context: Context, texts: Mapping[str, str], figures: object, names: Sequence[str]
-) -> CheckedTexts:
-    """The texts without numbers that no tool returned; `names` may be quoted whole."""
-    known = list(figures_in(plain(figures)))
-    judged = {name: checked(text, known, names) for name, text in texts.items()}
-    struck = [number for _, numbers in judged.values() for number in numbers]
-    return CheckedTexts({name: text for name, (text, _) in judged.items()}, struck)
+def _checked(
+    context: Context,
+    scenario: Scenario,
+    proposal: Proposal,
+    reference: str,
+    before: Plan,
+    playbooks: Sequence[Playbook],
+    tenant: str | None,
+) -> Evidence | None:
+    kind, _, name = reference.partition(":")
+    if kind == "case":
+        entry = context.knowledge.find(name, tenant)
+        return check_case(entry, proposal.plan, scenario) if entry else None
+    if kind == "playbook":
+        book = next((one for one in playbooks if one.id == name), None)
+        return check_playbook(book, before, proposal.plan, scenario) if book else None
+    if kind == "profile":
+        term = next((term for term, cause in CAUSE_OF_TERM.items() if cause == name), None)
+        old = workload_in(context, scenario).predict([before])[0]
+        return check_profile(term, old, proposal.prediction, reference)
+    return None
+
+
+def confirmed_runs(
+    context: Context, scenario: Scenario, hits: Sequence[KnowledgeHit], tenant: str | None
+) -> list[tuple[str, PlanFields]]:
+    """Plans of confirmed runs on this device that may be tried here: the fields they state."""
+    entries = [context.knowledge.find(hit.id, tenant) for hit in hits if hit.kind == "case"]
+    return [
+        (entry.id, {name: value for name, value in entry.body.after.items() if name in SUGGESTED})
+        for entry in entries
+        if entry is not None
+        and entry.status == "confirmed"
+        and isinstance(entry.body, Case)
+        and entry.body.after
+        and entry.body.device == scenario.cluster.device
+    ]
+
+
+def search_under(context: Context, scenario: Scenario, constraints: Mapping[str, JsonValue]) -> list[Plan]:
+    """The best plans under further constraints; none if nothing fits them."""
+    narrowed = scenario.model_copy(update={"constraints": {**scenario.constraints, **constraints}})
+    try:
+        return best_plans(workload_in(context, narrowed), context.progress)[0]
+    except InfeasibleError:
+        return []
+
+
+def compare_ties(context: Context, scenario: Scenario, proposals: Sequence[Proposal]) -> list[Evidence]:
+    """For each proposal how near it is to the fastest, and whether that is beyond the comparison's error."""
+    workload = workload_in(context, scenario)
+    fastest = min(proposals, key=lambda one: one.prediction.step_time_s)
+    evidence = []
+    for one in proposals:
+        behind = one.prediction.step_time_s / fastest.prediction.step_time_s - 1
+        tie = "inside" if behind <= workload.pair_error else "beyond"
+        says = f"{behind:.1%} behind the fastest by prediction, {tie} the error of a comparison"
+        if one.plan == fastest.plan:
+            says = "the fastest by prediction"
+        evidence.append(Evidence(kind="model", ref="comparison", says=says))
+    return evidence
 
 
 def learn_case(context: Context, case: Mapping[str, JsonValue], tenant: str | None) -> str:

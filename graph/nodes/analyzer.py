@@ -1,53 +1,65 @@
-"""The analyzer: what limits a plan, with the numbers and where they come from."""
+"""The analyzer: which cause limits a plan, what it costs, and where that is seen."""
 
 from typing import Literal
 
 from graph import tools
-from graph.answers import Question, Weighing
+from graph.answers import Finding, Question
+from graph.digest import digest_of
+from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import Analysis, State, plain
+from graph.toolbox import ANALYZER_TOOLS, Toolbox
 from graph.tuning import baseline_of, trials_seen
 from tools.errors import InputError
-from tools.recommend.report import Diagnosis
+from tools.recommend.hypotheses import Hypothesis, accepted, competing
+from tools.recommend.report import CompetingCause, Diagnosis, Fact
 from tools.scenario import Plan
 from tools.trace.report import Profile
+
+MAX_CALLS = 8
+"""Of tools, in one investigation."""
 
 
 def analyzer(state: State, services: NodeServices) -> State:
     subject, plan = _subject(state)
-    profile = _profile(state, services)
+    profile, facts = _profile(state, services)
     found = services.run(tools.analyse_plan, scenario=state["scenario"], plan=plan, profile=profile)
+    hypotheses, reason = _weighed(state, found, plan, services)
     analysis = Analysis(
         subject=subject,
         plan=plan,
         prediction=found.prediction,
-        diagnosis=_weighed(found, services),
+        diagnosis=_diagnosis(found.diagnosis, hypotheses, reason),
+        hypotheses=hypotheses,
         facts=found.facts,
         profile=profile,
         trials_seen=trials_seen(state),
     )
-    return services.done(analysis=analysis)
+    return services.done(
+        analysis=analysis, facts=facts, **({"verification": None} if state.get("item") else {})
+    )
 
 
-def _profile(state: State, services: NodeServices) -> Profile | None:
+def _profile(state: State, services: NodeServices) -> tuple[Profile | None, list[Fact]]:
     """Of the traces that came with the request, or else that the baseline's trial left; read once."""
     known = state["analysis"].profile if "analysis" in state else None
     own = state["scenario"].traces
     baseline = baseline_of(state.get("trials", []))
     folder = own or (baseline.traces if baseline else None)
     if known or not folder:
-        return known
+        return known, []
     try:
         profile = services.run(tools.read_traces, folder=folder)
     except InputError as error:
         if own:
             raise
         services.report_incident("traces not read", f"of the baseline's trial: {error}")
-        return None
-    if own or baseline is None:
-        return profile
-    # A trial's own steps ran without the profiler.
-    return profile.model_copy(update={"step_time_s": baseline.step_time_s})
+        return None, []
+    if not own and baseline is not None:
+        # A trial's own steps ran without the profiler.
+        profile = profile.model_copy(update={"step_time_s": baseline.step_time_s})
+    fact = Fact(name="step_time_s", value=profile.step_time_s, unit="s", source="profile", reference=folder)
+    return profile, [fact] if profile.step_time_s else []
 
 
 def _subject(state: State) -> tuple[Literal["today", "proposal 1"], Plan]:
@@ -56,15 +68,45 @@ def _subject(state: State) -> tuple[Literal["today", "proposal 1"], Plan]:
     return ("today", today) if today else ("proposal 1", state["search"].proposals[0].plan)
 
 
-def _weighed(found: tools.PlanAnalysis, services: NodeServices) -> Diagnosis:
-    """The diagnosis with the cause that counts; several near ones are weighed, and the reason is kept."""
-    diagnosis, competing = found.diagnosis, found.competing
-    payload = plain({"competing": competing, "evidence": diagnosis.evidence, "facts": found.facts})
-    weighing = services.ask(Question("weigh_diagnoses", payload, Weighing))
-    update = {"competing": competing, "bottleneck": weighing.bottleneck, "weighed": weighing.reason}
-    offered = [one.bottleneck for one in competing]
-    if weighing.bottleneck not in offered:
-        says = f"{weighing.bottleneck} is none of {', '.join(offered)}"
+def _weighed(
+    state: State, found: tools.PlanAnalysis, plan: Plan, services: NodeServices
+) -> tuple[list[Hypothesis], str]:
+    """The hypotheses with the cause that counts first. A model chooses among the near ones, and argues."""
+    offered = competing(found.hypotheses)
+    item = state.get("item")
+    payload = plain(
+        {
+            "digest": digest_of(state, "analyzer") if services.has_model else {},
+            "hypotheses": found.hypotheses,
+            "competing": offered,
+            "diagnosis": found.diagnosis,
+            "to_test": item.about if item else "",
+            "slots": {},
+        }
+    )
+    box = Toolbox(services.context, state["scenario"], plan, state["session"].tenant)
+    lookups = services.lookups(box, ANALYZER_TOOLS) if services.has_model else {}
+    finding = services.ask(Question("find_cause", payload, Finding, lookups, MAX_CALLS))
+    by, default = services.last_author, Rules().ask(Question("find_cause", payload, Finding)).answer
+    chosen = next((one for one in offered if one.cause == finding.cause), None)
+    if chosen is None or not chosen.references & {*finding.references}:
+        names = ", ".join(one.cause for one in offered)
+        says = f"{finding.cause} with {finding.references[:3]} is not shown by the evidence; offered: {names}"
         services.report_incident("impossible diagnosis", says)
-        update |= {"bottleneck": diagnosis.bottleneck, "weighed": competing[0].says}
+        finding, by = default, Rules.name
+    reason = (
+        finding.reason if by == Rules.name else services.accept_text(finding.reason, {}, "find_cause.reason")
+    )
+    return accepted(found.hypotheses, finding.cause, by), reason or default.reason
+
+
+def _diagnosis(diagnosis: Diagnosis, hypotheses: list[Hypothesis], reason: str) -> Diagnosis:
+    """Bottleneck and lever follow from the accepted hypothesis."""
+    causes = [
+        CompetingCause(
+            bottleneck=one.bottleneck, source="model" if one.source == "model" else "profile", says=one.says
+        )
+        for one in competing(hypotheses)
+    ]
+    update = {"bottleneck": hypotheses[0].bottleneck, "competing": causes, "weighed": reason}
     return diagnosis.model_copy(update=update)

@@ -1,24 +1,42 @@
-"""Coordinator: which step comes next, and why. The rules are data of kb_seed."""
+"""The coordinator: a worklist from a closed set, and which step comes next.
+
+The workflow's rules (kb_seed/workflow/steps.toml) are the floor and the stop condition: they decide what must
+be done. Once that is done a model may add items, a few times; without a model the rules are all.
+"""
 
 import tomllib
 from functools import cache
 from typing import Any, Literal
 
 from langgraph.types import Command
+from pydantic import JsonValue
 
 import kb_seed
 from graph import tools
-from graph.answers import Choice, Question, Reading
-from graph.report import RouteStep
+from graph.answers import PlannedItem, Question, Worklist
+from graph.digest import digest_of
+from graph.nodes.reader import read_notes
+from graph.report import PersonQuestion, RouteStep
 from graph.request import PLAN_ACTIONS
 from graph.rules import Rules
 from graph.services import NodeServices
-from graph.state import State, plain
+from graph.state import State, WorkItem, plain
 from graph.tuning import baseline_of, has_current_analysis, has_current_search, time_left_s, why_ended
-from tools.errors import DataError
+from tools.errors import DataError, InputError
 from tools.kb.conditions import applies, parse_conditions
-from tools.recommend.report import Notes, Statement
+from tools.recommend.hypotheses import CAUSES
 from tools.recommend.situation import Facts
+from tools.search.constraints import parse_constraints
+
+NODE_OF = {
+    "reconcile": "analyzer",
+    "test_hypothesis": "analyzer",
+    "search": "proposal",
+    "compare_ties": "proposal",
+}
+CLOSING = ("approve", "learn", "report")
+"""Steps that come once everything is verified."""
+Step = Literal["analyzer", "proposal", "verify", "approve", "trial", "learn", "report"]
 
 
 @cache
@@ -34,45 +52,137 @@ def first_rule(facts: Facts) -> RouteStep:
     raise DataError("kb_seed/workflow/steps.toml: no rule holds; the last one must have no condition")
 
 
-Step = Literal["analyzer", "proposal", "verify", "approve", "trial", "learn", "report"]
-
-
 def coordinator(state: State, services: NodeServices) -> Command[Step]:
-    update: State = {} if "scenario" in state else _read_notes(state, services)
+    update: State = {} if "scenario" in state else _opened(state, services)
     facts = _facts(state, services)
     rule = first_rule(facts)
-    options = [rule, *_further(state, services, facts)]
-    choice = _choose(options, facts, services) if len(options) > 1 else rule
+    listed = update["worklist"] if "worklist" in update else state.get("worklist", [])
+    worklist = [_status(one, facts, state.get("item")) for one in listed]
+    questions: list[PersonQuestion] = []
+    if _may_revise(state, rule, facts, worklist, services):
+        added, questions = _revised(state, services)
+        worklist += added
+    item = next((one for one in worklist if one.status == "open" and one.by != Rules.name), None)
+    choice = rule
+    if item is not None and rule.step in CLOSING:
+        choice = RouteStep(step=NODE_OF[item.task], reason=item.reason)
     services.log.emit("routed", step=choice.step, reason=choice.reason)
-    return Command(goto=choice.step, update=services.done(**update, route=[choice]))  # type: ignore[arg-type]
+    update["worklist"], update["item"] = worklist, item if choice is not rule else None
+    asked = [*update.get("questions", []), *questions]
+    done = services.done(**{**update, "questions": asked}, route=[choice])
+    return Command(goto=choice.step, update=done)  # type: ignore[arg-type]
 
 
-def _read_notes(state: State, services: NodeServices) -> State:
-    """The request with what its notes say, in the words that say so."""
-    request = state["request"]
-    if not request.notes:
-        return State(scenario=request, notes=Notes(accepted=[], refused=[], says=None))
-    described = plain(request.model_copy(update={"notes": None}))
-    question = Question("read_notes", {"notes": request.notes, "scenario": described}, Reading)
-    statements = [Statement.model_validate(one.model_dump()) for one in services.ask(question).statements]
-    read = services.run(tools.read_statements, notes=request.notes, statements=statements, scenario=request)
-    rules_only = isinstance(services.context.reasoner, Rules)
-    says = "read by the expert rules: what they do not understand changes nothing" if rules_only else None
-    notes = Notes(
-        accepted=read.accepted,
-        refused=read.refused,
-        says=says,
-        questions=read.questions,
-        facts=read.facts,
+def _opened(state: State, services: NodeServices) -> State:
+    """The request with what its notes say, the first facts, and what the rules put on the worklist."""
+    update = read_notes(state, services)
+    facts = services.run(tools.catalogue_facts, scenario=update["scenario"])
+    update["facts"] = [*facts, *update.get("facts", [])]
+    request, session = state["request"], state["session"]
+    wanted: list[tuple[bool, str, str]] = [
+        (bool(request.notes), "read_notes", "the engineer's words come before any search"),
+        (bool(request.traces), "reconcile", "what was measured rules over what is predicted"),
+        (True, "search", "every legal plan is searched before anybody argues for one"),
+        (True, "compare_ties", "plans within the error of a comparison are ordered by evidence"),
+        (session.mode == "tune", "measure", "advice that is never measured is opinion"),
+    ]
+    update["worklist"] = [
+        WorkItem.model_validate({"task": task, "reason": reason, "by": Rules.name})
+        for is_due, task, reason in wanted
+        if is_due
+    ]
+    return update
+
+
+def _status(item: WorkItem, facts: Facts, sent: WorkItem | None) -> WorkItem:
+    """Done if a node was just sent for it, or if the rules' own facts say so."""
+    if item.by != Rules.name:
+        is_done = item.status == "done" or item == sent
+    else:
+        is_done = {
+            "read_notes": True,
+            "reconcile": bool(facts["analysed"]),
+            "search": bool(facts["searched"]),
+            "compare_ties": bool(facts["verified"]),
+            "measure": not facts["trial_due"] and not facts["baseline_due"] and bool(facts["verified"]),
+        }[item.task]
+    return item.model_copy(update={"status": "done" if is_done else "open"})
+
+
+def _may_revise(
+    state: State, rule: RouteStep, facts: Facts, worklist: list[WorkItem], services: NodeServices
+) -> bool:
+    """Once all that must be done is verified and nobody has decided; a bounded number of times."""
+    revisions = sum(turn.question == "revise_worklist" for turn in state.get("turns", []))
+    fell_back = any(one.says.startswith("revise_worklist") for one in state.get("incidents", []))
+    settled = (
+        rule.step in CLOSING and facts["verified"] and not state.get("decisions") and not state.get("learnt")
     )
-    return State(scenario=read.scenario, notes=notes)
+    has_open = any(one.status == "open" and one.by != Rules.name for one in worklist)
+    is_late = float(facts["time_left_s"] or 0) < 0
+    return bool(
+        services.has_model
+        and settled
+        and not has_open
+        and not fell_back
+        and not is_late
+        and revisions < services.context.limits.rounds
+    )
+
+
+def _revised(state: State, services: NodeServices) -> tuple[list[WorkItem], list[PersonQuestion]]:
+    """What a model adds, each item checked; what is impossible is named and left out."""
+    options = ["test_hypothesis", "search", "compare_ties", "ask_person"]
+    options += ["reconcile"] if state["scenario"].traces else []
+    payload = plain({"digest": digest_of(state, "coordinator"), "options": options, "causes": CAUSES})
+    answer = services.ask(Question("revise_worklist", payload, Worklist))
+    items: list[WorkItem] = []
+    questions: list[PersonQuestion] = []
+    for one in answer.items:
+        try:
+            _check_item(one, options, state)
+        except InputError as error:
+            services.report_incident("impossible step", f"{one.task}: {error}; it is left out")
+            continue
+        if one.task == "ask_person":
+            text = services.accept_text(one.about, {}, "revise_worklist.about")
+            questions += [PersonQuestion(field="", text=text, by=services.last_author)] if text else []
+            continue
+        reason = services.accept_text(one.reason, {}, "revise_worklist.reason") or "a model asked for it"
+        constraints: dict[str, JsonValue] = plain(one.constraints)
+        item = WorkItem(
+            task=one.task,
+            about=one.about[:60],
+            constraints=constraints,
+            reason=reason,
+            by=services.last_author,
+        )
+        items += [] if item.model_copy(update={"status": "done"}) in state.get("worklist", []) else [item]
+    return items, questions
+
+
+def _check_item(item: PlannedItem, options: list[str], state: State) -> None:
+    """Raises InputError for what cannot be done now."""
+    if item.task not in options:
+        raise InputError("task", item.task, f"allowed now: {', '.join(options)}")
+    if item.task == "test_hypothesis":
+        known = [one.cause for one in state["analysis"].hypotheses]
+        if item.about not in known:
+            raise InputError("about", item.about[:60], f"allowed: {', '.join(known)}")
+    if item.task == "search":
+        if not item.constraints:
+            raise InputError("constraints", {}, "a search needs a constraint that the first one did not have")
+        parse_constraints({**state["scenario"].constraints, **plain(item.constraints)}, state["session"].plan)
+    if item.task == "ask_person" and not item.about.strip():
+        raise InputError("about", item.about, "must hold the question")
 
 
 def _facts(state: State, services: NodeServices) -> Facts:
     """What the workflow's rules ask about."""
     decisions, handled = state.get("decisions", []), state.get("handled", 0)
     limits, now, trials = services.context.limits, services.context.clock(), state.get("trials", [])
-    learnt = state.get("learnt")
+    learnt, texts = state.get("learnt"), state.get("texts")
+    is_told = texts is not None and texts.decisions_seen == len(decisions)
     return {
         "time_left_s": time_left_s(state, limits, now),
         "has_plan": state["session"].plan is not None,
@@ -80,7 +190,7 @@ def _facts(state: State, services: NodeServices) -> Facts:
         "searched": has_current_search(state),
         "informed": "knowledge" in state,
         "plan_waiting": any(one.action in PLAN_ACTIONS for one in decisions[handled:]),
-        "verified": state.get("verification") is not None and has_current_search(state),
+        "verified": state.get("verification") is not None and has_current_search(state) and is_told,
         "learnt": learnt is not None
         and (learnt.decisions_seen, learnt.trials_seen) == (len(decisions), len(trials)),
         "trial_learnt": (learnt.trials_seen if learnt else 0) == len(trials),
@@ -104,23 +214,3 @@ def _permissions(state: State, ended: bool) -> Facts:
         "approval_due": approval != "none" and not approved and not ended,
         "trials_unsettled": ended and not approved and bool(trials) and not closed,
     }
-
-
-def _further(state: State, services: NodeServices, facts: Facts) -> list[RouteStep]:
-    """A second look is worth a thought once the numbers are verified and nobody has decided."""
-    rounds = sum(one.step == "proposal" for one in state.get("route", []))
-    settled = facts["verified"] and not state.get("decisions") and not state.get("learnt")
-    context = services.context
-    if not settled or rounds >= context.limits.rounds or isinstance(context.reasoner, Rules):
-        return []
-    return [RouteStep(step="proposal", reason="another plan is worth scoring before this is reported")]
-
-
-def _choose(options: list[RouteStep], facts: Facts, services: NodeServices) -> RouteStep:
-    choice = services.ask(Question("choose_step", plain({"options": options, "facts": facts}), Choice))
-    if choice.step in [one.step for one in options]:
-        return RouteStep(step=choice.step, reason=choice.reason)
-    services.report_incident(
-        "impossible step", f"{choice.step!r} is not offered now; the workflow's rule decided"
-    )
-    return options[0]

@@ -6,6 +6,7 @@ from hashlib import sha256
 from pydantic import JsonValue
 
 from graph import tools
+from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import Learnt, State, TrialRecord, plain
 from graph.tuning import step_time_s
@@ -63,8 +64,10 @@ def _advice(state: State) -> Case:
     case = _case(state) | {
         "after": plain(proposal.plan),
         "predicted": {"step_time_s": proposal.prediction.step_time_s, **gain},
-        "story": state["texts"].verdict,
+        # The search's own words: what a model wrote stays with its session.
+        "story": f"Predicted, not measured. {proposal.rationale}",
         "lesson": proposal.rationale,
+        "author": Rules.name,
     }
     parts = [state["session"].tenant, *(case[name] for name in ("scenario", "before", "after", "predicted"))]
     digest = sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -83,6 +86,7 @@ def _case(state: State) -> Case:
         "bottleneck": analysis.diagnosis.bottleneck,
         "scenario": {name: request[name] for name in WORKLOAD if name in request},
         "before": plain(session.plan) or {},
+        "facts": {f"{one.source}: {one.name}": plain(one.value) for one in state.get("facts", [])},
         "sources": [{"title": "a session of this installation", "where": session.id}],
     }
 
@@ -95,6 +99,7 @@ def _trial_case(state: State, trial: TrialRecord, number: int) -> Case:
         "status": _verdict(trial),
         "story": f"Trial {trial.key} of {trial.summary}. {trial.says[:1].upper()}{trial.says[1:]}.",
         "lesson": f"{trial.summary}: {trial.says}",
+        "author": "trial",
     }
     if trial.status == "measured":
         case["measured"] = _measured(trial)

@@ -1,26 +1,38 @@
-"""The proposal agent: searches every plan, asks knowledge and reasoner for more, scores all alike."""
+"""The proposal agent: searches every plan, asks for more, ranks with evidence that is checked."""
 
 from collections.abc import Sequence
 
 from graph import tools
-from graph.answers import Question, Suggestions
-from graph.report import Decision
+from graph.answers import Question, Suggestion, Suggestions
+from graph.digest import digest_of
+from graph.report import Decision, PersonQuestion
 from graph.request import MAX_PROPOSALS, PLAN_ACTIONS
+from graph.rules import Rules
 from graph.services import NodeServices, describe_situation, facets_of
-from graph.state import Knowledge, SessionSearch, State, plain
+from graph.state import Knowledge, SessionSearch, State, WorkItem, plain
+from graph.toolbox import PROPOSAL_TOOLS, Toolbox
 from graph.tuning import budget_of, has_current_search, measured, trials_seen, why_ended, within_policy
-from tools.recommend.report import PlanFields, ScoredPlan
-from tools.recommend.score import ranked
+from tools.recommend.report import Evidence, PlanFields, PlanSummary, Proposal, ScoredPlan
+from tools.recommend.score import with_roles
+from tools.recommend.words import short
 from tools.scenario import Plan
+
+MAX_CALLS = 10
+"""Of tools, before the plans must be handed in."""
 
 
 def proposal(state: State, services: NodeServices) -> State:
-    decisions = state.get("decisions", [])
+    decisions, item = state.get("decisions", []), state.get("item")
     plans = [one for one in decisions[state.get("handled", 0) :] if one.action in PLAN_ACTIONS]
-    search = state["search"] if has_current_search(state) else _searched(state, services)
-    search = _with_engineers_plans(search, plans, state, services)
     update = State(handled=len(decisions), verification=None)
-    if "analysis" in state and search.proposals and not plans:
+    search = state["search"] if has_current_search(state) else _searched(state, services)
+    if "search" not in state and state["notes"].accepted:
+        search = _beside_the_notes(state, search, update, services)
+        state = {**state, **update}
+    search = _with_engineers_plans(search, plans, state, services)
+    if item is not None:
+        search = _for_item(item, state, search, services)
+    elif "analysis" in state and search.proposals and not plans:
         update["knowledge"] = state.get("knowledge") or _knowledge(state, services)
         search = _with_suggestions(state, search, update["knowledge"], services)
     if state.get("trials"):
@@ -35,6 +47,34 @@ def _searched(state: State, services: NodeServices) -> SessionSearch:
     before = state["search"].considered if "search" in state else []
     again = [_scored_again(state, search, one, services) for one in before if one.by_person]
     return _joined(search, again, services)
+
+
+def _beside_the_notes(
+    state: State, search: SessionSearch, update: State, services: NodeServices
+) -> SessionSearch:
+    """The answer without the notes, to show beside; notes that leave only slower plans wait for a person."""
+    request, notes = state["request"], state["notes"]
+    plain_state: State = {**state, "scenario": request}
+    without = services.run(tools.search_plans, scenario=within_policy(plain_state), trials=[])
+    shown = [
+        PlanSummary(summary=short(one.plan), step_time_s=one.prediction.step_time_s, speedup=one.speedup)
+        for one in without.proposals
+    ]
+    update["notes"] = notes.model_copy(update={"without": shown})
+    if not all(one.speedup is not None and one.speedup < 1 for one in search.proposals):
+        return search
+    if all(one.speedup is not None and one.speedup < 1 for one in without.proposals):
+        return search
+    fields = ", ".join(dict.fromkeys(one.field for one in notes.accepted))
+    text = f"With what the notes say of {fields} every plan is slower than today's: shall they hold?"
+    quotes = [one.quote for one in notes.accepted]
+    refused = [one.model_copy(update={"reason": "every plan would be slower"}) for one in notes.accepted]
+    update["questions"] = [PersonQuestion(field="notes", text=text, quotes=quotes)]
+    update["notes"] = notes.model_copy(
+        update={"without": [], "accepted": [], "refused": [*notes.refused, *refused]}
+    )
+    update["scenario"] = request
+    return without
 
 
 def _scored_again(state: State, search: SessionSearch, one: ScoredPlan, services: NodeServices) -> ScoredPlan:
@@ -69,6 +109,26 @@ def _with_engineers_plans(
     return _joined(search, scored, services)
 
 
+def _for_item(item: WorkItem, state: State, search: SessionSearch, services: NodeServices) -> SessionSearch:
+    """What the coordinator's worklist asks for: a narrower search, or reasons for the order of near ties."""
+    scenario = within_policy(state)
+    if item.task == "compare_ties":
+        said = services.run(tools.compare_ties, scenario=scenario, proposals=search.proposals)
+        compared = [
+            one if any(known.ref == "comparison" for known in one.evidence) else _with_evidence(one, evidence)
+            for one, evidence in zip(search.proposals, said, strict=True)
+        ]
+        return search.model_copy(update={"proposals": compared})
+    plans = services.run(tools.search_under, scenario=scenario, constraints=item.constraints)
+    origin = {"origin": item.by, "reason": item.reason}
+    scored = [_scored(state, search, plan, {}, services).model_copy(update=origin) for plan in plans[:1]]
+    return _joined(search, scored, services)
+
+
+def _with_evidence(one: Proposal, evidence: Evidence) -> Proposal:
+    return one.model_copy(update={"evidence": [*one.evidence, evidence]})
+
+
 def _judged(state: State, search: SessionSearch, update: State, services: NodeServices) -> SessionSearch:
     """Whether another trial is worth it; if none is, what was measured comes first."""
     trials, limits = state["trials"], services.context.limits
@@ -82,7 +142,7 @@ def _judged(state: State, search: SessionSearch, update: State, services: NodeSe
     done = services.run(tools.measured_proposals, scenario=state["scenario"], trials=measured(trials))
     rest = [one for one in search.proposals if all(one.plan != other.plan for other in done)]
     merged = [*done, *rest][:MAX_PROPOSALS] or search.settled
-    return search.model_copy(update={"closed": True, "proposals": ranked(merged)})
+    return search.model_copy(update={"closed": True, "proposals": with_roles(merged)})
 
 
 def _knowledge(state: State, services: NodeServices) -> Knowledge:
@@ -102,43 +162,72 @@ def _knowledge(state: State, services: NodeServices) -> Knowledge:
 def _with_suggestions(
     state: State, search: SessionSearch, knowledge: Knowledge, services: NodeServices
 ) -> SessionSearch:
-    """The reasoner's own plans; what is refused goes back to it once, with the reason."""
-    first = _suggested(state, search, knowledge, [], services)
-    refused = [one for one in first if not one.accepted]
-    second = _suggested(state, search, knowledge, refused, services) if refused else []
-    return _joined(search, [*first, *second], services)
-
-
-def _suggested(
-    state: State,
-    search: SessionSearch,
-    knowledge: Knowledge,
-    refused: Sequence[ScoredPlan],
-    services: NodeServices,
-) -> list[ScoredPlan]:
-    scenario, start, books = within_policy(state), state["analysis"].plan, knowledge.playbooks
-    moves = services.run(tools.resolve_moves, scenario=scenario, plan=start, playbooks=books)
+    """The rules' suggestions first, then the model's; both count by the references that code can check."""
+    scenario, start, tenant = within_policy(state), state["analysis"].plan, state["session"].tenant
+    moves = services.run(tools.resolve_moves, scenario=scenario, plan=start, playbooks=knowledge.playbooks)
+    confirmed = services.run(tools.confirmed_runs, scenario=scenario, hits=knowledge.hits, tenant=tenant)
     payload = plain(
         {
             "scenario": scenario,
             "plan": start,
-            "diagnosis": state["analysis"].diagnosis,
-            "proposals": search.proposals,
             "playbooks": [
-                {**plain(book), "resolved_moves": own} for book, own in zip(books, moves, strict=True)
+                {**plain(book), "resolved_moves": own}
+                for book, own in zip(knowledge.playbooks, moves, strict=True)
             ],
             "hits": knowledge.hits,
-            "refused": [{"plan": one.plan, "why": one.why} for one in refused],
+            "confirmed": confirmed,
         }
     )
-    answer = services.ask(Question("suggest_plans", payload, Suggestions, services.lookups(state, search)))
-    name = services.context.reasoner.name
-    return [
-        _scored(state, search, start, one.plan.model_dump(exclude_none=True), services).model_copy(
-            update={"origin": one.origin or name, "reason": one.reason}
+    by_rules = Question("propose_plans", payload, Suggestions)
+    scored = _scored_all(
+        state, search, knowledge, Rules().ask(by_rules).answer.suggestions, Rules.name, services
+    )
+    if services.has_model:
+        box = Toolbox(services.context, scenario, start, tenant)
+        digest = digest_of({**state, "search": search}, "proposal")
+        asked = Question(
+            "propose_plans",
+            {**payload, "digest": digest},
+            Suggestions,
+            services.lookups(box, PROPOSAL_TOOLS),
+            MAX_CALLS,
         )
-        for one in answer.suggestions
-    ]
+        answer = services.ask(asked)
+        if services.last_author != Rules.name:
+            scored += _scored_all(
+                state, search, knowledge, answer.suggestions, services.last_author, services
+            )
+    return _joined(search, scored, services)
+
+
+def _scored_all(
+    state: State,
+    search: SessionSearch,
+    knowledge: Knowledge,
+    suggestions: Sequence[Suggestion],
+    by: str,
+    services: NodeServices,
+) -> list[ScoredPlan]:
+    start = state["analysis"].plan
+    scored = []
+    for one in suggestions:
+        plan = _scored(state, search, start, one.plan.model_dump(exclude_none=True), services)
+        support = services.run(
+            tools.checked_references,
+            scenario=within_policy(state),
+            scored=plan,
+            references=one.references,
+            before=start,
+            playbooks=knowledge.playbooks,
+            tenant=state["session"].tenant,
+        )
+        reason = (
+            one.reason if by == Rules.name else services.accept_text(one.reason, {}, "propose_plans.reason")
+        )
+        origin = by if by != Rules.name else next(iter(one.references), by).partition(":")[2]
+        update = {"origin": origin, "reason": reason or "", "support": support}
+        scored.append(plan.model_copy(update=update))
+    return scored
 
 
 def _joined(search: SessionSearch, scored: Sequence[ScoredPlan], services: NodeServices) -> SessionSearch:

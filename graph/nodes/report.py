@@ -1,6 +1,7 @@
 """The report: what leaves the graph, assembled from verified parts only."""
 
 from graph import tools
+from graph.digest import chosen_rank
 from graph.report import Advice, BaselinePlan, CaseReference, Report, Stopping, Usage
 from graph.services import NodeServices
 from graph.state import Knowledge, State
@@ -21,6 +22,11 @@ def report(state: State, services: NodeServices) -> State:
         verdict=texts.verdict,
         first_step=texts.first_step,
         would_change=texts.would_change,
+        authors=texts.authors,
+        facts=state.get("facts", []),
+        hypotheses=analysis.hypotheses,
+        questions=state.get("questions", []),
+        chosen=chosen_rank(state.get("decisions", []), len(search.proposals)),
         diagnosis=analysis.diagnosis,
         baseline=analysis.baseline,
         baseline_plan=_baseline_plan(state),

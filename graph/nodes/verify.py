@@ -1,19 +1,18 @@
-"""Verification: every number is computed again, and text keeps only numbers that tools returned."""
+"""Verification: every number is computed again, and prose states only what code writes into its slots."""
 
 from typing import Any
 
 from graph import tools
 from graph.answers import Prose, Question
+from graph.digest import chosen_rank, decision_in_words, slots_of
 from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import SessionSearch, State, Texts, plain
 from tools.errors import AsapError
 from tools.recommend.report import Diagnosis, Fault, Proposal
-from tools.recommend.score import ranked
+from tools.recommend.score import with_roles
 from tools.recommend.words import short
 
-OUTSIDE = ("notes", "id", "traces", "origin", "reason")
-"""Text that came from outside."""
 SHOWN = {"role", "summary", "predicted", "status", "step_time_s", "interval_s", "speedup", "says"}
 """What prose may say of a trial; not what a job printed."""
 
@@ -47,24 +46,24 @@ def verify(state: State, services: NodeServices) -> State:
         subject=analysis.subject,
     )
     search = search.model_copy(update={"proposals": kept})
-    texts, struck = _texts(state, _payload(state, search, diagnosis), services)
+    texts = _texts(state, search, diagnosis, services)
     return services.done(
         search=search,
         analysis=analysis.model_copy(update={"diagnosis": diagnosis}),
         texts=texts,
-        verification=result.model_copy(update={"numbers_struck": struck}),
+        verification=result.model_copy(update={"texts_refused": services.refused}),
     )
 
 
 def _without(faults: list[Fault], proposals: list[Proposal]) -> list[Proposal]:
     """The proposals in which nothing is wrong, ranked anew."""
     wrong = {fault.place.partition(".")[0] for fault in faults}
-    return ranked([one for index, one in enumerate(proposals) if f"proposals[{index}]" not in wrong])
+    return with_roles([one for index, one in enumerate(proposals) if f"proposals[{index}]" not in wrong])
 
 
 def _payload(state: State, search: SessionSearch, diagnosis: Diagnosis) -> dict[str, Any]:
     """All that prose may rest on, as JSON."""
-    trials, knowledge = state.get("trials", []), state.get("knowledge")
+    trials = state.get("trials", [])
     is_default = state["session"].plan_is_default
     payload: dict[str, Any] = plain(
         {
@@ -72,49 +71,42 @@ def _payload(state: State, search: SessionSearch, diagnosis: Diagnosis) -> dict[
             "baseline": state["analysis"].baseline,
             "diagnosis": diagnosis,
             "proposals": [{**plain(one), "summary": short(one.plan)} for one in search.proposals],
-            "rejected": search.rejected,
             "sensitivity": search.sensitivity,
-            "considered": search.considered,
             "trials": [one.model_dump(mode="json", include=SHOWN) for one in trials],
             "trials_run": len(trials),
             "stopping": state.get("stopping"),
             "baseline_name": "the framework's default plan" if is_default else "today's plan",
-            "playbooks": knowledge.playbooks if knowledge else [],
+            "decision": decision_in_words(state.get("decisions", [])),
+            "chosen": chosen_rank(state.get("decisions", []), len(search.proposals)),
         }
     )
     return payload
 
 
-def _texts(state: State, payload: dict[str, Any], services: NodeServices) -> tuple[Texts, list[str]]:
-    """The reasoner's text if its numbers hold; a text of which too little is left gives way to the rules'."""
-    question = Question("explain", payload, Prose)
-    written = services.ask(question)
-    if len(written.rationales) != len(payload["proposals"]):
-        services.report_incident(
-            "malformed", "explain: not one rationale for each proposal; the expert rules wrote"
-        )
-        written = Rules().ask(question).answer
-    parts = {name: getattr(written, name) for name in ("verdict", "first_step", "would_change")}
-    parts |= {f"rationale {rank}": text for rank, text in enumerate(written.rationales, start=1)}
-    names = [state["scenario"].model.name]
-    checked = services.run(tools.check_prose, texts=parts, figures=_figures(payload), names=names)
-    if checked.struck:
-        numbers = ", ".join(checked.struck)
-        services.report_incident("unfounded numbers", f"no tool returned {numbers}: struck out of the text")
-    texts = Texts(
-        verdict=checked.texts["verdict"],
-        first_step=checked.texts["first_step"],
-        would_change=checked.texts["would_change"],
-        rationales=[text for name, text in checked.texts.items() if name.startswith("rationale ")],
+def _texts(state: State, search: SessionSearch, diagnosis: Diagnosis, services: NodeServices) -> Texts:
+    """Code's text, and in its place what a model writes, if code can fill its slots and it states no more."""
+    payload, slots = _payload(state, search, diagnosis), slots_of(state, search, diagnosis)
+    by_rules = _parts(Rules().ask(Question("explain", payload, Prose)).answer)
+    texts, authors = by_rules, dict.fromkeys(by_rules, Rules.name)
+    if services.has_model:
+        written = _parts(services.ask(Question("explain", {**payload, "slots": slots}, Prose)))
+        if services.last_author != Rules.name:
+            for name, text in by_rules.items():
+                accepted = (
+                    services.accept_text(written[name], slots, f"explain.{name}") if name in written else None
+                )
+                texts = {**texts, name: accepted or text}
+                authors[name] = services.last_author if accepted else Rules.name
+    return Texts(
+        verdict=texts["verdict"],
+        first_step=texts["first_step"],
+        would_change=texts["would_change"],
+        rationales=[text for name, text in texts.items() if name.startswith("rationale ")],
+        authors=authors,
+        decisions_seen=len(state.get("decisions", [])),
     )
-    return texts, checked.struck
 
 
-def _figures(payload: dict[str, Any]) -> dict[str, Any]:
-    """What may support a number in prose: results of tools, and no words from outside."""
-    scenario = {name: part for name, part in payload["scenario"].items() if name not in OUTSIDE}
-    scenario["model"] = {name: part for name, part in scenario["model"].items() if name != "name"}
-    considered = [
-        {name: part for name, part in one.items() if name not in OUTSIDE} for one in payload["considered"]
-    ]
-    return {**payload, "scenario": scenario, "considered": considered}
+def _parts(prose: Prose) -> dict[str, str]:
+    parts = {name: getattr(prose, name) for name in ("verdict", "first_step", "would_change")}
+    return parts | {f"rationale {rank}": text for rank, text in enumerate(prose.rationales, start=1)}

@@ -99,6 +99,10 @@ class Case(KnowledgeRecord):
     predicted: JsonTable | None = None
     measured: JsonTable | None = None
     lesson: Prose | None = None
+    facts: JsonTable | None = None
+    """What it depended on, by provenance and name."""
+    author: Line | None = None
+    """Who wrote its words: expert-rules, trial, or a person; a model's words are not kept."""
     sources: Annotated[tuple[Source, ...], FromList, Field(max_length=64)] = ()
 
 

@@ -5,7 +5,7 @@ over published recipes (`research/preferences.py`), in log step time that a feat
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -74,19 +74,34 @@ def reluctance(columns: Mapping[str, Array], weights: Mapping[str, float]) -> Ar
 MAX_PROPOSALS = 3
 PREFERENCE_WINDOW = 0.05
 """How far (log of step time) a plan may be behind the fastest and still be preferred to it."""
-FAMILY = ("tp", "pp", "cp", "ep", "etp")
+FAMILY = ("tp", "pp", "cp", "ep")
 """Fields that shape communication: plans that share them are neighbours, not alternatives."""
 
 
 def choose(
     scenario: Scenario, ranked: Ranked, capacity_bytes: float, weights: Mapping[str, float]
 ) -> list[Plan]:
-    """At most three plans, best first."""
+    """At most three plans, best first: of different families, and one of them the fastest."""
     if not len(ranked.step_time_s):
         return []
     order = preferred_order(scenario, ranked, capacity_bytes, weights)
-    rows = different(ranked.plans, order, lambda row: _is_expressible(scenario, ranked.plans, row))
-    return [get_plan(ranked.plans, row) for row in rows or different(ranked.plans, order)]
+    expressible = [*different(ranked.plans, order, lambda row: _is_expressible(scenario, ranked.plans, row))]
+    if not expressible:
+        rows = with_fastest(ranked, different(ranked.plans, order), int(np.argmin(ranked.step_time_s)))
+        return [get_plan(ranked.plans, row) for row in rows]
+    by_time = np.argsort(ranked.step_time_s, kind="stable")
+    fastest = next(int(row) for row in by_time if _is_expressible(scenario, ranked.plans, int(row)))
+    return [get_plan(ranked.plans, row) for row in with_fastest(ranked, expressible, fastest)]
+
+
+def with_fastest(ranked: Ranked, rows: Sequence[int], fastest: int) -> list[int]:
+    """The rows with the fastest among them: in its family's place, else in the last one."""
+    if fastest in rows:
+        return list(rows)
+    own = next((i for i, row in enumerate(rows) if not _differs(ranked.plans, row, fastest)), None)
+    if own is not None:
+        return [*rows[:own], fastest, *rows[own + 1 :]]
+    return [*rows[: MAX_PROPOSALS - 1], fastest]
 
 
 def _is_expressible(scenario: Scenario, plans: Table, row: int) -> bool:
@@ -105,18 +120,22 @@ def preferred_order(
 def different(
     plans: Table, order: NDArray[np.intp], accepts: Callable[[int], bool] = lambda row: True
 ) -> list[int]:
-    """The first accepted rows of the order that really differ from one another."""
+    """The first accepted rows of the order that really differ: in family, or if that is all, in sharding."""
     chosen: list[int] = []
-    for row in order:
-        if all(_differs(plans, int(row), other) for other in chosen) and accepts(int(row)):
-            chosen.append(int(row))
-        if len(chosen) == MAX_PROPOSALS:
-            break
+    for differs in (_differs, _shards_otherwise):
+        for row in order:
+            if len(chosen) == MAX_PROPOSALS:
+                return chosen
+            if all(differs(plans, int(row), other) for other in chosen) and accepts(int(row)):
+                chosen.append(int(row))
     return chosen
 
 
-def _differs(plans: Table, row: int, other: int) -> bool:
+def _shards_otherwise(plans: Table, row: int, other: int) -> bool:
     is_sharded = to_columns(where(plans, np.array([row, other]))).is_fully_sharded
-    return bool(is_sharded[0] != is_sharded[1]) or any(
-        plans[name][row] != plans[name][other] for name in FAMILY
-    )
+    gathered = bool(is_sharded[0] != is_sharded[1])
+    return _differs(plans, row, other) or gathered or bool(plans["etp"][row] != plans["etp"][other])
+
+
+def _differs(plans: Table, row: int, other: int) -> bool:
+    return any(plans[name][row] != plans[name][other] for name in FAMILY)

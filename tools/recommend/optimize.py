@@ -22,6 +22,7 @@ from tools.recommend.report import (
     Searched,
     SearchResult,
 )
+from tools.recommend.score import with_roles
 from tools.recommend.sensitivity import pareto, sensitivity
 from tools.recommend.why_not import infeasible, rejected
 from tools.recommend.workload import Workload, limit_to_expressible
@@ -65,7 +66,7 @@ def propose(workload: Workload, progress: Progress | None = None) -> SearchResul
         for rank, (plan, prediction) in enumerate(zip(plans, predictions, strict=True), start=1)
     ]
     return SearchResult(
-        proposals=_with_reasons_for_order(proposals),
+        proposals=_with_reasons_for_order(with_roles(proposals)),
         rejected=rejected(workload, plans[0], predictions[0]),
         searched=Searched(plans=found.searched, timed=found.timed, seconds=found.seconds),
         sensitivity=sensitivity(workload, found),

@@ -84,9 +84,15 @@ class Speedup(Result):
     speedup_high: float | None = None
 
 
+Role = Literal["recommended", "fastest", "alternative"]
+
+
 class Proposal(Speedup):
     rank: int
+    role: Role = "alternative"
     plan: Plan
+    settings: dict[str, bool | str] = Field(default_factory=dict)
+    """Switches of the framework that leave the numerics alone and differ from today's."""
     prediction: Prediction
     changes: list[Change] = Field(default_factory=list)
     rationale: str = ""
@@ -123,6 +129,8 @@ class ScoredPlan(Result):
     origin: str = ""
     reason: str = ""
     by_person: bool = False
+    support: list[Evidence] = Field(default_factory=list)
+    """References that code has checked."""
 
 
 class Sensitivity(Result):
@@ -198,7 +206,8 @@ class Verification(Result):
     checked: int
     faults: list[Fault]
     holds: bool
-    numbers_struck: list[str] = Field(default_factory=list)
+    texts_refused: list[str] = Field(default_factory=list)
+    """What a model wrote that only code may state, and why it was not taken."""
 
 
 Operator = Literal["=", "in", "not", "<=", ">=", "keep"]
@@ -246,9 +255,19 @@ class NoteQuestion(Result):
     quotes: list[str] = Field(default_factory=list)
 
 
+class PlanSummary(Result):
+    """A plan in one line, to stand beside another answer."""
+
+    summary: str
+    step_time_s: float
+    speedup: float | None
+
+
 class Notes(Result):
     accepted: list[Statement]
     refused: list[Statement]
     says: str | None
     questions: list[NoteQuestion] = Field(default_factory=list)
     facts: list[Fact] = Field(default_factory=list)
+    without: list[PlanSummary] = Field(default_factory=list)
+    """The proposals if the notes said nothing; empty if they changed nothing."""

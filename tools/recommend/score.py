@@ -1,20 +1,30 @@
-"""Scores a plan from outside (an agent, a playbook, an engineer) by the same rules as the search's own.
+"""Scores plans from outside (an agent, an engineer) like the search's own, and ranks with evidence.
 
-It is refused with the framework's reason, or its missing fields are filled in and it is scored.
+The guarantee: rank 1 is within the comparison error of the fastest plan that was searched; inside that window
+the order follows evidence that code has checked; one slot is always the fastest; families differ.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 
+from tools.cost.predict import Prediction
 from tools.errors import InputError
-from tools.recommend.choose import MAX_PROPOSALS, PREFERENCE_WINDOW
+from tools.kb.entries import Case, Entry, Playbook
+from tools.recommend.choose import FAMILY, MAX_PROPOSALS, PREFERENCE_WINDOW
 from tools.recommend.proposal import proposal
-from tools.recommend.report import Proposal, ScoredPlan
+from tools.recommend.report import Evidence, Proposal, ScoredPlan
+from tools.recommend.situation import supporting
 from tools.recommend.why_not import explain, find_changed
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan
+from tools.scenario import Plan, Scenario
 from tools.scenario.fields import build, refuse_unknown
+
+MIN_SUPPORT = 2
+"""What a plan needs to take the place of an alternative: a confirmed run, or two weaker reasons."""
+WEIGHTS = {"case": 3, "trial": 4, "playbook": 1, "profile": 1}
+MAX_SIZE_RATIO = 4
+"""How far the device counts of a case and of this job may be apart."""
 
 
 def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> Plan:
@@ -51,23 +61,113 @@ def score(workload: Workload, plan: Plan, best: Proposal) -> ScoredPlan:
     )
 
 
-def join(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Proposal]:
-    """The proposals with every accepted suggestion before the first one that it beats; at most three."""
-    joined = list(proposals)
-    for plan in scored:
-        own = plan.proposal
-        if own is None or any(own.plan == other.plan for other in joined):
+def check_case(entry: Entry, plan: Plan, scenario: Scenario) -> Evidence | None:
+    """Evidence for a plan: a confirmed run of a workload of this kind, on this device, with this family."""
+    case = entry.body
+    if not isinstance(case, Case) or entry.status != "confirmed" or case.after is None:
+        return None
+    cluster, kind = scenario.cluster, "moe" if scenario.model.is_moe else "dense"
+    if (case.architecture, case.device, case.framework) != (
+        kind,
+        cluster.device,
+        scenario.training.framework,
+    ):
+        return None
+    devices = case.num_devices or 0
+    if not cluster.num_devices <= MAX_SIZE_RATIO * devices <= MAX_SIZE_RATIO**2 * cluster.num_devices:
+        return None
+    stated = {name: value for name, value in case.after.items() if value is not None}
+    family = [name for name in FAMILY if name in stated]
+    if not {"tp", "pp"} <= {*family} or any(stated[name] != getattr(plan, name) for name in family):
+        return None
+    return Evidence(
+        kind="knowledge", ref=f"case:{entry.id}", says=f"{entry.title}: confirmed with this family"
+    )
+
+
+def check_playbook(book: Playbook, before: Plan, plan: Plan, scenario: Scenario) -> Evidence | None:
+    """Evidence for a plan: it makes the moves of a playbook whose conditions hold."""
+    support = supporting([book], before, plan, scenario)
+    return support[0].model_copy(update={"ref": f"playbook:{book.id}"}) if support else None
+
+
+def check_profile(term: str | None, old: Prediction, new: Prediction, ref: str) -> Evidence | None:
+    """Evidence for a plan: it shrinks the term that a hypothesis names by a tenth of the step."""
+    if term is None:
+        return None
+    saved_s = old.breakdown_s[term] - new.breakdown_s[term]
+    if saved_s < 0.1 * old.step_time_s:
+        return None
+    says = f"the cause that the evidence names shrinks by {saved_s / old.step_time_s:.0%} of the step"
+    return Evidence(kind="profile", ref=ref, says=says)
+
+
+def support_of(evidence: Sequence[Evidence]) -> int:
+    """How much checked evidence weighs; each reference once."""
+    kinds = {one.ref: one.ref.partition(":")[0] for one in evidence}
+    return sum(WEIGHTS.get(kind, 0) for kind in kinds.values())
+
+
+def rank(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Proposal]:
+    """The proposals with what evidence supports and what a person brought; at most three.
+
+    `proposals` are the search's own, so the fastest of them is the fastest of all. A plan that is clearly
+    faster (one that the search was not allowed to find) stands before what it beats.
+    """
+    ordered = list(proposals)
+    fastest = min(ordered, key=lambda one: one.prediction.step_time_s)
+    limit_s = fastest.prediction.step_time_s * math.exp(PREFERENCE_WINDOW)
+    for one in scored:
+        own = one.proposal
+        if own is None or any(own.plan == other.plan for other in ordered):
             continue
-        place = next((i for i, other in enumerate(joined) if _beats(own, other)), MAX_PROPOSALS)
-        joined.insert(place, own)
-    return ranked(joined[:MAX_PROPOSALS])
+        own = own.model_copy(update={"evidence": [*own.evidence, *one.support]})
+        beaten = next((place for place, other in enumerate(ordered) if _beats(own, other)), None)
+        if beaten is not None:
+            ordered.insert(beaten, own)
+        elif own.prediction.step_time_s <= limit_s and support_of(one.support) >= MIN_SUPPORT:
+            ordered.insert(_place(ordered, one), own)
+        elif one.by_person:
+            ordered.append(own)
+    return with_roles(_three(ordered, fastest))
 
 
-def ranked(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """The proposals with their ranks in this order."""
-    return [proposal.model_copy(update={"rank": rank}) for rank, proposal in enumerate(proposals, start=1)]
-
-
-def _beats(proposal: Proposal, other: Proposal) -> bool:
+def _beats(one: Proposal, other: Proposal) -> bool:
     """By more than the difference within which experts' preference ordered the proposals."""
-    return proposal.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s
+    return one.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s
+
+
+def _place(ordered: Sequence[Proposal], scored: ScoredPlan) -> int:
+    """First, if a confirmed run stands behind it and none behind the first; else before the alternatives."""
+    strong = support_of(scored.support) >= WEIGHTS["case"]
+    return 0 if strong and support_of(ordered[0].evidence) < WEIGHTS["case"] else 1
+
+
+def _three(ordered: Sequence[Proposal], fastest: Proposal) -> list[Proposal]:
+    """The first of each family, the fastest among them; more of a family only if there are no others."""
+    kept: list[Proposal] = []
+    for one in ordered:
+        if all(family_of(one.plan) != family_of(other.plan) for other in kept):
+            kept.append(one)
+    kept += [one for one in ordered if one not in kept]
+    three = kept[:MAX_PROPOSALS]
+    is_beaten = any(one.prediction.step_time_s < fastest.prediction.step_time_s for one in three)
+    if fastest in three or is_beaten:
+        return three
+    return [*three[: MAX_PROPOSALS - 1], fastest]
+
+
+def family_of(plan: Plan) -> tuple[int, ...]:
+    return tuple(getattr(plan, name) for name in FAMILY)
+
+
+def with_roles(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Ranked in this order: the first is recommended, then the fastest by prediction is named."""
+    if not proposals:
+        return []
+    fastest = min(proposals, key=lambda one: one.prediction.step_time_s)
+    roles = ["recommended", *("fastest" if one is fastest else "alternative" for one in proposals[1:])]
+    return [
+        one.model_copy(update={"rank": place, "role": role})
+        for place, (one, role) in enumerate(zip(proposals, roles, strict=True), start=1)
+    ]

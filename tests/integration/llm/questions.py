@@ -1,18 +1,20 @@
-"""The five questions with small payloads of the shape that the nodes make."""
+"""The questions with small payloads of the shape that the nodes make."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from graph.answers import (
     Answer,
-    Choice,
+    Confirmation,
+    Explanation,
+    Finding,
     Prose,
     Question,
     Reading,
     SuggestedPlan,
     Suggestions,
     Tools,
-    Weighing,
+    Worklist,
 )
 
 PLAN = {"tp": 8, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 8, "dp_shard": 8, "zero_stage": 1}
@@ -32,52 +34,56 @@ PROPOSAL = {
     "rank": 1, "plan": {**PLAN, "tp": 4, "pp": 2}, "prediction": PREDICTION, "summary": "tp 4, pp 2",
     "speedup": 1.34, "speedup_low": 1.21, "speedup_high": 1.46, "rationale": "less communication",
 }  # fmt: skip
+CAUSES = [
+    {"cause": "exposed_tp", "source": "profile", "says": "31% of the step", "evidence": [{"ref": "p.tp"}]},
+    {"cause": "compute", "source": "model", "says": "60% of the step", "evidence": [{"ref": "breakdown_s"}]},
+]
 PAYLOADS: Mapping[str, Mapping[str, Any]] = {
     "read_notes": {"notes": NOTES, "scenario": SCENARIO},
-    "choose_step": {
-        "options": [{"step": "learn", "reason": "keep it"}, {"step": "proposal", "reason": "look again"}],
-        "facts": {"verified": True},
-    },
-    "weigh_diagnoses": {
-        "competing": [
-            {"bottleneck": "communication", "source": "profile", "says": "severity 31%"},
-            {"bottleneck": "compute", "source": "model", "says": "60% of the predicted step"},
-        ],
-        "evidence": DIAGNOSIS["evidence"],
-        "facts": {"tp": 8},
-    },
-    "suggest_plans": {
+    "confirm_reading": {"quote": "Keep tp", "statement": "tp keep 8"},
+    "revise_worklist": {"digest": {}, "options": ["search", "compare_ties"], "causes": ["compute"]},
+    "find_cause": {"digest": {}, "hypotheses": CAUSES, "competing": CAUSES, "diagnosis": DIAGNOSIS},
+    "propose_plans": {
         "scenario": SCENARIO, "plan": PLAN, "diagnosis": DIAGNOSIS, "proposals": [PROPOSAL],
         "playbooks": [{"id": "tp-smaller", "why": "tensor parallelism costs", "resolved_moves": [{"tp": 4}]}],
-        "hits": [], "refused": [],
+        "hits": [], "confirmed": [],
     },
     "explain": {
         "scenario": SCENARIO, "baseline": PREDICTION, "diagnosis": DIAGNOSIS, "proposals": [PROPOSAL],
-        "rejected": [], "sensitivity": [], "considered": [], "playbooks": [],
+        "sensitivity": [], "slots": {"p1.plan": "tp 4, pp 2"},
     },
+    "answer_question": {"question": "why not tp 8?", "digest": {}, "by_rules": "It costs more."},
 }  # fmt: skip
 TYPES: Mapping[str, type[Answer]] = {
     "read_notes": Reading,
-    "choose_step": Choice,
-    "weigh_diagnoses": Weighing,
-    "suggest_plans": Suggestions,
+    "confirm_reading": Confirmation,
+    "revise_worklist": Worklist,
+    "find_cause": Finding,
+    "propose_plans": Suggestions,
     "explain": Prose,
+    "answer_question": Explanation,
 }
 GOOD: Mapping[str, Mapping[str, Any]] = {
     "read_notes": {
         "statements": [
-            {"quote": "2:1 oversubscribed", "kind": "topology", "field": "oversubscription", "value": 2}
+            {"quote": "2:1 oversubscribed", "field": "oversubscription", "operator": "=", "value": 2}
         ]
     },
-    "choose_step": {"step": "learn", "reason": "nothing is left to try"},
-    "weigh_diagnoses": {"bottleneck": "communication", "reason": "it is measured"},
-    "suggest_plans": {"suggestions": [{"plan": {"tp": 4}, "origin": "tp-smaller", "reason": "less to send"}]},
+    "confirm_reading": {"verdict": "yes"},
+    "revise_worklist": {
+        "items": [{"task": "compare_ties", "about": "", "constraints": {}, "reason": "they are near"}]
+    },
+    "find_cause": {"cause": "exposed_tp", "references": ["p.tp"], "reason": "it is measured"},
+    "propose_plans": {
+        "suggestions": [{"plan": {"tp": 4}, "references": ["playbook:tp-smaller"], "reason": "less to send"}]
+    },
     "explain": {
         "verdict": "Communication limits the step.",
-        "first_step": "Run proposal 1.",
-        "would_change": "A faster network.",
+        "first_step": "Run {p1.plan}.",
+        "would_change": "A wider network.",
         "rationales": ["Fewer bytes over the links."],
     },
+    "answer_question": {"text": "It costs more."},
 }
 
 
@@ -85,12 +91,12 @@ def question(name: str, tools: Tools | None = None, **changed: object) -> Questi
     return Question(name, {**PAYLOADS[name], **changed}, TYPES[name], tools or {})
 
 
-def choose_step(**changed: object) -> Question[Choice]:
-    return Question("choose_step", {**PAYLOADS["choose_step"], **changed}, Choice)
+def find_cause(**changed: object) -> Question[Finding]:
+    return Question("find_cause", {**PAYLOADS["find_cause"], **changed}, Finding)
 
 
-def suggest_plans(tools: Tools) -> Question[Suggestions]:
-    return Question("suggest_plans", PAYLOADS["suggest_plans"], Suggestions, tools)
+def propose_plans(tools: Tools) -> Question[Suggestions]:
+    return Question("propose_plans", PAYLOADS["propose_plans"], Suggestions, tools)
 
 
 def explain_plan(plan: SuggestedPlan) -> object:

@@ -6,7 +6,7 @@ from graph.answers import ReasonerError
 from graph.model import BAD_REQUEST
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.questions import GOOD, TOOLS, TYPES, choose_step, question, suggest_plans
+from tests.integration.llm.questions import GOOD, TOOLS, TYPES, find_cause, propose_plans, question
 from tests.integration.llm.scripted_server import ScriptedServer, by_question
 
 KEY = "sk-very-secret"
@@ -23,7 +23,7 @@ def test_each_question_gets_its_typed_answer(name: str, model_at: MakeModel) -> 
 
 def test_a_schema_is_requested_in_the_strict_subset(model_at: MakeModel) -> None:
     with ScriptedServer(then=by_question(GOOD)) as server:
-        model_at(server).ask(question("suggest_plans"))
+        model_at(server).ask(question("propose_plans"))
     asked = server.seen[0].body["response_format"]["json_schema"]
     plan = asked["schema"]["properties"]["suggestions"]["items"]["properties"]["plan"]
     assert asked["strict"] is True
@@ -33,7 +33,7 @@ def test_a_schema_is_requested_in_the_strict_subset(model_at: MakeModel) -> None
 
 def test_the_key_goes_into_the_header_and_the_limits_into_the_request(model_at: MakeModel) -> None:
     with ScriptedServer(then=by_question(GOOD)) as server:
-        model_at(server, api_key=KEY, max_tokens=77, temperature=0.5).ask(choose_step())
+        model_at(server, api_key=KEY, max_tokens=77, temperature=0.5).ask(find_cause())
     seen = server.seen[0]
     assert seen.headers["authorization"] == f"Bearer {KEY}"
     assert (seen.body["max_completion_tokens"], seen.body["temperature"]) == (77, 0.5)
@@ -46,20 +46,20 @@ def test_no_key_of_the_environment_is_sent_to_the_endpoint(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_PROXY", "http://127.0.0.1:9")
     with ScriptedServer(then=by_question(GOOD)) as server:
-        model_at(server).ask(choose_step())
+        model_at(server).ask(find_cause())
     assert KEY not in str(server.seen[0].headers)
 
 
 def test_money_follows_from_tokens_and_prices(model_at: MakeModel) -> None:
     with ScriptedServer(then=by_question(GOOD)) as server:
         model = model_at(server, price_per_million_input=2.0, price_per_million_output=10.0)
-        assert model.ask(choose_step()).cost == pytest.approx((100 * 2 + 20 * 10) / 1e6)
+        assert model.ask(find_cause()).cost == pytest.approx((100 * 2 + 20 * 10) / 1e6)
 
 
 def test_tokens_are_estimated_and_marked_where_the_endpoint_reports_none(model_at: MakeModel) -> None:
-    uncounted = replies.text('{"step": "learn", "reason": "done"}', usage=None)
+    uncounted = replies.text('{"cause": "compute", "references": [], "reason": "done"}', usage=None)
     with ScriptedServer(uncounted) as server:
-        reply = model_at(server).ask(choose_step())
+        reply = model_at(server).ask(find_cause())
     assert reply.tokens > len(server.seen[0].prompt) / 4
     assert "estimated" in reply.prompt
 
@@ -67,8 +67,8 @@ def test_tokens_are_estimated_and_marked_where_the_endpoint_reports_none(model_a
 def test_the_trail_holds_what_was_asked_and_stays_bounded(model_at: MakeModel) -> None:
     with ScriptedServer(then=by_question(GOOD)) as server:
         model = model_at(server)
-        short = model.ask(choose_step()).prompt
-        long = model.ask(choose_step(facts={"text": "x" * 60_000})).prompt
+        short = model.ask(find_cause()).prompt
+        long = model.ask(find_cause(facts={"text": "x" * 60_000})).prompt
     assert server.seen[0].prompt in short
     assert len(long) <= 20_000
     assert "characters left out" in long
@@ -87,9 +87,9 @@ def test_what_the_endpoint_lacks_is_done_without_and_not_tried_again(
 ) -> None:
     with ScriptedServer(then=by_question(GOOD), without=without) as server:
         model = model_at(server)
-        first = model.ask(suggest_plans(TOOLS))
+        first = model.ask(propose_plans(TOOLS))
         tried = len(server.seen)
-        second = model.ask(suggest_plans(TOOLS))
+        second = model.ask(propose_plans(TOOLS))
     assert first.answer == second.answer
     assert tried == len(expected)
     assert len(server.seen) == tried + 1
@@ -104,16 +104,16 @@ def _way(seen: replies.Seen) -> str:
 
 def test_the_schema_stands_in_the_prompt_where_the_endpoint_takes_none(model_at: MakeModel) -> None:
     with ScriptedServer(then=by_question(GOOD), without={"json_schema"}) as server:
-        model_at(server).ask(choose_step())
+        model_at(server).ask(find_cause())
     assert "JSON schema" not in server.seen[0].prompt
-    assert '"required":["step","reason"]' in server.seen[1].prompt
+    assert '"required":["cause","references","reason"]' in server.seen[1].prompt
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 501])
 def test_any_refusal_of_tools_leads_to_another_way(status: int, model_at: MakeModel) -> None:
     refused = replies.failure(status, "no endpoints found that support tool use")
     with ScriptedServer(refused, then=by_question(GOOD)) as server:
-        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
+        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
     assert "tools" not in server.seen[1].body
 
 
@@ -121,7 +121,7 @@ def test_any_refusal_of_tools_leads_to_another_way(status: int, model_at: MakeMo
 def test_openais_own_words_for_a_model_without_schemas_are_understood(model_at: MakeModel) -> None:
     says = "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."
     with ScriptedServer(replies.failure(400, says), then=by_question(GOOD)) as server:
-        assert model_at(server).ask(choose_step()).answer.step == "learn"
+        assert model_at(server).ask(find_cause()).answer.cause == "exposed_tp"
     assert _way(server.seen[1]) == "json_object"
 
 
@@ -131,7 +131,7 @@ def test_a_server_error_about_tools_is_a_refusal_and_not_repeated(
     with ScriptedServer(
         replies.failure(500, "tools param requires --jinja flag"), then=by_question(GOOD)
     ) as server:
-        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
+        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
     assert len(server.seen) == 2
     assert pauses == []
 
@@ -145,8 +145,8 @@ def test_an_endpoint_that_ignores_tools_and_schema_is_asked_in_plain_words_from_
 
     with ScriptedServer(then=reply) as server:
         model = model_at(server)
-        model.ask(suggest_plans(TOOLS))
-        model.ask(suggest_plans(TOOLS))
+        model.ask(propose_plans(TOOLS))
+        model.ask(propose_plans(TOOLS))
     assert [_way(seen) for seen in server.seen] == ["tools", "json_schema", "json_object", "json_object"]
 
 
@@ -157,7 +157,7 @@ def test_a_request_that_is_refused_in_every_form_is_given_up_and_nothing_is_lear
         model = model_at(server)
         for _ in range(2):
             with pytest.raises(ReasonerError, match="invalid model") as raised:
-                model.ask(suggest_plans(TOOLS))
+                model.ask(propose_plans(TOOLS))
     assert raised.value.kind == BAD_REQUEST
     assert len(server.seen) == 8
 
@@ -168,8 +168,8 @@ def test_a_parameter_that_the_endpoint_does_not_take_is_left_away_for_good(
 ) -> None:
     with ScriptedServer(then=by_question(GOOD), without={parameter}) as server:
         model = model_at(server, max_tokens=55)
-        model.ask(choose_step())
-        model.ask(choose_step())
+        model.ask(find_cause())
+        model.ask(find_cause())
     assert len(server.seen) == 3
     assert parameter not in server.seen[2].body
     assert 55 in (server.seen[2].body.get("max_tokens"), server.seen[2].body.get("max_completion_tokens"))

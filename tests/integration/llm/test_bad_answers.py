@@ -8,32 +8,32 @@ from graph import model as faults
 from graph.answers import ReasonerError
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.questions import GOOD, choose_step, question
+from tests.integration.llm.questions import GOOD, find_cause, question
 from tests.integration.llm.replies import Reply
 from tests.integration.llm.scripted_server import ScriptedServer
 
-CHOICE = GOOD["choose_step"]
-INCOMPLETE = replies.text('{"step": "learn"}')
+CAUSE = GOOD["find_cause"]
+INCOMPLETE = replies.text('{"cause": "compute", "references": []}')
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        json.dumps(CHOICE),
-        f"```json\n{json.dumps(CHOICE)}\n```",
-        f"<think>perhaps {{}} or so</think>\n{json.dumps(CHOICE)}",
-        f"Here it is: {json.dumps(CHOICE)} Good luck!",
-        json.dumps({"answer": CHOICE}),
+        json.dumps(CAUSE),
+        f"```json\n{json.dumps(CAUSE)}\n```",
+        f"<think>perhaps {{}} or so</think>\n{json.dumps(CAUSE)}",
+        f"Here it is: {json.dumps(CAUSE)} Good luck!",
+        json.dumps({"answer": CAUSE}),
     ],
 )
 def test_an_answer_is_found_in_its_wrapping(content: str, model_at: MakeModel) -> None:
     with ScriptedServer(replies.text(content)) as server:
-        assert model_at(server).ask(choose_step()).answer.model_dump() == CHOICE
+        assert model_at(server).ask(find_cause()).answer.model_dump() == CAUSE
 
 
 def test_an_invalid_answer_is_mended_with_the_reason(model_at: MakeModel) -> None:
-    with ScriptedServer(INCOMPLETE, replies.answer(CHOICE)) as server:
-        reply = model_at(server).ask(choose_step())
+    with ScriptedServer(INCOMPLETE, replies.answer(CAUSE)) as server:
+        reply = model_at(server).ask(find_cause())
     last = server.seen[1].messages
     assert [one["role"] for one in last] == ["system", "user", "assistant", "user"]
     assert "reason: Field required" in last[-1]["content"]
@@ -42,7 +42,7 @@ def test_an_invalid_answer_is_mended_with_the_reason(model_at: MakeModel) -> Non
 
 def test_an_answer_that_stays_invalid_is_given_up_with_what_it_cost(model_at: MakeModel) -> None:
     with ScriptedServer(then=INCOMPLETE) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server, price_per_million_input=1.0).ask(choose_step())
+        model_at(server, price_per_million_input=1.0).ask(find_cause())
     assert raised.value.kind == faults.MALFORMED
     assert (len(server.seen), raised.value.tokens) == (2, 240)
     assert raised.value.cost == pytest.approx(200 / 1e6)
@@ -52,33 +52,33 @@ def test_an_answer_that_stays_invalid_is_given_up_with_what_it_cost(model_at: Ma
     "reply",
     [
         replies.text("{broken"),
-        replies.text('{"step": NaN, "reason": "x"}'),
-        replies.text('{"step": "learn", "reason": "x", "also": 1}'),
-        replies.text(json.dumps({"step": "learn", "reason": "x" * 2001})),
+        replies.text('{"cause": NaN, "references": [], "reason": "x"}'),
+        replies.text('{"cause": "compute", "references": [], "reason": "x", "also": 1}'),
+        replies.text(json.dumps({"cause": "compute", "references": [], "reason": "x" * 2001})),
         replies.text('{"a":' * 5000),
     ],
 )
 def test_what_is_not_exactly_the_asked_shape_is_malformed(reply: Reply, model_at: MakeModel) -> None:
     with ScriptedServer(then=reply) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(choose_step())
+        model_at(server).ask(find_cause())
     assert raised.value.kind == faults.MALFORMED
 
 
 def test_prose_instead_of_json_is_malformed_after_every_way_was_tried(model_at: MakeModel) -> None:
     prose = replies.text("I would keep going.")
     with ScriptedServer(then=prose) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(choose_step())
+        model_at(server).ask(find_cause())
     assert raised.value.kind == faults.MALFORMED
     assert len(server.seen) == 3
 
 
 def test_a_truncated_answer_is_asked_for_again_shorter(model_at: MakeModel) -> None:
-    cut = replies.truncated('{"step": "learn", "reason": "because')
-    with ScriptedServer(cut, replies.answer(CHOICE)) as server:
-        assert model_at(server).ask(choose_step()).answer.step == "learn"
+    cut = replies.truncated('{"cause": "compute", "reason": "because')
+    with ScriptedServer(cut, replies.answer(CAUSE)) as server:
+        assert model_at(server).ask(find_cause()).answer.cause == "exposed_tp"
     assert "shorter" in server.seen[1].messages[-1]["content"]
     with ScriptedServer(then=cut) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(choose_step())
+        model_at(server).ask(find_cause())
     assert raised.value.kind == faults.TRUNCATED
     assert len(server.seen) == 2
 
@@ -95,7 +95,7 @@ def test_an_overflowing_question_is_shortened_once(model_at: MakeModel) -> None:
 
 def test_a_question_that_overflows_twice_is_given_up(model_at: MakeModel) -> None:
     with ScriptedServer(then=replies.context_overflow()) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(choose_step())
+        model_at(server).ask(find_cause())
     assert raised.value.kind == faults.OVERFLOW
     assert len(server.seen) == 2
 

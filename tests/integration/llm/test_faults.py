@@ -8,18 +8,18 @@ from graph import model as faults
 from graph.answers import ReasonerError
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.questions import GOOD, choose_step
+from tests.integration.llm.questions import GOOD, find_cause
 from tests.integration.llm.replies import Reply
 from tests.integration.llm.scripted_server import ScriptedServer
 
 KEY = "sk-very-secret"
-CHOICE = replies.answer(GOOD["choose_step"])
+CAUSE = replies.answer(GOOD["find_cause"])
 LATER = replies.failure(429, "slow down", headers={"Retry-After": "3600"})
 
 
 def kind_of(model_at: MakeModel, server: ScriptedServer, **settings: object) -> str:
     with pytest.raises(ReasonerError) as raised:
-        model_at(server, **settings).ask(choose_step())
+        model_at(server, **settings).ask(find_cause())
     return raised.value.kind
 
 
@@ -57,7 +57,7 @@ def test_nobody_at_the_address_is_a_fault_too(model_at: MakeModel, pauses: list[
     with ScriptedServer() as server:
         gone = server.base_url
     with pytest.raises(ReasonerError) as raised:
-        model_at(gone).ask(choose_step())
+        model_at(gone).ask(find_cause())
     assert raised.value.kind == faults.UNREACHABLE
     assert len(pauses) == 2
 
@@ -83,8 +83,8 @@ def test_the_deadline_bounds_all_repetitions_together(model_at: MakeModel) -> No
 
 
 def test_a_fault_that_passes_is_survived(model_at: MakeModel, pauses: list[float]) -> None:
-    with ScriptedServer(replies.server_error(), replies.dropped(), CHOICE) as server:
-        assert model_at(server).ask(choose_step()).answer.step == "learn"
+    with ScriptedServer(replies.server_error(), replies.dropped(), CAUSE) as server:
+        assert model_at(server).ask(find_cause()).answer.cause == "exposed_tp"
     assert len(server.seen) == 3
     assert 0.25 <= pauses[0] <= 0.5 <= pauses[1] <= 1.0
 
@@ -93,8 +93,8 @@ def test_a_fault_that_passes_is_survived(model_at: MakeModel, pauses: list[float
 def test_the_pause_is_the_one_the_endpoint_asks_for(
     header: str, expected: float, model_at: MakeModel, pauses: list[float]
 ) -> None:
-    with ScriptedServer(replies.rate_limited(header), CHOICE) as server:
-        model_at(server).ask(choose_step())
+    with ScriptedServer(replies.rate_limited(header), CAUSE) as server:
+        model_at(server).ask(find_cause())
     assert pauses == [expected]
 
 
@@ -110,7 +110,7 @@ def test_no_message_holds_the_key_or_the_prompt(status: int, model_at: MakeModel
         return replies.failure(status, f"key {KEY} said {seen.prompt}")(seen)
 
     with ScriptedServer(then=echo) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server, api_key=KEY).ask(choose_step(facts={"text": "word " * 500}))
+        model_at(server, api_key=KEY).ask(find_cause(facts={"text": "word " * 500}))
     assert KEY not in str(raised.value)
     assert len(str(raised.value)) < 300
 
@@ -121,7 +121,7 @@ def test_a_dead_endpoint_is_left_alone_after_two_questions(model_at: MakeModel) 
         kinds = []
         for _ in range(4):
             with pytest.raises(ReasonerError) as raised:
-                model.ask(choose_step())
+                model.ask(find_cause())
             kinds.append(raised.value.kind)
     assert len(server.seen) == 2
     assert kinds == [faults.SERVER] * 4
@@ -133,5 +133,5 @@ def test_a_bad_answer_does_not_count_against_the_endpoint(model_at: MakeModel) -
         model = model_at(server)
         for _ in range(4):
             with pytest.raises(ReasonerError):
-                model.ask(choose_step())
+                model.ask(find_cause())
     assert len(server.seen) == 4

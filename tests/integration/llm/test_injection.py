@@ -9,7 +9,7 @@ from graph.answers import Answer, Question
 from graph.prompts import SYSTEM
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.questions import GOOD, PAYLOADS, question, suggest_plans
+from tests.integration.llm.questions import GOOD, PAYLOADS, propose_plans, question
 from tests.integration.llm.scripted_server import ScriptedServer, by_question
 
 ATTACKS = [
@@ -29,10 +29,10 @@ def poisoned(place: str, attack: str) -> Question[Answer]:
         return question("read_notes", notes=attack)
     if place == "kernel":
         evidence = [{"kind": "profile", "ref": attack, "says": attack}]
-        return question("weigh_diagnoses", evidence=evidence)
+        return question("find_cause", evidence=evidence)
     if place == "model name":
         return question("explain", scenario={"model": {"name": attack, attack: 1}})
-    return question("suggest_plans", hits=[{"id": attack, "title": attack, "body": {"lesson": attack}}])
+    return question("propose_plans", hits=[{"id": attack, "title": attack, "body": {"lesson": attack}}])
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -59,15 +59,15 @@ def test_what_a_tool_returns_stands_between_markers_too(attack: str, model_at: M
         return [{"title": attack}]
 
     lookup = replies.calls(("find_knowledge", {"query": "x"}))
-    with ScriptedServer(lookup, replies.answer(GOOD["suggest_plans"])) as server:
-        model_at(server).ask(suggest_plans({"find_knowledge": find_knowledge}))
+    with ScriptedServer(lookup, replies.answer(GOOD["propose_plans"])) as server:
+        model_at(server).ask(propose_plans({"find_knowledge": find_knowledge}))
     returned = server.seen[1].messages[-1]["content"]
     assert outside(f"\n{returned}\n") == ""
     assert "<" not in inside(f"\n{returned}\n")
 
 
 def test_an_answer_that_obeyed_an_injection_is_still_held_to_its_shape(model_at: MakeModel) -> None:
-    obeyed = {"statements": [{"quote": "x", "kind": "shell", "field": "tp", "value": "rm -rf"}]}
+    obeyed = {"statements": [{"quote": "x", "operator": "shell", "field": "tp", "value": "rm -rf"}]}
     with ScriptedServer(replies.answer(obeyed), replies.answer({"statements": []})) as server:
         reply = model_at(server).ask(question("read_notes", notes=ATTACKS[0]))
     assert reply.answer.model_dump() == {"statements": []}

@@ -9,12 +9,12 @@ from graph import model as faults
 from graph.answers import ReasonerError
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.questions import GOOD, TOOLS, suggest_plans
+from tests.integration.llm.questions import GOOD, TOOLS, propose_plans
 from tests.integration.llm.scripted_server import ScriptedServer
 from tools.errors import InputError
 
-ANSWER = replies.answer(GOOD["suggest_plans"])
-MAX_CALLS = suggest_plans(TOOLS).max_calls
+ANSWER = replies.answer(GOOD["propose_plans"])
+MAX_CALLS = propose_plans(TOOLS).max_calls
 LOOKUP = replies.calls(("explain_plan", {"plan": {"tp": 4}}))
 
 
@@ -25,7 +25,7 @@ def results(server: ScriptedServer) -> list[str]:
 
 def test_a_lookup_is_run_and_its_result_returned_before_the_answer(model_at: MakeModel) -> None:
     with ScriptedServer(LOOKUP, ANSWER) as server:
-        reply = model_at(server).ask(suggest_plans(TOOLS))
+        reply = model_at(server).ask(propose_plans(TOOLS))
     assert reply.answer.suggestions[0].plan.tp == 4
     assert '{"accepted":true,"why":"the slower term is pipeline_bubble"}' in results(server)[0]
     assert reply.tokens == 240
@@ -34,7 +34,7 @@ def test_a_lookup_is_run_and_its_result_returned_before_the_answer(model_at: Mak
 
 def test_the_tools_are_described_by_their_types_and_words(model_at: MakeModel) -> None:
     with ScriptedServer(ANSWER) as server:
-        model_at(server).ask(suggest_plans(TOOLS))
+        model_at(server).ask(propose_plans(TOOLS))
     specs = {one["function"]["name"]: one["function"] for one in server.seen[0].body["tools"]}
     assert list(specs) == ["explain_plan", "find_knowledge", "Suggestions"]
     assert specs["find_knowledge"]["description"] == "Find playbooks by a description."
@@ -46,7 +46,7 @@ def test_the_tools_are_described_by_their_types_and_words(model_at: MakeModel) -
 def test_several_lookups_at_once_are_all_answered_up_to_the_limit(model_at: MakeModel) -> None:
     many = replies.calls(*[("find_knowledge", {"query": f"q{place}"}) for place in range(MAX_CALLS + 1)])
     with ScriptedServer(many, ANSWER) as server:
-        model_at(server).ask(suggest_plans(TOOLS))
+        model_at(server).ask(propose_plans(TOOLS))
     assert len(results(server)) == MAX_CALLS + 1
     assert ["not run" in one for one in results(server)] == [*[False] * MAX_CALLS, True]
     assert server.seen[-1].tools == ["Suggestions"]
@@ -66,7 +66,7 @@ def test_a_call_that_cannot_be_run_is_told_to_the_model(
     call: tuple[str, Mapping[str, object] | str], says: str, model_at: MakeModel
 ) -> None:
     with ScriptedServer(replies.calls(call), ANSWER) as server:
-        model_at(server).ask(suggest_plans(TOOLS))
+        model_at(server).ask(propose_plans(TOOLS))
     assert says in results(server)[0]
 
 
@@ -76,7 +76,7 @@ def test_a_tool_that_fails_is_told_to_the_model(model_at: MakeModel) -> None:
         raise InputError("plan.tp", tp, "must divide 64")
 
     with ScriptedServer(replies.calls(("explain_plan", {"tp": 7})), ANSWER) as server:
-        model_at(server).ask(suggest_plans({"explain_plan": explain_plan}))
+        model_at(server).ask(propose_plans({"explain_plan": explain_plan}))
     assert "must divide 64" in results(server)[0]
 
 
@@ -86,14 +86,14 @@ def test_a_long_result_is_cut(model_at: MakeModel) -> None:
         return [{"text": query * 5000, "number": place} for place in range(500)]
 
     with ScriptedServer(replies.calls(("find_knowledge", {"query": "word"})), ANSWER) as server:
-        model_at(server).ask(suggest_plans({"find_knowledge": find_knowledge}))
+        model_at(server).ask(propose_plans({"find_knowledge": find_knowledge}))
     assert len(results(server)[0]) < 10_000
 
 
 def test_an_endless_loop_of_lookups_ends(model_at: MakeModel) -> None:
     endless = replies.endless_calls("find_knowledge", [{"query": "a"}, {"query": "b"}])
     with ScriptedServer(then=endless) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(suggest_plans(TOOLS))
+        model_at(server).ask(propose_plans(TOOLS))
     assert raised.value.kind == faults.TOOL_LOOP
     assert len(server.seen) == MAX_CALLS + 1
     assert server.seen[-1].tools == ["Suggestions"]
@@ -102,28 +102,30 @@ def test_an_endless_loop_of_lookups_ends(model_at: MakeModel) -> None:
 
 def test_a_loop_that_has_cost_enough_is_told_to_end(model_at: MakeModel) -> None:
     with ScriptedServer(LOOKUP, LOOKUP, ANSWER) as server:
-        model_at(server, max_question_tokens=200).ask(suggest_plans(TOOLS))
+        model_at(server, max_question_tokens=200).ask(propose_plans(TOOLS))
     assert [len(seen.tools) for seen in server.seen] == [3, 3, 1]
 
 
 def test_a_model_that_stops_when_told_is_still_heard(model_at: MakeModel) -> None:
     with ScriptedServer(*[LOOKUP] * MAX_CALLS, ANSWER) as server:
-        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
+        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
 
 
 def test_an_answer_that_is_written_out_counts_too(model_at: MakeModel) -> None:
-    written = replies.text(json.dumps(GOOD["suggest_plans"]))
+    written = replies.text(json.dumps(GOOD["propose_plans"]))
     with ScriptedServer(LOOKUP, written) as server:
-        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions[0].origin == "tp-smaller"
+        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions[0].references == [
+            "playbook:tp-smaller"
+        ]
 
 
 def test_an_invalid_answer_is_mended_once(model_at: MakeModel) -> None:
     wrong = replies.calls(("Suggestions", {"suggestions": [{"plan": {"tp": "wide"}}]}))
     with ScriptedServer(wrong, ANSWER) as server:
-        assert model_at(server).ask(suggest_plans(TOOLS)).answer.suggestions
+        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
     assert "suggestions.0.plan.tp" in results(server)[0]
     with ScriptedServer(then=wrong) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(suggest_plans(TOOLS))
+        model_at(server).ask(propose_plans(TOOLS))
     assert raised.value.kind == faults.MALFORMED
     assert len(server.seen) == 2
 
@@ -131,8 +133,8 @@ def test_an_invalid_answer_is_mended_once(model_at: MakeModel) -> None:
 def test_words_after_a_lookup_are_mended_and_do_not_close_the_way(model_at: MakeModel) -> None:
     with ScriptedServer(LOOKUP, replies.text("I am done."), ANSWER, ANSWER) as server:
         model = model_at(server)
-        model.ask(suggest_plans(TOOLS))
-        model.ask(suggest_plans(TOOLS))
+        model.ask(propose_plans(TOOLS))
+        model.ask(propose_plans(TOOLS))
     assert all("tools" in seen.body for seen in server.seen)
 
 
@@ -140,5 +142,5 @@ def test_a_slip_does_not_close_a_way_that_has_worked(model_at: MakeModel) -> Non
     with ScriptedServer(ANSWER, replies.text("Sure!"), ANSWER, ANSWER) as server:
         model = model_at(server)
         for _ in range(3):
-            model.ask(suggest_plans(TOOLS))
+            model.ask(propose_plans(TOOLS))
     assert ["tools" in seen.body for seen in server.seen] == [True, True, False, True]

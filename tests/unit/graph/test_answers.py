@@ -12,27 +12,30 @@ from pydantic import ValidationError
 
 from graph.answers import (
     Answer,
-    Choice,
+    Confirmation,
+    Explanation,
+    Finding,
     Prose,
     Reading,
     SuggestedPlan,
     Suggestions,
     UnusableError,
-    Weighing,
     arguments_model,
     check_answer,
     read_answer,
     strict_schema,
 )
 
-CHOICES = st.builds(Choice, step=st.text(max_size=40), reason=st.text(max_size=200))
+FINDINGS = st.builds(
+    Finding, references=st.lists(st.text(max_size=9), max_size=2), reason=st.text(max_size=200)
+)
 WORDS = st.text(st.characters(exclude_characters="{<"), max_size=50)
 
 
-@given(CHOICES, WORDS, WORDS, st.sampled_from(["{}", "```json\n{}\n```", "<think>a {{b}} c</think>{}"]))
-def test_an_answer_is_found_between_words(choice: Choice, before: str, after: str, frame: str) -> None:
-    text = before + frame.format(choice.model_dump_json()) + after
-    assert read_answer(text, Choice) == choice
+@given(FINDINGS, WORDS, WORDS, st.sampled_from(["{}", "```json\n{}\n```", "<think>a {{b}} c</think>{}"]))
+def test_an_answer_is_found_between_words(finding: Finding, before: str, after: str, frame: str) -> None:
+    text = before + frame.format(finding.model_dump_json()) + after
+    assert read_answer(text, Finding) == finding
 
 
 @given(st.text(st.sampled_from('{}[]":,statements 01\\n`')))
@@ -42,8 +45,8 @@ def test_any_text_is_an_answer_or_unusable(text: str) -> None:
 
 
 def test_the_first_object_that_is_an_answer_counts() -> None:
-    text = '{"plan": 1} then {"step": "a", "reason": "b"} and {"step": "c", "reason": "d"}'
-    assert read_answer(text, Choice).step == "a"
+    text = '{"plan": 1} then {"verdict": "yes"} and {"verdict": "no"}'
+    assert read_answer(text, Confirmation).verdict == "yes"
 
 
 def test_what_is_wrong_is_told_by_field_without_the_values() -> None:
@@ -68,24 +71,24 @@ def test_what_is_wrong_is_told_by_field_without_the_values() -> None:
 )
 def test_cut_off_json_is_told_from_words(text: str, is_json: bool) -> None:
     with pytest.raises(UnusableError) as raised:
-        read_answer(text, Choice)
+        read_answer(text, Finding)
     assert raised.value.is_json is is_json
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
 def test_what_only_python_takes_for_json_is_refused(number: str) -> None:
-    statement = f'{{"quote": "a", "kind": "override", "field": "memory_gib", "value": {number}}}'
+    statement = f'{{"quote": "a", "operator": "=", "field": "memory_gib", "value": {number}}}'
     with pytest.raises(UnusableError):
         read_answer(f'{{"statements": [{statement}]}}', Reading)
 
 
-@pytest.mark.parametrize("data", [None, 3, "text", [], [{"step": "a", "reason": "b"}], {"answer": [1]}])
+@pytest.mark.parametrize("data", [None, 3, "text", [], [{"verdict": "yes"}], {"answer": [1]}])
 def test_other_shapes_are_unusable(data: object) -> None:
     with pytest.raises(UnusableError):
-        check_answer(data, Choice)
+        check_answer(data, Confirmation)
 
 
-ANSWERS: list[type[Answer]] = [Reading, Choice, Weighing, Suggestions, Prose]
+ANSWERS: list[type[Answer]] = [Reading, Confirmation, Finding, Suggestions, Prose, Explanation]
 
 
 def parts(schema: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - JSON

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.answers import SuggestedPlan, Weighing
+from graph.answers import SuggestedPlan
 from graph.prompts import (
     LEFT_OUT,
     MAX_CHARACTERS,
@@ -21,7 +21,7 @@ from graph.prompts import (
 )
 from graph.rules import ANSWERS
 from tests.integration.llm.questions import PAYLOADS
-from tools.recommend.notes import OVERRIDES, TOPOLOGY
+from tools.recommend.hypotheses import CAUSES
 from tools.scenario import SEARCHED_FIELDS
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None))
@@ -79,14 +79,13 @@ def test_the_vocabulary_names_every_field_of_a_plan() -> None:
         assert f"{name} " in SYSTEM or f"{name};" in SYSTEM, name
 
 
-def test_the_vocabulary_names_every_bottleneck() -> None:
-    for kind in Weighing.model_json_schema()["properties"]["bottleneck"]["enum"]:
-        assert kind in SYSTEM
+def test_the_vocabulary_names_every_cause() -> None:
+    assert [cause for cause in CAUSES if cause not in SYSTEM] == []
 
 
 def test_the_reader_of_notes_is_told_every_field_that_notes_may_set() -> None:
     told = SYSTEM + TASKS["read_notes"]
-    assert [name for name in (*SEARCHED_FIELDS, *OVERRIDES, *TOPOLOGY) if name not in told] == []
+    assert [name for name in NOTE_FIELDS if name not in told] == []
 
 
 def test_every_part_of_a_payload_that_a_task_names_is_there() -> None:
@@ -120,7 +119,7 @@ def test_it_is_never_longer_and_cutting_again_changes_nothing(payload: dict[str,
 
 
 def test_the_rules_can_still_answer_from_it() -> None:
-    short = shrunk(PAYLOADS["suggest_plans"])
+    short = shrunk(PAYLOADS["propose_plans"])
     assert short["playbooks"][0]["resolved_moves"] == [{"tp": 4}]
     assert short["proposals"][0]["speedup_low"] == 1.21
     assert short["diagnosis"] == {"bottleneck": "communication", "lever": None}

@@ -52,7 +52,7 @@ def test_a_profile_tells_what_the_step_takes_before_any_prediction_of_it() -> No
     first = report["diagnosis"]["evidence"][0]
     assert (first["kind"], first["ref"]) == ("profile", "step_time_s")
     assert first["says"].startswith(f"a step takes {took_s:.3f} s, {predicted_s:.3f} s were predicted")
-    assert report["verification"]["numbers_struck"] == []
+    assert report["verification"]["texts_refused"] == []
 
 
 def test_where_sharding_is_not_the_lever_nobody_is_told_to_try_another_plan_first() -> None:
@@ -80,7 +80,7 @@ def test_every_number_is_verified_and_none_is_struck_from_the_rules_text() -> No
     verification = report_of(small())["verification"]
     assert verification["holds"]
     assert verification["checked"] > 50
-    assert verification["numbers_struck"] == []
+    assert verification["texts_refused"] == []
 
 
 def test_a_baseline_that_does_not_hold_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

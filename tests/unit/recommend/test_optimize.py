@@ -20,8 +20,8 @@ from tools.recommend.choose import FAMILY
 from tools.scenario import Facts, Plan, columns_of, legal_mask, parse_scenario
 
 PROPOSAL = {
-    "rank", "plan", "prediction", "speedup", "speedup_low", "speedup_high", "changes", "rationale",
-    "evidence", "risks", "measured",
+    "rank", "role", "plan", "settings", "prediction", "speedup", "speedup_low", "speedup_high", "changes",
+    "rationale", "evidence", "risks", "measured",
 }  # fmt: skip
 KINDS = {"profile", "roofline", "model", "knowledge", "trial"}
 WORKLOADS: dict[str, Raw] = {

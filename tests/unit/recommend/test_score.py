@@ -6,7 +6,7 @@ from tests.unit.recommend.cases import Raw, llama, recommendation, workload
 from tools.errors import InputError
 from tools.recommend.choose import MAX_PROPOSALS
 from tools.recommend.report import Proposal, ScoredPlan
-from tools.recommend.score import complete, join, score
+from tools.recommend.score import complete, rank, score
 
 
 def best() -> Proposal:
@@ -48,21 +48,22 @@ def test_an_accepted_plan_has_a_proposal_of_its_own() -> None:
 
 def test_a_slower_suggestion_never_displaces_a_proposal() -> None:
     proposals = recommendation(llama()).proposals
-    joined = join(proposals, [judged(tp=8, recompute="full")])
+    joined = rank(proposals, [judged(tp=8, recompute="full")])
     assert [proposal.plan for proposal in joined] == [proposal.plan for proposal in proposals]
 
 
 def test_a_clearly_faster_suggestion_goes_before_what_it_beats() -> None:
     faster = judged(tp=8)
     slow = best().prediction.model_copy(update={"step_time_s": 1e9})
-    joined = join([best().model_copy(update={"prediction": slow})], [faster])
+    joined = rank([best().model_copy(update={"prediction": slow})], [faster])
     assert [(p.rank, p.plan) for p in joined] == [(1, faster.plan), (2, best().plan)]
 
 
-def test_a_suggestion_fills_an_empty_place_and_none_is_doubled() -> None:
+def test_a_persons_plan_fills_an_empty_place_and_none_is_doubled() -> None:
     other = judged(tp=8)
-    assert [p.plan for p in join([best()], [other, other, judged()])] == [best().plan, other.plan]
-    assert len(join(recommendation(llama()).proposals, [other])) == MAX_PROPOSALS
+    own = other.model_copy(update={"by_person": True})
+    assert [p.plan for p in rank([best()], [other, own, own, judged()])] == [best().plan, other.plan]
+    assert len(rank(recommendation(llama()).proposals, [other])) == MAX_PROPOSALS
 
 
 def test_an_unknown_field_of_a_plan_is_named() -> None:

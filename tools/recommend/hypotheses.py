@@ -1,0 +1,221 @@
+"""Hypotheses about what limits a plan: a cause of a closed list, what it costs, and what speaks for it.
+
+What a prediction suggests and what traces show have one shape; bottleneck and lever follow from the cause.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from tools.cost.predict import Prediction
+from tools.cost.terms import STEP_TERMS
+from tools.recommend.report import Evidence
+from tools.scenario.spec import Result
+from tools.trace.diagnosis import Bottleneck
+from tools.trace.report import Profile
+
+Cause = Literal[
+    "compute",
+    "recomputation",
+    "memory_bound_kernels",
+    "exposed_tp",
+    "exposed_cp",
+    "exposed_ep",
+    "exposed_dp",
+    "exposed_pp",
+    "slow_link",
+    "late_host",
+    "slow_device",
+    "small_messages",
+    "bubble",
+    "imbalance",
+    "data_loading",
+    "out_of_memory",
+    "trace_mismatch",
+]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+Status = Literal["open", "supported", "refuted"]
+
+BOTTLENECK_OF: dict[Cause, Bottleneck] = {
+    "compute": "compute",
+    "recomputation": "compute",
+    "memory_bound_kernels": "memory",
+    "exposed_tp": "communication",
+    "exposed_cp": "communication",
+    "exposed_ep": "communication",
+    "exposed_dp": "communication",
+    "exposed_pp": "communication",
+    "slow_link": "communication",
+    "late_host": "communication",
+    "slow_device": "compute",
+    "small_messages": "communication",
+    "bubble": "pipeline",
+    "imbalance": "pipeline",
+    "data_loading": "host",
+    "out_of_memory": "memory",
+    "trace_mismatch": "host",
+}
+LEVER_OF: dict[Cause, str] = {
+    "compute": "kernels and precision: raise the rate of the arithmetic that is left",
+    "recomputation": "recompute less: memory that other fields free pays for it",
+    "memory_bound_kernels": "fused kernels, a larger micro-batch, fewer passes over the same tensors",
+    "exposed_tp": "a smaller tensor-parallel degree, or overlapped tensor-parallel communication",
+    "exposed_cp": "a smaller context-parallel degree",
+    "exposed_ep": "experts inside the fast domain, or overlapped expert communication",
+    "exposed_dp": "gradient communication that overlaps, or fewer data-parallel ranks",
+    "exposed_pp": "fewer stages, or point-to-point messages that overlap",
+    "slow_link": "the link: replace or avoid it before changing the plan",
+    "late_host": "the late hosts: repair or replace them before changing the plan",
+    "slow_device": "the slow device: replace it before changing the plan",
+    "small_messages": "larger messages: bucket gradients, fewer and larger collectives",
+    "bubble": "more micro-batches per step, fewer stages, or an interleaved schedule",
+    "imbalance": "stages of equal work: another split of layers, embedding and head counted",
+    "data_loading": "the input pipeline and host work: more loader workers, CUDA graphs, compilation",
+    "out_of_memory": "memory: more sharding or recomputation",
+    "trace_mismatch": "traces of the run that the scenario describes, or a scenario of the traced run",
+}
+CAUSE_OF_TERM: dict[str, Cause] = {
+    "compute": "compute",
+    "recompute": "recomputation",
+    "memory_bound_ops": "memory_bound_kernels",
+    "optimizer": "memory_bound_kernels",
+    "tp_comm_exposed": "exposed_tp",
+    "cp_comm_exposed": "exposed_cp",
+    "ep_comm_exposed": "exposed_ep",
+    "dp_comm_exposed": "exposed_dp",
+    "pp_comm_exposed": "exposed_pp",
+    "pipeline_bubble": "bubble",
+    "host_and_other": "data_loading",
+}
+MIN_SHARE = 0.02
+"""Of the step: what costs less is no hypothesis worth testing."""
+COMPETING_SHARE = 0.5
+"""Of the dearest cause's cost: what is below cannot be the main thing to change."""
+
+
+class Hypothesis(Result):
+    """A cause of the closed list, what it costs, and where that stands."""
+
+    cause: Cause
+    source: Literal["model", "profile", "trial"]
+    seconds: float | None = None
+    """Of one step; None if the evidence does not tell."""
+    share: float | None = None
+    """Of the step."""
+    says: str
+    predicts: str = ""
+    """What would be seen if it holds."""
+    status: Status = "open"
+    evidence: list[Evidence] = Field(default_factory=list)
+    ranks: list[int] = Field(default_factory=list)
+    by: str = "expert-rules"
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        return BOTTLENECK_OF[self.cause]
+
+    @property
+    def lever(self) -> str:
+        return LEVER_OF[self.cause]
+
+    @property
+    def references(self) -> frozenset[str]:
+        return frozenset(one.ref for one in self.evidence)
+
+
+def predicted_hypotheses(prediction: Prediction) -> list[Hypothesis]:
+    """Every term of the predicted step that costs enough, the dearest first."""
+    costs: dict[Cause, float] = {}
+    terms: dict[Cause, list[str]] = {}
+    for term, seconds in prediction.breakdown_s.items():
+        cause = CAUSE_OF_TERM[term]
+        costs[cause] = costs.get(cause, 0.0) + seconds
+        terms.setdefault(cause, []).append(term)
+    made = [
+        _predicted(cause, seconds, prediction.step_time_s, terms[cause])
+        for cause, seconds in sorted(costs.items(), key=lambda item: -item[1])
+        if seconds >= MIN_SHARE * prediction.step_time_s
+    ]
+    if prediction.fits:
+        return made
+    says = f"the plan needs {prediction.peak_memory_gib:.1f} GiB per device, more than there is"
+    evidence = [Evidence(kind="model", ref="memory_gib", says=says)]
+    memory = Hypothesis(
+        cause="out_of_memory", source="model", says=says, evidence=evidence, predicts="the job does not start"
+    )
+    return [memory, *made]
+
+
+def _predicted(cause: Cause, seconds: float, whole: float, terms: Sequence[str]) -> Hypothesis:
+    phrase = " and ".join(STEP_TERMS[term].phrase for term in terms)
+    says = f"{phrase}: {seconds:.3g} s, {seconds / whole:.0%} of the predicted step"
+    evidence = [Evidence(kind="model", ref=f"breakdown_s.{term}", says=says) for term in terms]
+    predicts = f"a profile shows {seconds / whole:.0%} of the step in {phrase}"
+    return Hypothesis(
+        cause=cause,
+        source="model",
+        seconds=seconds,
+        share=seconds / whole,
+        says=says,
+        predicts=predicts,
+        evidence=evidence,
+    )
+
+
+CAUSE_OF_BOTTLENECK: dict[Bottleneck, Cause] = {
+    "compute": "compute",
+    "memory": "memory_bound_kernels",
+    "communication": "exposed_dp",
+    "pipeline": "bubble",
+    "host": "data_loading",
+}
+MIN_LATENESS = 0.3
+"""Share of all lateness: a rank with less of it is not who the others wait for."""
+
+
+def profile_hypotheses(profile: Profile) -> list[Hypothesis]:
+    """What the traces show, the dearest first; late ranks are named before the waiting that they cause."""
+    diagnosis, step_s = profile.diagnosis, profile.step_time_s
+    late = [one for one in profile.stragglers if one.share_of_lateness >= MIN_LATENESS]
+    made = []
+    for kind, share in sorted(diagnosis.shares.items(), key=lambda item: -item[1]):
+        cause: Cause = "late_host" if late and kind == "communication" else CAUSE_OF_BOTTLENECK[kind]
+        if share < MIN_SHARE:
+            continue
+        evidence = [Evidence(kind="profile", ref=f"profile.{kind}", says=f"{share:.0%} of rank time")]
+        if kind == diagnosis.bottleneck:
+            evidence += [Evidence(kind=one.kind, ref=one.ref, says=one.says) for one in diagnosis.evidence]
+        made.append(
+            Hypothesis(
+                cause=cause,
+                source="profile",
+                seconds=share * step_s if step_s else share,
+                share=share,
+                says=f"{kind} takes {share:.0%} of rank time in the profile",
+                evidence=evidence,
+                ranks=[one.rank for one in late] if cause == "late_host" else [],
+            )
+        )
+    return made
+
+
+def competing(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Those that may count as the main cause, the default first.
+
+    What is measured outranks what is predicted; of either those whose cost is near the largest.
+    """
+    open_ones = [one for one in hypotheses if one.status != "refuted"]
+    unpriced = [one for one in open_ones if one.seconds is None]
+    measured = [one for one in open_ones if one.source != "model" and one.seconds is not None]
+    pool = measured or [one for one in open_ones if one.seconds is not None]
+    pool.sort(key=lambda one: -(one.seconds or 0.0))
+    enough = COMPETING_SHARE * (pool[0].seconds or 0.0) if pool else 0.0
+    return [*unpriced, *(one for one in pool if (one.seconds or 0.0) >= enough)]
+
+
+def accepted(hypotheses: Sequence[Hypothesis], cause: Cause, by: str) -> list[Hypothesis]:
+    """The same list, with the cause that counts first and marked as supported."""
+    chosen = next(one for one in competing(hypotheses) if one.cause == cause)
+    update = {"status": "supported", "by": by}
+    return [chosen.model_copy(update=update), *(one for one in hypotheses if one is not chosen)]
