@@ -22,6 +22,7 @@ from graph.prompts import (
 from graph.rules import ANSWERS
 from tests.integration.llm.questions import PAYLOADS
 from tools.recommend.hypotheses import CAUSES
+from tools.recommend.notes import KINDS as NOTE_FIELDS
 from tools.scenario import SEARCHED_FIELDS
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None))
