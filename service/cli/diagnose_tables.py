@@ -11,6 +11,7 @@ from tools.trace.alignment import CollectiveSummary, Straggler
 from tools.trace.breakdown import BreakdownUs
 from tools.trace.calibrate import MeasuredCoefficient
 from tools.trace.compare import PredictionComparison, TraceChange
+from tools.trace.compute import ComputeSplit
 from tools.trace.diagnosis import ProfileDiagnosis
 from tools.trace.rank_profile import RankReport
 from tools.trace.report import TraceReport
@@ -82,6 +83,7 @@ _TERMS = (
 )
 """Key, name, colour, and a sign that tells them apart without colour."""
 _MAX_ROWS = 24
+_MAX_CAUSES = 4
 _COLLECTIVES = "Collectives: times are means over ranks, GB/s is on the bus"
 
 
@@ -102,15 +104,39 @@ def print_report(console: Console, report: TraceReport) -> None:
 
 
 def _verdict(diagnosis: ProfileDiagnosis) -> Panel:
-    lines = [safe_text(diagnosis.summary)]
+    lines = [safe_text(line, style="bold") for line in _first_cause(diagnosis)]
+    lines += [safe_text(f"then {finding.says}") for finding in diagnosis.causes[1:_MAX_CAUSES]]
+    lines += _split_line(diagnosis.compute_split)
+    lines += [safe_text(diagnosis.summary)]
     lines += [safe_text(f"• {item.says}", style="dim") for item in diagnosis.evidence]
     lines += [safe_text(f"also {item.bottleneck}: {item.why}") for item in diagnosis.competing_causes]
     lines += [safe_text(f"next: {item}", style="italic") for item in diagnosis.next_to_profile]
     title = (
-        f"[bold]{diagnosis.bottleneck}[/bold] costs {diagnosis.severity:.0%} of the step"
+        f"[bold]{(diagnosis.cause or diagnosis.bottleneck).replace('_', ' ')}[/bold] costs "
+        f"{diagnosis.causes[0].share if diagnosis.causes else diagnosis.severity:.0%} of the step"
         f" (confidence {diagnosis.confidence:.2f})"
     )
     return Panel(Group(*lines), title=title, title_align="left")
+
+
+def _split_line(split: ComputeSplit | None) -> list[Text]:
+    if split is None:
+        return []
+    parts = (
+        ("products at the roof", split.ideal_s),
+        ("lost to the roof", split.inefficiency_s),
+        ("attention", split.attention_s or None),
+        ("other kernels", split.other_s),
+    )
+    known = [f"{name} {seconds * 1000:,.1f} ms" for name, seconds in parts if seconds is not None]
+    return [safe_text(f"computing, per step: {', '.join(known)}")]
+
+
+def _first_cause(diagnosis: ProfileDiagnosis) -> list[str]:
+    if not diagnosis.causes:
+        return []
+    first = diagnosis.causes[0]
+    return [first.says, f"lever: {first.lever}", *(item.says for item in first.evidence[1:])]
 
 
 def _rank_table(ranks: list[RankReport]) -> Table:

@@ -151,14 +151,14 @@ def _summarise_group(group: AlignedCollectives, device: Device | None) -> list[C
     sizes = np.array(
         [-1 if event.message_bytes is None else event.message_bytes for event in group.events[0]]
     )
-    link = None if device is None else _link_bytes_per_s(group, device)
+    link = None if device is None else link_bytes_per_s(group, device)
     return [
         _summarise_size(group, np.flatnonzero(sizes == size), size, link)
         for size in np.unique(sizes).tolist()
     ]
 
 
-def _link_bytes_per_s(group: AlignedCollectives, device: Device) -> float:
+def link_bytes_per_s(group: AlignedCollectives, device: Device) -> float:
     """The catalogue's scale-up link, or the network's if the group spans several scale-up domains."""
     domain = max(device.devices_per_node, device.fast_domain_devices)
     ranks = group.events[0][0].ranks

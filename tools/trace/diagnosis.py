@@ -1,15 +1,19 @@
 """The main cause of lost time, with its share of the step, its evidence and its confidence.
 
-The cause is the term with the largest share. Waiting at collectives is attributed to what the late ranks
-did, as a competing cause.
+The bottleneck is the term with the largest share; `causes` says what is behind it. Waiting at collectives is
+attributed to what the late ranks did, as a competing cause.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
+
+from pydantic import Field
 
 from tools.scenario.spec import Result
 from tools.trace.alignment import CollectiveSummary, Straggler
 from tools.trace.breakdown import Breakdown, add_breakdowns
+from tools.trace.causes import Cause, CauseFinding
+from tools.trace.compute import ComputeSplit
 from tools.trace.rank_profile import RankProfile
 
 Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
@@ -35,7 +39,14 @@ class ProfileCause(Result):
 class ProfileDiagnosis(Result):
     """The main cause of lost time, with its weight, its evidence and how far to trust it."""
 
+    cause: Cause | None = None
+    """What to look at first: the costliest fault, or else what the plan costs most."""
+    lever: str | None = None
+    causes: list[CauseFinding] = Field(default_factory=list)
+    """Each with its seconds of the step, its ranks, its evidence and its lever; the first one counts."""
+    compute_split: ComputeSplit | None = None
     bottleneck: Bottleneck
+    """The term with the largest share."""
     severity: float
     """Share of the step."""
     confidence: float
@@ -116,6 +127,8 @@ class Findings:
     collectives: list[CollectiveSummary]
     stragglers: list[Straggler]
     num_unreadable: int
+    causes: list[CauseFinding] = field(default_factory=list)
+    compute_split: ComputeSplit | None = None
 
 
 def diagnose(findings: Findings) -> ProfileDiagnosis:
@@ -129,7 +142,12 @@ def diagnose(findings: Findings) -> ProfileDiagnosis:
         if name != cause and severity >= _CLOSE_RATIO * share
     ]
     confidence, advice = _weigh_confidence(findings, cause, share - second)
+    first = findings.causes[0] if findings.causes else None
     return ProfileDiagnosis(
+        cause=first.cause if first else None,
+        lever=first.lever if first else None,
+        causes=findings.causes,
+        compute_split=findings.compute_split,
         bottleneck=cause,
         severity=round(share, 4),
         confidence=confidence,

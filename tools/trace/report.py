@@ -21,7 +21,9 @@ from tools.trace.alignment import (
     summarise,
 )
 from tools.trace.breakdown import BreakdownUs, add_breakdowns
+from tools.trace.causes import find_causes
 from tools.trace.classify import CommunicationPatterns
+from tools.trace.compute import split_compute
 from tools.trace.diagnosis import Findings, ProfileDiagnosis, diagnose, weigh
 from tools.trace.folder import FolderProfile, Progress, UnreadableFile, profile_folder
 from tools.trace.rank_profile import RankProfile, RankReport, TopOp, find_device
@@ -132,11 +134,20 @@ def build_report(folder: FolderProfile, device: Device | None = None) -> TraceRe
     ranks = folder.ranks
     aligned = align(ranks)
     named = next((rank.device_name for rank in ranks if rank.device_name), None)
-    collectives = summarise(aligned, device or find_device(named))
+    accelerator = device or find_device(named)
+    collectives = summarise(aligned, accelerator)
     stragglers = find_stragglers(aligned)
     pipeline = analyse_pipeline(ranks)
     shares = weigh(ranks, _waiting_ns(aligned), pipeline is not None)
-    findings = Findings(ranks, shares, collectives, stragglers, len(folder.unreadable))
+    findings = Findings(
+        ranks,
+        shares,
+        collectives,
+        stragglers,
+        len(folder.unreadable),
+        find_causes(ranks, aligned, accelerator),
+        split_compute(ranks),
+    )
     return TraceReport(
         ranks=[rank.report() for rank in ranks],
         total=add_breakdowns([rank.breakdown for rank in ranks]).as_microseconds(),

@@ -31,8 +31,17 @@ def find_axis(group: GroupTime, description: str, plan: Plan) -> str:
     used = [axis for axis, size in sizes.items() if size > 1]
     if len(used) == 1 and plan.ep == 1:
         return used[0]
-    described = next((axis for axis, pattern in _AXIS_OF_DESCRIPTION if pattern.search(description)), None)
-    return described or _axis_of_kind(group.kind, plan) or _axis_of_ranks(group.ranks, plan) or OTHER
+    return (
+        find_described_axis(description)
+        or _axis_of_kind(group.kind, plan)
+        or _axis_of_ranks(group.ranks, plan)
+        or OTHER
+    )
+
+
+def find_described_axis(description: str) -> str | None:
+    """By the words of a process group's description."""
+    return next((axis for axis, pattern in _AXIS_OF_DESCRIPTION if pattern.search(description)), None)
 
 
 def _axis_of_kind(kind: str, plan: Plan) -> str | None:
