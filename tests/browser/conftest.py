@@ -11,10 +11,9 @@ from playwright.sync_api import Browser
 
 from tests.browser.chromium import find_chromium, opened
 from tests.browser.installation import Installation, installed
+from tests.browser.scenes import small
 from tests.browser.signing_in import sign_in
 from tests.browser.watching import Cookies, Watched, watch
-
-SESSIONS = 10_000
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,9 +32,29 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def installation(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installed(tmp_path_factory.mktemp("installation"), SESSIONS) as one:
+def installation(
+    request: pytest.FixtureRequest, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """With as many sessions of the past as the file of the test asks for."""
+    past = getattr(request.module, "PAST_SESSIONS", 20)
+    with installed(tmp_path_factory.mktemp("installation"), past) as one:
         yield one
+
+
+@pytest.fixture(scope="module")
+def done(installation: Installation) -> str:
+    """The address of a session that is done, for tests that only look at it."""
+    id = installation.submit(small())
+    installation.wait(id)
+    return f"/sessions/{id}"
+
+
+@pytest.fixture
+def waiting(installation: Installation) -> str:
+    """The address of a session that waits for a person."""
+    id = installation.submit(small(approval="person"))
+    installation.wait(id, "waiting_approval")
+    return f"/sessions/{id}"
 
 
 @pytest.fixture(scope="module")

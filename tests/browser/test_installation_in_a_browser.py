@@ -13,6 +13,7 @@ from tests.integration.service.api_process import running
 from tests.unit.service.served import SCENARIO
 
 PATIENCE_MS = 60_000
+PAST_SESSIONS = 10_000
 
 
 def test_ten_thousand_sessions_are_searched_and_turned_over(page: Watched) -> None:
@@ -45,10 +46,11 @@ def test_the_list_follows_by_itself_and_keeps_what_was_chosen(
     assert view.locator(f'#lines input[value="{chosen}"]').is_checked()
 
 
-def test_a_page_outlives_its_server_and_goes_on(page: Watched, installation: Installation) -> None:
-    id = installation.submit(small(approval="person"))
+def test_a_page_outlives_its_server_and_goes_on(
+    page: Watched, installation: Installation, waiting: str
+) -> None:
     view = page.page
-    view.goto(f"/sessions/{id}")
+    view.goto(waiting)
     expect(view.locator(".state").first).to_have_text("waiting for approval", timeout=PATIENCE_MS)
     installation.server.kill()
     expect(view.get_by_role("status").filter(has_text="Connection lost, retrying")).to_be_visible()

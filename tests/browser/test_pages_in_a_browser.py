@@ -20,15 +20,14 @@ PAGES = (
 
 
 @pytest.fixture(scope="module")
-def paths(installation: Installation) -> list[str]:
+def paths(installation: Installation, done: str) -> list[str]:
     """Every page, with those of a session that is done and of one that waits."""
-    done, waits = installation.submit(small()), installation.submit(small(approval="person"))
-    installation.wait(done)
+    waits, id = installation.submit(small(approval="person")), done.rpartition("/")[2]
     installation.wait(waits, "waiting_approval")
-    own = [f"/sessions/{done}", f"/sessions/{done}/trail", f"/sessions/{waits}", f"/what-if?session={done}"]
+    own = [done, f"{done}/trail", f"/sessions/{waits}", f"/what-if?session={id}"]
     with installation.api as client:
         case = client.get("/v1/knowledge", params={"kind": "case"}).json()["items"][0]["id"]
-    return [*PAGES, *own, f"/compare?a={done}&b={done}&b_plan=today", f"/knowledge/{case}"]
+    return [*PAGES, *own, f"/compare?a={id}&b={id}&b_plan=today", f"/knowledge/{case}"]
 
 
 def grave_faults(page: Page) -> list[str]:

@@ -92,13 +92,9 @@ def test_a_file_that_is_no_trace_is_refused_where_it_is_seen(page: Watched, tmp_
     expect(view.locator("[data-upload]")).to_be_in_viewport()
 
 
-def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(
-    page: Watched, installation: Installation
-) -> None:
-    id = installation.submit(small())
-    installation.wait(id)
+def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(page: Watched, done: str) -> None:
     view = page.page
-    view.goto(f"/sessions/{id}")
+    view.goto(done)
     mesh = view.locator("figure", has_text="The device mesh")
     mesh.scroll_into_view_if_needed()
     expect(mesh).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)
@@ -150,12 +146,10 @@ def break_events(view: Page, held: "Future[Route]") -> None:
     expect(view.locator("#session[data-old]")).to_have_count(0)
 
 
-def test_a_page_that_looks_again_keeps_what_is_being_typed(page: Watched, installation: Installation) -> None:
-    id = installation.submit(small(approval="person"))
-    installation.wait(id, "waiting_approval")
+def test_a_page_that_looks_again_keeps_what_is_being_typed(page: Watched, waiting: str) -> None:
     view, held = page.page, Future[Route]()
     view.route(re.compile("/events"), held.set_result, times=1)
-    view.goto(f"/sessions/{id}")
+    view.goto(waiting)
     card = view.locator("article.card").nth(1)
     card.get_by_text("Comment or edit").click()
     card.get_by_label("recompute").select_option("full")
@@ -168,28 +162,20 @@ def test_a_page_that_looks_again_keeps_what_is_being_typed(page: Watched, instal
     expect(card.get_by_label("recompute")).to_have_value("full")
 
 
-def test_a_page_that_looks_again_leaves_the_focus_at_its_proposal(
-    page: Watched, installation: Installation
-) -> None:
-    id = installation.submit(small(approval="person"))
-    installation.wait(id, "waiting_approval")
+def test_a_page_that_looks_again_leaves_the_focus_at_its_proposal(page: Watched, waiting: str) -> None:
     view, held = page.page, Future[Route]()
     view.route(re.compile("/events"), held.set_result, times=1)
-    view.goto(f"/sessions/{id}")
+    view.goto(waiting)
     approve = view.locator("article.card").nth(1).get_by_role("button", name="Approve")
     approve.focus()
     break_events(view, held)
     expect(approve).to_be_focused()
 
 
-def test_an_export_is_shown_copied_and_refused_with_the_reason(
-    page: Watched, installation: Installation
-) -> None:
-    id = installation.submit(small())
-    installation.wait(id)
+def test_an_export_is_shown_copied_and_refused_with_the_reason(page: Watched, done: str) -> None:
     view = page.page
     view.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    view.goto(f"/sessions/{id}")
+    view.goto(done)
     export = view.locator("details.export").first
     export.get_by_text("Export").click()
     expect(export.locator("pre")).to_contain_text("--tensor-model-parallel-size")
@@ -198,14 +184,10 @@ def test_an_export_is_shown_copied_and_refused_with_the_reason(
     assert view.evaluate("navigator.clipboard.readText()") == export.locator("pre").text_content()
 
 
-def test_an_export_that_does_not_come_says_so_and_is_tried_again(
-    page: Watched, installation: Installation
-) -> None:
-    id = installation.submit(small())
-    installation.wait(id)
+def test_an_export_that_does_not_come_says_so_and_is_tried_again(page: Watched, done: str) -> None:
     view = page.page
     view.route(re.compile(r"/export\?"), lambda route: route.fulfill(status=502, body="<html>"), times=1)
-    view.goto(f"/sessions/{id}")
+    view.goto(done)
     export = view.locator("details.export").first
     export.get_by_text("Export").click()
     expect(export.locator("pre")).to_contain_text("The server did not answer")

@@ -1,7 +1,6 @@
 """Sessions whose worker died, or which the queue forgot, are found; those of the living are left alone."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -19,12 +18,9 @@ from tests.integration.service.at_work import (
     TINY,
     Desk,
     assert_whole,
-    opened,
-    settings_for,
     wait_for,
     working,
 )
-from tests.integration.service.fleet import Fleet
 from tools.kb import open_seed
 
 
@@ -119,15 +115,3 @@ def test_a_worker_that_lost_its_session_writes_no_checkpoint(settings: Settings,
     assert worker.stop()
     assert other.before is not None
     assert other.checkpoint() == other.before
-
-
-def test_several_workers_may_start_at_once_on_an_empty_postgres(tmp_path: Path, postgres_url: str) -> None:
-    fleet = Fleet(tmp_path, 3, postgres_url)
-    try:
-        with opened(settings_for(tmp_path, postgres_url)) as desk:
-            ids = [desk.submit() for _ in range(3)]
-            assert [desk.wait(id).state for id in ids] == ["completed"] * 3
-            wait_for(lambda: len(desk.living()) == 3)
-            assert fleet.stop() == [0, 0, 0]
-    finally:
-        fleet.end()
