@@ -108,8 +108,8 @@ def digest_of(text: str) -> str:
 
 def find_id(text: str) -> str | None:
     """The id in a key; None for what is no key of ours."""
-    found = _SHAPE.fullmatch(text)
-    return found.group(1) if found else None
+    match = _SHAPE.fullmatch(text)
+    return match.group(1) if match else None
 
 
 def is_same(text: str, digest: str) -> bool:
@@ -146,8 +146,8 @@ def check_local(request: HTTPConnection) -> None:
 def is_own_origin(origin: str, request: HTTPConnection) -> bool:
     """Whether the page that asks came from this server; the scheme may be a proxy's."""
     try:
-        given = urlsplit(origin)
-        return (given.hostname, given.port) == (request.url.hostname, request.url.port)
+        parts = urlsplit(origin)
+        return (parts.hostname, parts.port) == (request.url.hostname, request.url.port)
     except ValueError:  # no address at all
         return False
 
@@ -174,8 +174,8 @@ def sign(key_id: str, digest: str, secret: str, expires_s: int) -> str:
 
 def find_signed(text: str) -> SignedKey | None:
     """None for what is no cookie of ours; whether it holds is another question."""
-    found = _SHAPE_COOKIES.fullmatch(text)
-    return SignedKey(found[1], int(found[2]), found[3]) if found else None
+    match = _SHAPE_COOKIES.fullmatch(text)
+    return SignedKey(match[1], int(match[2]), match[3]) if match else None
 
 
 def check_same_site(request: HTTPConnection) -> None:
@@ -237,20 +237,20 @@ class TokenReader:
     def _key(self, token: str) -> "PyJWK":
         import jwt
 
-        wanted = jwt.get_unverified_header(token).get("kid")
+        key_id = jwt.get_unverified_header(token).get("kid")
         if self._file_keys is None:
-            return self._published_key(wanted or "")
+            return self._published_key(key_id or "")
         keys = self._file_keys.keys
-        found = [key for key in keys if key.key_id == wanted] if wanted is not None else keys
-        if len(found) != 1:
+        matching = [key for key in keys if key.key_id == key_id] if key_id is not None else keys
+        if len(matching) != 1:
             raise jwt.InvalidKeyError("its key is not one of the issuer's")
-        return found[0]
+        return matching[0]
 
-    def _published_key(self, wanted: str) -> "PyJWK":
+    def _published_key(self, key_id: str) -> "PyJWK":
         from jwt import PyJWKClientConnectionError, PyJWKSetError
 
         try:
-            return self._client.get_signing_key(wanted)
+            return self._client.get_signing_key(key_id)
         except (PyJWKClientConnectionError, PyJWKSetError, OSError, ValueError) as error:
             raise IssuerError("the keys of the tokens' issuer cannot be had now; try again") from error
 
@@ -286,8 +286,8 @@ def _read_keys(file: Path) -> "PyJWKSet":
 
 
 def _scopes(claims: Mapping[str, Any]) -> list[str]:
-    given = next((claims[name] for name in SCOPE_CLAIMS if claims.get(name)), "")
-    words = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+    claim = next((claims[name] for name in SCOPE_CLAIMS if claims.get(name)), "")
+    words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     names = [str(word).removeprefix(OWN_PREFIX) for word in words]
     return [name for name in names if name in SCOPES]
 
@@ -333,15 +333,15 @@ class Authenticator:
 
     def caller_of(self, request: HTTPConnection) -> Caller:
         """Raises an error of `service.errors`: Forbidden from elsewhere at a server without keys."""
-        given = request.headers.get("authorization", "")
+        header = request.headers.get("authorization", "")
         if self.is_open():
             check_local(request)
             return LOCAL
-        if not given and (cookie := request.cookies.get(COOKIE)):
+        if not header and (cookie := request.cookies.get(COOKIE)):
             return self._by_cookie(cookie, request)
-        if given[: len(SCHEME)].lower() != SCHEME:
+        if header[: len(SCHEME)].lower() != SCHEME:
             raise UnauthenticatedError(NO_CREDENTIALS)
-        credential = given[len(SCHEME) :].strip()
+        credential = header[len(SCHEME) :].strip()
         if credential.startswith(f"{PREFIX}_") or self._tokens is None:
             return self._by_key(credential)
         return self._tokens.read(credential)
@@ -353,17 +353,17 @@ class Authenticator:
         return sign(row.id, row.digest, self._cookie_secret, expires_s), expires_s
 
     def _by_key(self, text: str) -> Caller:
-        return self._known(self._row_of(text))
+        return self._caller_of(self._row_of(text))
 
     def _by_cookie(self, text: str, request: HTTPConnection) -> Caller:
-        given, now_s = find_signed(text), time.time()
-        row = self._find_row(given.key_id) if given else None
-        if given is None or row is None or not given.holds(row.digest, self._cookie_secret, now_s):
+        signed, now_s = find_signed(text), time.time()
+        row = self._find_row(signed.key_id) if signed else None
+        if signed is None or row is None or not signed.holds(row.digest, self._cookie_secret, now_s):
             raise UnauthenticatedError("this browser is not signed in any more")
         if not row.is_valid(now_s):
             raise UnauthenticatedError(NOT_VALID)
         check_same_site(request)
-        return self._known(row)
+        return self._caller_of(row)
 
     def _row_of(self, text: str) -> KeyRow:
         id = find_id(text)
@@ -376,7 +376,7 @@ class Authenticator:
         with self._database.read() as conn:
             return find_key(conn, id)
 
-    def _known(self, row: KeyRow) -> Caller:
+    def _caller_of(self, row: KeyRow) -> Caller:
         self._touch(row)
         return Caller(row.name, row.tenant, frozenset(row.scopes), f"key:{row.id}")
 

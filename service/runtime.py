@@ -67,11 +67,11 @@ def check_tune(settings: Settings, request: Request) -> None:
 
 def _default_template(settings: Settings, templates: dict[str, Template]) -> str:
     """The one that is set, or the only one there is."""
-    wanted = settings.launch_template or (next(iter(templates)) if len(templates) == 1 else None)
-    if wanted is None or wanted not in templates:
-        allowed = did_you_mean(wanted or "", tuple(templates)) if templates else "the file registers none"
-        raise InputError("ASAP_LAUNCH_TEMPLATE", wanted, allowed)
-    return wanted
+    default = settings.launch_template or (next(iter(templates)) if len(templates) == 1 else None)
+    if default is None or default not in templates:
+        allowed = did_you_mean(default or "", tuple(templates)) if templates else "the file registers none"
+        raise InputError("ASAP_LAUNCH_TEMPLATE", default, allowed)
+    return default
 
 
 KNOWLEDGE_FOLDER = "knowledge"
@@ -119,9 +119,9 @@ def embedder_of(settings: Settings) -> Embedder | None:
     if settings.embedding == "minilm":
         return find_local_embedder()
     if not settings.embedding_base_url or not settings.embedding_model:
-        given = settings.embedding_base_url or "nothing"
+        stated = settings.embedding_base_url or "nothing"
         raise InputError(
-            "ASAP_EMBEDDING_BASE_URL", given, "an endpoint needs ASAP_EMBEDDING_BASE_URL and _MODEL"
+            "ASAP_EMBEDDING_BASE_URL", stated, "an endpoint needs ASAP_EMBEDDING_BASE_URL and _MODEL"
         )
     from tools.kb.embed import EndpointEmbedder
 

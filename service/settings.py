@@ -137,11 +137,11 @@ def make_data_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _refused(folder, error.strerror or str(error)) from None
+        raise _refusal(folder, error.strerror or str(error)) from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise _refused(folder, "Permission denied")
+        raise _refusal(folder, "Permission denied")
     return folder
 
 
-def _refused(folder: Path, reason: str) -> InputError:
+def _refusal(folder: Path, reason: str) -> InputError:
     return InputError("ASAP_DATA_DIR", str(folder), f"must be a folder that this user may write ({reason})")

@@ -81,8 +81,8 @@ def _decode(data: bytes, source: str, first_line: int) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = first_line + data.count(b"\n", 0, error.start)
-        given = data[error.start : error.start + 8]
-        raise InputError(_where(source, line), given, "must be UTF-8 text") from None
+        near = data[error.start : error.start + 8]
+        raise InputError(_where(source, line), near, "must be UTF-8 text") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -126,9 +126,9 @@ def _refuse_depth(text: str, source: str, first_line: int) -> NoReturn:
 
 def _place(text: str, pattern: str | None, source: str, first_line: int) -> str:
     """The line of what `pattern` finds; of the whole text where it has one line; else just the source."""
-    found = re.search(pattern, text) if pattern else None
-    if found:
-        return _where(source, first_line + text.count("\n", 0, found.end()))
+    match = re.search(pattern, text) if pattern else None
+    if match:
+        return _where(source, first_line + text.count("\n", 0, match.end()))
     return source if "\n" in text.strip() else _where(source, first_line)
 
 

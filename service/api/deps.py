@@ -30,7 +30,7 @@ _WEIGHT = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?")
 
 def preferred(accept: str, offered: Sequence[str]) -> str:
     """The first of ours among those the caller likes most; an empty header likes everything."""
-    ranges = [_parsed(part) for part in accept.split(",") if part.strip()] or [("*/*", 1.0)]
+    ranges = [_parse_range(part) for part in accept.split(",") if part.strip()] or [("*/*", 1.0)]
     quality = {form: _quality(form, ranges) for form in offered}
     best = max(offered, key=lambda form: quality[form])
     if quality[best] <= 0:
@@ -39,7 +39,7 @@ def preferred(accept: str, offered: Sequence[str]) -> str:
     return best
 
 
-def _parsed(part: str) -> tuple[str, float]:
+def _parse_range(part: str) -> tuple[str, float]:
     kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
     weight = next((value[2:] for value in parameters if value.startswith("q=")), "1")
     return kind, float(weight) if _WEIGHT.fullmatch(weight) else 0.0

@@ -84,7 +84,7 @@ class BodyLimits:
             return
         is_upload = scope["method"] == "PUT" and UPLOAD.fullmatch(scope["path"])
         limit = self._max_upload_bytes if is_upload else self._max_bytes
-        await self._app(scope, _Counted(receive, limit, _declared(scope), self._patience_s), send)
+        await self._app(scope, _Counted(receive, limit, _content_length(scope), self._patience_s), send)
 
 
 class _Counted:
@@ -121,7 +121,7 @@ class _Counted:
         return ApiError("too-large", detail, field="body", allowed=allowed, headers={"Connection": "close"})
 
 
-def _declared(scope: Scope) -> int:
+def _content_length(scope: Scope) -> int:
     """What Content-Length says; the server has refused what is no number."""
     length = 0
     with suppress(ValueError):

@@ -49,7 +49,7 @@ async def healthz() -> HealthPublic:
 
 @router.get("/readyz", summary="Whether it can do its work", responses={503: {"model": ReadyPublic}})
 def readyz(app: AppDep, response: Response) -> ReadyPublic:
-    checks = {name: _checked(check, app) for name, check in CHECKS.items()}
+    checks = {name: _run_check(check, app) for name, check in CHECKS.items()}
     ready = all(check.ok for check in checks.values())
     response.status_code = 200 if ready else 503
     return ReadyPublic(ready=ready, checks=checks)
@@ -65,7 +65,7 @@ def metrics(app: AppDep, caller: Admin) -> Response:
     return Response(app.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-def _checked(check: Callable[[AppState], str], app: AppState) -> CheckPublic:
+def _run_check(check: Callable[[AppState], str], app: AppState) -> CheckPublic:
     try:
         return CheckPublic(ok=True, detail=check(app))
     except _NotReadyError as error:
@@ -141,8 +141,8 @@ def list_all(
     app: AppDep, caller: Admin, target: Target = None, cursor: Cursor = None, limit: Limit = 100
 ) -> AuditPage:
     with app.database.read() as conn:
-        rows, following = list_audit(conn, caller.tenant, target, cursor, limit)
-    return AuditPage(items=[_public(row) for row in rows], next_cursor=following)
+        rows, next_cursor = list_audit(conn, caller.tenant, target, cursor, limit)
+    return AuditPage(items=[_public(row) for row in rows], next_cursor=next_cursor)
 
 
 def _public(row: AuditRow) -> AuditPublic:

@@ -71,12 +71,12 @@ def public_schedule(schedule: Schedule) -> SchedulePublic:
             "last_run": public_run(schedule.last_run) if schedule.last_run else None,
             "created_at": to_datetime(row.created_at),
             "updated_at": to_datetime(row.updated_at),
-            "definition": _masked(definition),
+            "definition": _mask_addresses(definition),
         }
     )
 
 
-def _masked(definition: Definition) -> Definition:
+def _mask_addresses(definition: Definition) -> Definition:
     stated = definition.get("recipients")
     recipients = dict(stated) if isinstance(stated, dict) else {}
     for name in ("webhooks", "slack"):

@@ -82,7 +82,7 @@ def predict_one(scenario: ScenarioCreate, caller: Reader) -> JSONResponse:
 @router.post("/batch", summary="Predict up to 1,000 scenarios", response_model=list[Answer])
 def predict_many(scenarios: Batch, caller: Reader) -> JSONResponse:
     """In order; a scenario that is wrong gets its error in its place, and the others are predicted."""
-    outcomes = [_parsed(body) for body in scenarios]
+    outcomes = [_parse(body) for body in scenarios]
     predictions = iter(predict([outcome for outcome in outcomes if isinstance(outcome, Scenario)]))
     # Answered as they are: checking a thousand against their schema would take longer than predicting them.
     return JSONResponse(
@@ -93,7 +93,7 @@ def predict_many(scenarios: Batch, caller: Reader) -> JSONResponse:
     )
 
 
-def _parsed(body: JsonObject) -> Scenario | InputError:
+def _parse(body: JsonObject) -> Scenario | InputError:
     try:
         return parse_scenario(body)
     except InputError as error:
@@ -146,10 +146,10 @@ def explain(question: ExplainCreate, app: AppDep, caller: Submitter) -> JsonObje
     if not isinstance(question.plan, dict):
         raise InputError("plan", question.plan, "allowed: an object with fields of a plan")
     scenario, plan = _small(question.scenario), dict(question.plan)
-    return run_bounded_search(app, lambda progress: _explained(scenario, plan, progress))
+    return run_bounded_search(app, lambda progress: _explain(scenario, plan, progress))
 
 
-def _explained(scenario: Scenario, fields: JsonObject, progress: Progress) -> JsonObject:
+def _explain(scenario: Scenario, fields: JsonObject, progress: Progress) -> JsonObject:
     workload = workload_of(scenario)
     winner = best_plans(workload, progress)[0][0]
     return {

@@ -72,7 +72,7 @@ def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
     from service.nightly.deliver import ReportSender
     from service.nightly.report import write_report
 
-    with _locked(settings):
+    with _exclusive_lock(settings):
         report = _report(args, config, settings)
         folder = args.out or _folder(args.config, config, settings, report.at)
         page = write_report(report, folder)
@@ -144,7 +144,7 @@ def _check(args: Namespace, config: "Config", settings: "Settings") -> int:
 
 
 @contextmanager
-def _locked(settings: "Settings") -> Iterator[IO[str]]:
+def _exclusive_lock(settings: "Settings") -> Iterator[IO[str]]:
     """Two runs at once would send every report twice."""
     import fcntl
 

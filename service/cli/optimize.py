@@ -103,7 +103,10 @@ def run_kept(name: str, request: "Request", watch: Watch) -> dict[str, Any]:
     from service.settings import load_settings, make_data_folder
 
     settings = load_settings()
-    with _alone(make_data_folder(settings.data_dir) / LOCKS, name), open_checkpoints(settings) as saver:
+    with (
+        _exclusive_lock(make_data_folder(settings.data_dir) / LOCKS, name),
+        open_checkpoints(settings) as saver,
+    ):
         known = _known_request(saver, name)
         if known is not None and known != request.scenario:
             raise InputError("--session", name, "is about another scenario; choose another name")
@@ -138,7 +141,7 @@ def _known_request(saver: "BaseCheckpointSaver[Any]", name: str) -> "Scenario | 
 
 
 @contextmanager
-def _alone(folder: Path, name: str) -> Iterator[None]:
+def _exclusive_lock(folder: Path, name: str) -> Iterator[None]:
     """One process at a time for a session; the lock goes with the process, however it ends."""
     import fcntl
 

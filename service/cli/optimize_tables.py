@@ -93,7 +93,7 @@ def _head(view: View) -> Iterator[Row]:
     weighed = f" {sentence(diagnosis.weighed)}" if diagnosis.weighed else ""
     yield "diagnosis", safe_text(f"Limited by {diagnosis.bottleneck}.{weighed}")
     for evidence in diagnosis.evidence:
-        yield "diagnosis", _tagged(EVIDENCE[evidence.kind], evidence.says)
+        yield "diagnosis", _with_tag(EVIDENCE[evidence.kind], evidence.says)
 
 
 def _trials(view: View) -> Iterator[Row]:
@@ -154,7 +154,7 @@ def _aside(what: str, entry: Advice | CaseReference) -> tuple[str, str]:
 
 def _rejected(rejected: Sequence[RejectedPlan]) -> Iterator[Row]:
     for plan in rejected[:MAX_REJECTED]:
-        yield "why not", _tagged(plan.binding, plan.why)
+        yield "why not", _with_tag(plan.binding, plan.why)
 
 
 def _notes(notes: Notes | None) -> Iterator[Row]:
@@ -204,7 +204,7 @@ def _legend(view: View) -> Text:
     return legend
 
 
-def _tagged(tag: str, words: object) -> Table:
+def _with_tag(tag: str, words: object) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=TAG_WIDTH, style="dim")
     grid.add_column()

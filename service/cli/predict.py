@@ -162,7 +162,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     calibration = _read_calibration(args.calibration)
     records = list(read_records(args.file))
-    outcomes = [_parsed(record) for record in records]
+    outcomes = [_parse(record) for record in records]
     scenarios = [outcome for outcome in outcomes if isinstance(outcome, Scenario)]
     predictions = predict(scenarios, calibration)
     if args.json:
@@ -178,7 +178,7 @@ def _read_calibration(source: str | None) -> Calibration | None:
     return parse_cluster_calibration(read_object(source, argument="--calibration"), "--calibration").apply()
 
 
-def _parsed(record: JsonRecord) -> Outcome:
+def _parse(record: JsonRecord) -> Outcome:
     if isinstance(record.content, InputError):
         return record.content
     try:

@@ -204,8 +204,8 @@ def _find_revision(connection: sa.Connection) -> str | None:
     """Of the schema as it is; nothing in an empty database."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-    return found
+    version: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    return version
 
 
 def _check_known(revision: str | None) -> None:
@@ -247,9 +247,9 @@ def read_page(
             raise InputError("cursor", cursor, "allowed: next_cursor of an earlier page")
         query = query.where(id < cursor)
     limit = max(1, min(limit, MAX_ROWS))
-    found = conn.execute(query.order_by(id.desc()).limit(limit + 1)).all()
-    rows = list(found[:limit])
-    return rows, rows[-1].id if len(found) > limit else None
+    selected = conn.execute(query.order_by(id.desc()).limit(limit + 1)).all()
+    rows = list(selected[:limit])
+    return rows, rows[-1].id if len(selected) > limit else None
 
 
 WORKER_FILE = "worker.lock"

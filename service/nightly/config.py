@@ -133,7 +133,7 @@ def parse(kind: type[T], content: Mapping[str, object]) -> T:
         return kind.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(_field_path(first["loc"]) or "body", _shown(first), _reason(first)) from None
+        raise InputError(_field_path(first["loc"]) or "body", _given_value(first), _reason(first)) from None
 
 
 def _field_path(loc: tuple[int | str, ...]) -> str:
@@ -147,7 +147,7 @@ def _field_path(loc: tuple[int | str, ...]) -> str:
     return path
 
 
-def _shown(error: ErrorDetails) -> object:
+def _given_value(error: ErrorDetails) -> object:
     """Never a whole object, and nothing of an address, which may hold a token."""
     value = error["input"]
     if error["type"] == "missing":

@@ -160,19 +160,19 @@ class ReportSender:
     def _senders(
         self, report: NightReport, recipients: Recipients
     ) -> list[tuple[str, str, Callable[[], str]]]:
-        hooks, chats = _numbered(recipients.webhooks), _numbered(recipients.slack)
+        hooks, chats = _number_addresses(recipients.webhooks), _number_addresses(recipients.slack)
         return [
-            *(("webhook", shown, self._hook(shown, url, report)) for shown, url in hooks),
-            *(("slack", shown, self._chat(url, report)) for shown, url in chats),
+            *(("webhook", label, self._hook(label, url, report)) for label, url in hooks),
+            *(("slack", label, self._chat(url, report)) for label, url in chats),
             *(("email", to, self._mail(to, report)) for to in recipients.emails),
         ]
 
-    def _hook(self, shown: str, url: str, report: NightReport) -> Callable[[], str]:
+    def _hook(self, label: str, url: str, report: NightReport) -> Callable[[], str]:
         def send() -> str:
             secret = self.settings.webhook_secret
             if secret is None:
                 raise InputError("webhooks", "an address", "no ASAP_WEBHOOK_SECRET is set to sign with")
-            id = f"{self.run_id}.{shown.partition(':')[0]}"
+            id = f"{self.run_id}.{label.partition(':')[0]}"
             payload = report.model_dump(mode="json")
             content = {"id": id, "event": "nightly", "link": self.link, "report": payload}
             body = json.dumps(content, allow_nan=False).encode()
@@ -194,11 +194,11 @@ class ReportSender:
                 return Delivery(kind=kind, to=to, ok=True, answer=send(), at=time.time())
             except (*PERMANENT, *TRANSIENT) as error:
                 if attempt == self.max_attempts or _is_permanent(error):
-                    return self._failed(kind, to, error)
+                    return self._failure(kind, to, error)
                 self.sleep(FIRST_BACKOFF_S * 2 ** (attempt - 1))
         raise AssertionError("a delivery ends with its last attempt")
 
-    def _failed(self, kind: str, to: str, error: Exception) -> Delivery:
+    def _failure(self, kind: str, to: str, error: Exception) -> Delivery:
         # An InputError repeats the value, which here is an address.
         answer = error.allowed if isinstance(error, InputError) else str(error) or type(error).__name__
         _log.warning("could not deliver the report to %s %s: %s", kind, to, answer)
@@ -214,7 +214,7 @@ def _is_permanent(error: Exception) -> bool:
     return isinstance(error, (*PERMANENT, ssl.SSLCertVerificationError, smtplib.SMTPNotSupportedError))
 
 
-def _numbered(urls: Sequence[str]) -> list[tuple[str, str]]:
+def _number_addresses(urls: Sequence[str]) -> list[tuple[str, str]]:
     """What may be shown of each address, and the address: it may hold a token."""
     return [(f"{number}: {_host(url)}", url) for number, url in enumerate(urls, start=1)]
 

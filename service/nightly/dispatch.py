@@ -83,10 +83,10 @@ def plan(spec: ScheduleSpec, schedule_id: str, considered_until: float, now_s: f
     """If the clock was set back, starts again at now: the runs already made are known by planned time."""
     start = max(min(considered_until, now_s), now_s - HORIZON_S)
     due, until = _due(spec, schedule_id, start, now_s)
-    wanted = [planned for planned in due if not spec.blackout_at(planned)]
-    if wanted and spec.blackout_at(now_s):
+    not_blacked_out = [planned for planned in due if not spec.blackout_at(planned)]
+    if not_blacked_out and spec.blackout_at(now_s):
         return Due([], start)  # it was planned before the blackout, and is missed until that is over
-    final = _judge(spec, schedule_id, wanted[-1], now_s, is_busy) if wanted else None
+    final = _judge(spec, schedule_id, not_blacked_out[-1], now_s, is_busy) if not_blacked_out else None
     reason = (
         f"missed: {NOBODY}" if final is None or final.skipped else "superseded by the run of a later night"
     )

@@ -44,7 +44,7 @@ def find_sources(workload: Workload, base: Path, now_s: float | None = None) -> 
     if not sources:
         what = "no file" if workload.metrics else "no folder with *.json, *.json.gz, *.sqlite or *.xplane.pb"
         raise InputError(field, pattern, f"{what} is among its {len(matches)} matches")
-    return _settled(sources, field, pattern, now_s)
+    return _only_settled(sources, field, pattern, now_s)
 
 
 def find_uploads(conn: sa.Connection, tenant: str, workload: Workload, uploads: Uploads) -> list[Source]:
@@ -79,7 +79,7 @@ def _metrics(path: Path) -> Source | None:
         return None
 
 
-def _settled(sources: list[Source], field: str, pattern: str, now_s: float | None) -> list[Source]:
+def _only_settled(sources: list[Source], field: str, pattern: str, now_s: float | None) -> list[Source]:
     now_s = time.time() if now_s is None else now_s
     settled = [source for source in sources if now_s - source.at >= SETTLED_S]
     if not settled:

@@ -44,14 +44,14 @@ class Cron:
     def times(self, after_s: float) -> Iterator[float]:
         """The planned times after this moment, in order; the same from any starting point."""
         last = after_s
-        for moment in self._simulated(after_s):
+        for moment in self._simulate(after_s):
             planned = moment.timestamp()
             # Inside the hour that a change of clocks repeats, CronSim may go back to its first half.
             if planned > last:
                 last = planned
                 yield planned
 
-    def _simulated(self, after_s: float) -> Iterator[datetime]:
+    def _simulate(self, after_s: float) -> Iterator[datetime]:
         start = datetime.fromtimestamp(after_s, UTC).astimezone(self._zone)
         yield from CronSim(ALIASES.get(self.expression, self.expression), start)
 

@@ -51,7 +51,7 @@ class Schedules:
             now_s = database_clock(conn)
             row = db.create_schedule(conn, caller.tenant, caller.name, spec.name, definition, now_s)
             _record(conn, caller, "schedule.add", row)
-            return _current(conn, [row])[0]
+            return _with_state(conn, [row])[0]
 
     def list_all(
         self, caller: Caller, cursor: str | None = None, limit: int = 100
@@ -59,11 +59,11 @@ class Schedules:
         """Newest first."""
         with self.database.read() as conn:
             rows, next_cursor = db.list_schedules(conn, caller.tenant, cursor, limit)
-            return _current(conn, rows), next_cursor
+            return _with_state(conn, rows), next_cursor
 
     def get(self, caller: Caller, id: str) -> Schedule:
         with self.database.read() as conn:
-            return _current(conn, [db.get_schedule(conn, caller.tenant, id)])[0]
+            return _with_state(conn, [db.get_schedule(conn, caller.tenant, id)])[0]
 
     def remove(self, caller: Caller, id: str) -> None:
         """With its runs; the history of its workloads stays."""
@@ -76,13 +76,13 @@ class Schedules:
         with self.database.begin() as conn:
             row = db.pause(conn, caller.tenant, id)
             _record(conn, caller, "schedule.pause", row)
-            return _current(conn, [row])[0]
+            return _with_state(conn, [row])[0]
 
     def resume(self, caller: Caller, id: str) -> Schedule:
         with self.database.begin() as conn:
             row = db.resume(conn, caller.tenant, id, database_clock(conn))
             _record(conn, caller, "schedule.resume", row)
-            return _current(conn, [row])[0]
+            return _with_state(conn, [row])[0]
 
     def run(self, caller: Caller, id: str) -> RunRow:
         """Now, whatever the clock says."""
@@ -153,7 +153,7 @@ def _check_sources(spec: ScheduleSpec, caller: Caller) -> None:
             raise InputError(f"workloads[{place}].scenario.traces", described["traces"], allowed)
 
 
-def _current(conn: sa.Connection, rows: Sequence[ScheduleRow]) -> list[Schedule]:
+def _with_state(conn: sa.Connection, rows: Sequence[ScheduleRow]) -> list[Schedule]:
     runs, now_s = db.last_runs(conn, [row.id for row in rows]), database_clock(conn)
     return [Schedule(row, runs.get(row.id), _next_at(row, now_s)) for row in rows]
 

@@ -39,10 +39,10 @@ def escape_markdown(value: object) -> str:
     parts = (
         f"`{piece}`" if is_code else _SPECIAL.sub(r"\\\g<0>", piece) for is_code, piece in text.pieces(value)
     )
-    return _AT_START.sub(_shielded, "".join(parts))
+    return _AT_START.sub(_escape_start, "".join(parts))
 
 
-def _shielded(match: re.Match[str]) -> str:
+def _escape_start(match: re.Match[str]) -> str:
     """A number before a full stop would begin a list: there the stop is escaped, else the mark itself."""
     mark = match.group()
     return f"{mark}\\" if mark.isdigit() else f"\\{mark}"
@@ -56,12 +56,12 @@ def _environment() -> Environment:
 def make_environment(loader: BaseLoader) -> Environment:
     """Templates whose values print literally."""
     # `finalize` escapes for Markdown and returns Markup, so that Jinja does not escape for HTML.
-    environment = base_environment(loader, _escaped)
+    environment = base_environment(loader, _finalize)
     environment.filters |= {"source": _source, "cell": _cell}
     return environment
 
 
-def _escaped(value: object) -> Markup:
+def _finalize(value: object) -> Markup:
     return value if isinstance(value, Markup) else Markup(escape_markdown(value))
 
 

@@ -94,10 +94,15 @@ def causes(result: NightResult) -> list[str]:
     why = result.attribution
     if why is None:
         return []
-    return [*_grown(why.terms), *_changed(why.changes), *_slow(why.slow_ranks), *_unexplained(why)]
+    return [
+        *_growth_lines(why.terms),
+        *_change_lines(why.changes),
+        *_slow(why.slow_ranks),
+        *_unexplained_lines(why),
+    ]
 
 
-def _grown(terms: Sequence[TermChange]) -> list[str]:
+def _growth_lines(terms: Sequence[TermChange]) -> list[str]:
     return [
         f"{term(grown.term)} {seconds_span(grown.before_s, grown.now_s)}: "
         f"{min(grown.share, 1.0):.0%} of the change"
@@ -105,7 +110,7 @@ def _grown(terms: Sequence[TermChange]) -> list[str]:
     ]
 
 
-def _changed(changes: Sequence[EnvironmentChange]) -> list[str]:
+def _change_lines(changes: Sequence[EnvironmentChange]) -> list[str]:
     lines = [
         f"{KINDS[changed.kind]}: {changed.name} {changed.before} to {changed.now}, {_when(changed.offset)}"
         for changed in changes[:MAX_CHANGES]
@@ -129,7 +134,7 @@ def _slow(ranks: Sequence[SlowRank]) -> list[str]:
     ]
 
 
-def _unexplained(why: Attribution) -> list[str]:
+def _unexplained_lines(why: Attribution) -> list[str]:
     if why.changes or why.slow_ranks:
         return []
     known = [name for kind, name in KINDS.items() if kind not in why.unknown]

@@ -124,16 +124,16 @@ def show(
 ) -> Response:
     chosen: dict[str, str | None] = {"q": q, "kind": kind, "status": status}
     base, tenant = app.knowledge.get(), caller.knowledge_tenant
-    following, limitation, wanted = None, None, (_kind(kind), _status(status))
+    next_cursor, limitation, filters = None, None, (_kind(kind), _status(status))
     if q.strip():
         hits = [hit.entry for hit in base.search(q, {}, tenant, HITS)]
-        entries = [entry for entry in hits if _matches(entry, *wanted)]
+        entries = [entry for entry in hits if _matches(entry, *filters)]
         limitation = base.limitation
     else:
-        listed = base.entries(*wanted, tenant)
+        listed = base.entries(*filters, tenant)
         start = start_after(cursor, [entry.id for entry in listed])
         entries = list(listed[start : start + LINES])
-        following = entries[-1].id if start + LINES < len(listed) else None
+        next_cursor = entries[-1].id if start + LINES < len(listed) else None
     return page(
         request,
         "knowledge_list",
@@ -143,7 +143,7 @@ def show(
         kinds=KINDS,
         statuses=STATUSES,
         limitation=limitation,
-        next_address=list_address(chosen, cursor=following) if following else None,
+        next_address=list_address(chosen, cursor=next_cursor) if next_cursor else None,
         first_address=list_address(chosen) if cursor else None,
     )
 

@@ -64,15 +64,15 @@ def body_of(form: Form) -> Body:
     if kind == SCENARIO:
         body = _json(form, "config")
     elif kind == HUGGING_FACE:
-        body = _described(form)
+        body = _body_from_fields(form)
     else:
-        body = _imported(form, kind)
+        body = _body_from_config(form, kind)
     stated = {name: value for name in OPTIONS if (value := text_of(form, name))}
     constraints = {"constraints": _json(form, "constraints")} if text_of(form, "constraints") else {}
     return {**body, **stated, **constraints, "labels": _labels(form)}
 
 
-def _described(form: Form) -> Body:
+def _body_from_fields(form: Form) -> Body:
     model = _json(form, "config")
     if name := text_of(form, "model.name"):
         model["name"] = name
@@ -82,17 +82,17 @@ def _described(form: Form) -> Body:
         "training": _part(form, "training", TRAINING),
     }
     plan = _part(form, "plan", PLAN)
-    return {**body, "plan": _completed(plan, body["cluster"])} if plan else body
+    return {**body, "plan": _complete_plan(plan, body["cluster"])} if plan else body
 
 
-def _completed(plan: Body, cluster: Body) -> Body:
+def _complete_plan(plan: Body, cluster: Body) -> Body:
     whole = {**PLAN_DEFAULTS, **plan}
     others, devices = whole["tp"] * whole["pp"] * whole["cp"], cluster.get("num_devices", 0)
     whole.setdefault("dp", max(devices // others, 1) if others else 1)
     return whole
 
 
-def _imported(form: Form, kind: str) -> Body:
+def _body_from_config(form: Form, kind: str) -> Body:
     """What a framework's file says, with what stands beside it in the form."""
     stated = {
         name: value
@@ -124,10 +124,12 @@ def _form_field(option: str) -> str:
 def _part(form: Form, part: str, names: tuple[str, ...]) -> Body:
     """The fields that were filled in, each by its type."""
     texts = {name: text_of(form, f"{part}.{name}") for name in names}
-    return {name: _typed(f"{part}.{name}", name, text) for name, text in texts.items() if text is not None}
+    return {
+        name: _parse_field(f"{part}.{name}", name, text) for name, text in texts.items() if text is not None
+    }
 
 
-def _typed(field: str, name: str, text: str) -> object:
+def _parse_field(field: str, name: str, text: str) -> object:
     if name in WORDS:
         return text
     if name == "sequence_parallel":
@@ -174,7 +176,7 @@ def show(
 @router.post("/sessions/new")
 def submit(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     try:
-        row = app.sessions.submit(caller, _parsed(form).submission(form.get("key") or None))
+        row = app.sessions.submit(caller, _parse_form(form).submission(form.get("key") or None))
     except (InputError, ConflictError) as error:
         return _form(request, caller, form, error, 422)
     return RedirectResponse(f"/sessions/{row.id}", 303)
@@ -183,14 +185,14 @@ def submit(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) 
 @router.post("/web/validate")
 def validate(form: CheckedForm, app: AppDep, caller: Submitter) -> JSONResponse:
     try:
-        submission = _parsed(form).submission()
+        submission = _parse_form(form).submission()
         app.sessions.check(caller, submission)
     except (InputError, ConflictError) as error:
         return JSONResponse({"ok": False, "field": error.field, "says": _says(error)})
     return JSONResponse({"ok": True, "field": None, "says": _summary(submission.request)})
 
 
-def _parsed(form: Form) -> SessionCreate:
+def _parse_form(form: Form) -> SessionCreate:
     body = body_of(form)
     try:
         return SessionCreate(**body)

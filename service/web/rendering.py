@@ -76,13 +76,13 @@ def address_of(name: str) -> str:
     return f"{PREFIX}/{digest()}/{name}"
 
 
-@router.get("/{wanted}/{name}")
-def get_asset(wanted: str, name: str, request: Request) -> Response:
+@router.get("/{version}/{name}")
+def get_asset(version: str, name: str, request: Request) -> Response:
     """An address of another version, as during an upgrade, gets the current file, uncached."""
     asset = all_assets().get(name)
     if asset is None:
         raise NotFoundError("file", name)
-    headers = {"Cache-Control": IMMUTABLE if wanted == digest() else "no-cache", "Vary": "Accept-Encoding"}
+    headers = {"Cache-Control": IMMUTABLE if version == digest() else "no-cache", "Vary": "Accept-Encoding"}
     if asset.is_worth_compressing and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(
             _gzipped(name), media_type=asset.media_type, headers=headers | {"Content-Encoding": "gzip"}

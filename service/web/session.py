@@ -78,11 +78,11 @@ def submitted_plans(events: Sequence[EventRow]) -> list[SubmittedPlan]:
         elif event.kind == "state":
             by = ""
         elif by and event.kind == "tool" and content.get("tool") == SCORING:
-            submitted.append(_submitted(by, content.get("result")))
+            submitted.append(_submitted_plan(by, content.get("result")))
     return submitted
 
 
-def _submitted(by: str, result: object) -> SubmittedPlan:
+def _submitted_plan(by: str, result: object) -> SubmittedPlan:
     """Events shorten long results, so fields may be missing."""
     score = result if isinstance(result, dict) else {}
     summary, step_s, ratio = (
@@ -217,8 +217,8 @@ class SessionPage:
     def export_format(self) -> str:
         """The format of the framework that the session trains with."""
         framework = self.view.workload.scenario.training.framework if self.view else ""
-        wanted = _FORMAT_OF_FRAMEWORK.get(framework, framework)
-        return wanted if wanted in EXPORT_FORMATS else next(iter(EXPORT_FORMATS))
+        format = _FORMAT_OF_FRAMEWORK.get(framework, framework)
+        return format if format in EXPORT_FORMATS else next(iter(EXPORT_FORMATS))
 
 
 def _only(chart: BarChart, planned: Planned, title: str, before: Sequence[str]) -> BarChart:
@@ -303,14 +303,14 @@ def export(id: Id, rank: Rank, format: str, app: AppDep, caller: Reader) -> Resp
 def changed_fields(form: Form, plan: PlanFields) -> PlanFields:
     """The fields that were edited in the form, each with the type that it has in the plan."""
     texts = {name.removeprefix(PLAN): text for name, text in form.items() if name.startswith(PLAN)}
-    typed = {name: _typed(name, text, plan.get(name)) for name, text in texts.items() if text}
+    typed = {name: _parse_field(name, text, plan.get(name)) for name, text in texts.items() if text}
     changed: PlanFields = {name: value for name, value in typed.items() if value != plan.get(name)}
     if not changed:
         raise InputError("plan", "the proposal unchanged", "change at least one field")
     return changed
 
 
-def _typed(name: str, text: str, value: object) -> bool | int | str:
+def _parse_field(name: str, text: str, value: object) -> bool | int | str:
     if isinstance(value, bool):
         return text == "true"
     if isinstance(value, int):

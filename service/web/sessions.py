@@ -121,10 +121,10 @@ def show(
     labels = parse_labels([label] if label else [])
     filters = SessionFilter(state=state or None, device=device or None, labels=labels, text=q)
     with app.database.read() as conn:
-        rows, following = list_sessions(conn, caller.tenant, filters, cursor, LINES)
+        rows, next_cursor = list_sessions(conn, caller.tenant, filters, cursor, LINES)
         counts = counts_by_state(conn, caller.tenant)
     chosen = {"state": state, "device": device, "label": label, "q": q}
-    view = session_list(rows, counts, chosen, cursor, following)
+    view = session_list(rows, counts, chosen, cursor, next_cursor)
     return page(request, "sessions", caller, view=view, devices=device_names())
 
 

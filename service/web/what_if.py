@@ -115,12 +115,12 @@ def _plan(scenario: Scenario) -> list[Control]:
             controls.append(
                 _choice(name, label, options, options[0] if value is None else str(value).lower())
             )
-        elif numbers := values.get(name, _few(name)):
+        elif numbers := values.get(name, _all_values(name)):
             controls.append(_numbers(name, label, numbers, value))
     return controls
 
 
-def _few(name: str) -> Sequence[int]:
+def _all_values(name: str) -> Sequence[int]:
     """All values of a field that has no more than a slider can show."""
     low, high = plan_bounds(name)
     return range(low, high + 1) if high <= MAX_TENSOR else ()
@@ -132,9 +132,9 @@ def _numbers(name: str, label: str, values: Iterable[int], start: int) -> Contro
 
 
 def _choice(name: str, label: str, values: list[str], start: str) -> Control:
-    shown = {"true": "yes", "false": "no"}
+    labels = {"true": "yes", "false": "no"}
     return Control(
-        name, label, [(value, shown.get(value, value)) for value in values], "", start, is_slider=False
+        name, label, [(value, labels.get(value, value)) for value in values], "", start, is_slider=False
     )
 
 
@@ -179,7 +179,7 @@ class Answer:
 
 def ask(scenario: Scenario, choices: Choices, calibration: Calibration | None = None) -> Answer:
     """`scenario` has the plan to start from; `choices` replaces parts of it."""
-    start = _planned("now", scenario, calibration)
+    start = _predict("now", scenario, calibration)
     title = title_of(scenario)
     try:
         changed = with_changes(scenario, choices)
@@ -187,12 +187,12 @@ def ask(scenario: Scenario, choices: Choices, calibration: Calibration | None = 
         if reason is not None:
             field, _, rest = reason.partition(": ")
             raise InputError(field, _refused_value(rest), rest.partition("; ")[2] or rest)
-        return Answer(title, start, _planned("what if", changed, calibration))
+        return Answer(title, start, _predict("what if", changed, calibration))
     except InputError as error:
         return Answer(title, start, None, error)
 
 
-def _planned(name: str, scenario: Scenario, calibration: Calibration | None) -> Planned:
+def _predict(name: str, scenario: Scenario, calibration: Calibration | None) -> Planned:
     workload, plan = workload_of(scenario, calibration), _plan_of(scenario)
     return Planned(name, plan, workload.predict([plan])[0], workload.limit_gib, workload.capacity_gib)
 
@@ -228,12 +228,14 @@ def _overrides(device: Device, choices: Choices) -> dict[str, float]:
 def _fields(plan: Plan, choices: Choices) -> PlanFields:
     """What differs from the plan, with the type that the field has there."""
     typed = {
-        name: _typed(name, choices[name], getattr(plan, name)) for name in PLAN_FIELDS if choices.get(name)
+        name: _parse_field(name, choices[name], getattr(plan, name))
+        for name in PLAN_FIELDS
+        if choices.get(name)
     }
     return {name: value for name, value in typed.items() if value != getattr(plan, name)}
 
 
-def _typed(name: str, text: str, value: object) -> bool | int | str:
+def _parse_field(name: str, text: str, value: object) -> bool | int | str:
     if name == "sequence_parallel":
         return text == "true"
     return text if isinstance(value, str) or value is None else _whole(name, {name: text}, 1)
@@ -298,7 +300,7 @@ def show(
 
 
 def _of_session(
-    app: AppState, tenant: str, id: str, wanted: str | None
+    app: AppState, tenant: str, id: str, key: str | None
 ) -> tuple[Scenario, dict[str, str], str, Calibration]:
     """The session's scenario with the chosen plan, names of all plans, the chosen one, and its cost model."""
     with app.database.read() as conn:
@@ -307,7 +309,7 @@ def _of_session(
     if view.baseline_plan:
         first = "the default plan" if view.baseline_name == "default" else "today's plan"
         names = {TODAY: first, **names}
-    chosen = wanted or next(iter(names))
+    chosen = key or next(iter(names))
     plan = view.find_plan(chosen)
     if plan is None:
         raise NotFoundError("plan", chosen)

@@ -36,20 +36,25 @@ End = tuple[str, JsonObject]
 
 
 def end_of(outcome: Outcome) -> End:
-    asked = outcome.waiting_for
-    if asked is not None:
-        return WAITING, {"waiting_for": asked, **_listed(asked.get("bottleneck"), asked.get("proposals"))}
+    waiting = outcome.waiting_for
+    if waiting is not None:
+        return WAITING, {
+            "waiting_for": waiting,
+            **_list_columns(waiting.get("bottleneck"), waiting.get("proposals")),
+        }
     report = outcome.report
     if not report:
         return FAILED, _failure("unexpected", "the session ended without a report; retry it")
     return COMPLETED, {
         "report": report.model_dump(mode="json"),
         "verdict": report.verdict,
-        **_listed(report.diagnosis.bottleneck, [proposal.model_dump() for proposal in report.proposals[:1]]),
+        **_list_columns(
+            report.diagnosis.bottleneck, [proposal.model_dump() for proposal in report.proposals[:1]]
+        ),
     }
 
 
-def _listed(bottleneck: str | None, proposals: Sequence[JsonObject] | None) -> JsonObject:
+def _list_columns(bottleneck: str | None, proposals: Sequence[JsonObject] | None) -> JsonObject:
     """What a list shows of the first proposal."""
     best = proposals[0] if proposals else {}
     measured = best.get("measured")

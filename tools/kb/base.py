@@ -79,10 +79,10 @@ class KnowledgeBase:
         check_text("query", query, MAX_QUERY_CHARACTERS, empty=True)
         if not 1 <= limit <= MAX_HITS:
             raise InputError("limit", limit, f"must be a whole number from 1 to {MAX_HITS}")
-        wanted = read_facets(facets)
+        facets_wanted = read_facets(facets)
         index = self._index(tenant)
         similarities = self._similarities(query, index, tenant)
-        return fuse(index.entries, index.lexical.scores(query), similarities, wanted, limit)
+        return fuse(index.entries, index.lexical.scores(query), similarities, facets_wanted, limit)
 
     def get(self, id: str, tenant: str | None = None) -> Entry:
         """The entry with this id; an InputError names the nearest ids when there is none."""
@@ -205,10 +205,10 @@ class KnowledgeBase:
             self.limitation, self._paused_until = None, None
 
 
-def _suggest(wanted: str, known: Mapping[str, Entry]) -> str:
+def _suggest(id: str, known: Mapping[str, Entry]) -> str:
     from difflib import get_close_matches  # a mistake is rare: no start-up time spent on it
 
-    near = get_close_matches(wanted, known, n=3)
+    near = get_close_matches(id, known, n=3)
     return (
         f"is not an entry; did you mean {' or '.join(near)}?"
         if near

@@ -50,7 +50,7 @@ def make_trainjob(intent: Intent, settings: KubernetesSettings, image: str) -> O
             "runtimePatches": [_patch(_pod(settings))],
         },
     }
-    return _checked(manifest)
+    return _check_manifest(manifest)
 
 
 def _trainer(intent: Intent, settings: KubernetesSettings, image: str) -> Object:
@@ -65,10 +65,10 @@ def _trainer(intent: Intent, settings: KubernetesSettings, image: str) -> Object
     resources = {"cpu": settings.cpu, "memory": settings.memory}
     if settings.device_resource:
         resources[settings.device_resource] = str(intent.nproc)
-    wanted = {name: value for name, value in resources.items() if value}
-    if wanted:
+    requested = {name: value for name, value in resources.items() if value}
+    if requested:
         # Requests equal to limits: neighbours must not disturb a measurement.
-        trainer["resourcesPerNode"] = {"limits": wanted, "requests": wanted}
+        trainer["resourcesPerNode"] = {"limits": requested, "requests": requested}
     return trainer
 
 
@@ -94,7 +94,7 @@ def _patch(pod: Object) -> Object:
     }
 
 
-def _checked(manifest: Object) -> Object:
+def _check_manifest(manifest: Object) -> Object:
     """Through the models and back: they drop what they do not know, and nothing may be dropped."""
     from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 
@@ -118,7 +118,7 @@ def read_trainjob(trainjob: Object, pods: Sequence[Object]) -> JobStatus:
     status = trainjob.get("status") or {}
     conditions = {item["type"]: item for item in status.get("conditions") or [] if item["status"] == "True"}
     nodes = tuple(sorted({node for pod in pods if (node := pod.get("spec", {}).get("nodeName"))}))
-    common = JobStatus(State.QUEUED, source="TrainJob", nodes=nodes, started_unix_s=_started(pods))
+    common = JobStatus(State.QUEUED, source="TrainJob", nodes=nodes, started_unix_s=_started_at(pods))
     if "Complete" in conditions:
         codes = {ended.exit_code for ended in _ended(pods)}
         ended_s = _time(conditions["Complete"].get("lastTransitionTime"))
@@ -127,13 +127,13 @@ def read_trainjob(trainjob: Object, pods: Sequence[Object]) -> JobStatus:
             common, state=State.SUCCEEDED, cause=Cause.EXIT, exit_status=exit_status, ended_unix_s=ended_s
         )
     if "Failed" in conditions:
-        return _failed(conditions["Failed"], pods, common)
+        return _failed_status(conditions["Failed"], pods, common)
     state = State.RUNNING if any(_phase(pod) == "Running" for pod in pods) else State.QUEUED
     detail = "suspended" if "Suspended" in conditions else "; ".join(sorted(set(_waiting(pods))))
     return replace(common, state=state, detail=detail[:_TEXT_LENGTH])
 
 
-def _failed(condition: Object, pods: Sequence[Object], common: JobStatus) -> JobStatus:
+def _failed_status(condition: Object, pods: Sequence[Object], common: JobStatus) -> JobStatus:
     wrong = sorted((item for item in _ended(pods) if item.exit_code), key=lambda item: item.finished_at)
     first = wrong[0] if wrong else None
     reason = str(condition.get("reason", ""))
@@ -208,7 +208,7 @@ def _phase(pod: Object) -> str:
     return str(pod.get("status", {}).get("phase", ""))
 
 
-def _started(pods: Sequence[Object]) -> float | None:
+def _started_at(pods: Sequence[Object]) -> float | None:
     times = [_time(pod.get("status", {}).get("startTime")) for pod in pods]
     return min((time for time in times if time is not None), default=None)
 

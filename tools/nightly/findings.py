@@ -204,8 +204,8 @@ def _judge(
         return Judgement(series, history)
     is_worse, alarm = last.after > last.before, alarm_night(last, series, changed)
     if is_worse and (alarm is None or alarm >= fresh):
-        return _found(series, history, SUSPECTED if alarm is None else NEW, last, now, first.before)
-    return _found(series, history, OPEN, first, now, first.before)
+        return _finding(series, history, SUSPECTED if alarm is None else NEW, last, now, first.before)
+    return _finding(series, history, OPEN, first, now, first.before)
 
 
 def _present_level(series: Series, history: LevelHistory, rules: Rules) -> float:
@@ -225,11 +225,11 @@ def _judge_improvement(
         outlier = history.steps[-1]
         if outlier.after < outlier.before:
             return nothing
-        return _found(series, history, RECOVERED, replace(outlier, before=outlier.after), now)
+        return _finding(series, history, RECOVERED, replace(outlier, before=outlier.after), now)
     last = regression.last
     if last is None or last.after > last.before or last.confirmed is None or last.confirmed < fresh:
         return nothing
-    return _found(series, history, RECOVERED if regression.closed else IMPROVED, last, now)
+    return _finding(series, history, RECOVERED if regression.closed else IMPROVED, last, now)
 
 
 def _follow_regression(steps: list[Step]) -> _OpenRegression:
@@ -254,7 +254,7 @@ def _is_back(step: Step, first: Step) -> bool:
     return step.after < step.before and left < max(near, RECOVERED_SHARE * (first.after - first.before))
 
 
-def _found(
+def _finding(
     series: Series, history: LevelHistory, state: str, step: Step, now: float, anchor: float | None = None
 ) -> Judgement:
     figure = series.figure

@@ -100,15 +100,15 @@ def contract_of(scenario: Scenario) -> str:
     """
     model, training = scenario.model, scenario.training
     parts = {
-        "model": model.model_dump(mode="json", exclude={"name", *_unstated(model, ROUTING_GROUPS)}),
-        "training": training.model_dump(mode="json", exclude=_unstated(training, TRAINING_OPTIONS)),
+        "model": model.model_dump(mode="json", exclude={"name", *_unstated_fields(model, ROUTING_GROUPS)}),
+        "training": training.model_dump(mode="json", exclude=_unstated_fields(training, TRAINING_OPTIONS)),
         "device": scenario.cluster.device,
         "num_devices": scenario.cluster.num_devices,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _unstated(part: Record, names: Sequence[str]) -> set[str]:
+def _unstated_fields(part: Record, names: Sequence[str]) -> set[str]:
     return {name for name in names if getattr(part, name) == type(part).model_fields[name].default}
 
 

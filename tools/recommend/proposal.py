@@ -59,10 +59,10 @@ def _rationale(workload: Workload, plan: Plan, prediction: Prediction, today: Pr
     doubt = (
         " The difference is inside the error of a comparison: measure before you switch." if inside else ""
     )
-    return f"{start} {_capitalised(difference(before, prediction))}.{doubt}"
+    return f"{start} {_capitalise(difference(before, prediction))}.{doubt}"
 
 
-def _capitalised(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
@@ -115,7 +115,7 @@ def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Predict
     leaves: list[Leaf] = []
     faults: list[Fault] = []
     if baseline is not None and today is not None:
-        today = PredictedPlan(today.plan, _recomputed(workload, today.plan))
+        today = PredictedPlan(today.plan, _recompute(workload, today.plan))
         leaves += _leaves("baseline", baseline.model_dump(), today.prediction.model_dump())
     for proposal in proposals:
         place = f"proposals[{proposal.rank - 1}]"
@@ -124,7 +124,7 @@ def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Predict
             faults.append(Fault(place=place, says=refusal))
         else:
             leaves += _leaves(
-                place, proposal.model_dump(include=COMPUTED), _computed(workload, proposal.plan, today)
+                place, proposal.model_dump(include=COMPUTED), _compute_fields(workload, proposal.plan, today)
             )
     faults += [
         Fault(place=place, says=f"stated {stated}, computed {computed}")
@@ -148,8 +148,8 @@ def _refusal(workload: Workload, plan: Plan) -> str | None:
     return None
 
 
-def _computed(workload: Workload, plan: Plan, today: PredictedPlan | None) -> dict[str, object]:
-    prediction = _recomputed(workload, plan)
+def _compute_fields(workload: Workload, plan: Plan, today: PredictedPlan | None) -> dict[str, object]:
+    prediction = _recompute(workload, plan)
     made = changes(today.plan, plan) if today else []
     return {
         "prediction": prediction.model_dump(),
@@ -158,7 +158,7 @@ def _computed(workload: Workload, plan: Plan, today: PredictedPlan | None) -> di
     }
 
 
-def _recomputed(workload: Workload, plan: Plan) -> Prediction:
+def _recompute(workload: Workload, plan: Plan) -> Prediction:
     """The prediction with its times and memory from the scalar reference, which shares no code with it."""
     scenario = workload.with_plan(plan)
     prediction, reference = workload.predict([plan])[0], reference_prediction(scenario, workload.calibration)

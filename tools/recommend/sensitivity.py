@@ -34,7 +34,7 @@ def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> Sensiti
     cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
     scenario = workload.scenario.model_copy(update={"cluster": cluster})
     name = f"{devices} device{'s' if devices > 1 else ''}"
-    carried = joined(list(_carried(kept.plans, up, down)))
+    carried = joined(list(_carry_over(kept.plans, up, down)))
     plans = where(carried, permitted_mask(workload.constraints, carried) & _legal(scenario, carried))
     result = _fastest(replace(workload, scenario=scenario), plans)
     if result is None:
@@ -45,7 +45,7 @@ def _on_devices(workload: Workload, kept: Ranked, up: int, down: int) -> Sensiti
     return Sensitivity(if_=name, best=plan, step_time_s=step_time_s, stays=False, says=says)
 
 
-def _carried(plans: Table, up: int, down: int) -> Iterator[Table]:
+def _carry_over(plans: Table, up: int, down: int) -> Iterator[Table]:
     """Each plan with one degree scaled, the sharding group as it is or scaled alike."""
     for degree in DEGREES:
         whole = plans[degree] * up % down == 0

@@ -103,10 +103,10 @@ def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
         raise InputError("plan", NOTHING, "allowed: a JSON object; 'asap optimize' finds one")
     for name, cls in (("cluster", StatedCluster), ("training", TrainingSpec), ("plan", StatedPlan)):
         refuse_unknown(parts.get(name, {}), set(cls.model_fields), f"{name}.")
-    return _typed(stated, parts)
+    return _build_scenario(stated, parts)
 
 
-def _typed(stated: JsonObject, parts: dict[str, JsonObject]) -> Scenario:
+def _build_scenario(stated: JsonObject, parts: dict[str, JsonObject]) -> Scenario:
     model = parse_model(parts["model"])
     stated_cluster = build(StatedCluster, parts["cluster"], "cluster.")
     training = _training(parts["training"])

@@ -92,7 +92,7 @@ def parse_constraints(fields: Mapping[str, JsonValue], today: Plan | None) -> Co
         if name not in limits
     }
     if _flag(fields, "keep_checkpoint_layout"):
-        allowed |= _kept(today, Constraints(allowed, limits=limits))
+        allowed |= _keep_layout(today, Constraints(allowed, limits=limits))
     return Constraints(
         allowed,
         _fraction(fields),
@@ -188,7 +188,7 @@ def _flag(fields: Mapping[str, JsonValue], name: str) -> bool:
     return value
 
 
-def _kept(today: Plan | None, stated: Constraints) -> dict[str, tuple[PlanValue, ...]]:
+def _keep_layout(today: Plan | None, stated: Constraints) -> dict[str, tuple[PlanValue, ...]]:
     if today is None:
         raise InputError("constraints.keep_checkpoint_layout", True, "needs a plan in the scenario")
     kept = {name: getattr(today, name) for name in CHECKPOINT_FIELDS}

@@ -147,13 +147,13 @@ class Search:
         started = time.perf_counter()
         if not self.codes:  # the user and the framework's configuration leave no recomputation in common
             return SearchOutcome(NOTHING, NOTHING, 0, 0, time.perf_counter() - started)
-        degrees = self._likely_first(self._undominated(self.space.degrees()))
+        degrees = self._likely_first(self._drop_dominated(self.space.degrees()))
         searched = timed = 0
         kept = front = NOTHING
         for start in range(0, count(degrees), DEGREES_PER_BLOCK):
             block = where(degrees, np.arange(start, min(start + DEGREES_PER_BLOCK, count(degrees))))
             cores, decided = self._cores(block)
-            ranked, every = self._timed(cores, partial(self._promising, kept, front))
+            ranked, every = self._time_plans(cores, partial(self._promising, kept, front))
             searched, timed = searched + decided, timed + len(every.step_time_s)
             kept = best_of(together([kept, ranked]), self.kept)
             front = front_of(together([front, every]))
@@ -161,7 +161,7 @@ class Search:
                 progress((start + count(block)) / count(degrees))
         return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started)
 
-    def _undominated(self, degrees: Table) -> Table:
+    def _drop_dominated(self, degrees: Table) -> Table:
         """Without sequence parallelism only where the same degrees with it are not legal."""
         scatters_cheaply = self._device.collectives.reduce_scatter_passes <= 1.0
         if self.constraints.max_changes is not None or not scatters_cheaply:
@@ -176,7 +176,7 @@ class Search:
         simple = {name: np.ones_like(degrees["tp"]) for name in ("vpp", "ep", "etp", "micro_batch_size")}
         cores = {**degrees, **simple, "schedule": np.zeros_like(degrees["tp"])}
         min_bytes = self._min_bytes(cores, self.codes[-1])
-        min_s = self._evaluated(cores, self.codes[0], min_bytes).min_s
+        min_s = self._evaluate(cores, self.codes[0], min_bytes).min_s
         return where(degrees, np.lexsort((min_s, min_bytes > self.limit_bytes)))
 
     def _cores(self, degrees: Table) -> tuple[Table, int]:
@@ -202,14 +202,14 @@ class Search:
         matrix = vocabulary_parameters(x) * x.value_bytes * self.settings.fragmentation_ratio
         return (memory_bytes(x, ungathered).total - matrix) * ROUNDING
 
-    def _evaluated(self, cores: Table, code: int, min_bytes: Array) -> Evaluated:
+    def _evaluate(self, cores: Table, code: int, min_bytes: Array) -> Evaluated:
         x = self._inputs(with_stage(cores, 1, np.ones_like(cores["dp"])), code)
         core = step_core(x, self.coefficients)
         unmoved = replace(core, dense=np.zeros(count(cores)), expert=np.zeros(count(cores)))
         min_s = with_data_parallelism(x, self.coefficients, unmoved).total * ROUNDING
         return Evaluated(code, core, activity_bytes(x, self.settings), min_s, min_bytes)
 
-    def _timed(self, cores: Table, promising: Callable[[Array, Array], Mask]) -> tuple[Ranked, Ranked]:
+    def _time_plans(self, cores: Table, promising: Callable[[Array, Array], Mask]) -> tuple[Ranked, Ranked]:
         """The fitting plans to rank, each with the recomputation that suits it, and with every one."""
         cores, evaluated = self._open(cores, promising)
         table = self.space.with_sharding({**cores, "core": np.arange(count(cores))})
@@ -231,11 +231,11 @@ class Search:
         Before data parallelism recomputation only adds time. It may need more memory than none: a layer is
         worked on again."""
         needed = [self._min_bytes(cores, code) for code in self.codes]
-        first = self._evaluated(cores, self.codes[0], needed[0])
+        first = self._evaluate(cores, self.codes[0], needed[0])
         rows = np.flatnonzero(promising(first.min_s, np.minimum.reduce(needed)))
         cores = where(cores, rows)
         others = zip(self.codes[1:], needed[1:], strict=True)
-        return cores, [first.take(rows), *(self._evaluated(cores, c, b[rows]) for c, b in others)]
+        return cores, [first.take(rows), *(self._evaluate(cores, c, b[rows]) for c, b in others)]
 
     def _fitting(self, table: Table, evaluated: Evaluated, open_cores: Mask) -> tuple[Rows, Ranked]:
         """Rows of the table that fit with this recomputation, timed."""
@@ -243,14 +243,14 @@ class Search:
         opened = where(table, open_rows)
         x = self._inputs(opened, evaluated.code)
         memory = with_state(x, self.settings, evaluated.activity.take(opened["core"])).total
-        fits = np.flatnonzero((memory <= self.limit_bytes) & ~self._excluded(opened, evaluated.code))
+        fits = np.flatnonzero((memory <= self.limit_bytes) & ~self._excluded_mask(opened, evaluated.code))
         fitting = where(opened, fits)
         core = evaluated.core.take(fitting.pop("core"))
         times = with_data_parallelism(x.take(fits), self.coefficients, core).total
         plans = {**fitting, "recompute": np.full(len(fits), evaluated.code)}
         return open_rows[fits], Ranked(plans, times, memory[fits])
 
-    def _excluded(self, table: Table, code: int) -> Mask:
+    def _excluded_mask(self, table: Table, code: int) -> Mask:
         out = np.zeros(count(table), dtype=np.bool_)
         for values in self.constraints.excluded:
             matches = [table[name] == encode_value(name, values[name]) for name in values if name in table]

@@ -58,7 +58,7 @@ class PlanSpace:
         ]
         rows = np.array(products, dtype=np.int64).reshape(-1, 4)
         table = self._legal({name: rows[:, i] for i, name in enumerate(("tp", "pp", "cp", "dp"))})
-        return self._grown(
+        return self._grow(
             table, ("sequence_parallel",), table["tp"], lambda tp: [(0,), (1,)] if tp > 1 else [(0,)]
         )
 
@@ -73,7 +73,7 @@ class PlanSpace:
                 return [(1, usual)]
             return [(vpp, code) for vpp in range(1, max_chunks // pp + 1) for code in schedules]
 
-        return self._grown(table, ("vpp", "schedule"), table["pp"], options)
+        return self._grow(table, ("vpp", "schedule"), table["pp"], options)
 
     def with_experts(self, table: Table) -> Table:
         """Adds ep and etp: any layout over the ranks of a stage, whatever the tensor groups."""
@@ -83,7 +83,7 @@ class PlanSpace:
             fitting = [ep for ep in experts if ranks % ep == 0]
             return [(ep, etp) for ep in fitting for etp in divisors(ranks // ep)] or [(1, 1)]
 
-        return self._grown(table, ("ep", "etp"), table["tp"] * table["cp"] * table["dp"], options)
+        return self._grow(table, ("ep", "etp"), table["tp"] * table["cp"] * table["dp"], options)
 
     def with_sharding(self, table: Table) -> Table:
         """Adds zero_stage and dp_shard: none, every hybrid size, the whole data-parallel group."""
@@ -96,26 +96,26 @@ class PlanSpace:
             sizes = [d for d in divisors(ranks) if d > 1 or (ranks == 1 and not plain)]
             return plain + [(z, d) for z in stages if z for d in sizes]
 
-        return self._grown(table, ("zero_stage", "dp_shard"), table["dp"] * table["cp"], options)
+        return self._grow(table, ("zero_stage", "dp_shard"), table["dp"] * table["cp"], options)
 
     def with_micro_batch(self, table: Table) -> Table:
         """Adds micro_batch_size: every divisor of a data rank's share of the batch."""
         batch = self.scenario.training.global_batch_size
-        return self._grown(
+        return self._grow(
             table, ("micro_batch_size",), table["dp"], lambda dp: [(size,) for size in divisors(batch // dp)]
         )
 
-    def _grown(
+    def _grow(
         self, table: Table, names: tuple[str, ...], by: NDArray[np.int64], options: Callable[[int], Options]
     ) -> Table:
         """Each row with each of the options for its value of `by` that the user and the rules permit."""
         parts = []
         for value in np.unique(by):
-            permitted = [o for o in options(int(value)) if self._permitted(names, o)]
-            parts.append(_crossed(where(table, by == value), names, permitted))
-        return self._legal(joined(parts) if parts else _crossed(table, names, []))
+            permitted = [o for o in options(int(value)) if self._permits(names, o)]
+            parts.append(_cross(where(table, by == value), names, permitted))
+        return self._legal(joined(parts) if parts else _cross(table, names, []))
 
-    def _permitted(self, names: tuple[str, ...], option: tuple[int, ...]) -> bool:
+    def _permits(self, names: tuple[str, ...], option: tuple[int, ...]) -> bool:
         pairs = zip(names, option, strict=True)
         return all(self._constraints.permits(name, decode_value(name, code)) for name, code in pairs)
 
@@ -189,7 +189,7 @@ def joined(tables: Sequence[Table]) -> Table:
     return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
 
 
-def _crossed(table: Table, names: tuple[str, ...], options: Options) -> Table:
+def _cross(table: Table, names: tuple[str, ...], options: Options) -> Table:
     rows = count(table)
     grown = {key: np.repeat(column, len(options)) for key, column in table.items()}
     values = np.array(options, dtype=np.int64).reshape(len(options), len(names))

@@ -40,7 +40,7 @@ def learned_intervals(
     model: IntervalModel, x: Inputs, keys: RowKeys, left_out_errors: Array
 ) -> IntervalModel:
     """`left_out_errors` are log errors of trials that the others predicted; empty for a single trial."""
-    near = replace(model, ranges={name: _widened(model.ranges[name], getattr(x, name)) for name in RANGED})
+    near = replace(model, ranges={name: _widen(model.ranges[name], getattr(x, name)) for name in RANGED})
     if not len(left_out_errors):
         return near
     label = f"{keys.key('stack', 0)}|{kind_names(x)[0]}"
@@ -68,7 +68,7 @@ def _with(names: Sequence[str], name: str) -> list[str]:
     return sorted({*names, name})
 
 
-def _widened(span: Sequence[float], values: Array) -> list[float]:
+def _widen(span: Sequence[float], values: Array) -> list[float]:
     low, high = span
     return [min(low, float(np.min(values))), max(high, float(np.max(values)))]
 
@@ -76,7 +76,7 @@ def _widened(span: Sequence[float], values: Array) -> list[float]:
 def read_terms(traces: Path, plan: Plan) -> dict[str, float] | None:
     """Seconds a step; nothing where no trace shows a whole step, and where traces cannot be read."""
     try:
-        profiles = [one for one in profile_folder(traces).ranks if one.breakdown.total_ns]
+        profiles = [rank for rank in profile_folder(traces).ranks if rank.breakdown.total_ns]
     except InputError:  # nothing to read there
         return None
     measured = measure_terms(profiles, align(profiles), plan) if profiles else None
@@ -146,7 +146,7 @@ class _Trials:
         """Logarithms of predicted over measured, of steps and of terms, for each row of shifts at once."""
         sets, trials = len(shifts), len(self.step_s)
         x = self.x.take(np.tile(np.arange(trials), sets))
-        breakdown = step_breakdown(x, _moved(start, levers, np.repeat(shifts, trials, axis=0)))
+        breakdown = step_breakdown(x, _apply_shifts(start, levers, np.repeat(shifts, trials, axis=0)))
         step = np.log(np.broadcast_to(breakdown.total, sets * trials).reshape(sets, trials) / self.step_s)
         return step, np.array([self._term_errors(breakdown, sets, *term) for term in self.terms]).T.reshape(
             sets, -1
@@ -177,7 +177,7 @@ def _fit(trials: _Trials, base: Calibration) -> _Fitted:
         errors = trials.errors(start, levers, fitted.x[None, :])[0][0]
         if np.abs(errors).sum() <= before:
             break
-    moved = _moved(start, levers, fitted.x)
+    moved = _apply_shifts(start, levers, fitted.x)
     return _Fitted(
         {lever.name: float(getattr(moved, lever.name)) for lever in levers},
         _left_out_errors(errors, fitted) if len(errors) > 1 else np.zeros(0),
@@ -226,7 +226,7 @@ def _solve(
     )
 
 
-def _moved(start: Coefficients, levers: list[_Lever], shifts: Array) -> Coefficients:
+def _apply_shifts(start: Coefficients, levers: list[_Lever], shifts: Array) -> Coefficients:
     """One set of shifts, or one a row."""
     moved = {
         lever.name: np.clip(lever.value * np.exp(lever.spread * shifts[..., i]), *lever.bounds)

@@ -75,7 +75,7 @@ def _differences(baseline: Mapping[str, JsonValue], trial: Mapping[str, JsonValu
     for entry in sorted({*baseline, *trial}):
         before, after = baseline.get(entry), trial.get(entry)
         if before != after or (entry in baseline) != (entry in trial):
-            name, old, new = _shown(entry), _shown(before), _shown(after)
+            name, old, new = _format(entry), _format(before), _format(after)
             says = f"{name} was not the same: {old} in the baseline, {new} in the trial"
             yield Refusal(entry=name, baseline=old, trial=new, says=says)
 
@@ -96,5 +96,5 @@ def _losses_apart(before: Sequence[float], after: Sequence[float], tolerance: fl
             return
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     return printable("absent" if value is None else str(value), _SHOWN_CHARACTERS)

@@ -186,10 +186,10 @@ class LaunchedTrials:
         return _trial_result(order, self._template(order.template), runs)
 
     def _template(self, name: str | None) -> Template:
-        wanted = name or self.default_template
-        if wanted not in self.templates:
-            raise InputError("template", wanted, did_you_mean(wanted, tuple(self.templates)))
-        return self.templates[wanted]
+        chosen = name or self.default_template
+        if chosen not in self.templates:
+            raise InputError("template", chosen, did_you_mean(chosen, tuple(self.templates)))
+        return self.templates[chosen]
 
     def _run_once(self, order: TrialOrder, number: int, left_hours: float, watch: Watch) -> Run | None:
         """None if the budget does not allow even one second."""
@@ -219,7 +219,7 @@ class LaunchedTrials:
         last = runs[-1]
         if last.failure:
             return last.failure.kind not in RETRIED_FAILURES
-        measured = _measured(runs)
+        measured = _pool_runs(runs)
         assert measured is not None
         ahead_s = (against_s or measured.step_time_s) - measured.step_time_s
         difference = abs(ahead_s) / 2 / measured.step_time_s
@@ -237,13 +237,13 @@ def _submit(launcher: Launcher, key: str, job: Job) -> Handle:
     return launcher.submit(key, job)
 
 
-def _measured(runs: list[Run]) -> Measurement | None:
+def _pool_runs(runs: list[Run]) -> Measurement | None:
     measurements = [run.measurement for run in runs if run.measurement]
     return pooled(measurements) if measurements else None
 
 
 def _trial_result(order: TrialOrder, template: Template, runs: list[Run]) -> TrialResult:
-    measured = _measured(runs)
+    measured = _pool_runs(runs)
     traces = next((run.traces for run in runs if run.traces), None)
     last = runs[-1] if runs else None
     status: Status = "cancelled" if last and last.cancelled else "measured" if measured else "failed"

@@ -84,7 +84,7 @@ def steered(workload: Workload, trials: Sequence[EndedTrial]) -> Workload:
     """The workload without the plans that trials have settled."""
     constraints = replace(
         workload.constraints,
-        excluded=tuple(_excluded(workload, trial) for trial in trials),
+        excluded=tuple(_excluded_fields(workload, trial) for trial in trials),
         max_memory_fraction=min(workload.constraints.max_memory_fraction, *_ceilings(workload, trials), 1.0),
     )
     return replace(workload, constraints=constraints)
@@ -99,7 +99,7 @@ def is_settled(plan: Plan, workload: Workload) -> bool:
     )
 
 
-def _excluded(workload: Workload, trial: EndedTrial) -> PlanFields:
+def _excluded_fields(workload: Workload, trial: EndedTrial) -> PlanFields:
     """What a plan must share with this one to be left out: all fields, or what makes its program."""
     plan = _as_searched(with_recompute(workload, trial.plan))
     return {name: plan[name] for name in PROGRAM_FIELDS} if _is_the_programs_fault(trial) else plan

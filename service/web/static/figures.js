@@ -19,16 +19,16 @@ function loadPlotly() {
 /** The same figure with `--name` in place of a colour resolved. */
 export function painted(part, style = getComputedStyle(document.documentElement)) {
   if (typeof part === "string") return part.startsWith("--") ? style.getPropertyValue(part).trim() : part;
-  if (Array.isArray(part)) return part.map((one) => painted(one, style));
+  if (Array.isArray(part)) return part.map((item) => painted(item, style));
   if (part && typeof part === "object")
-    return Object.fromEntries(Object.entries(part).map(([name, one]) => [name, painted(one, style)]));
+    return Object.fromEntries(Object.entries(part).map(([name, value]) => [name, painted(value, style)]));
   return part;
 }
 
 async function fetchFigure(figure) {
   const address = new URL(figure.dataset.figure, location.href);
-  for (const one of figure.querySelectorAll("select[data-choose]"))
-    address.searchParams.set(one.dataset.choose, one.value);
+  for (const select of figure.querySelectorAll("select[data-choose]"))
+    address.searchParams.set(select.dataset.choose, select.value);
   const answer = await fetch(address, { headers: { Accept: "application/json" } });
   const body = await answer.json();
   return { ok: answer.ok, body, retry: Number(answer.headers.get("Retry-After") ?? 0) };
@@ -92,7 +92,7 @@ const seen = new IntersectionObserver(
 export function attach(root = document) {
   for (const figure of root.querySelectorAll("figure[data-figure]")) {
     seen.observe(figure);
-    for (const one of figure.querySelectorAll("select[data-choose]")) one.onchange = () => show(figure);
+    for (const select of figure.querySelectorAll("select[data-choose]")) select.onchange = () => show(figure);
   }
 }
 

@@ -8,18 +8,18 @@ const traces = form.querySelector("[data-traces]");
 const touched = new Set();
 const PAUSE_MS = 400;
 let timer = null;
-let asked = 0;
+let lastRequest = 0;
 
 function showFor(kind) {
   for (const part of form.querySelectorAll("[data-for]")) part.hidden = !part.dataset.for.split(" ").includes(kind);
 }
 
 async function check() {
-  const number = ++asked;
+  const number = ++lastRequest;
   const answer = await fetch("/web/validate", { method: "POST", body: new URLSearchParams(new FormData(form)) })
     .then((response) => (response.ok ? response.json() : null))
     .catch(() => null);
-  if (!answer || number !== asked) return;
+  if (!answer || number !== lastRequest) return;
   clear();
   verdict.textContent = answer.ok ? answer.says : `${answer.field}: ${answer.says}`;
   verdict.classList.toggle("soft", !answer.ok);
@@ -45,9 +45,9 @@ function point(field, text) {
 
 function clear() {
   document.getElementById("field-error")?.remove();
-  for (const one of form.querySelectorAll("[aria-invalid]")) {
-    one.removeAttribute("aria-invalid");
-    one.removeAttribute("aria-describedby");
+  for (const field of form.querySelectorAll("[aria-invalid]")) {
+    field.removeAttribute("aria-invalid");
+    field.removeAttribute("aria-describedby");
   }
 }
 
@@ -103,8 +103,8 @@ function takeTraces(files) {
 traces.onchange = () => {
   form.elements.traces.value = "";
   const [count, names] = [traces.files.length, [...traces.files].map((file) => file.name)];
-  const said = count ? `${count === 1 ? names[0] : `${count} files`}, uploaded when you submit.` : "No trace among these files.";
-  form.querySelector("[data-upload]").textContent = said;
+  const message = count ? `${count === 1 ? names[0] : `${count} files`}, uploaded when you submit.` : "No trace among these files.";
+  form.querySelector("[data-upload]").textContent = message;
 };
 for (const input of form.querySelectorAll("[data-into]")) input.onchange = () => readFile(input);
 form.elements.kind.onchange = (event) => showFor(event.target.value);

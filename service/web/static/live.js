@@ -37,29 +37,29 @@ export function swap(page, ids) {
 
 function remember(part) {
   const focused = part.contains(document.activeElement) ? address(document.activeElement) : null;
-  const checked = [...part.querySelectorAll("input:checked")].map((one) => one.value);
-  const open = [...part.querySelectorAll("details[id][open]")].map((one) => one.id);
+  const checked = [...part.querySelectorAll("input:checked")].map((input) => input.value);
+  const open = [...part.querySelectorAll("details[id][open]")].map((details) => details.id);
   const fields = [...part.querySelectorAll("input[name], select[name], textarea[name]")];
-  const typed = fields.filter(isChanged).map((one) => [address(one), one.value]);
+  const typed = fields.filter(isChanged).map((field) => [address(field), field.value]);
   return { focused, checked, open, typed };
 }
 
 function recall(part, { focused, checked, open, typed }) {
-  for (const one of part.querySelectorAll("input[type=checkbox]")) one.checked = checked.includes(one.value);
+  for (const box of part.querySelectorAll("input[type=checkbox]")) box.checked = checked.includes(box.value);
   for (const id of open) part.querySelector(`#${CSS.escape(id)}`)?.setAttribute("open", "");
   for (const [place, value] of typed) Object.assign(part.querySelector(place) ?? {}, { value });
   if (focused) part.querySelector(focused)?.focus();
 }
 
 function isChanged(field) {
-  if (field.localName === "select") return [...field.options].some((one) => one.selected !== one.defaultSelected);
+  if (field.localName === "select") return [...field.options].some((option) => option.selected !== option.defaultSelected);
   return field.value !== field.defaultValue;
 }
 
 /** A selector that finds the same element in the next version of the page. */
 function address(element) {
   if (element.id) return `#${CSS.escape(element.id)}`;
-  const told = ["href", "name", "value"].filter((name) => element.hasAttribute(name));
-  const own = told.map((name) => `[${name}="${CSS.escape(element.getAttribute(name))}"]`);
+  const attributes = ["href", "name", "value"].filter((name) => element.hasAttribute(name));
+  const own = attributes.map((name) => `[${name}="${CSS.escape(element.getAttribute(name))}"]`);
   return `#${CSS.escape(element.closest("[id]").id)} ${element.localName}${own.join("")}`;
 }

@@ -4,7 +4,7 @@ import { fetchPage, swap } from "./live.js";
 const form = document.querySelector("[data-what-if]");
 const PAUSE_MS = 120;
 let timer = null;
-let asked = 0;
+let lastRequest = 0;
 
 function makeSlider(select) {
   const range = Object.assign(document.createElement("input"), {
@@ -38,24 +38,25 @@ function ask() {
 }
 
 async function predict() {
-  const number = ++asked;
+  const number = ++lastRequest;
   const address = question();
   const page = await fetchPage(address);
-  if (!page || number !== asked) return;
+  if (!page || number !== lastRequest) return;
   history.replaceState(null, "", address);
   swap(page, ["answer"]);
   const field = document.getElementById("answer").dataset.field ?? "";
-  for (const one of form.querySelectorAll(".control")) {
-    const name = one.querySelector("select").name;
-    one.classList.toggle("wrong", field.split(".").pop() === name);
+  for (const control of form.querySelectorAll(".control")) {
+    const name = control.querySelector("select").name;
+    control.classList.toggle("wrong", field.split(".").pop() === name);
   }
 }
 
-/** The address of what is asked: only what was moved. */
+/** The address of this question: only what was moved. */
 function question() {
   const address = new URL(form.action);
-  for (const one of form.elements)
-    if (one.name && one.value && one.value !== one.dataset.default) address.searchParams.set(one.name, one.value);
+  for (const field of form.elements)
+    if (field.name && field.value && field.value !== field.dataset.default)
+      address.searchParams.set(field.name, field.value);
   return address.href;
 }
 
