@@ -5,7 +5,6 @@ Pydantic only: imports no web framework and no database.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -15,13 +14,10 @@ from tools.scenario.frameworks import StatedCluster
 
 
 class Public(BaseModel):
-    """Base of every response: what a shape does not name does not leave the server."""
+    """Base of every response: what a shape does not name does not leave the server. Rows are read by
+    attribute; their times, in seconds, become datetimes in UTC."""
 
-    model_config = ConfigDict(extra="ignore")
-
-
-def to_datetime(at_s: float | None) -> datetime | None:
-    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
+    model_config = ConfigDict(extra="ignore", from_attributes=True)
 
 
 MODEL = {

@@ -8,18 +8,17 @@ import logging
 import os
 import re
 import shutil
-import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import BinaryIO
 
 from anyio.to_thread import run_sync
 from pydantic import JsonValue
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError
 
 from service.auth import Caller
 from service.db.access import record
@@ -169,19 +168,29 @@ class Analyses:
             if row.id in self._running:
                 return
             self._running.add(row.id)
-        self._threads.submit(self._run, row.id)
+        self._threads.submit(self._run, row)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, id: str) -> None:
+    def _run(self, row: TraceRow) -> None:
         try:
-            self._analyse(id)
+            if not self._is_done(row):
+                self._analyse(row.id)
         except Exception:  # database unavailable: the next request starts it again
-            log.exception("an analysis could not be stored", extra={"trace": id})
+            log.exception("an analysis could not be stored", extra={"trace": row.id})
         finally:
             with self._lock:
-                self._running.discard(id)
+                self._running.discard(row.id)
+
+    def _is_done(self, row: TraceRow) -> bool:
+        """Read again: an analysis may have ended after the request that starts this one read its row."""
+        with self._database.read() as conn:
+            try:
+                now = get_trace(conn, row.tenant, row.id)
+            except NotFoundError:
+                return True
+        return now.analysis is not None or now.error is not None
 
     def _analyse(self, id: str) -> None:
         from tools.trace.report import analyse_folder
@@ -300,7 +309,7 @@ class Traces:
                 raise InputError(f"files.{name}", digest, allowed)
 
 
-EVERY_S = 600.0
+SWEEP_EVERY_S = 600.0
 
 
 def sweep(database: Database, uploads: Uploads, now_s: float) -> int:
@@ -311,29 +320,6 @@ def sweep(database: Database, uploads: Uploads, now_s: float) -> int:
         uploads.discard(row.id)
         with suppress(NotFoundError), database.begin() as conn:  # another replica sweeps too
             delete_trace(conn, row.tenant, row.id)
+    if expired:
+        log.info("deleted expired traces", extra={"deleted": len(expired)})
     return len(expired)
-
-
-class Retention:
-    def __init__(self, database: Database, uploads: Uploads, every_s: float = EVERY_S) -> None:
-        self._database, self._uploads, self._every_s = database, uploads, every_s
-        self._stop = Event()
-        self._thread = Thread(target=self._run, name="retention", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=5)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                deleted = sweep(self._database, self._uploads, time.time())
-            except (SQLAlchemyError, OSError):
-                log.exception("the sweep of old traces failed; it is tried again")
-            else:
-                if deleted:
-                    log.info("deleted traces whose time was over", extra={"deleted": deleted})
-            self._stop.wait(self._every_s)

@@ -1,5 +1,6 @@
 """Builds the FastAPI application: state, middleware from the outside in, one router per resource."""
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from threading import Event
@@ -21,7 +22,8 @@ from service.nightly.dispatch import night_queue
 from service.nightly.schedules import Schedules
 from service.sessions import Sessions
 from service.settings import Settings
-from service.traces import Analyses, Retention, Traces, Uploads
+from service.traces import SWEEP_EVERY_S, Analyses, Traces, Uploads, sweep
+from service.worker.jobs import Loop
 from tools.kb import KnowledgeBase
 
 if TYPE_CHECKING:
@@ -127,7 +129,9 @@ def _serve_description(app: FastAPI) -> None:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     state: AppState = app.state.asap
-    retention = Retention(state.database, state.traces.uploads)
+    retention = Loop(
+        "retention", SWEEP_EVERY_S, lambda: sweep(state.database, state.traces.uploads, time.time())
+    )
     retention.start()
     try:
         yield

@@ -21,7 +21,7 @@ from service.api.state import AppState
 from service.db.models import TERMINAL, EventRow, sessions
 from service.db.sessions import events_after
 from service.errors import NotFoundError
-from service.schemas import Public, to_datetime
+from service.schemas import Public
 from service.strict_json import JsonObject
 from tools.errors import InputError
 
@@ -43,15 +43,7 @@ class EventPage(BaseModel):
 
 
 def public_event(row: EventRow) -> EventPublic:
-    return EventPublic.model_validate(
-        {
-            "seq": row.seq,
-            "at": to_datetime(row.at),
-            "node": row.node,
-            "kind": row.kind,
-            "content": row.content,
-        }
-    )
+    return EventPublic.model_validate(row)
 
 
 log = logging.getLogger("asap.api")

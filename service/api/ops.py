@@ -14,9 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from service import __version__
 from service.api.deps import Admin, AppDep, Cursor, Limit, StrictRoute
 from service.api.state import AppState
-from service.db.access import AuditRow, list_audit
+from service.db.access import list_audit
 from service.db.lifecycle import list_living
-from service.schemas import to_datetime
+from service.schemas import Public
 from service.strict_json import JsonObject
 
 
@@ -114,7 +114,7 @@ CHECKS: dict[str, Callable[[AppState], str]] = {
 }
 
 
-class AuditPublic(BaseModel):
+class AuditPublic(Public):
     """Who did what, to what, and by which request."""
 
     id: str
@@ -142,8 +142,4 @@ def list_all(
 ) -> AuditPage:
     with app.database.read() as conn:
         rows, next_cursor = list_audit(conn, caller.tenant, target, cursor, limit)
-    return AuditPage(items=[_public(row) for row in rows], next_cursor=next_cursor)
-
-
-def _public(row: AuditRow) -> AuditPublic:
-    return AuditPublic.model_validate({**vars(row), "at": to_datetime(row.at)})
+    return AuditPage(items=[AuditPublic.model_validate(row) for row in rows], next_cursor=next_cursor)

@@ -19,9 +19,9 @@ from service.api.deps import (
     preferred,
 )
 from service.db.access import record
-from service.db.schedules import RunRow, WorkloadRow, find_workload, forget_workload, list_workloads
+from service.db.schedules import Delivery, RunRow, WorkloadRow, find_workload, forget_workload, list_workloads
 from service.errors import NotFoundError
-from service.schemas import Public, to_datetime
+from service.schemas import Public
 
 
 class RunPublic(Public):
@@ -37,7 +37,7 @@ class RunPublic(Public):
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
-    deliveries: list[dict[str, Any]] | None
+    deliveries: list[Delivery] | None
 
 
 class RunPage(BaseModel):
@@ -45,7 +45,7 @@ class RunPage(BaseModel):
     next_cursor: str | None
 
 
-class WorkloadPublic(BaseModel):
+class WorkloadPublic(Public):
     """A workload as the last run left it."""
 
     name: str
@@ -63,20 +63,11 @@ class WorkloadList(BaseModel):
 
 
 def public_run(row: RunRow) -> RunPublic:
-    own = {name: getattr(row, name) for name in RunPublic.model_fields}
-    times = {
-        name: to_datetime(own[name]) for name in ("planned_at", "created_at", "started_at", "finished_at")
-    }
-    deliveries = (
-        None if row.deliveries is None else [delivery.model_dump(mode="json") for delivery in row.deliveries]
-    )
-    return RunPublic.model_validate({**own, **times, "deliveries": deliveries})
+    return RunPublic.model_validate(row)
 
 
 def public_workload(row: WorkloadRow) -> WorkloadPublic:
-    own = {name: getattr(row, name) for name in WorkloadPublic.model_fields}
-    outcome, updated_at = row.outcome.model_dump(mode="json"), to_datetime(row.updated_at)
-    return WorkloadPublic.model_validate({**own, "updated_at": updated_at, "outcome": outcome})
+    return WorkloadPublic.model_validate({**vars(row), "outcome": row.outcome.model_dump(mode="json")})
 
 
 router = APIRouter(tags=["schedules"], route_class=StrictRoute)

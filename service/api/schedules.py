@@ -12,7 +12,7 @@ from service.api.runs import RunPublic, public_run
 from service.db.schedules import Definition
 from service.nightly.schedule import ScheduleSpec
 from service.nightly.schedules import Schedule
-from service.schemas import EXAMPLE, Public, to_datetime
+from service.schemas import EXAMPLE, Public
 
 PATH = "/v1/schedules"
 
@@ -60,17 +60,14 @@ class SchedulePage(BaseModel):
 
 
 def public_schedule(schedule: Schedule) -> SchedulePublic:
-    row = schedule.row
-    definition = row.definition
+    definition = schedule.row.definition
     return SchedulePublic.model_validate(
         {
-            **{name: getattr(row, name) for name in ("id", "name", "owner", "state", "reason")},
+            **vars(schedule.row),
             "cron": definition.get("cron", ""),
             "zone": definition.get("zone", ""),
-            "next_at": to_datetime(schedule.next_at),
-            "last_run": public_run(schedule.last_run) if schedule.last_run else None,
-            "created_at": to_datetime(row.created_at),
-            "updated_at": to_datetime(row.updated_at),
+            "next_at": schedule.next_at,
+            "last_run": schedule.last_run,
             "definition": _mask_addresses(definition),
         }
     )

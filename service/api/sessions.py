@@ -20,7 +20,7 @@ from service.api.deps import (
 )
 from service.db.models import SessionRow
 from service.db.sessions import DEFAULT_PRIORITY, SessionFilter, list_sessions
-from service.schemas import EXAMPLE, Public, SearchCreate, to_datetime
+from service.schemas import EXAMPLE, Public, SearchCreate
 from service.sessions import Submission
 from service.strict_json import JsonObject
 from tools.errors import InputError
@@ -30,7 +30,6 @@ from tools.scenario.fields import refuse_unknown
 PATH = "/v1/sessions"
 State = Literal["queued", "running", "waiting_approval", "completed", "failed", "cancelled"]
 SERVICE_FIELDS = ("labels", "priority", "webhook", "budget")
-TIMES = ("created_at", "started_at", "finished_at", "updated_at")
 MAX_LABEL_FILTER_CHARACTERS = 300
 
 Action = Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ACTIONS)})]
@@ -196,11 +195,9 @@ def public_session(row: SessionRow) -> SessionPublic:
 
 
 def _public_fields(row: SessionRow) -> dict[str, object]:
-    own = {name: getattr(row, name) for name in SessionPublic.model_fields if hasattr(row, name)}
-    times = {name: to_datetime(getattr(row, name)) for name in TIMES}
     here = f"{PATH}/{row.id}"
     links = {name: here if name == "self" else f"{here}/{name}" for name in Links.model_fields}
-    return {**own, **times, "links": links}
+    return {**vars(row), "links": links}
 
 
 router = APIRouter(prefix=PATH, tags=["sessions"], route_class=StrictRoute)

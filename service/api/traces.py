@@ -10,9 +10,9 @@ from starlette.requests import ClientDisconnect
 from service.api.deps import AppDep, Cursor, Id, Limit, Reader, StrictRoute, Submitter
 from service.api.errors import ApiError
 from service.db.traces import TraceRow
-from service.schemas import Public, to_datetime
+from service.schemas import Public
 from service.strict_json import JsonObject
-from service.traces import NoRoomError
+from service.traces import REFERENCE, NoRoomError
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 PATH = "/v1/traces"
@@ -77,19 +77,14 @@ def public_trace(row: TraceRow) -> TracePublic:
 
 
 def detailed_trace(row: TraceRow) -> TraceDetail:
-    files = [vars(file) for file in row.files]
     analysis = None if row.analysis is None else {**row.analysis}
     if analysis:
         analysis.pop("drawing", None)  # for the pages' figures; long, and nobody's promise
-    return TraceDetail.model_validate(
-        {**_public_fields(row), "files": files, "analysis": analysis, "error": row.error}
-    )
+    return TraceDetail.model_validate({**_public_fields(row), "analysis": analysis})
 
 
-def _public_fields(row: TraceRow) -> JsonObject:
-    own = {name: getattr(row, name) for name in ("id", "name", "owner", "state")}
-    times = {name: to_datetime(getattr(row, name)) for name in ("created_at", "completed_at", "expires_at")}
-    return {**own, **times, "reference": f"trace:{row.id}"}
+def _public_fields(row: TraceRow) -> dict[str, object]:
+    return {**vars(row), "reference": f"{REFERENCE}{row.id}"}
 
 
 router = APIRouter(prefix=PATH, tags=["traces"], route_class=StrictRoute)

@@ -187,12 +187,16 @@ def next_dispatch(conn: sa.Connection, id: str, dispatch_no: int) -> SessionRow 
 
 
 def list_quiet(
-    conn: sa.Connection, before_s: float | sa.ColumnElement[float], after: str = "", limit: int = 500
+    jobs: sa.Table,
+    conn: sa.Connection,
+    before_s: float | sa.ColumnElement[float],
+    after: str = "",
+    limit: int = 500,
 ) -> list[tuple[str, int]]:
-    """Busy sessions nobody has written about since then: id and dispatch number."""
-    is_quiet = sessions.c.state.in_(BUSY), sessions.c.updated_at < before_s, sessions.c.id > after
-    query = sa.select(sessions.c.id, sessions.c.dispatch_no).where(*is_quiet)
-    return [(id, number) for id, number in conn.execute(query.order_by(sessions.c.id).limit(limit))]
+    """Busy jobs nobody has written about since then, of sessions or night runs: id and dispatch number."""
+    is_quiet = jobs.c.state.in_(BUSY), jobs.c.updated_at < before_s, jobs.c.id > after
+    query = sa.select(jobs.c.id, jobs.c.dispatch_no).where(*is_quiet)
+    return [(id, number) for id, number in conn.execute(query.order_by(jobs.c.id).limit(limit))]
 
 
 def _lock_busy(conn: sa.Connection, id: str, dispatch_no: int) -> SessionRow | None:

@@ -301,15 +301,6 @@ def next_dispatch(conn: sa.Connection, id: str, dispatch_no: int) -> RunRow | No
     return get_run(conn, row.tenant, id)
 
 
-def list_quiet(
-    conn: sa.Connection, before_s: float | sa.ColumnElement[float], after: str = "", limit: int = 500
-) -> list[tuple[str, int]]:
-    """Busy runs nobody has written about since then: id and dispatch number."""
-    is_quiet = night_runs.c.state.in_(BUSY), night_runs.c.updated_at < before_s, night_runs.c.id > after
-    query = sa.select(night_runs.c.id, night_runs.c.dispatch_no).where(*is_quiet)
-    return [(id, number) for id, number in conn.execute(query.order_by(night_runs.c.id).limit(limit))]
-
-
 def delete_old(conn: sa.Connection, before_s: float | sa.ColumnElement[float]) -> list[tuple[str, int]]:
     """Ended runs that were planned before then; returns id and number of dispatches of each."""
     old = sa.and_(night_runs.c.planned_at < before_s, night_runs.c.state.not_in(BUSY))

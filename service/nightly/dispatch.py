@@ -3,11 +3,13 @@
 import hashlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 import sqlalchemy as sa
 
 from service.db.engine import Database
-from service.db.lifecycle import now_s
+from service.db.lifecycle import list_quiet, now_s
+from service.db.models import night_runs
 from service.db.schedules import (
     CAUGHT_UP,
     CRON,
@@ -20,7 +22,6 @@ from service.db.schedules import (
     get_schedule,
     is_busy,
     list_active,
-    list_quiet,
     lock_active,
     next_dispatch,
     set_considered,
@@ -48,7 +49,7 @@ NIGHTS: JobKind[RunRow] = JobKind(
     claim=claim_run,
     check_fence=set_run,
     next_dispatch=next_dispatch,
-    list_quiet=list_quiet,
+    list_quiet=partial(list_quiet, night_runs),
     partition=lambda run: f"schedule {run.schedule_id}",
 )
 NightQueue = JobQueue[RunRow]

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from dbos import DBOS, DBOSClient, EnqueueOptions
 from service.db import lifecycle
 from service.db.engine import UPGRADE_LOCK, Database, is_outage, retry_transaction, upgrade_lock
 from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, now_s
-from service.db.models import SessionRow
+from service.db.models import SessionRow, sessions
 from service.db.sessions import lock_session
 from service.errors import FencedError, HandBackError
 from service.settings import Settings
@@ -137,7 +138,7 @@ SESSIONS: JobKind[SessionRow] = JobKind(
     claim=lifecycle.claim,
     check_fence=lambda conn, row: lock_session(conn, row.id, row.fence),
     next_dispatch=lifecycle.next_dispatch,
-    list_quiet=lifecycle.list_quiet,
+    list_quiet=partial(lifecycle.list_quiet, sessions),
     partition=lambda row: f"tenant {row.tenant}",
     priority=lambda row: 1 + HIGHEST_PRIORITY - min(max(row.priority, 0), HIGHEST_PRIORITY),
 )
