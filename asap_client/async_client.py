@@ -88,6 +88,9 @@ class AsyncClient:
     async def decide(self, id: str, decision: Body, idempotency_key: str | None = None) -> Session:
         return await self.send(calls.decide(id, decision, idempotency_key))
 
+    async def ask(self, id: str, question: str) -> JsonObject:
+        return await self.send(calls.ask(id, question))
+
     async def report(self, id: str) -> JsonObject:
         return await self.send(calls.report(id))
 

@@ -218,6 +218,10 @@ def decide(id: str, decision: Body, idempotency_key: str | None) -> Call[Session
     return Call("POST", place, as_record(Session), json=dict(decision), headers=key)
 
 
+def ask(id: str, question: str) -> Call[JsonObject]:
+    return Call("POST", f"{SESSIONS}/{path(id)}/ask", as_json, json={"question": question})
+
+
 def report(id: str) -> Call[JsonObject]:
     return Call("GET", f"{SESSIONS}/{path(id)}/report", as_json, headers={"Accept": "application/json"})
 

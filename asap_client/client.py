@@ -83,6 +83,10 @@ class Client:
     def decide(self, id: str, decision: Body, idempotency_key: str | None = None) -> Session:
         return self.send(calls.decide(id, decision, idempotency_key))
 
+    def ask(self, id: str, question: str) -> JsonObject:
+        """An answer about a finished session, with who wrote it and the tools it rests on."""
+        return self.send(calls.ask(id, question))
+
     def report(self, id: str) -> JsonObject:
         return self.send(calls.report(id))
 

@@ -97,7 +97,7 @@ def slots_of(state: State, search: SessionSearch, diagnosis: Diagnosis) -> dict[
         "searched": f"{search.searched.plans:,} plans",
     }
     if analysis.baseline:
-        slots |= _predicted_slots("today", analysis.baseline)
+        slots |= predicted_slots("today", analysis.baseline)
     if analysis.profile and analysis.profile.step_time_s:
         slots["measured"] = (
             f"{format_same_decimals(analysis.profile.step_time_s)[0]} s per step in the profile"
@@ -106,11 +106,11 @@ def slots_of(state: State, search: SessionSearch, diagnosis: Diagnosis) -> dict[
     if decision:
         slots["decision"] = decision
     for one in search.proposals:
-        slots |= _proposal_slots(f"p{one.rank}", one, analysis.baseline)
+        slots |= proposal_slots(f"p{one.rank}", one, analysis.baseline)
     return slots
 
 
-def _predicted_slots(name: str, prediction: Prediction) -> dict[str, str]:
+def predicted_slots(name: str, prediction: Prediction) -> dict[str, str]:
     return {
         f"{name}.step": f"{format_same_decimals(prediction.step_time_s)[0]} s per step",
         f"{name}.interval": f"{span(prediction.step_time_low_s, prediction.step_time_high_s)} s",
@@ -121,8 +121,8 @@ def _predicted_slots(name: str, prediction: Prediction) -> dict[str, str]:
     }
 
 
-def _proposal_slots(name: str, one: Proposal, baseline: Prediction | None) -> dict[str, str]:
-    slots = {**_predicted_slots(name, one.prediction), f"{name}.plan": short(one.plan)}
+def proposal_slots(name: str, one: Proposal, baseline: Prediction | None) -> dict[str, str]:
+    slots = {**predicted_slots(name, one.prediction), f"{name}.plan": short(one.plan)}
     slots[f"{name}.effect"] = effect_of(one)
     slots[f"{name}.changes"] = ", ".join(f"{c.field} {c.from_} to {c.to}" for c in one.changes) or "nothing"
     if baseline:

@@ -70,7 +70,7 @@ class Toolbox:
     @cached_property
     def plan(self) -> Plan:
         """What fields are counted from: the plan given, today's, or the best one."""
-        return self.start or self.scenario.plan or best_plans(self.workload)[0][0]
+        return self.start or self.scenario.plan or best_plans(self.workload, self.context.progress)[0][0]
 
     def search_plans(self, constraints: Constraints, count: Count = 3) -> object:
         """Search every legal plan under further constraints; the best of different families."""
@@ -78,7 +78,7 @@ class Toolbox:
         scenario = self.scenario.model_copy(update={"constraints": merged})
         parse_constraints(merged, scenario.plan)
         workload = workload_of(scenario, self.workload.calibration)
-        plans, found = best_plans(workload)
+        plans, found = best_plans(workload, self.context.progress)
         return {"searched": found.searched, "plans": [self._predicted(plan) for plan in plans[:count]]}
 
     def predict_plan(self, plan: SuggestedPlan | None = None) -> object:
@@ -118,7 +118,7 @@ class Toolbox:
         """Say how the best plan changes with slower links, other device counts and more memory."""
         from tools.recommend.sensitivity import sensitivity
 
-        found = best_plans(self.workload)[1]
+        found = best_plans(self.workload, self.context.progress)[1]
         return [
             {"if": one.if_, "says": one.says, "stays": one.stays} for one in sensitivity(self.workload, found)
         ]

@@ -131,6 +131,12 @@ def embedder_of(settings: Settings) -> Embedder | None:
     )
 
 
+@cache
+def shared_reasoner(settings: Settings) -> Reasoner:
+    """One per process: it remembers what its endpoint offers, and lets it rest when it is down."""
+    return reasoner_of(settings)
+
+
 def reasoner_of(settings: Settings) -> Reasoner:
     """The language model where an endpoint is set, else the expert rules."""
     if not settings.llm_base_url and not settings.llm_model:

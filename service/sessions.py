@@ -1,4 +1,4 @@
-"""Use cases of sessions: submit, cancel, retry, decide, delete, export a proposal.
+"""Use cases of sessions: submit, cancel, retry, decide, ask, delete, export a proposal.
 
 The API, the pages and nightly runs all call these; nothing here knows about HTTP.
 """
@@ -12,6 +12,9 @@ from typing import Protocol
 import sqlalchemy as sa
 from pydantic import JsonValue, TypeAdapter
 
+from graph.ask import Answered, ask
+from graph.context import Context
+from graph.report import Report
 from graph.request import parse_decision, parse_request
 from service.addresses import parse_target
 from service.auth import Caller
@@ -31,13 +34,15 @@ from service.db.sessions import (
 from service.db.traces import COMPLETE, get_trace
 from service.errors import ConflictError, NotFoundError
 from service.logs import request_id
-from service.runtime import check_tune
+from service.runtime import check_tune, shared_reasoner
 from service.settings import Settings
 from service.strict_json import JsonObject
 from service.traces import find_reference
 from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.frameworks import Export, export_plan
+from tools.kb import KnowledgeBase
+from tools.recommend.notes import apply_statements
 from tools.recommend.report import Proposal
 from tools.scenario import parse_scenario
 
@@ -45,6 +50,7 @@ MAX_LABELS = 32
 MAX_LABEL_CHARACTERS = 200
 LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 
+SCENARIO_PARTS = ("model", "cluster", "training", "plan", "constraints")
 PROPOSALS = TypeAdapter(list[Proposal])
 WAITING_PROPOSALS = TypeAdapter(list[JsonObject])
 
@@ -117,6 +123,27 @@ class Sessions:
             lambda conn, row: decide(conn, row, stored, caller.name),
             decision=stored,
         )
+
+    def ask(
+        self,
+        caller: Caller,
+        id: str,
+        question: str,
+        knowledge: KnowledgeBase,
+        progress: Callable[[float], None] | None = None,
+    ) -> Answered:
+        """A question about a completed session, answered from its report; nothing of it changes."""
+        row = self.get(caller, id)
+        if row.report is None:
+            raise missing_result(row, "questions can be asked when it is completed")
+        report = Report.model_validate(row.report)
+        request = row.request or {}
+        described = {name: request[name] for name in SCENARIO_PARTS if request.get(name) is not None}
+        scenario = parse_scenario(described, need_plan=False)
+        if report.notes and report.notes.accepted:
+            scenario = apply_statements(report.notes.accepted, scenario).scenario
+        context = Context(knowledge, shared_reasoner(self.settings), progress=progress)
+        return ask(question, report, scenario, context, caller.tenant)
 
     def delete(self, caller: Caller, id: str) -> None:
         """With its events, decisions and report; one that is still to run must be cancelled first."""

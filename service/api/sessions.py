@@ -1,4 +1,4 @@
-"""/v1/sessions: submit, list, read, delete, cancel, retry, decide."""
+"""/v1/sessions: submit, list, read, delete, cancel, retry, decide, ask."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from graph.ask import MAX_QUESTION, Answered
 from graph.request import ACTIONS, MAX_COMMENT, MAX_PROPOSALS
 from service.api.deps import (
     AppDep,
@@ -17,6 +18,7 @@ from service.api.deps import (
     Reader,
     StrictRoute,
     Submitter,
+    run_bounded_search,
 )
 from service.db.models import SessionRow
 from service.db.sessions import DEFAULT_PRIORITY, SessionFilter, list_sessions
@@ -51,6 +53,14 @@ class BudgetCreate(BaseModel):
     cost: float | None = Field(None, ge=0, le=10**6, description="money for the language model")
     device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
     trials: int | None = Field(None, ge=0, le=64, description="plans it may measure, the baseline among them")
+
+
+class QuestionCreate(BaseModel):
+    """A question about a finished session."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    question: str = Field(min_length=1, max_length=MAX_QUESTION, examples=["why not tp 8?"])
 
 
 class PolicyCreate(BaseModel):
@@ -270,6 +280,15 @@ def make_decision(
     """While the session waits for approval, or after it is completed. A plan that is edited or submitted
     is scored beside the others. The same `id` (or Idempotency-Key) again changes nothing."""
     return public_session(app.sessions.decide(caller, id, body.model_dump(exclude_unset=True), key))
+
+
+@router.post("/{id}/ask", summary="Ask about a completed session")
+def ask_question(id: Id, asked: QuestionCreate, app: AppDep, caller: Submitter) -> Answered:
+    """Answered by the language model with its tools, or by rules: why not a plan, what if another one."""
+    knowledge = app.knowledge.get()
+    return run_bounded_search(
+        app, lambda progress: app.sessions.ask(caller, id, asked.question, knowledge, progress)
+    )
 
 
 def parse_labels(texts: list[str]) -> dict[str, str | None]:

@@ -91,6 +91,11 @@ COMMANDS = {
         "submit sessions to a server, follow them and decide",
         "asap sessions submit examples/llama-3.1-70b-64xh100.json --wait",
     ),
+    "ask": Command(
+        "service.cli.ask",
+        "a question about a finished session: why not, what if",
+        'asap ask ID "why not tp 8?"',
+    ),
     "keys": Command(
         "service.cli.keys",
         "the API keys of this installation",

@@ -83,7 +83,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     export.add_argument(
         "--format", required=True, metavar="NAME", help="a format that 'asap export --help' lists"
     )
-    export.add_argument("--proposal", type=positive_number, default=1, metavar="RANK", help="which one (1)")
+    export.add_argument(
+        "--proposal", type=positive_number, metavar="RANK", help="which one (the approved one, else 1)"
+    )
     _add_decide_options(add("decide", "approve, reject, edit a proposal, or submit a plan of your own"))
     add("cancel", "stop a session")
     add("retry", "run a failed or cancelled session again")
@@ -215,7 +217,8 @@ def _report(client: "Client", args: Namespace) -> None:
 
 
 def _export(client: "Client", args: Namespace) -> None:
-    export = client.export(args.id, args.proposal, args.format)
+    rank = args.proposal or client.report(args.id).get("chosen") or 1
+    export = client.export(args.id, rank, args.format)
     if args.json:
         write_json_line(export.raw)
         return

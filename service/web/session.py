@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
+from graph.ask import Answered
 from graph.report import Report
 from graph.request import PLAN_ACTIONS
-from service.api.deps import AppDep, Approver, Id, Reader
+from service.api.deps import AppDep, Approver, Id, Reader, Submitter, run_bounded_search
 from service.api.reports import Rank, file_response
+from service.api.state import AppState
+from service.auth import Caller
 from service.db.models import (
     BUSY,
     CANCELLED,
@@ -248,7 +251,13 @@ add_buttons(
 
 
 @router.get("")
-def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
+def get_page(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
+    return show(id, request, app, caller)
+
+
+def show(
+    id: str, request: Request, app: AppState, caller: Caller, answered: Answered | None = None
+) -> Response:
     with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
         events = events_after(conn, id, 0)
@@ -264,6 +273,7 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
         recomputes=RECOMPUTES,
         trust=find_trust(EXPERTS if session.has_experts else DENSE),
         decision_id=new_id(),
+        answered=answered,
     )
 
 
@@ -283,6 +293,16 @@ def decide(id: Id, form: CheckedForm, app: AppDep, caller: Approver) -> Response
         decision["plan"] = dict(changed_fields(form, plan.model_dump()))
     app.sessions.decide(caller, id, decision)
     return RedirectResponse(f"/sessions/{id}", 303)
+
+
+@router.post("/ask")
+def ask_question(id: Id, form: CheckedForm, request: Request, app: AppDep, caller: Submitter) -> Response:
+    """The page again, with the answer below its question."""
+    question, knowledge = text_of(form, "question") or "", app.knowledge.get()
+    answered = run_bounded_search(
+        app, lambda progress: app.sessions.ask(caller, id, question, knowledge, progress)
+    )
+    return show(id, request, app, caller, answered)
 
 
 @router.get("/report.md")

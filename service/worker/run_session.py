@@ -16,6 +16,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph.context import Context
 from graph.events import Event
+from graph.report import Report
 from graph.request import parse_request
 from graph.session import Outcome, Session
 from service.checkpoints import GuardedSaver
@@ -48,14 +49,17 @@ def end_of(outcome: Outcome) -> End:
     return COMPLETED, {
         "report": report.model_dump(mode="json"),
         "verdict": report.verdict,
-        **_list_columns(
-            report.diagnosis.bottleneck, [proposal.model_dump() for proposal in report.proposals[:1]]
-        ),
+        **_list_columns(report.diagnosis.bottleneck, _chosen(report)),
     }
 
 
+def _chosen(report: Report) -> list[JsonObject]:
+    """The proposal that counts; none after a rejection."""
+    return [] if report.chosen is None else [report.proposals[report.chosen - 1].model_dump()]
+
+
 def _list_columns(bottleneck: str | None, proposals: Sequence[JsonObject] | None) -> JsonObject:
-    """What a list shows of the first proposal."""
+    """What a list shows of the proposal that counts."""
     best = proposals[0] if proposals else {}
     measured = best.get("measured")
     return {

@@ -18,7 +18,7 @@ AGENTS = {"langgraph", "langchain_core", "chromadb", "jinja2"}
 
 def test_the_subcommands_are_these() -> None:
     assert " ".join(COMMANDS) == (
-        "predict optimize explain hardware diagnose profile dry-run export import kb serve sessions keys "
+        "predict optimize explain hardware diagnose profile dry-run export import kb serve sessions ask keys "
         "nightly schedule mcp"
     )
 

@@ -248,7 +248,7 @@ def test_who_suggests_plans_knows_what_the_policy_fixes() -> None:
     raw = dict(TUNE, approval="policy", policy={"fields": ["recompute", "micro_batch_size"]})
     run(raw, Context(open_seed(), reasoner, trials=SimulatedTrials(slower_cluster), limits=Limits(trials=2)))
     assert {one.get("tp") for one in reasoner.constraints} == {2}
-    assert {one["accepted"] for one in reasoner.explained} == {False}
+    assert {one["binding"] for one in reasoner.explained} == {"constraint"}
 
 
 def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -> None:

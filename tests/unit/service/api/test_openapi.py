@@ -106,6 +106,7 @@ CALLS: list[Call[Any]] = [
     endpoints.cancel("x"),
     endpoints.retry("x"),
     endpoints.decide("x", {}, None),
+    endpoints.ask("x", "why not tp 8?"),
     endpoints.report("x"),
     endpoints.report_text("x", "text/html"),
     endpoints.proposals("x"),

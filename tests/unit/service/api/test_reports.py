@@ -129,3 +129,23 @@ def test_the_form_that_is_liked_best_is_chosen(accept: str, chosen: str) -> None
 def test_what_we_do_not_have_is_not_acceptable(accept: str) -> None:
     with pytest.raises(ApiError):
         preferred(accept, ("a/x",))
+
+
+def test_a_question_about_a_session_is_answered_by_rules_where_there_is_no_model(
+    served: Served, done: str
+) -> None:
+    answer = served.client.post(f"{done}/ask", json={"question": "why not ep 7?"}).json()
+    assert (answer["by"], answer["tools"]) == ("expert-rules", ["explain_plan", "predict_plan"])
+    assert "must be 1 for a dense model" in answer["answer"]
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"question": ""}, {"question": "x" * 2001}, {"question": "x", "by": "me"}]
+)
+def test_what_is_no_question_is_refused(served: Served, done: str, body: dict[str, Any]) -> None:
+    assert served.client.post(f"{done}/ask", json=body).status_code == 422
+
+
+def test_a_session_that_is_not_done_is_not_asked(served: Served) -> None:
+    answer = served.client.post(f"/v1/sessions/{served.submit()}/ask", json={"question": "why not tp 8?"})
+    assert (answer.status_code, answer.json()["field"]) == (409, "state")

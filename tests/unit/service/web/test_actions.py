@@ -224,3 +224,9 @@ def test_a_figure_travels_compressed_where_the_browser_takes_it(served: Served, 
     assert "content-encoding" not in plain.headers
     assert int(small.headers["content-length"]) < int(plain.headers["content-length"])
     assert small.json() == plain.json()
+
+
+def test_a_question_is_answered_on_the_page(served: Served, id: str) -> None:
+    answer = post(served, f"/sessions/{id}/ask", {"csrf": token(served), "question": "why not ep 7?"})
+    assert answer.status_code == 200
+    assert "must be 1 for a dense model" in answer.text
