@@ -15,8 +15,8 @@ settings.register_profile("asap", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("asap")
 
 
-ONE_AT_A_TIME = ("tests/integration/launch", "tests/browser", "tests/unit/recommend")
-"""Folders whose tests share a cluster or a browser of this machine, or workloads that are optimized once."""
+ONE_AT_A_TIME = ("tests/integration/launch", "tests/browser", "tests/unit/recommend", "tests/unit/search")
+"""Folders whose tests share a cluster or a browser of this machine, or results that are computed once."""
 
 
 @pytest.hookimpl(tryfirst=True)
