@@ -149,9 +149,9 @@ QUICKSTART = ["The weather is lovely today.", "It's so sunny outside!", "He drov
 @pytest.fixture(scope="module")
 def minilm() -> Embedder:
     pytest.importorskip(MINILM_PACKAGE, reason="the package with the model is not installed")
-    found = find_local_embedder()
-    assert found is not None
-    return found
+    embedder = find_local_embedder()
+    assert embedder is not None
+    return embedder
 
 
 def test_similarities_are_those_published_for_this_model(minilm: Embedder) -> None:

@@ -183,18 +183,20 @@ def test_the_best_come_first_and_no_more_than_the_limit(scores: list[float], lim
 
 @given(VALUES, VALUES)
 def test_agreement_lies_between_all_against_and_all_for(
-    asked: Mapping[str, tuple[str, ...]], entry: Mapping[str, tuple[str, ...]]
+    facets: Mapping[str, tuple[str, ...]], entry: Mapping[str, tuple[str, ...]]
 ) -> None:
-    assert -1 <= agreement(asked, entry) <= 1
-    assert agreement(asked, asked) == (1 if asked else 0)
-    assert agreement({}, entry) == agreement(asked, {}) == 0
+    assert -1 <= agreement(facets, entry) <= 1
+    assert agreement(facets, facets) == (1 if facets else 0)
+    assert agreement({}, entry) == agreement(facets, {}) == 0
 
 
 def test_an_entry_for_any_device_is_not_behind_one_for_this_device() -> None:
-    asked = read_facets({"device": "h100-sxm-80gb", "bottleneck": "pipeline"})
-    anywhere = agreement(asked, {"bottleneck": ("pipeline",)})
-    here = agreement(asked, {"bottleneck": ("pipeline",), "device": ("h100-sxm-80gb",)})
-    elsewhere = agreement(asked, {"bottleneck": ("pipeline",), "device": ("tpu-v5p",), "vendor": ("google",)})
+    facets = read_facets({"device": "h100-sxm-80gb", "bottleneck": "pipeline"})
+    anywhere = agreement(facets, {"bottleneck": ("pipeline",)})
+    here = agreement(facets, {"bottleneck": ("pipeline",), "device": ("h100-sxm-80gb",)})
+    elsewhere = agreement(
+        facets, {"bottleneck": ("pipeline",), "device": ("tpu-v5p",), "vendor": ("google",)}
+    )
     assert anywhere == here > elsewhere
 
 
@@ -212,7 +214,7 @@ def test_a_device_brings_its_maker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"),
+    ("arguments", "field"),
     [
         ({"facets": {"colour": "red"}}, "facets.colour"),
         ({"facets": {"bottleneck": "network"}}, "facets.bottleneck"),
@@ -225,11 +227,11 @@ def test_a_device_brings_its_maker() -> None:
     ],
 )
 def test_a_search_that_cannot_be_meant_names_its_field(
-    knowledge: KnowledgeBase, asked: dict[str, Any], field: str
+    knowledge: KnowledgeBase, arguments: dict[str, Any], field: str
 ) -> None:
     assert knowledge.search("bubble " * 2000), "a query may be long but not endless"
     with pytest.raises(InputError) as error:
-        knowledge.search(**({"query": "bubble"} | asked))
+        knowledge.search(**({"query": "bubble"} | arguments))
     assert error.value.field == field
 
 

@@ -158,12 +158,12 @@ def test_the_seed_uses_only_facts_that_some_situation_can_have() -> None:
 def _facts_for(conditions: list[dict[str, Any]]) -> dict[str, object]:
     facts: dict[str, object] = {}
     for name in {row["fact"] for row in conditions}:
-        asked = {key: row[key] for row in conditions if row["fact"] == name for key in row if key != "fact"}
-        if "is" in asked or "one_of" in asked:
-            facts[name] = asked.get("is", asked.get("one_of", [None])[0])
+        bounds = {key: row[key] for row in conditions if row["fact"] == name for key in row if key != "fact"}
+        if "is" in bounds or "one_of" in bounds:
+            facts[name] = bounds.get("is", bounds.get("one_of", [None])[0])
             continue
-        lows = [asked[key] + edge for key, edge in (("at_least", 0), ("above", 1e-9)) if key in asked]
-        highs = [asked[key] - edge for key, edge in (("at_most", 0), ("below", 1e-9)) if key in asked]
+        lows = [bounds[key] + edge for key, edge in (("at_least", 0), ("above", 1e-9)) if key in bounds]
+        highs = [bounds[key] - edge for key, edge in (("at_most", 0), ("below", 1e-9)) if key in bounds]
         facts[name] = (lows + highs)[0]
     return facts
 

@@ -60,7 +60,7 @@ def in_framework(raw: Raw, framework: str, **training: object) -> Raw:
     return changed
 
 
-def workload(raw: Raw) -> Workload:
+def workload_for(raw: Raw) -> Workload:
     return workload_of(parse_scenario(raw, need_plan=False))
 
 

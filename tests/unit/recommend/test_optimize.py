@@ -40,14 +40,14 @@ WITH_TODAY = pytest.mark.parametrize(
 
 @EVERY
 def test_the_report_has_the_contracts_keys_and_is_json(raw: Raw) -> None:
-    found = report(raw)
-    assert {"diagnosis", "baseline", "proposals", "rejected", "searched", "reasoner"} <= set(found)
-    assert 1 <= len(found["proposals"]) <= 3
-    assert found["searched"]["plans"] >= found["searched"]["timed"] > 0
-    assert found["searched"]["seconds"] > 0
-    assert found["reasoner"] == "expert-rules"
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    for rank, proposal in enumerate(found["proposals"], start=1):
+    result = report(raw)
+    assert {"diagnosis", "baseline", "proposals", "rejected", "searched", "reasoner"} <= set(result)
+    assert 1 <= len(result["proposals"]) <= 3
+    assert result["searched"]["plans"] >= result["searched"]["timed"] > 0
+    assert result["searched"]["seconds"] > 0
+    assert result["reasoner"] == "expert-rules"
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    for rank, proposal in enumerate(result["proposals"], start=1):
         assert set(proposal) == PROPOSAL
         assert (proposal["rank"], proposal["measured"]) == (rank, None)
         assert all(set(e) == {"kind", "ref", "says"} and e["kind"] in KINDS for e in proposal["evidence"])
@@ -73,9 +73,9 @@ def test_proposals_fit_are_legal_and_keep_the_training_contract(raw: Raw) -> Non
 
 @WITH_TODAY
 def test_speedup_and_changes_are_those_from_todays_plan(raw: Raw) -> None:
-    found = report(raw)
-    for proposal in found["proposals"]:
-        ratio = found["baseline"]["step_time_s"] / proposal["prediction"]["step_time_s"]
+    result = report(raw)
+    for proposal in result["proposals"]:
+        ratio = result["baseline"]["step_time_s"] / proposal["prediction"]["step_time_s"]
         assert proposal["speedup"] == pytest.approx(ratio, rel=1e-12)
         assert proposal["speedup_low"] < proposal["speedup"] < proposal["speedup_high"]
         changed = plan_of(raw).model_dump()
@@ -86,9 +86,9 @@ def test_speedup_and_changes_are_those_from_todays_plan(raw: Raw) -> None:
 
 
 def test_a_cold_start_has_no_baseline_and_no_speedup_and_the_same_proposals() -> None:
-    found = report(WORKLOADS["cold"])
-    assert (found["baseline"], found["diagnosis"]["lever"]) == (None, None)
-    for proposal in found["proposals"]:
+    result = report(WORKLOADS["cold"])
+    assert (result["baseline"], result["diagnosis"]["lever"]) == (None, None)
+    for proposal in result["proposals"]:
         assert [proposal[name] for name in ("speedup", "speedup_low", "speedup_high")] == [None] * 3
         assert proposal["changes"] == []
         assert f"{proposal['prediction']['step_time_s']:.3g} s per step" in proposal["rationale"]
@@ -99,11 +99,11 @@ def test_a_cold_start_has_no_baseline_and_no_speedup_and_the_same_proposals() ->
 
 
 def test_a_plan_that_does_not_fit_is_said_not_to_and_never_called_as_good() -> None:
-    found = report(WORKLOADS["too-large-today"])
-    needs = found["baseline"]["peak_memory_gib"]
-    assert not found["baseline"]["fits"]
-    assert (found["diagnosis"]["bottleneck"], found["diagnosis"]["lever"]) == ("memory", None)
-    for proposal in found["proposals"]:
+    result = report(WORKLOADS["too-large-today"])
+    needs = result["baseline"]["peak_memory_gib"]
+    assert not result["baseline"]["fits"]
+    assert (result["diagnosis"]["bottleneck"], result["diagnosis"]["lever"]) == ("memory", None)
+    for proposal in result["proposals"]:
         assert proposal["rationale"].startswith(f"Today's plan needs {needs:.1f} GiB of 79.1; this one fits.")
         assert "measure before you switch" not in proposal["rationale"]
 
@@ -111,26 +111,26 @@ def test_a_plan_that_does_not_fit_is_said_not_to_and_never_called_as_good() -> N
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
 def test_with_the_winner_as_todays_plan_sharding_is_not_the_lever(name: str) -> None:
     winner = report(WORKLOADS[name])["proposals"][0]["plan"]
-    found = report(WORKLOADS[name] | {"plan": winner})
-    first = found["proposals"][0]
-    assert found["diagnosis"]["lever"].startswith("Sharding is not your lever")
-    assert "Look at " in found["diagnosis"]["lever"]
+    result = report(WORKLOADS[name] | {"plan": winner})
+    first = result["proposals"][0]
+    assert result["diagnosis"]["lever"].startswith("Sharding is not your lever")
+    assert "Look at " in result["diagnosis"]["lever"]
     assert (first["plan"], first["changes"]) == (winner, [])
     assert [first[name] for name in ("speedup", "speedup_low", "speedup_high")] == [1.0] * 3
 
 
 def test_a_plan_far_from_the_best_is_not_advised_to_look_elsewhere() -> None:
     slow = TOO_LARGE | {"tp": 8, "pp": 8, "dp": 1, "recompute": "full"}
-    found = report(llama(plan=slow))
-    assert found["diagnosis"]["lever"] is None
-    assert found["proposals"][0]["speedup_low"] > 1.0
-    assert "measure before you switch" not in found["proposals"][0]["rationale"]
+    result = report(llama(plan=slow))
+    assert result["diagnosis"]["lever"] is None
+    assert result["proposals"][0]["speedup_low"] > 1.0
+    assert "measure before you switch" not in result["proposals"][0]["rationale"]
 
 
 @EVERY
 def test_the_diagnosis_shares_are_of_the_breakdown_and_add_up_to_one(raw: Raw) -> None:
-    found = report(raw)
-    diagnosis, prediction = found["diagnosis"], found["baseline"] or found["proposals"][0]["prediction"]
+    result = report(raw)
+    diagnosis, prediction = result["diagnosis"], result["baseline"] or result["proposals"][0]["prediction"]
     assert sum(diagnosis["shares"].values()) == pytest.approx(1.0)
     assert diagnosis["share"] == diagnosis["shares"][diagnosis["bottleneck"]]
     compute = prediction["breakdown_s"]["compute"] / prediction["step_time_s"]
@@ -145,12 +145,12 @@ def test_constraints_bind_every_proposal() -> None:
 
 
 def test_levers_beyond_the_contract_are_reported_and_never_proposed() -> None:
-    found = report(llama())
-    levers = {lever["lever"]: lever["throughput_ratio"] for lever in found["beyond_contract"]}
+    result = report(llama())
+    levers = {lever["lever"]: lever["throughput_ratio"] for lever in result["beyond_contract"]}
     assert set(levers) == {"precision fp8", "twice the global batch"}
     assert levers["precision fp8"] > 1.2
     assert levers["twice the global batch"] == pytest.approx(1.0, abs=0.05)
-    assert all(proposal["prediction"]["mfu"] < 0.6 for proposal in found["proposals"])
+    assert all(proposal["prediction"]["mfu"] < 0.6 for proposal in result["proposals"])
 
 
 def test_a_scenario_with_traces_is_diagnosed_by_what_they_show() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.recommend.cases import Raw, llama, report, workload
+from tests.unit.recommend.cases import Raw, llama, report, workload_for
 from tests.unit.recommend.test_optimize import EVERY, WITH_TODAY, WORKLOADS
 from tools.cost.predict import predict
 from tools.recommend.proposal import recheck
@@ -22,10 +22,10 @@ FROM_TO = r"\(([\d.e-]+) to ([\d.e-]+) s\)"
 
 @WITH_TODAY
 def test_the_rationale_quotes_terms_of_the_two_breakdowns(raw: Raw) -> None:
-    found = report(raw)
-    before, terms = found["baseline"]["breakdown_s"], {words: term for term, words in TERMS.items()}
+    result = report(raw)
+    before, terms = result["baseline"]["breakdown_s"], {words: term for term, words in TERMS.items()}
     quoted = 0
-    for proposal in found["proposals"]:
+    for proposal in result["proposals"]:
         after = proposal["prediction"]["breakdown_s"]
         for words, old, new in re.findall(rf"([a-zA-Z][a-z -]*?) {FROM_TO}", proposal["rationale"]):
             term = next(terms[w] for w in terms if words.lower().removeprefix("and ").endswith(w))
@@ -35,15 +35,15 @@ def test_the_rationale_quotes_terms_of_the_two_breakdowns(raw: Raw) -> None:
             pairs = [(float(old), float(new)) for old, new in re.findall(FROM_TO, part)]
             assert not re.search(r"shrinks?\b", part) or all(old >= new for old, new in pairs)
             assert not re.search(r"grows?\b", part) or all(old <= new for old, new in pairs)
-    assert quoted >= len(found["proposals"])
+    assert quoted >= len(result["proposals"])
 
 
 @WITH_TODAY
 def test_a_difference_inside_the_error_of_a_comparison_is_called_that(raw: Raw) -> None:
-    found = report(raw)
-    for proposal in found["proposals"]:
+    result = report(raw)
+    for proposal in result["proposals"]:
         half_width = math.log(proposal["speedup_high"] / proposal["speedup"])
-        inside = abs(math.log(proposal["speedup"])) <= half_width and found["baseline"]["fits"]
+        inside = abs(math.log(proposal["speedup"])) <= half_width and result["baseline"]["fits"]
         assert ("inside the error of a comparison: measure" in proposal["rationale"]) == inside
 
 
@@ -81,7 +81,7 @@ def verified(spoil: Callable[[Any], object] | None = None) -> Verification:
     if spoil:
         spoil(data)
     stated = Recommendation.model_validate(data)
-    return recheck(workload(llama()), stated.proposals, stated.baseline)
+    return recheck(workload_for(llama()), stated.proposals, stated.baseline)
 
 
 def test_a_report_of_the_tools_holds_in_every_number() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.recommend.cases import Raw, llama, recommendation, workload
+from tests.unit.recommend.cases import Raw, llama, recommendation, workload_for
 from tools.errors import InputError
 from tools.recommend.choose import MAX_PROPOSALS
 from tools.recommend.report import Proposal, ScoredPlan
@@ -14,8 +14,8 @@ def best() -> Proposal:
 
 
 def judged(constraints: Raw | None = None, **fields: object) -> ScoredPlan:
-    asked = workload(llama(constraints=constraints))
-    return score(asked, complete(asked, best().plan, fields), best())
+    workload = workload_for(llama(constraints=constraints))
+    return score(workload, complete(workload, best().plan, fields), best())
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_a_persons_plan_fills_an_empty_place_and_none_is_doubled() -> None:
 
 def test_an_unknown_field_of_a_plan_is_named() -> None:
     with pytest.raises(InputError, match=r"plan\.tpp"):
-        complete(workload(llama()), best().plan, {"tpp": 2})
+        complete(workload_for(llama()), best().plan, {"tpp": 2})

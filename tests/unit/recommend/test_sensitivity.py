@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.recommend.cases import MIXTRAL, Raw, llama, report, workload
+from tests.unit.recommend.cases import MIXTRAL, Raw, llama, report, workload_for
 from tests.unit.recommend.test_optimize import EVERY
 from tools.recommend.optimize import best_plans
 from tools.recommend.report import Sensitivity
@@ -11,18 +11,18 @@ from tools.search.search import Search
 
 
 def by_devices(raw: Raw) -> dict[int, Sensitivity]:
-    asked = workload(raw)
-    return {int(case.if_.split()[0]): case for case in other_sizes(asked, best_plans(asked)[1].best)}
+    workload = workload_for(raw)
+    return {int(case.if_.split()[0]): case for case in other_sizes(workload, best_plans(workload)[1].best)}
 
 
 @pytest.mark.parametrize("raw", [llama(), MIXTRAL], ids=["dense", "moe"])
 def test_the_answer_is_that_of_a_full_search_within_two_percent(raw: Raw) -> None:
-    asked, cases = workload(raw), by_devices(raw)
+    workload, cases = workload_for(raw), by_devices(raw)
     assert set(cases) == {32, 128}
     for devices, case in cases.items():
-        cluster = asked.scenario.cluster.model_copy(update={"num_devices": devices})
-        scenario = asked.scenario.model_copy(update={"cluster": cluster, "plan": None})
-        searched = Search(scenario, asked.constraints, asked.calibration).run()
+        cluster = workload.scenario.cluster.model_copy(update={"num_devices": devices})
+        scenario = workload.scenario.model_copy(update={"cluster": cluster, "plan": None})
+        searched = Search(scenario, workload.constraints, workload.calibration).run()
         fastest = float(searched.best.step_time_s.min())
         assert fastest * (1 - 1e-9) <= (case.step_time_s or 0.0) <= fastest * 1.02
 
@@ -49,15 +49,15 @@ def test_the_largest_cluster_is_not_doubled_and_an_odd_one_not_halved() -> None:
 
 
 def test_each_case_names_a_plan_and_a_time() -> None:
-    found = report(llama())
-    fastest = found["pareto"][0]["step_time_s"]
-    times = {case["if"]: case["step_time_s"] for case in found["sensitivity"]}
+    result = report(llama())
+    fastest = result["pareto"][0]["step_time_s"]
+    times = {case["if"]: case["step_time_s"] for case in result["sensitivity"]}
     assert len(times) == 6
     assert times["32 devices"] > fastest > times["128 devices"]
     assert times["half the bandwidth between nodes"] >= fastest
     assert times["twice the bandwidth between nodes"] <= fastest
     assert times["a tenth less memory"] >= fastest
-    for case in found["sensitivity"]:
+    for case in result["sensitivity"]:
         assert case["best"] is not None
         assert case["says"].startswith("the fastest ")
 
@@ -66,20 +66,20 @@ def test_each_case_names_a_plan_and_a_time() -> None:
 def test_links_near_the_limits_of_an_override_can_still_be_halved_and_doubled(gbps: float) -> None:
     raw = llama()
     raw["cluster"] = raw["cluster"] | {"overrides": {"inter_node_gbps_per_device": gbps}}
-    found = report(raw)
-    times = {case["if"]: case["step_time_s"] for case in found["sensitivity"]}
-    assert times["half the bandwidth between nodes"] >= found["pareto"][0]["step_time_s"]
+    result = report(raw)
+    times = {case["if"]: case["step_time_s"] for case in result["sensitivity"]}
+    assert times["half the bandwidth between nodes"] >= result["pareto"][0]["step_time_s"]
 
 
 @EVERY
 def test_the_pareto_front_falls_in_memory_as_time_rises(raw: Raw) -> None:
-    found = report(raw)
+    result = report(raw)
     times, memory = (
-        [point[name] for point in found["pareto"]] for name in ("step_time_s", "peak_memory_gib")
+        [point[name] for point in result["pareto"]] for name in ("step_time_s", "peak_memory_gib")
     )
     assert 1 <= len(times) <= 20
     assert times == sorted(times)
     assert memory == sorted(memory, reverse=True)
     assert all(m <= 0.92 * 79.11 for m in memory)
-    proposed = min(proposal["prediction"]["step_time_s"] for proposal in found["proposals"])
+    proposed = min(proposal["prediction"]["step_time_s"] for proposal in result["proposals"])
     assert times[0] <= proposed * (1 + 1e-9)

@@ -6,20 +6,22 @@ from typing import Any
 import pytest
 
 from tests.unit.kb.samples import playbook
-from tests.unit.recommend.cases import MIXTRAL, TRACES, Raw, llama, plan_of, workload
+from tests.unit.recommend.cases import MIXTRAL, TRACES, Raw, llama, plan_of, workload_for
 from tools.kb import Playbook
 from tools.kb.conditions import FACTS
 from tools.recommend.diagnosis import read_profile
 from tools.recommend.report import Evidence, PlanFields
 from tools.recommend.situation import Facts, agrees, resolve_moves, situation, supporting
 
-SCENARIO = workload(llama()).scenario
+SCENARIO = workload_for(llama()).scenario
 TODAY = plan_of(llama())
 
 
 def facts(raw: Raw, profiled: bool = False) -> Facts:
-    asked, plan = workload(raw), plan_of(raw)
-    return situation(asked, plan, asked.predict([plan])[0], read_profile(str(TRACES)) if profiled else None)
+    workload, plan = workload_for(raw), plan_of(raw)
+    return situation(
+        workload, plan, workload.predict([plan])[0], read_profile(str(TRACES)) if profiled else None
+    )
 
 
 def test_every_fact_that_a_condition_may_name_is_there_and_those_of_a_profile_only_with_traces() -> None:

@@ -15,7 +15,7 @@ from tests.unit.recommend.cases import (
     llama,
     plan_of,
     recommendation,
-    workload,
+    workload_for,
 )
 from tools.cost.predict import predict
 from tools.errors import InfeasibleError
@@ -34,16 +34,16 @@ WORKLOADS: dict[str, Raw] = {
 }
 
 
-def changed(asked: Workload, plan: Plan, update: PlanFields) -> Plan:
-    found = find_changed(asked, plan, update)
-    assert found is not None
-    return found
+def changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan:
+    neighbour = find_changed(workload, plan, update)
+    assert neighbour is not None
+    return neighbour
 
 
 def explained(raw: Raw, **update: PlanValue) -> tuple[RejectedPlan, Workload]:
     """The winner with these fields changed."""
-    asked, winner = workload(raw), recommendation(raw).proposals[0].plan
-    return explain_plan(asked, changed(asked, winner, update), winner), asked
+    workload, winner = workload_for(raw), recommendation(raw).proposals[0].plan
+    return explain_plan(workload, changed(workload, winner, update), winner), workload
 
 
 @pytest.mark.parametrize("raw", WORKLOADS.values(), ids=WORKLOADS.keys())
@@ -53,7 +53,7 @@ def test_rejected_plans_are_legal_and_each_has_a_binding_constraint_with_its_mar
     ratios = []
     for entry in entries:
         assert entry.plan != winner.plan
-        assert workload(raw).refusal(entry.plan) is None
+        assert workload_for(raw).refusal(entry.plan) is None
         assert entry.step_time_s is not None
         assert entry.peak_memory_gib is not None
         ratio = entry.step_time_s / winner.prediction.step_time_s
@@ -97,23 +97,23 @@ def test_rejected_plans_are_legal_and_each_has_a_binding_constraint_with_its_mar
 def test_a_constraint_binds_before_memory_and_time_and_a_rule_before_all(
     raw: Raw, update: dict[str, PlanValue], binding: str, why: str
 ) -> None:
-    answer, asked = explained(raw, **update)
+    answer, workload = explained(raw, **update)
     assert answer.binding == binding
     assert re.search(why, answer.why)
-    assert binding != "rule" or answer.why == asked.refusal(answer.plan)
+    assert binding != "rule" or answer.why == workload.refusal(answer.plan)
 
 
 def test_a_plan_that_does_not_fit_is_answered_in_gibibytes() -> None:
-    answer, asked = explained(llama(), tp=1, pp=1, zero_stage=0)
-    needs = asked.predict([answer.plan])[0].peak_memory_gib
+    answer, workload = explained(llama(), tp=1, pp=1, zero_stage=0)
+    needs = workload.predict([answer.plan])[0].peak_memory_gib
     assert answer.binding == "memory"
-    assert f"needs {needs:.1f} GiB of {asked.limit_gib:.1f} usable" in answer.why
+    assert f"needs {needs:.1f} GiB of {workload.limit_gib:.1f} usable" in answer.why
 
 
 def test_a_slower_plan_is_answered_with_the_term_that_grows() -> None:
-    answer, asked = explained(llama(), tp=8, pp=1)
+    answer, workload = explained(llama(), tp=8, pp=1)
     best = recommendation(llama()).proposals[0].prediction.breakdown_s["tp_comm_exposed"]
-    slow = asked.predict([answer.plan])[0].breakdown_s["tp_comm_exposed"]
+    slow = workload.predict([answer.plan])[0].breakdown_s["tp_comm_exposed"]
     assert answer.binding == "time"
     assert f"exposed tensor-parallel communication ({best:.3g} to {slow:.3g} s)" in answer.why
 
@@ -136,13 +136,13 @@ def test_the_winner_itself_is_bound_by_nothing() -> None:
 def test_what_is_asked_for_stays_and_the_rest_follows(updates: list[PlanFields], expected: Raw) -> None:
     plan = plan_of(llama())
     for update in updates:
-        plan = changed(workload(llama()), plan, update)
+        plan = changed(workload_for(llama()), plan, update)
     assert plan.model_dump(include=set(expected)) == expected
 
 
 @pytest.mark.parametrize("update", [{"tp": 3}, {"micro_batch_size": 2 * 10**9}])
 def test_what_no_plan_can_have_is_no_neighbour(update: PlanFields) -> None:
-    assert find_changed(workload(llama()), plan_of(llama()), update) is None
+    assert find_changed(workload_for(llama()), plan_of(llama()), update) is None
 
 
 def refusal(raw: Raw) -> str:

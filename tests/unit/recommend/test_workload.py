@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, recommendation, workload
+from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, recommendation, workload_for
 from tools.frameworks import export_plan
 from tools.recommend.score import complete, score
 from tools.recommend.why_not import explain_plan
@@ -20,11 +20,11 @@ DEEPSPEED = in_framework(llama(), "deepspeed")
 def test_every_proposal_can_be_exported_to_its_own_framework(
     framework: str, raw: Raw, training: dict[str, object]
 ) -> None:
-    asked = in_framework(raw, framework, **training)
-    proposals = recommendation(asked).proposals
+    request = in_framework(raw, framework, **training)
+    proposals = recommendation(request).proposals
     assert len(proposals) == 3
     for proposal in proposals:
-        export_plan(parse_scenario({**asked, "plan": proposal.plan.model_dump()}), OWN_FORMATS[framework])
+        export_plan(parse_scenario({**request, "plan": proposal.plan.model_dump()}), OWN_FORMATS[framework])
 
 
 def test_what_runs_today_may_go_on_though_no_file_says_it() -> None:
@@ -40,7 +40,7 @@ def test_a_constraint_of_the_user_outranks_what_the_file_can_say() -> None:
 
 
 def test_a_suggestion_that_no_file_can_say_is_not_accepted() -> None:
-    asked, best = workload(DEEPSPEED), recommendation(DEEPSPEED).proposals[0]
-    plan = complete(asked, best.plan, {"recompute": "selective"})
-    assert not score(asked, plan, best).accepted
-    assert "checkpoints whole layers" in explain_plan(asked, plan, best.plan).why
+    workload, best = workload_for(DEEPSPEED), recommendation(DEEPSPEED).proposals[0]
+    plan = complete(workload, best.plan, {"recompute": "selective"})
+    assert not score(workload, plan, best).accepted
+    assert "checkpoints whole layers" in explain_plan(workload, plan, best.plan).why

@@ -67,13 +67,13 @@ def scenario(framework: str, moe: bool = True, **changed: object) -> Scenario:
 
 def every_legal_plan(s: Scenario) -> NDArray[np.int64]:
     """One row a plan and one column a field, in the form in which a plan is written once (`written_once`)."""
-    found = []
+    parts = []
     for degrees in _degrees(s.cluster.num_devices):
         rows = _crossed(s, degrees)
         rows = rows[written_once(s, rows)]
         legal = legal_mask(Facts(s.model, s.cluster, s.training, columns(rows)))
-        found.append(rows[np.broadcast_to(legal, len(rows))])
-    return np.concatenate(found)
+        parts.append(rows[np.broadcast_to(legal, len(rows))])
+    return np.concatenate(parts)
 
 
 @cache

@@ -24,15 +24,15 @@ def today() -> Plan:
 
 
 def test_nothing_stated_forbids_nothing() -> None:
-    found = parse_constraints({}, None)
-    assert (dict(found.allowed), found.max_changes, found.space) == ({}, None, "practice")
-    assert found.max_memory_fraction == DEFAULT_MEMORY_FRACTION
+    constraints = parse_constraints({}, None)
+    assert (dict(constraints.allowed), constraints.max_changes, constraints.space) == ({}, None, "practice")
+    assert constraints.max_memory_fraction == DEFAULT_MEMORY_FRACTION
     assert parse_constraints({"space": "all"}, None).space == "all"
 
 
 def test_a_value_and_a_list_of_values_are_read_alike() -> None:
-    found = parse_constraints({"tp": [4, 8], "pp": 2, "recompute": "none", "cp": 2.0, "ep": None}, None)
-    assert dict(found.allowed) == {"tp": (4, 8), "pp": (2,), "recompute": ("none",), "cp": (2,)}
+    constraints = parse_constraints({"tp": [4, 8], "pp": 2, "recompute": "none", "cp": 2.0, "ep": None}, None)
+    assert dict(constraints.allowed) == {"tp": (4, 8), "pp": (2,), "recompute": ("none",), "cp": (2,)}
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def test_a_value_and_a_list_of_values_are_read_alike() -> None:
     ids=str,
 )
 def test_exclusions_and_bounds_of_a_field(stated: Any, permitted: list[int], text: str) -> None:  # noqa: ANN401
-    found = parse_constraints({"tp": stated}, None)
-    assert [value for value in (1, 2, 4, 8, 16) if found.permits("tp", value)] == permitted
-    assert (found.describe("tp"), found.fields) == (text, ("tp",))
+    constraints = parse_constraints({"tp": stated}, None)
+    assert [value for value in (1, 2, 4, 8, 16) if constraints.permits("tp", value)] == permitted
+    assert (constraints.describe("tp"), constraints.fields) == (text, ("tp",))
 
 
 def test_keeping_the_checkpoint_layout_fixes_tensor_and_pipeline_degrees() -> None:
-    found = parse_constraints({"keep_checkpoint_layout": True, "tp": [2, 4]}, today())
-    assert dict(found.allowed) == {"tp": (2,), "pp": (2,)}
+    constraints = parse_constraints({"keep_checkpoint_layout": True, "tp": [2, 4]}, today())
+    assert dict(constraints.allowed) == {"tp": (2,), "pp": (2,)}
 
 
 BAD: dict[str, list[dict[str, Any]]] = {

@@ -73,13 +73,13 @@ def test_winner_and_front_are_those_of_all_legal_plans_that_fit(
     costs = priced(s, rows)
     fits = costs.memory_bytes <= fitting_limit_bytes(s)
     assert np.any(fits)
-    found = search(s, kept=kept)
-    assert found.best.step_time_s[0] == pytest.approx(np.min(costs.step_time_s[fits]), rel=1e-9)
-    assert np.all(np.diff(found.front.step_time_s) > 0)
-    assert np.all(np.diff(found.front.memory_bytes) < 0)
-    as_fast = front_bytes(found.front, costs.step_time_s[fits] * ROUNDING)
+    result = search(s, kept=kept)
+    assert result.best.step_time_s[0] == pytest.approx(np.min(costs.step_time_s[fits]), rel=1e-9)
+    assert np.all(np.diff(result.front.step_time_s) > 0)
+    assert np.all(np.diff(result.front.memory_bytes) < 0)
+    as_fast = front_bytes(result.front, costs.step_time_s[fits] * ROUNDING)
     assert np.all(as_fast <= costs.memory_bytes[fits] * ROUNDING)
-    for ranked in (found.best, found.front):
+    for ranked in (result.best, result.front):
         assert np.all(ranked.memory_bytes <= fitting_limit_bytes(s))
         assert np.all(legal_mask(Facts(s.model, s.cluster, s.training, to_columns(ranked.plans))))
 
@@ -124,9 +124,9 @@ def test_a_smaller_share_of_memory_is_used_up_and_never_finds_a_faster_plan() ->
     s = scenario("megatron-core", memory_gib=2.9)
     best = []
     for fraction in (0.7, 0.8, 0.92, 1.0):
-        found, limit = search(s, Constraints(max_memory_fraction=fraction)), fitting_limit_bytes(s, fraction)
-        assert 0.95 * limit < np.max(found.best.memory_bytes) <= limit
-        best.append(found.best.step_time_s[0])
+        result, limit = search(s, Constraints(max_memory_fraction=fraction)), fitting_limit_bytes(s, fraction)
+        assert 0.95 * limit < np.max(result.best.memory_bytes) <= limit
+        best.append(result.best.step_time_s[0])
     assert best == sorted(best, reverse=True)
     assert best[0] > best[-1]
 
@@ -167,14 +167,14 @@ def test_the_winner_under_constraints_is_the_fastest_that_obeys_them(stated: dic
     ids=["no such degree", "no recomputation left"],
 )
 def test_what_leaves_no_plan_finds_nothing(constraints: Constraints) -> None:
-    found = search(scenario("megatron-core"), constraints)
-    assert (len(found.best.step_time_s), len(found.front.step_time_s), found.searched) == (0, 0, 0)
+    result = search(scenario("megatron-core"), constraints)
+    assert (len(result.best.step_time_s), len(result.front.step_time_s), result.searched) == (0, 0, 0)
 
 
 def test_memory_too_small_for_any_plan_finds_nothing_but_decides_all() -> None:
-    found = search(scenario("megatron-core", memory_gib=0.5))
-    assert (len(found.best.step_time_s), found.timed) == (0, 0)
-    assert found.searched == search(scenario("megatron-core")).searched
+    result = search(scenario("megatron-core", memory_gib=0.5))
+    assert (len(result.best.step_time_s), result.timed) == (0, 0)
+    assert result.searched == search(scenario("megatron-core")).searched
 
 
 @BOTH_MODELS
@@ -265,10 +265,10 @@ def test_more_changes_never_find_a_slower_plan_and_all_changes_find_the_best() -
     s, today = with_today(4100)
     best = []
     for limit in range(12):
-        found = search(s, Constraints(max_changes=limit))
-        best.append(float(found.best.step_time_s[0]))
-        assert max(count_changes(today, found.front.plans)) <= limit
-        assert max(count_changes(today, found.best.plans)) == limit or limit > 3
+        result = search(s, Constraints(max_changes=limit))
+        best.append(float(result.best.step_time_s[0]))
+        assert max(count_changes(today, result.front.plans)) <= limit
+        assert max(count_changes(today, result.best.plans)) == limit or limit > 3
     assert best == sorted(best, reverse=True)
     assert best[0] > best[-1]
     assert best[-1] == pytest.approx(float(search(s).best.step_time_s[0]), rel=1e-12)

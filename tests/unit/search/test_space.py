@@ -40,10 +40,10 @@ def with_recompute(table: Table) -> list[tuple[int, ...]]:
 def test_the_space_is_what_counting_all_values_finds_legal(framework: str, moe: bool) -> None:
     s = scenario(framework, moe)
     expected = {tuple(row) for row in counted(framework, moe).tolist()}
-    found = with_recompute(enumerated(s))
+    rows = with_recompute(enumerated(s))
     assert len(expected) > 200
-    assert len(found) == len(set(found)), "a plan is produced twice"
-    assert set(found) == expected
+    assert len(rows) == len(set(rows)), "a plan is produced twice"
+    assert set(rows) == expected
 
 
 @pytest.mark.parametrize("framework", ["nanotron", "internevo", "torch-fsdp2"])
@@ -77,7 +77,7 @@ CONSTRAINTS: list[dict[str, Any]] = [
 def test_constraints_leave_just_the_plans_that_obey_them(stated: dict[str, Any]) -> None:
     s = scenario("megatron-core")
     wanted = parse_constraints(stated, None)
-    found = set(with_recompute(enumerated(s, wanted)))
+    rows = set(with_recompute(enumerated(s, wanted)))
     coded = {name: {encode_value(name, v) for v in values} for name, values in wanted.allowed.items()}
     obeying = {
         row
@@ -85,13 +85,13 @@ def test_constraints_leave_just_the_plans_that_obey_them(stated: dict[str, Any])
         if all(row[FIELDS.index(name)] in values for name, values in coded.items())
     }
     # a stage of ZeRO that the user insists on is kept where there is but one rank to shard over
-    assert found
-    assert obeying <= found
-    for row in found - obeying:
+    assert rows
+    assert obeying <= rows
+    for row in rows - obeying:
         plan = dict(zip(FIELDS, row, strict=True))
         assert (plan["dp"] * plan["cp"], plan["dp_shard"]) == (1, 1)
         assert plan["zero_stage"] in wanted.allowed["zero_stage"]
-    assert bool(found - obeying) == (stated == {"zero_stage": 1})
+    assert bool(rows - obeying) == (stated == {"zero_stage": 1})
 
 
 def test_a_prime_number_of_devices_has_a_space() -> None:

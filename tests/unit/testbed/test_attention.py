@@ -36,8 +36,8 @@ def test_context_ranks_see_equally_many_keys(ranks: int, piece: int) -> None:
 
 @given(dp=st.integers(1, 6), each=st.integers(1, 4))
 def test_data_ranks_divide_the_global_batch(dp: int, each: int) -> None:
-    found = [index for rank in range(dp) for index in rank_sequences(dp * each, dp, rank)]
-    assert found == list(range(dp * each))
+    indices = [index for rank in range(dp) for index in rank_sequences(dp * each, dp, rank)]
+    assert indices == list(range(dp * each))
 
 
 def test_targets_are_the_next_inputs_at_every_context_rank() -> None:

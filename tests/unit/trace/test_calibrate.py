@@ -39,8 +39,8 @@ def _scenario(**training: object) -> Scenario:
 def _measured(
     profiles: list[RankProfile], terms: MeasuredTerms = NOTHING, **training: object
 ) -> dict[str, float]:
-    found = measure_coefficients(profiles, terms, _scenario(**training))
-    return {coefficient.name: coefficient.value for coefficient in found}
+    coefficients = measure_coefficients(profiles, terms, _scenario(**training))
+    return {coefficient.name: coefficient.value for coefficient in coefficients}
 
 
 def _product(efficiency: float, m: int, n: int, k: int, precision: str = "bf16") -> RoofPoint:
@@ -135,9 +135,9 @@ def test_a_step_that_the_model_made_is_predicted_again(truth: dict[str, float]) 
     # the host's term is a line over the jitter: doubling it adds what it was
     waiting_s = wider.breakdown_s["host_and_other"] - terms_s["host_and_other"]
     measured = MeasuredTerms({name: value for name, value in terms_s.items() if value}, waiting_s, 3)
-    found = _measured([rank_profile()], measured)
-    assert found == pytest.approx(truth, rel=1e-5)
-    assert _made_step(found).step_time_s == pytest.approx(made.step_time_s, rel=1e-6)
+    recovered = _measured([rank_profile()], measured)
+    assert recovered == pytest.approx(truth, rel=1e-5)
+    assert _made_step(recovered).step_time_s == pytest.approx(made.step_time_s, rel=1e-6)
 
 
 def _made_step(constants: dict[str, float]) -> Prediction:
@@ -148,8 +148,8 @@ def _made_step(constants: dict[str, float]) -> Prediction:
 
 def test_a_value_beyond_the_bounds_is_cut_and_marked() -> None:
     terms = MeasuredTerms({"compute": 1e3, "host_and_other": 1e-9}, 0.0, 3)
-    found = measure_coefficients([rank_profile()], terms, _scenario())
-    (efficiency,) = (coefficient for coefficient in found if coefficient.name == "gemm_efficiency")
+    coefficients = measure_coefficients([rank_profile()], terms, _scenario())
+    (efficiency,) = (coefficient for coefficient in coefficients if coefficient.name == "gemm_efficiency")
     assert (efficiency.value, efficiency.is_bounded) == (0.3, True)
 
 
@@ -166,8 +166,8 @@ def test_an_optimizer_that_cannot_be_told_apart_is_taken_out_of_memory_bound_wor
     terms_s = predict([_scenario()])[0].breakdown_s
     both_s = terms_s["memory_bound_ops"] + terms_s["optimizer"]
     terms = MeasuredTerms({"memory_bound_ops": both_s, "host_and_other": 0.05}, 0.0, 3)
-    found = measure_coefficients([rank_profile()], terms, _scenario())
-    (traffic,) = (coefficient for coefficient in found if coefficient.name == "elementwise_traffic")
+    coefficients = measure_coefficients([rank_profile()], terms, _scenario())
+    (traffic,) = (coefficient for coefficient in coefficients if coefficient.name == "elementwise_traffic")
     assert traffic.value == pytest.approx(traffic.default)
 
 
@@ -207,7 +207,7 @@ def test_links_inside_and_across_nodes_are_measured_by_large_messages(
         rank_profile(rank, collectives=[collective(start_ns, 20_000_000, ranks, size=size)])
         for rank, start_ns in zip(ranks, starts_ns, strict=False)
     ]
-    found = measure_cluster(profiles or [rank_profile()], A100)
+    links = measure_cluster(profiles or [rank_profile()], A100)
     expected = {"intra_node_bytes_per_s": None, "inter_node_bytes_per_s": None} | measured
-    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
-    assert size or found == ClusterMeasurements()
+    assert {name: getattr(links, name) for name in expected} == pytest.approx(expected)
+    assert size or links == ClusterMeasurements()

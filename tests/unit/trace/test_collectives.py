@@ -69,8 +69,8 @@ def launched(name: str, annotation: str) -> list[Event]:
 def test_a_collective_is_described_by_what_the_trace_has(
     tmp_path: Path, events: list[Event], expected: dict[str, object]
 ) -> None:
-    (found,) = profile_of(tmp_path, events, distributedInfo={"rank": 0, "world_size": 8}).collectives
-    assert {name: getattr(found, name) for name in expected} == expected
+    (event,) = profile_of(tmp_path, events, distributedInfo={"rank": 0, "world_size": 8}).collectives
+    assert {name: getattr(event, name) for name in expected} == expected
 
 
 def test_what_the_rank_did_before_a_collective_is_kept(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ COMPUTE = cover(np.array([0, 100]), np.array([50, 150]))
 
 def test_each_group_has_its_own_time_and_exposure() -> None:
     events = [collective(40, 60, (0, 1)), collective(60, 110, (0, 2)), collective(110, 120, (0, 1))]
-    found = {group.ranks: (group.time_ns, group.exposed_ns) for group in time_groups(events, COMPUTE)}
-    assert found == {(0, 1): (30, 10), (0, 2): (50, 40)}
+    times = {group.ranks: (group.time_ns, group.exposed_ns) for group in time_groups(events, COMPUTE)}
+    assert times == {(0, 1): (30, 10), (0, 2): (50, 40)}
     assert time_groups([], COMPUTE) == []
 
 

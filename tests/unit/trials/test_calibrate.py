@@ -104,10 +104,10 @@ def test_one_profile_says_more_than_one_step_time() -> None:
 def test_a_profile_moves_the_constant_of_the_term_that_was_off() -> None:
     _, keys = encode([SCENARIO.model_copy(update={"plan": PLANS[0]})])
     learned = calibrate(SCENARIO, measured(PLANS[:1], with_terms=True))
-    found, before = (resolve(keys, c.shifts) for c in (learned, shipped_calibration()))
-    assert float(found.gemm_efficiency) == pytest.approx(TRUTH["gemm_efficiency"], rel=0.15)
-    assert float(found.slow_link_efficiency) == pytest.approx(TRUTH["slow_link_efficiency"], rel=0.1)
-    assert float(found.fast_link_efficiency) == pytest.approx(float(before.fast_link_efficiency), rel=0.05)
+    after, before = (resolve(keys, c.shifts) for c in (learned, shipped_calibration()))
+    assert float(after.gemm_efficiency) == pytest.approx(TRUTH["gemm_efficiency"], rel=0.15)
+    assert float(after.slow_link_efficiency) == pytest.approx(TRUTH["slow_link_efficiency"], rel=0.1)
+    assert float(after.fast_link_efficiency) == pytest.approx(float(before.fast_link_efficiency), rel=0.05)
 
 
 TERMS = st.sampled_from(["compute", "dp_comm_exposed", "pipeline", "host_and_other", "optimizer"])

@@ -40,8 +40,8 @@ def refused_for(entry: str) -> Ended:
 
 def plans_of(*trials: Ended) -> list[Plan]:
     workload = steered(WORKLOAD, trials)
-    found = Search(workload.scenario, workload.constraints, workload.calibration).run().best
-    return [Plan.model_validate(decode_row(found.plans, row)) for row in range(len(found.step_time_s))]
+    ranked = Search(workload.scenario, workload.constraints, workload.calibration).run().best
+    return [Plan.model_validate(decode_row(ranked.plans, row)) for row in range(len(ranked.step_time_s))]
 
 
 def has_same_program(plans: list[Plan]) -> bool:
