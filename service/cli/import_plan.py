@@ -4,13 +4,11 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 
-from pydantic import JsonValue
-
-from service.cli.io import parse_value, read_bytes, read_object, write_json_line
+from service.cli.io import parse_value, read_bytes, write_json_line
 from service.cli.parser import positive_number
 from tools.errors import InputError
-from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
-from tools.frameworks.reading import UNUSED
+from tools.frameworks import IMPORT_FORMATS, ImportedScenario, ImportOptions, import_plan
+from tools.frameworks.reading import UNUSED, is_harmless, parse_json
 
 MAX_FILE_BYTES = 2**20
 MAX_UNUSED_SHOWN = 40
@@ -18,32 +16,35 @@ MAX_UNUSED_SHOWN = 40
 HELP = """\
 Make a scenario from the configuration of today's training job, or from a model's config.json.
 
-Such files name neither the devices nor, usually, the model: give them as options. Settings
-that have no place in a scenario are listed on standard error. The scenario is checked and
-printed as JSON, ready for 'asap predict' and 'asap optimize'.
+The format is recognised; --format names it otherwise. Most files name neither the devices nor the
+model's shape: give them as options. Standard error says how many parameters the model has, what was
+assumed, and which settings were not taken over: harmless ones, and those that change the prediction.
+The scenario is checked and printed as JSON, ready for 'asap predict' and 'asap optimize'.
 
 formats:
-  torchtitan   TOML                     needs --model, --device
-  megatron     a launch script's text, or YAML of arguments
-                                        needs --device, --num-devices, often --model
-  deepspeed    ds_config JSON           needs --model, --device, --seq-len
-  maxtext      YAML on top of base.yml  needs --device, usually --model, --num-devices
-  huggingface  a model's config.json    needs --device, --num-devices, --seq-len, --global-batch-size and
-                                        --framework; there is no plan yet: 'asap optimize' proposes one
+  huggingface   a model's config.json   needs --framework, --seq-len, --global-batch-size; no plan yet
+  megatron      a launch script, YAML of arguments or MODEL_ARGS; --set TP=8 gives a variable
+  nemo          NeMo and Megatron-Bridge YAML
+  torchtitan    TOML, or 0.3's Python configuration with --set CONFIG=FUNCTION
+  maxtext       YAML on top of base.yml, also its model files
+  deepspeed     ds_config JSON ("auto" follows the model)
+  accelerate, nanotron, automodel, axolotl, llamafactory, trl, neox, levanter   their YAML
 
 Examples:
-  asap import config.json --format huggingface --framework torchtitan --device h100 --num-devices 64 \\
+  asap import config.json --framework torchtitan --device h100 --num-devices 64 \\
       --seq-len 8192 --global-batch-size 128 > scenario.json
-  asap import train.toml --format torchtitan --model config.json --device h100 > today.json
-  asap import pretrain.sh --format megatron --device h100 --num-devices 64 | asap predict -
-  asap import ds_config.json --format deepspeed --model config.json --device a100-sxm-80gb \\
+  asap import train.toml --model config.json --device h100 --num-devices 64 > today.json
+  asap import pretrain.sh --device h100 --num-devices 64 --set TP=4 | asap predict -
+  asap import ds_config.json --model config.json --device a100-sxm-80gb \\
       --num-devices 16 --seq-len 4096 --set plan.recompute=full
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="the configuration, or - for standard input")
-    parser.add_argument("--format", required=True, metavar="NAME", help=f"one of {', '.join(IMPORT_FORMATS)}")
+    parser.add_argument(
+        "--format", metavar="NAME", help=f"one of {', '.join(IMPORT_FORMATS)} (default: recognised)"
+    )
     parser.add_argument("--model", metavar="FILE", help="a Hugging Face config.json")
     parser.add_argument("--device", metavar="NAME", help="a device from 'asap hardware list'")
     for name, what in (
@@ -53,16 +54,20 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("seq-len", "tokens per sequence"),
         ("global-batch-size", "sequences per step"),
         ("micro-batch-size", "sequences that a device runs at once"),
+        ("vocab-size", "entries of the vocabulary, if the file leaves them to a tokenizer"),
     ):
         parser.add_argument(f"--{name}", type=positive_number, metavar="N", help=what)
-    parser.add_argument("--framework", metavar="NAME", help="the training framework (huggingface only)")
+    parser.add_argument(
+        "--framework", metavar="NAME", help="the training framework, if the file belongs to none"
+    )
     parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8, mxfp8, nvfp4 or int8")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
-        metavar="FIELD=VALUE",
-        help="set any other field of the scenario, for example plan.recompute=none; may be repeated",
+        metavar="NAME=VALUE",
+        help="set a field of the scenario, for example plan.recompute=none, or a variable of the file, "
+        "for example TP=8; may be repeated",
     )
     parser.add_argument("--json", action="store_true", help="print the scenario on one line")
 
@@ -74,7 +79,7 @@ def run(args: Namespace) -> int:
     else:
         sys.stdout.write(json.dumps(imported.scenario, indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()
-    _print_notes(imported.notes)
+    print_notes(imported)
     return 0
 
 
@@ -89,8 +94,9 @@ def _read_text(source: str) -> str:
 
 
 def _options(args: Namespace) -> ImportOptions:
+    assignments = [_assignment(text) for text in args.set]
     return ImportOptions(
-        model=read_object(args.model, MAX_FILE_BYTES, "--model") if args.model else None,
+        model=parse_json(_read_text(args.model)) if args.model else None,
         device=args.device,
         num_devices=args.num_devices,
         devices_per_node=args.devices_per_node,
@@ -98,28 +104,43 @@ def _options(args: Namespace) -> ImportOptions:
         seq_len=args.seq_len,
         global_batch_size=args.global_batch_size,
         micro_batch_size=args.micro_batch_size,
+        vocab_size=args.vocab_size,
         precision=args.precision,
         framework=args.framework,
-        overrides=tuple(_assignment(text) for text in args.set),
+        overrides=tuple((name, parse_value(value)) for name, value in assignments if "." in name),
+        variables={name: value for name, value in assignments if "." not in name},
     )
 
 
-def _assignment(text: str) -> tuple[str, JsonValue]:
-    """FIELD=VALUE; VALUE is JSON, or else a plain word."""
+def _assignment(text: str) -> tuple[str, str]:
+    """FIELD=VALUE of the scenario, with a dot, or NAME=VALUE of a variable in the file."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise InputError("--set", text, "must be FIELD=VALUE, for example plan.recompute=none")
-    return name, parse_value(value)
+        raise InputError(
+            "--set", text, "must be FIELD=VALUE, for example plan.recompute=none, or a variable, TP=8"
+        )
+    return name, value
 
 
-def _print_notes(notes: tuple[str, ...]) -> None:
-    unused = [note.removeprefix(UNUSED) for note in notes if note.startswith(UNUSED)]
-    for note in notes:
+def print_notes(imported: ImportedScenario) -> None:
+    """On standard error: the size of the model, what was assumed, what was not taken over."""
+    count = imported.parameters
+    active = f", {count.active:,} of them active per token" if count.active != count.total else ""
+    _print_note(f"parameters: {count.total:,}{active}")
+    if imported.left_out:
+        _print_note(f"the text model is planned; left out: {', '.join(imported.left_out)}")
+    for note in imported.notes:
         if not note.startswith(UNUSED):
             _print_note(note)
-    if unused:
-        more = f" and {len(unused) - MAX_UNUSED_SHOWN} more" if len(unused) > MAX_UNUSED_SHOWN else ""
-        _print_note(f"settings without a place in a scenario: {', '.join(unused[:MAX_UNUSED_SHOWN])}{more}")
+    unused = [note.removeprefix(UNUSED) for note in imported.notes if note.startswith(UNUSED)]
+    groups = {
+        "not taken over, may change the prediction": [name for name in unused if not is_harmless(name)],
+        "not taken over, harmless": [name for name in unused if is_harmless(name)],
+    }
+    for title, names in groups.items():
+        if names:
+            more = f" and {len(names) - MAX_UNUSED_SHOWN} more" if len(names) > MAX_UNUSED_SHOWN else ""
+            _print_note(f"{title}: {', '.join(names[:MAX_UNUSED_SHOWN])}{more}")
 
 
 def _print_note(note: str) -> None:

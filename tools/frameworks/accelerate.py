@@ -1,11 +1,15 @@
-"""Hugging Face Accelerate: writes the YAML of `accelerate launch --config_file`.
+"""Hugging Face Accelerate: writes and reads the YAML of `accelerate launch --config_file`.
 
 FSDP 2 with its parallelism_config, plain data parallelism, or DeepSpeed, the only one with ZeRO stage 1.
 Names: accelerate/commands/config/config_args.py, commands/launch.py and parallelism_config.py of 1.15.0.
 """
 
+from tools.errors import InputError
 from tools.frameworks.deepspeed import zero_section
-from tools.frameworks.exporting import Export, ExportJob, Settings, yaml_text
+from tools.frameworks.exporting import Export, ExportJob, Settings, first_names, yaml_text
+from tools.frameworks.finetuning import DATA_PARALLEL, Engine, TrainerRun, deepspeed_engine, draft_of
+from tools.frameworks.importing import Draft, ImportOptions
+from tools.frameworks.reading import SettingsReader, parse_yaml
 
 PRECISIONS = {"fp32": "no", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
@@ -116,3 +120,72 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
     elif plan.recompute == "full" and job.zero_stage == 0:
         notes.append("call gradient_checkpointing_enable() on the model")
     return tuple(notes)
+
+
+FSDP_STAGES = {"FULL_SHARD": 3, "HYBRID_SHARD": 3, "SHARD_GRAD_OP": 2, "HYBRID_SHARD_ZERO2": 2, "NO_SHARD": 0}
+LAUNCH_SETTINGS = (
+    "num_machines", "machine_rank", "main_training_function", "compute_environment", "use_cpu",
+    "same_network", "downcast_bf16", "fsdp_config.fsdp_auto_wrap_policy", "fsdp_config.fsdp_state_dict_type",
+    "deepspeed_config.zero3_init_flag",
+)  # fmt: skip
+"""Say how the job starts and is saved, nothing about its speed."""
+DATA_PARALLEL_TYPES = ("NO", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_HPU", "XLA", "TPU")
+
+
+def import_accelerate(text: str, options: ImportOptions) -> Draft:
+    """A launch file: the script's own batch and model come as options."""
+    settings = SettingsReader(parse_yaml(text), "accelerate")
+    kind = settings.word("distributed_type") or "NO"
+    axes = {
+        name: settings.integer(f"parallelism_config.parallelism_config_{name}_size", minimum=0) or 1
+        for name in ("tp", "cp", "dp_replicate", "dp_shard")
+    }
+    if kind == "FSDP":
+        engine = _fsdp_engine(settings)
+    elif kind == "DEEPSPEED":
+        engine = _deepspeed_engine(settings)
+    elif kind in DATA_PARALLEL_TYPES:
+        engine = DATA_PARALLEL
+    else:
+        raise InputError(
+            "accelerate: distributed_type", kind, "not read; allowed: FSDP, DEEPSPEED, MULTI_GPU, NO"
+        )
+    processes = settings.integer("num_processes")
+    checkpoints = settings.flag("fsdp_config.fsdp_activation_checkpointing")
+    hybrid = settings.has("parallelism_config.parallelism_config_dp_shard_size")
+    run = TrainerRun(
+        engine=engine,
+        precision=first_names(PRECISIONS).get(settings.text("mixed_precision") or "no", "fp32"),
+        tp=axes["tp"],
+        cp=axes["cp"],
+        accumulation=settings.integer("deepspeed_config.gradient_accumulation_steps")
+        or settings.integer("gradient_accumulation_steps")
+        or 1,
+        recompute=None if checkpoints is None else "full" if checkpoints else "none",
+        num_devices=1 if kind == "NO" else processes,
+        dp_shard=axes["dp_shard"] * axes["cp"] if hybrid else None,
+    )
+    settings.used(*LAUNCH_SETTINGS)
+    return draft_of(run, options, {}, settings.unused_notes())
+
+
+def _fsdp_engine(settings: SettingsReader) -> Engine:
+    version = settings.integer("fsdp_config.fsdp_version") or 1
+    strategy = settings.text("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD"
+    reshards = settings.text("fsdp_config.fsdp_reshard_after_forward") or "true"
+    offload = bool(settings.flag("fsdp_config.fsdp_offload_params"))
+    stage = FSDP_STAGES.get(reshards, 2 if reshards.lower() == "false" else 3)
+    if version == 1:
+        numbered = dict(enumerate(FSDP_STAGES, start=1))  # older files state the position
+        name = numbered.get(int(strategy), strategy) if strategy.isdigit() else strategy
+        stage = FSDP_STAGES.get(name, 3)
+    return Engine("torch-fsdp2" if version == 2 else "torch-fsdp", stage, offload)
+
+
+def _deepspeed_engine(settings: SettingsReader) -> Engine:
+    path = settings.text("deepspeed_config.deepspeed_config_file")
+    if path:
+        return deepspeed_engine(path, "accelerate: deepspeed_config_file")
+    device = settings.text("deepspeed_config.offload_optimizer_device")
+    stage = settings.integer("deepspeed_config.zero_stage", minimum=0)
+    return Engine("deepspeed", 2 if stage is None else stage, device in ("cpu", "nvme"))

@@ -4,6 +4,8 @@ Names: deepspeed/runtime/config.py, runtime/zero/config.py, runtime/tensor_paral
 module_inject/auto_ep_config.py of 0.19.8.
 """
 
+import re
+
 from tools.errors import InputError
 from tools.frameworks.exporting import Export, ExportJob, Settings, json_text
 from tools.frameworks.importing import (
@@ -49,6 +51,8 @@ def zero_section(job: ExportJob) -> Settings:
     # Ulysses ranks hold the same weights, and ZeRO shards over them too: the whole group is dp * cp.
     if job.zero_stage == 3 and job.plan.dp_shard not in (job.plan.dp, job.plan.dp * job.plan.cp):
         section["zero_hpz_partition_size"] = job.plan.dp_shard
+    if job.scenario.training.optimizer_offload:
+        section["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return section
 
 
@@ -100,13 +104,14 @@ RECOMPUTE_NOTE = (
 
 
 def import_deepspeed(text: str, options: ImportOptions) -> Draft:
-    settings = SettingsReader(parse_json(text), "deepspeed")
+    settings = SettingsReader(parse_json(_filled(text, options)), "deepspeed")
     tp = settings.integer("tensor_parallel.autotp_size", minimum=0) or 1
     pp = settings.integer("pipeline.stages") or 1
     cp = settings.integer("sequence_parallel_size") or 1
     dp, batch = _data_ranks(settings, tp * pp * cp, options)
     degrees = Degrees(tp, pp, cp, dp)
     checkpoints = _checkpoints_activations(settings)
+    offload = _offloads_optimizer(settings)
     plan = stated_plan(
         degrees,
         _sharding(settings, dp * cp),
@@ -119,11 +124,24 @@ def import_deepspeed(text: str, options: ImportOptions) -> Draft:
     )
     return Draft(
         plan,
-        _precision(settings),
+        _precision(settings, options),
         global_batch_size=batch.global_batch_size,
         num_devices=degrees.num_devices,
+        training={"optimizer_offload": True} if offload else {},
         notes=(*(() if checkpoints else (RECOMPUTE_NOTE,)), *settings.unused_notes()),
     )
+
+
+_PLACEHOLDER = re.compile(r"(:\s*)\"?([A-Z][A-Z0-9_]{2,})\"?(?=\s*[,}\n])")
+
+
+def _filled(text: str, options: ImportOptions) -> str:
+    """Templates leave values to names in capitals, which a script replaces."""
+    for match in _PLACEHOLDER.finditer(text):
+        if match[2] not in options.variables and not match[0].endswith('"'):
+            reason = f"the file is a template, so give it here: --set {match[2]}=VALUE"
+            raise InputError("--set", match[2], reason)
+    return _PLACEHOLDER.sub(lambda match: match[1] + options.variables.get(match[2], f'"{match[2]}"'), text)
 
 
 def _expert_size(settings: SettingsReader, name: str) -> int:
@@ -163,11 +181,26 @@ def _sharding(settings: SettingsReader, data_ranks: int) -> Sharding:
     return Sharding(stage, partition if partition > 1 and stage == 3 else data_ranks)
 
 
-def _precision(settings: SettingsReader) -> str:
+def _precision(settings: SettingsReader, options: ImportOptions) -> str:
+    """ "auto" takes the model's own dtype (transformers' integration)."""
     for name in HALF_PRECISIONS:
         if settings.flag(f"{name}.enabled"):
             return name
-    return "bf16" if settings.flag("torch_autocast.enabled") else "fp32"
+    if settings.flag("torch_autocast.enabled"):
+        return "bf16"
+    left_open = [name for name in HALF_PRECISIONS if settings.is_auto(f"{name}.enabled")]
+    model = options.model or {}
+    dtype = str(model.get("dtype") or model.get("torch_dtype") or "").removeprefix("torch.")
+    if left_open:
+        return {"float16": "fp16", "float32": "fp32"}.get(dtype, "bf16" if "bf16" in left_open else "fp16")
+    return "fp32"
+
+
+def _offloads_optimizer(settings: SettingsReader) -> bool:
+    section = "zero_optimization"
+    device = settings.text(f"{section}.offload_optimizer.device")
+    old = settings.flag(f"{section}.cpu_offload")
+    return device in ("cpu", "nvme") or bool(old)
 
 
 def _checkpoints_activations(settings: SettingsReader) -> bool:

@@ -7,10 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tools.errors import InputError
-from tools.frameworks import accelerate, deepspeed, maxtext, megatron, nemo, torchtitan
+from tools.frameworks import (
+    accelerate,
+    automodel,
+    axolotl,
+    deepspeed,
+    levanter,
+    llamafactory,
+    maxtext,
+    megatron,
+    nanotron,
+    nemo,
+    neox,
+    torchtitan,
+    trl,
+)
 from tools.frameworks.exporting import Export, ExportJob
 from tools.frameworks.importing import Draft, ImportedScenario, ImportOptions, assemble, missing
 from tools.frameworks.reading import parse_json
+from tools.frameworks.recognition import recognise
 from tools.scenario import Facts, Scenario, check_plan, columns_of, did_you_mean, get_framework
 
 HUGGING_FACE_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
@@ -30,6 +45,7 @@ def import_huggingface(text: str, options: ImportOptions) -> Draft:
         plan=None,
         precision=HUGGING_FACE_DTYPES.get(dtype, DEFAULT_PRECISION),
         model=model,
+        has_class_defaults="model_type" in model or "text_config" in model,
         notes=() if is_stated else (assumed,),
     )
 
@@ -50,10 +66,22 @@ REGISTRY = {
     for format in (
         Format("torchtitan", "torchtitan", torchtitan.export_torchtitan, torchtitan.import_torchtitan),
         Format("megatron", "megatron-core", megatron.export_megatron, megatron.import_megatron),
-        Format("nemo", "megatron-core", nemo.export_nemo),
+        Format("nemo", "megatron-core", nemo.export_nemo, nemo.import_nemo),
         Format("deepspeed", "deepspeed", deepspeed.export_deepspeed, deepspeed.import_deepspeed),
         Format("maxtext", "maxtext", maxtext.export_maxtext, maxtext.import_maxtext),
-        Format("accelerate", accelerate.engine_framework, accelerate.export_accelerate),
+        Format(
+            "accelerate",
+            accelerate.engine_framework,
+            accelerate.export_accelerate,
+            accelerate.import_accelerate,
+        ),
+        Format("nanotron", "nanotron", nanotron.export_nanotron, nanotron.import_nanotron),
+        Format("automodel", "torch-fsdp2", automodel.export_automodel, automodel.import_automodel),
+        Format("axolotl", None, import_=axolotl.import_axolotl),
+        Format("llamafactory", None, import_=llamafactory.import_llamafactory),
+        Format("trl", None, import_=trl.import_trl),
+        Format("neox", None, import_=neox.import_neox),
+        Format("levanter", None, import_=levanter.import_levanter),
         Format("huggingface", None, import_=import_huggingface),
     )
 }
@@ -84,15 +112,21 @@ def check_for_framework(job: ExportJob, framework: str) -> None:
     check_plan(Facts(scenario.model, scenario.cluster, training, columns_of([plan])))
 
 
-def import_plan(text: str, format: str, options: ImportOptions) -> ImportedScenario:
-    """The scenario that the text and the options describe; InputError names what is missing."""
-    known = REGISTRY.get(format)
+def import_plan(text: str, format: str | None, options: ImportOptions) -> ImportedScenario:
+    """The scenario that the text and the options describe; InputError names what is missing.
+
+    Without a format, the one that the text is in.
+    """
+    name = format or recognise(text)
+    known = REGISTRY.get(name)
     if known is None or known.import_ is None:
-        raise InputError("--format", format, did_you_mean(format, IMPORT_FORMATS))
-    framework = known.framework if isinstance(known.framework, str) else options.framework
+        raise InputError("--format", name, did_you_mean(name, IMPORT_FORMATS))
+    draft = known.import_(text, options)
+    framework = draft.framework or (
+        known.framework if isinstance(known.framework, str) else options.framework
+    )
     if options.framework not in (None, framework):
         raise InputError("--framework", options.framework, f"the file belongs to {framework}")
-    draft = known.import_(text, options)
     if framework is None:
         raise missing("--framework", "what will train it, for example torchtitan or megatron-core")
     return assemble(draft, options, framework)

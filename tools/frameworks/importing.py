@@ -1,11 +1,12 @@
 """Combines what a file states and the user's options into a scenario, or names the option that is missing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from tools.cost.sizes import ParameterCount, count_parameters
 from tools.errors import InputError
 from tools.frameworks.reading import JsonObject
 from tools.scenario import StatedPlan, parse_scenario
@@ -28,10 +29,13 @@ class ImportOptions:
     global_batch_size: int | None = None
     micro_batch_size: int | None = None
     precision: str | None = None
+    vocab_size: int | None = None
     framework: str | None = None
     """For a file that belongs to no framework."""
     overrides: tuple[tuple[str, JsonValue], ...] = ()
     """Dotted scenario fields and their values, applied last."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Values of variables that the file leaves open: TP for ${TP}."""
 
     def get_num_devices(self, why: str) -> int:
         if self.num_devices is None:
@@ -52,6 +56,10 @@ class ImportOptions:
         if not stated and in_file is None:
             raise missing("--model", "a Hugging Face config.json (vpp follows from its number of layers)")
         return stated or in_file or 0
+
+    def describe_model(self, in_file: JsonObject) -> JsonObject:
+        """The model of --model, which wins, or of the file."""
+        return self.model if self.model is not None else in_file
 
     def is_moe(self, model_in_file: Mapping[str, JsonValue]) -> bool:
         model = self._canonical_model() if self.model is not None else model_in_file
@@ -114,6 +122,16 @@ class Draft:
     num_devices: int | None = None
     model: JsonObject = field(default_factory=dict)
     """By Hugging Face names."""
+    has_class_defaults: bool = False
+    """Fields that the file leaves out are the defaults of the model's class."""
+    model_changes: JsonObject = field(default_factory=dict)
+    """What the file changes of the model that it only names."""
+    model_name: str = ""
+    """What the file calls the model, if it does not describe it."""
+    training: JsonObject = field(default_factory=dict)
+    """Further fields of the training part: adapters, offload."""
+    framework: str | None = None
+    """If the file says which of several engines runs it."""
     notes: tuple[str, ...] = ()
 
 
@@ -123,14 +141,19 @@ class ImportedScenario:
 
     scenario: dict[str, JsonObject]
     notes: tuple[str, ...]
+    parameters: ParameterCount
+    left_out: tuple[str, ...] = ()
+    """Parts of a multimodal model that are not planned."""
 
 
 def assemble(draft: Draft, options: ImportOptions, framework: str) -> ImportedScenario:
     """Checks the result as `asap predict` would, or as `asap optimize` would if there is no plan."""
+    if options.vocab_size and draft.model:
+        draft = replace(draft, model={**draft.model, "vocab_size": options.vocab_size})
     scenario: dict[str, JsonObject] = {
-        "model": options.model if options.model is not None else _model(draft),
+        "model": _model(draft) if options.model is None else {**options.model, **draft.model_changes},
         "cluster": _cluster(draft, options),
-        "training": {**_training(draft, options), "framework": framework},
+        "training": {**_training(draft, options), **draft.training, "framework": framework},
     }
     if draft.plan is not None:
         size = options.get_micro_batch_size(draft.plan.micro_batch_size)
@@ -141,13 +164,26 @@ def assemble(draft: Draft, options: ImportOptions, framework: str) -> ImportedSc
             allowed = "FIELD is model.NAME, cluster.NAME, training.NAME or plan.NAME"
             raise InputError("--set", name, allowed)
         scenario[part] = {**scenario[part], key: value}
-    parse_scenario(scenario, need_plan="plan" in scenario)
-    return ImportedScenario(scenario, draft.notes)
+    parsed = parse_scenario(scenario, need_plan="plan" in scenario)
+    # As understood, not as written: class defaults filled in, and nothing that JSON cannot say (Infinity).
+    always = {name: getattr(parsed.model, name) for name in ("gated_mlp", "tie_word_embeddings")}
+    scenario["model"] = {**parsed.model.model_dump(mode="json", exclude_defaults=True), **always}
+    return ImportedScenario(scenario, draft.notes, count_parameters(parsed.model), parsed.model.left_out)
 
 
 def _model(draft: Draft) -> JsonObject:
-    if any(draft.model.get(name) is None for name in NEEDED_OF_MODEL):
-        raise missing("--model", "a Hugging Face config.json")
+    if not draft.model:
+        hint = f"the config.json of {draft.model_name}" if draft.model_name else "a Hugging Face config.json"
+        raise missing("--model", hint)
+    if draft.has_class_defaults:
+        return draft.model
+    by_pattern = {"num_hidden_layers"} if "hybrid_override_pattern" in draft.model else set()
+    needed = [name for name in NEEDED_OF_MODEL if name not in by_pattern]
+    open_fields = [name for name in needed if draft.model.get(name) is None]
+    if open_fields == ["vocab_size"]:
+        raise missing("--vocab-size", "entries of the vocabulary, which the file leaves to the tokenizer")
+    if open_fields:
+        raise missing("--model", f"a Hugging Face config.json (the file has no {', '.join(open_fields)})")
     return {name: value for name, value in draft.model.items() if value is not None}
 
 

@@ -24,9 +24,11 @@ from tools.frameworks.importing import (
     Sharding,
     stated_plan,
 )
-from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
+from tools.frameworks.maxtext_model import read_model
+from tools.frameworks.reading import SettingsReader, parse_yaml
 from tools.hardware import get_device
 from tools.scenario import ClusterSpec
+from tools.scenario.fields import usable_count
 
 # From the axis with the most traffic to the one with the least: the first to be kept inside a slice.
 INNERMOST_FIRST = ("tensor", "tensor_sequence", "context", "expert", "fsdp", "data", "pipeline")
@@ -42,15 +44,6 @@ QUANTIZATIONS = {
 # "minimal" keeps the results of all matrix products and recomputes what is cheap. Every other policy keeps
 # some of them: "selective" is the nearest word.
 REMAT_POLICIES = {"none": "none", "minimal": "selective", "full": "full"}
-MODEL_FIELDS = {
-    "base_num_decoder_layers": "num_hidden_layers",
-    "base_emb_dim": "hidden_size",
-    "base_mlp_dim": "intermediate_size",
-    "base_num_query_heads": "num_attention_heads",
-    "base_num_kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "vocab_size": "vocab_size",
-}
 DEFAULT_PER_DEVICE_BATCH_SIZE = 12.0  # base.yml
 DEFAULT_SEQ_LEN = 2048  # base.yml
 
@@ -205,15 +198,17 @@ def import_maxtext(text: str, options: ImportOptions) -> Draft:
         cp=axes["context"],
         dp=axes["data"] * axes["fsdp"] * axes["fsdp_transpose"] * axes["expert"],
     )
-    sizes = {name: settings.integer(setting) for setting, name in MODEL_FIELDS.items()}
-    model: JsonObject = {**sizes}
+    stated = read_model(settings)
+    is_whole = "hidden_size" in stated and "num_hidden_layers" in stated
+    model = stated if is_whole else {}
+    layers = usable_count(model.get("num_hidden_layers")) or None
     batch = _batch(settings, degrees)
     plan = stated_plan(
         degrees,
         _sharding(settings, axes, degrees.dp),
         ep=axes["expert"],
         micro_batch_size=batch.micro_batch_size,
-        vpp=_repeats(settings, degrees.pp, options, sizes["num_hidden_layers"]),
+        vpp=_repeats(settings, degrees.pp, options, layers),
         sequence_parallel=axes["tensor_sequence"] > 1,
         recompute=REMAT_POLICIES.get(settings.word("remat_policy") or "full", "selective"),
     )
@@ -226,6 +221,8 @@ def import_maxtext(text: str, options: ImportOptions) -> Draft:
         global_batch_size=batch.global_batch_size,
         num_devices=degrees.num_devices,
         model=model,
+        model_changes={} if is_whole else stated,
+        model_name=settings.word("model_name") or "",
         notes=settings.unused_notes(),
     )
 

@@ -25,14 +25,9 @@ from tools.frameworks.importing import (
     Sharding,
     stated_plan,
 )
-from tools.frameworks.reading import (
-    JsonObject,
-    SettingsReader,
-    check_length,
-    has_options,
-    parse_arguments,
-    parse_yaml,
-)
+from tools.frameworks.megatron_model import read_model
+from tools.frameworks.reading import JsonObject, SettingsReader, check_length, parse_yaml
+from tools.frameworks.shell import has_options, parse_arguments, substitute
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FSDP_STRATEGIES = first_names(STRATEGIES)
@@ -57,21 +52,7 @@ RECOMPUTE_ARGUMENTS: dict[str, Settings] = {
     "selective": {"recompute_granularity": "selective"},
     "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
-MODEL_FIELDS = {
-    "num_layers": "num_hidden_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "kv_channels": "head_dim",
-    "num_experts": "num_experts",
-    "moe_layer_freq": "moe_layer_freq",
-}
-LATENT_ATTENTION_FIELDS = {
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_head_dim": "qk_nope_head_dim",
-    "qk_pos_emb_head_dim": "qk_rope_head_dim",
-    "v_head_dim": "v_head_dim",
-}
+DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather", "flex": "deepep"}
 MAX_STAGES = 10_000
 
 
@@ -101,6 +82,7 @@ def _arguments(job: ExportJob) -> Settings:
         "seq_length": training.seq_len,
         **PRECISION_ARGUMENTS[training.precision],
         **RECOMPUTE_ARGUMENTS[plan.recompute or "none"],
+        **({"optimizer_cpu_offload": True} if training.optimizer_offload else {}),
     }
 
 
@@ -194,9 +176,17 @@ def _argument(name: str, value: object) -> str:
 
 
 def import_megatron(text: str, options: ImportOptions) -> Draft:
-    values, is_arguments = _parse(text)
-    settings = SettingsReader(values, "megatron", bare_flags=is_arguments)
-    model = _read_model(settings)
+    for program, what in OTHER_SCRIPTS.items():
+        if program in text:
+            raise InputError("FILE", program, f"not priced: {what}; allowed: GPT and hybrid models")
+    values, is_arguments = _parse(text, options)
+    return draft_of_arguments(SettingsReader(values, "megatron", bare_flags=is_arguments), options)
+
+
+def draft_of_arguments(settings: SettingsReader, options: ImportOptions) -> Draft:
+    """From settings under Megatron's own names, wherever they were written."""
+    _refuse_other_programs(settings)
+    model = read_model(settings)
     layers = settings.integer("num_layers")
     degrees = _degrees(settings, options)
     micro_batch_size = options.get_micro_batch_size(settings.integer("micro_batch_size"))
@@ -210,24 +200,93 @@ def import_megatron(text: str, options: ImportOptions) -> Draft:
         sequence_parallel=bool(settings.flag("sequence_parallel")),
         recompute=_recompute(settings),
     )
-    total = settings.integer("global_batch_size")
+    total = options.global_batch_size or settings.integer("global_batch_size")
     return Draft(
         plan,
         _precision(settings),
-        seq_len=settings.integer("seq_length") or settings.integer("encoder_seq_length"),
+        seq_len=_sequence_length(settings),
         global_batch_size=total or micro_batch_size * degrees.dp,
         num_devices=degrees.num_devices,
         model=model,
-        notes=settings.unused_notes(),
+        training=_training(settings),
+        notes=(*_precision_notes(settings, options), *_multimodal_notes(settings), *settings.unused_notes()),
     )
 
 
-def _parse(text: str) -> tuple[JsonObject, bool]:
+OTHER_SCRIPTS = {
+    "pretrain_bert.py": "an encoder (BERT)",
+    "pretrain_t5.py": "an encoder-decoder model (T5)",
+    "pretrain_ict.py": "a retriever",
+    "pretrain_retro.py": "RETRO",
+    "pretrain_vision": "a vision model",
+}
+OTHER_PROGRAMS = {
+    "bert_embedder_type": "BERT",
+    "bert_load": "BERT",
+    "retro_project_dir": "RETRO",
+    "num_classes": "a classifier",
+    "vision_pretraining_type": "a vision model",
+    "encoder_num_layers": "an encoder-decoder model (T5)",
+}
+MULTIMODAL = ("language_model_type", "vision_model_type", "model_provider")
+LEFT_OUT_NOTE = "the language model is planned; the vision part of the run is left out"
+
+
+def _refuse_other_programs(settings: SettingsReader) -> None:
+    for name, what in OTHER_PROGRAMS.items():
+        if settings.has(name):
+            raise InputError(f"megatron: {name}", settings.text(name), f"not priced: {what}")
+
+
+def _sequence_length(settings: SettingsReader) -> int | None:
+    """Of the decoder: in multimodal runs `seq_length` is that of the image."""
+    names = ("decoder_seq_length", "total_seq_length", "seq_length", "encoder_seq_length")
+    stated = [settings.integer(name) for name in names]
+    return next(filter(None, stated), None)
+
+
+def _precision_notes(settings: SettingsReader, options: ImportOptions) -> tuple[str, ...]:
+    if options.precision or _precision(settings) != "fp32":
+        return ()
+    return ("precision fp32: the file states none of bf16, fp16 and fp8; --precision states another",)
+
+
+def _multimodal_notes(settings: SettingsReader) -> tuple[str, ...]:
+    tokenizer = settings.word("tokenizer_type")
+    parts = [name for name in MULTIMODAL if settings.has(name)]
+    return (LEFT_OUT_NOTE,) if parts or tokenizer == "MultimodalTokenizer" else ()
+
+
+def _training(settings: SettingsReader) -> JsonObject:
+    """Switches that change speed at the same plan."""
+    dispatcher = settings.word("moe_token_dispatcher_type")
+    deepep, hybridep = settings.flag("moe_enable_deepep"), settings.word("moe_flex_dispatcher_backend")
+    fields: JsonObject = {}
+    if dispatcher in DISPATCHERS:
+        fields["moe_dispatcher"] = DISPATCHERS[dispatcher]
+    if deepep or hybridep in ("deepep", "hybridep"):
+        fields["moe_dispatcher"] = hybridep or "deepep"
+    if settings.flag("overlap_moe_expert_parallel_comm"):
+        fields["overlap_moe_communication"] = True
+    if settings.flag("optimizer_cpu_offload"):
+        fields["optimizer_offload"] = True
+    if settings.has("moe_expert_capacity_factor"):
+        fields["capacity_factor"] = settings.number("moe_expert_capacity_factor")
+    for name in ("use_mcore_models", "use_flash_attn", "transformer_impl", "moe_grouped_gemm", "hybrid"):
+        settings.used(name)
+    return fields
+
+
+def _parse(text: str, options: ImportOptions) -> tuple[JsonObject, bool]:
     """The settings by name, and whether they come from arguments (else from YAML)."""
     check_length(text)
-    if has_options(text):
-        return parse_arguments(text), True
-    return _leaves(parse_yaml(text), depth=4), False
+    if "MODEL_ARGS:" not in text and has_options(text):
+        return parse_arguments(text, options.variables), True
+    values = parse_yaml(substitute(text, options.variables))
+    arguments = values.get("MODEL_ARGS")
+    if isinstance(arguments, dict):  # the functional tests and the MoE model zoo
+        return {name.lstrip("-").replace("-", "_"): value for name, value in arguments.items()}, False
+    return _leaves(values, depth=4), False
 
 
 def _leaves(values: JsonObject, depth: int) -> JsonObject:
@@ -239,43 +298,6 @@ def _leaves(values: JsonObject, depth: int) -> JsonObject:
         else:
             leaves[str(key).replace("-", "_")] = value
     return leaves
-
-
-def _read_model(settings: SettingsReader) -> JsonObject:
-    """The model by Hugging Face names."""
-    sizes = {name: settings.integer(argument) for argument, name in MODEL_FIELDS.items()}
-    model: JsonObject = {
-        **sizes,
-        **_attention(settings, sizes["num_attention_heads"]),
-        **_feed_forward(settings, sizes["hidden_size"], is_moe=bool(sizes["num_experts"])),
-        "vocab_size": settings.integer("padded_vocab_size") or settings.integer("vocab_size"),
-        # Megatron ties the embeddings by default.
-        "tie_word_embeddings": not settings.flag("untie_embeddings_and_output_weights"),
-    }
-    return {name: value for name, value in model.items() if value is not None}
-
-
-def _attention(settings: SettingsReader, heads: int | None) -> JsonObject:
-    is_grouped, groups = settings.flag("group_query_attention"), settings.integer("num_query_groups")
-    latent = {name: settings.integer(argument) for argument, name in LATENT_ATTENTION_FIELDS.items()}
-    if settings.flag("multi_latent_attention"):
-        return {**latent}
-    return {"num_key_value_heads": groups if is_grouped is not False and groups else heads}
-
-
-def _feed_forward(settings: SettingsReader, hidden: int | None, *, is_moe: bool) -> JsonObject:
-    gated = bool(settings.flag("swiglu"))
-    width = settings.integer("ffn_hidden_size")
-    if width is None and hidden is not None:
-        # arguments.py: 4 h, or 8/3 h in multiples of 64 with a gate
-        width = int((4 * hidden * 2 / 3) / 64) * 64 if gated else 4 * hidden
-    topk, expert = settings.integer("moe_router_topk"), settings.integer("moe_ffn_hidden_size")
-    shared = settings.integer("moe_shared_expert_intermediate_size")
-    fields: JsonObject = {"gated_mlp": gated, "intermediate_size": width}
-    if is_moe:
-        fields |= {"num_experts_per_tok": topk or 2, "moe_intermediate_size": expert or width}
-        fields |= {"shared_expert_intermediate_size": shared, "num_shared_experts": 1 if shared else None}
-    return fields
 
 
 def _degrees(settings: SettingsReader, options: ImportOptions) -> Degrees:
@@ -327,8 +349,8 @@ def _chunks_per_stage(
     per_chunk = settings.integer("num_layers_per_virtual_pipeline_stage")
     layout = settings.word("pipeline_model_parallel_layout")
     ends = [bool(settings.flag(f"account_for_{end}_in_pipeline_split")) for end in ("embedding", "loss")]
-    for end in ("first", "last"):
-        settings.integer(f"decoder_{end}_pipeline_num_layers")
+    settings.used("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+    settings.used("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
     if pp == 1:
         return 1
     if layout:

@@ -1,19 +1,24 @@
-"""NeMo: writes overrides for a Megatron-Bridge recipe, as YAML.
+"""NeMo: writes overrides for a Megatron-Bridge recipe, as YAML; reads those and NeMo 1's configurations.
 
 Megatron-Bridge merges the file into a recipe's ConfigContainer and accepts known fields only
 (megatron/bridge/training/config.py and training/utils/omegaconf_utils.py of 0.3.1).
 """
 
+from tools.errors import InputError
 from tools.frameworks.exporting import Export, ExportJob, Settings, yaml_text
+from tools.frameworks.importing import Draft, ImportOptions
 from tools.frameworks.megatron import (
     FSDP_STAGES,
     FSDP_STRATEGIES,
     RECOMPUTE_ARGUMENTS,
     check_replicas,
     degree_arguments,
+    draft_of_arguments,
     export_notes,
     uneven_stages,
 )
+from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
+from tools.frameworks.shell import substitute
 
 # megatron/bridge/training/mixed_precision.py; without mixed precision a model is fp32.
 MIXED_PRECISIONS = {
@@ -76,3 +81,64 @@ def _ddp(job: ExportJob) -> Settings:
     if job.zero_stage in FSDP_STAGES:
         settings["data_parallel_sharding_strategy"] = FSDP_STRATEGIES[job.zero_stage]
     return settings
+
+
+RENAMED = {
+    "encoder_seq_length": "seq_length",
+    "sequence_length": "seq_length",
+    "activations_checkpoint_granularity": "recompute_granularity",
+    "activations_checkpoint_method": "recompute_method",
+    "activations_checkpoint_num_layers": "recompute_num_layers",
+    "override_vocab_size": "padded_vocab_size",
+    "num_moe_experts": "num_experts",
+    "fp8_hybrid": "fp8",
+}
+"""NeMo's and Megatron-Bridge's names of Megatron-LM's arguments."""
+GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
+SECTIONS = ("model", "train", "dataset", "ddp", "optimizer", "trainer")
+
+
+def import_nemo(text: str, options: ImportOptions) -> Draft:
+    values = parse_yaml(substitute(text, options.variables))
+    if "verification_index" in values or "items" in values:
+        raise InputError(
+            "FILE", "a verification card", "a report about checkpoints, no configuration of a run"
+        )
+    if not isinstance(values.get("model"), dict):
+        raise InputError("FILE", "no model section", "not a NeMo or Megatron-Bridge configuration")
+    arguments = _arguments(values)
+    return draft_of_arguments(SettingsReader(arguments, "nemo"), options)
+
+
+def _arguments(values: JsonObject) -> JsonObject:
+    """The sections under Megatron's names; ${...} of OmegaConf that point elsewhere stay unread."""
+    flat: JsonObject = {}
+    for name in SECTIONS:
+        section = values.get(name)
+        for key, value in section.items() if isinstance(section, dict) else ():
+            if not isinstance(value, dict) and not (isinstance(value, str) and value.startswith("${")):
+                flat.setdefault(RENAMED.get(key, key), value)
+    devices, nodes = flat.pop("devices", None), flat.pop("num_nodes", None)
+    if isinstance(devices, int) and devices > 0:
+        flat |= {"nproc_per_node": devices, "nnodes": nodes if isinstance(nodes, int) else 1}
+    fp8 = flat.pop("fp8", None)
+    flat |= _precision_arguments(str(flat.pop("precision", None) or values.get("mixed_precision")), bool(fp8))
+    activation = flat.pop("activation", None)
+    flat["swiglu"] = activation in GATED or bool(flat.get("gated_linear_unit"))
+    if flat.pop("share_embeddings_and_output_weights", None) is False:
+        flat["untie_embeddings_and_output_weights"] = True
+    if not flat.get("kv_channels"):
+        flat.pop("kv_channels", None)
+    return flat
+
+
+def _precision_arguments(precision: str, fp8: bool) -> JsonObject:
+    """Of Lightning's or Megatron-Bridge's word for it."""
+    if "nvfp4" in precision:
+        return {"bf16": True, "fp4": "e2m1"}
+    if "fp8" in precision or fp8:
+        recipe: JsonObject = {"fp8_recipe": "mxfp8"} if "mxfp8" in precision else {}
+        return {"bf16": True, "fp8": "hybrid", **recipe}
+    if precision.startswith("bf16"):
+        return {"bf16": True}
+    return {"fp16": True} if precision.startswith(("16", "fp16")) else {}

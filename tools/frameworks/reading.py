@@ -1,4 +1,4 @@
-"""Reads configuration files and launch scripts as settings by dotted name, and tracks which were used.
+"""Reads configuration files as settings by dotted name, and tracks which were used.
 
 The text is data: nothing in it is executed or looked up outside.
 """
@@ -35,6 +35,14 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+def _ignored(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> str:
+    """A tag of the tool's own (`!include FILE`): nothing outside the text is read."""
+    return f"!{suffix}"
+
+
+_PlainLoader.add_multi_constructor("!", _ignored)
+
+
 def parse_toml(text: str) -> JsonObject:
     if any(line.count(".") > _MAX_DOTS_PER_LINE for line in text.splitlines()):
         raise InputError("FILE", text.strip()[:40], "not a name that a setting can have")
@@ -62,6 +70,8 @@ def _mapping(text: str, kind: str, parse: Callable[[str], object]) -> JsonObject
         value = parse(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError("FILE", text.strip()[:40], f"not {kind}: {_first_line(error)}") from None
+    if value is None:
+        raise InputError("FILE", "no settings", "a configuration with comments only")
     if not isinstance(value, dict):
         raise InputError("FILE", shown(value), f"must be {kind} with named settings")
     return {str(key): item for key, item in value.items()}
@@ -76,56 +86,32 @@ def _first_line(error: Exception) -> str:
     return " ".join(problem.split())[:120] + place
 
 
-_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
-# Whitespace patterns end with the line and never adjoin: backtracking over blank lines would take hours.
-_ASSIGNMENT = re.compile(
-    r"(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=[\"']?([\w.+-]+)[\"']?(?:[ \t]*;)?[ \t\r]*$"
-)
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([\w.+-]*))?\}|(\w+))")
-_NOISE = re.compile(r"\\\r?\n|[\"';]")
-_ARRAY = re.compile(r"(?<=\w)\+?=\(")
-_ASSIGNED = re.compile(r"\w+\+?=")
-_OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?$", re.DOTALL)
-
-
-def has_options(text: str) -> bool:
-    """Whether the text is arguments at all, and not YAML."""
-    return re.search(r"(?:^|[\s\"'(=])--[A-Za-z]", _COMMENT.sub("", text)) is not None
-
-
-def parse_arguments(text: str) -> JsonObject:
-    """Options by name with underscores: the value, True for a flag; the last of a repeated option wins."""
-    plain = _COMMENT.sub("", text)
-    variables = dict(_ASSIGNMENT.findall(plain))
-    words = _NOISE.sub(" ", _ARRAY.sub("= ", _substitute(plain, variables))).split()
-    options: JsonObject = {}
-    name = None
-    for word in map(_strip_bracket, words):
-        if option := _OPTION.match(word):
-            name = option[1].replace("-", "_")
-            options[name] = True if option[2] is None else option[2]
-        elif _ASSIGNED.match(word):
-            name = None  # the next line of the script, not a value
-        elif name is not None and word:
-            options[name], name = word, None
-    return options
-
-
-def _strip_bracket(word: str) -> str:
-    """The bracket that ends a bash array may be attached to its last word."""
-    return word if "(" in word else word.rstrip(")")
-
-
-def _substitute(text: str, variables: dict[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        return variables.get(match[1] or match[3], match[2] or match[0])
-
-    return _VARIABLE.sub(value, text)
-
-
 MAX_DEPTH = 6
 UNUSED = "not used: "
 """Begins the note about a setting that an import leaves out."""
+_HARMLESS = re.compile(
+    r"(?i)(^|[._])(log|logg?er|logging|wandb|tensorboard|comet|mlflow|trackio|neptune|swanlab|tracker|report_to|"
+    r"save|saves?|load|ckpt|checkpoint(s|ing_params|er)?|resume|exp(eriment)?(_manager|s)?|"
+    r"data(set|sets|loader|_path|_cache|_args|_impl)?|tokenizer|vocab_file|merge_file|split|seed|rng|lr|"
+    r"learning_rate|scheduler|warmup|decay|weight_decay|adam|betas?|eps(ilon)?|clip|grad_norm|max_norm|momentum|"
+    r"init(ializer)?|std|eval(uation)?|val(id|idation)?|test|metrics?|prof(ile|iling|iler)|nsys|timeout|master|"
+    r"rdzv|node_rank|machine_rank|port|addr|dir|path|file|folder|name|project|description|tags?|print|"
+    r"dump|debug|verbose|interval|freq|steps|iters|epochs?|train_(samples|iters|steps)|max_steps|exit|"
+    r"duration|env(_vars)?|template|chat_template|dropout|rope|rotary|position|norm(alization)?|scale|scaling|"
+    r"temperature|soft_cap|softcap|token|eos|bos|pad|special_tokens|plugins?|strict|trust_remote_code|hub|"
+    r"distributed_(backend|timeout)|backend|manual_gc|gc|deterministic|fusion|fused|workers|prefetch|shuffle|"
+    r"image|audio|video|vision|vit|version|format|type|impl|implementation|bias|loss|label|loss_fn|ci|comment)"
+)
+_CHANGES = re.compile(
+    r"(?i)(offload|quant|fp8|fp4|int8|8bit|4bit|compress|overlap|compile|cuda_graph|cudagraph|moe|expert|mtp|"
+    r"window|parallel|recompute|checkpoint_activations|activation_checkpoint|remat|sparse|liger|unsloth|"
+    r"capacity|layers|hidden|heads|lora|adapter|freeze|frozen|dispatcher|attention|attn|bucket|optimizer|optim$)"
+)
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a setting without a place in a scenario leaves speed and memory as they are."""
+    return _HARMLESS.search(name) is not None and _CHANGES.search(name) is None
 
 
 class SettingsReader:
@@ -144,7 +130,7 @@ class SettingsReader:
     def integer(self, name: str, minimum: int = 1) -> int | None:
         """The whole number under the name; -1 and the like only if `minimum` allows them."""
         value = self._get(name)
-        if value is None:
+        if value is None or (isinstance(value, str) and value.lower() in ("none", "null", "")):
             return None
         number = _whole(value)
         if number is None or number < minimum or number > 10**9:
@@ -181,16 +167,40 @@ class SettingsReader:
         value = self._get(name)
         return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
+    def has(self, name: str) -> bool:
+        """Whether the file states the setting at all."""
+        return self._get(name) is not None
+
+    def is_auto(self, name: str) -> bool:
+        """Whether the file leaves the setting to what runs it."""
+        return self._values.get(name) == "auto"
+
+    def text(self, name: str) -> str | None:
+        """Whatever is stated, as text."""
+        value = self._get(name)
+        return None if value is None else str(value)
+
+    def items(self, name: str) -> list[JsonValue]:
+        value = self._get(name)
+        return value if isinstance(value, list) else []
+
+    def used(self, *names: str) -> None:
+        """Marks settings that say nothing of their own."""
+        self._used.update(names)
+
     def unused_notes(self) -> tuple[str, ...]:
         """A note for each setting that has no place in a scenario."""
         return tuple(f"{UNUSED}{name}" for name in sorted(self._values) if name not in self._used)
 
-    def _get(self, name: str) -> object:
+    def _get(self, name: str) -> JsonValue:
         self._used.add(name)
         value = self._values.get(name)
         return None if value == "auto" else value
 
     def _wrong(self, name: str, value: object, allowed: str) -> InputError:
+        if isinstance(value, str) and (variable := re.search(r"\$\{?(\w+)", value)):
+            reason = f"the file leaves {name} to a variable, so give it here: --set {variable[1]}=VALUE"
+            return InputError("--set", value, reason)
         return InputError(f"{self._source}: {name}", shown(value), allowed)
 
 

@@ -1,4 +1,5 @@
-"""torchtitan: writes TOML (releases up to 0.2) and the same settings as options for 0.3; reads the TOML.
+"""torchtitan: writes TOML (releases up to 0.2) and the same settings as options for 0.3; reads the TOML and
+0.3's Python configuration.
 
 Names: torchtitan/config/job_config.py.
 """
@@ -23,6 +24,7 @@ from tools.frameworks.importing import (
     stated_plan,
 )
 from tools.frameworks.reading import SettingsReader, parse_toml
+from tools.frameworks.torchtitan_config import VARIABLE, looks_like_python, parse_python
 
 SCHEDULES = {
     "GPipe": "gpipe",
@@ -180,7 +182,9 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
 
 
 def import_torchtitan(text: str, options: ImportOptions) -> Draft:
-    settings = SettingsReader(parse_toml(text), "torchtitan")
+    is_python = looks_like_python(text)
+    values = parse_python(text, options.variables.get(VARIABLE)) if is_python else parse_toml(text)
+    settings = SettingsReader(values, "torchtitan")
     degrees, shard_ranks = _degrees(settings, options)
     batch = _batch(settings, degrees)
     schedule, vpp = _schedule(settings, degrees.pp, options)
@@ -203,6 +207,7 @@ def import_torchtitan(text: str, options: ImportOptions) -> Draft:
         seq_len=settings.integer("training.seq_len") or DEFAULT_SEQ_LEN,
         global_batch_size=batch.global_batch_size,
         num_devices=degrees.num_devices,
+        model_name=" ".join(filter(None, (settings.text("model.name"), settings.text("model.flavor")))),
         notes=settings.unused_notes(),
     )
 

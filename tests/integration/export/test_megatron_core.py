@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tools.frameworks import Export, export_plan
-from tools.frameworks.reading import parse_arguments
+from tools.frameworks.shell import parse_arguments
 from tools.scenario import Scenario
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]

@@ -32,21 +32,36 @@ RANGES = {
         ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"),
     ),
     "deepspeed": Range("deepspeed", (0, 1, 2, 3), ("1f1b",), ("fp32", "fp16", "bf16")),
+    "nemo": Range(
+        "megatron-core", (0, 1, 2, 3), ("1f1b", "interleaved"),
+        ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"),
+    ),
+    "nanotron": Range("nanotron", (0, 1), ("1f1b", "gpipe"), ("fp32", "fp16", "bf16")),
+    "automodel": Range("torch-fsdp2", (0, 3), ("1f1b",), ("bf16",)),
+    "accelerate": Range("torch-fsdp2", (0, 2, 3), ("1f1b",), ("fp32", "fp16", "bf16", "fp8")),
     "maxtext": Range(
         "maxtext", (0, 1, 3), ("gpipe",), ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
     ),
 }  # fmt: skip
 
 
+UNSPLIT = ("deepspeed", "accelerate")
+"""Formats without sequence parallelism."""
+SELECTIVE = ("torchtitan", "megatron", "nemo", "maxtext")
+
+
 @st.composite
 def scenarios(draw: st.DrawFn, name: str) -> Scenario:
     """Scenarios that are legal for the framework; the few that are not are drawn again."""
     size = st.sampled_from([1, 2, 4])
-    tp, cp = draw(size), draw(st.sampled_from([1, 1, 2]))
-    pp, dp = draw(size), draw(st.sampled_from([1, 2, 4, 6, 8]))
+    tp, cp = draw(size), draw(st.sampled_from([1, 1, 2] if name != "nanotron" else [1]))
+    pp, dp = draw(size if name != "accelerate" else st.just(1)), draw(st.sampled_from([1, 2, 4, 6, 8]))
     schedule = draw(st.sampled_from(RANGES[name].schedules))
     single = (
-        pp == 1 or name == "deepspeed" or schedule == "1f1b" or (schedule, name) == ("gpipe", "torchtitan")
+        pp == 1
+        or name in ("deepspeed", "nanotron", "automodel")
+        or schedule == "1f1b"
+        or (schedule, name) == ("gpipe", "torchtitan")
     )
     vpp = 1 if single else draw(st.sampled_from([2, 3] if schedule != "gpipe" else [1, 2]))
     experts = draw(st.booleans())
@@ -57,8 +72,8 @@ def scenarios(draw: st.DrawFn, name: str) -> Scenario:
         "dp_shard": draw(st.sampled_from([size for size in range(1, split + 1) if split % size == 0])),
         "zero_stage": draw(st.sampled_from(RANGES[name].stages)),
         "micro_batch_size": draw(st.sampled_from([1, 2, 4])),
-        "sequence_parallel": tp > 1 and (draw(st.booleans()) if name != "deepspeed" else False),
-        "recompute": draw(st.sampled_from(["none", "full"] + ["selective"] * (name != "deepspeed"))),
+        "sequence_parallel": tp > 1 and (draw(st.booleans()) if name not in UNSPLIT else False),
+        "recompute": draw(st.sampled_from(["none", "full"] + ["selective"] * (name in SELECTIVE))),
         "schedule": schedule if pp > 1 else None,
     }  # fmt: skip
     return _legal(draw, name, plan, experts)
@@ -101,6 +116,8 @@ def canonical(plan: Plan, name: str) -> dict[str, Any]:
         fields |= {"zero_stage": 0, "dp_shard": 1}
     if plan.pp == 1:
         fields["schedule"] = None
+    if name == "accelerate" and fields["zero_stage"] == 0:
+        fields["recompute"] = None  # without FSDP the script decides it
     if name == "deepspeed":
         if fields["dp_shard"] in (plan.dp, plan.dp * plan.cp) and fields["zero_stage"]:
             fields["dp_shard"] = plan.dp * plan.cp
@@ -127,7 +144,9 @@ def test_export_then_import_gives_the_scenario_and_the_file_back(name: str, data
         device=cluster.device,
         num_devices=cluster.num_devices,
         devices_per_node=cluster.devices_per_node,
-        seq_len=scenario.training.seq_len if name == "deepspeed" else None,
+        seq_len=scenario.training.seq_len if name in ("deepspeed", "accelerate") else None,
+        global_batch_size=scenario.training.global_batch_size if name == "accelerate" else None,
+        micro_batch_size=scenario.plan.micro_batch_size if name == "accelerate" else None,
     )
     imported = import_plan(text, name, options)
     assert not any(note.startswith(UNUSED) for note in imported.notes)

@@ -1,0 +1,140 @@
+"""The model that a MaxText configuration describes, by Hugging Face names.
+
+Names and defaults: src/maxtext/configs/base.yml, types.py and configs/models/*.yml of
+AI-Hypercomputer/maxtext.
+"""
+
+from pydantic import JsonValue
+
+from tools.errors import InputError
+from tools.frameworks.reading import JsonObject, SettingsReader
+from tools.scenario.fields import usable_count
+
+MODEL_FIELDS = {
+    "base_num_decoder_layers": "num_hidden_layers",
+    "base_emb_dim": "hidden_size",
+    "base_mlp_dim": "intermediate_size",
+    "base_num_query_heads": "num_attention_heads",
+    "base_num_kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "vocab_size": "vocab_size",
+    "base_moe_mlp_dim": "moe_intermediate_size",
+    "moe_expert_input_dim": "moe_latent_size",
+    "num_experts": "num_experts",
+    "num_experts_per_tok": "num_experts_per_tok",
+    "shared_experts": "num_shared_experts",
+    "first_num_dense_layers": "first_k_dense_replace",
+    "interleave_moe_layer_step": "moe_layer_freq",
+    "n_routing_groups": "n_group",
+    "topk_routing_group": "topk_group",
+    "mtp_num_layers": "num_nextn_predict_layers",
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "qk_nope_head_dim": "qk_nope_head_dim",
+    "qk_rope_head_dim": "qk_rope_head_dim",
+    "v_head_dim": "v_head_dim",
+    "sliding_window_size": "sliding_window",
+}
+LATENT_FIELDS = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+DELTA_NET_FIELDS = {
+    "gdn_conv_kernel_dim": "linear_conv_kernel_dim",
+    "gdn_key_head_dim": "linear_key_head_dim",
+    "gdn_value_head_dim": "linear_value_head_dim",
+    "gdn_num_key_heads": "linear_num_key_heads",
+    "gdn_num_value_heads": "linear_num_value_heads",
+}
+DELTA_NET_BLOCKS = {"qwen3_next": "qwen3_next", "qwen3_5": "qwen3_5_moe_text"}
+INDEXER_FIELDS = {
+    "indexer_n_heads": "index_n_heads",
+    "indexer_head_dim": "index_head_dim",
+    "indexer_topk": "index_topk",
+}
+WINDOW_CYCLES = {"gemma2": 2, "gpt_oss": 2, "gemma3": 6, "gemma4": 6, "gemma4_small": 6, "olmo3": 4}
+"""One layer of so many sees the whole sequence."""
+MERGED_LAYERS = {"gemma2": 2}
+"""Layers that the file counts as one."""
+UNKNOWN_PARTS = {
+    "engram_layers": "n-gram memory layers",
+    "mhc_expansion_rate": "hyper-connections outside of DeepSeek-V4",
+    "num_experts_per_layer": "a number of experts per layer",
+}
+DEFAULT_HEAD_DIM = 128  # base.yml
+DEFAULT_VOCABULARY = 32_000  # base.yml
+
+
+def read_model(settings: SettingsReader) -> JsonObject:
+    """The model by Hugging Face names; only what is changed if the file names one of MaxText's model
+    files."""
+    sizes: JsonObject = {name: settings.integer(setting, minimum=0) for setting, name in MODEL_FIELDS.items()}
+    block = settings.word("decoder_block") or "llama2"
+    if sizes["hidden_size"] is None or sizes["num_hidden_layers"] is None:
+        return {name: value for name, value in sizes.items() if value is not None}
+    for name, what in UNKNOWN_PARTS.items():
+        if settings.has(name) and block != "deepseek4":
+            raise InputError(f"maxtext: {name}", settings.text(name), f"not priced: {what}")
+    merged = MERGED_LAYERS.get(block, 1)
+    sizes["num_hidden_layers"] = usable_count(sizes["num_hidden_layers"]) * merged
+    sizes["head_dim"] = sizes["head_dim"] or DEFAULT_HEAD_DIM
+    sizes["vocab_size"] = sizes["vocab_size"] or DEFAULT_VOCABULARY
+    if settings.word("attention_type") != "mla" and block != "deepseek4":
+        sizes |= dict.fromkeys(LATENT_FIELDS)
+    if usable_count(sizes["num_experts"]) < 2:
+        sizes |= {"num_experts": 0, "num_experts_per_tok": None, "moe_intermediate_size": None}
+    elif not sizes["moe_intermediate_size"]:
+        sizes["moe_intermediate_size"] = sizes["intermediate_size"]
+    activations = [str(name) for name in settings.items("mlp_activations")] or ["silu", "linear"]
+    model: JsonObject = {
+        **sizes,
+        "gated_mlp": len(activations) > 1,
+        "tie_word_embeddings": bool(settings.flag("logits_via_embedding")),
+        **_other_layers(settings, block, usable_count(sizes["num_hidden_layers"])),
+    }
+    positions = settings.integer("trainable_position_size", minimum=-1) or 0
+    if positions > 0:
+        model["other_parameters"] = positions * usable_count(sizes["hidden_size"])
+    return {name: value for name, value in model.items() if value is not None}
+
+
+def _other_layers(settings: SettingsReader, block: str, count: int) -> JsonObject:
+    """Windows, delta nets, indexers, compressed attention, and layers with shapes of their own."""
+    cycle = settings.integer("inhomogeneous_layer_cycle_interval") or WINDOW_CYCLES.get(block, 1)
+    if block in DELTA_NET_BLOCKS:
+        delta = {name: settings.integer(setting) for setting, name in DELTA_NET_FIELDS.items()}
+        shared = settings.integer("base_moe_mlp_dim")
+        kinds: list[JsonValue] = [
+            "linear_attention" if (n + 1) % cycle else "full_attention" for n in range(count)
+        ]
+        family: JsonObject = {"model_type": DELTA_NET_BLOCKS[block], "layer_types": kinds}
+        return {**delta, **family, "shared_expert_intermediate_size": shared}
+    if block == "deepseek4":
+        names = {**INDEXER_FIELDS, "o_groups": "o_groups", "o_lora_rank": "o_lora_rank"}
+        fields: JsonObject = {name: settings.integer(setting) for setting, name in names.items()}
+        fields |= {"model_type": "deepseek_v4", "compress_ratios": settings.items("compress_ratios")}
+        return {**fields, "hc_mult": settings.integer("mhc_expansion_rate")}
+    if block in ("gemma4", "gemma4_small"):
+        return _gemma4(settings, count, cycle)
+    fields = {}
+    if settings.flag("use_indexer"):
+        fields |= {name: settings.integer(setting) for setting, name in INDEXER_FIELDS.items()}
+    chunk = settings.integer("chunk_attn_window_size", minimum=0)
+    if chunk:
+        return {**fields, "sliding_window": chunk, "sliding_window_every": 4 / 3}
+    if cycle > 1 and settings.has("sliding_window_size"):
+        fields["sliding_window_every"] = cycle / (cycle - 1)
+    return fields
+
+
+def _gemma4(settings: SettingsReader, count: int, cycle: int) -> JsonObject:
+    kinds: list[JsonValue] = [
+        "sliding_attention" if (n + 1) % cycle else "full_attention" for n in range(count)
+    ]
+    per_layer = ("hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers")
+    fields: JsonObject = {name: settings.integer(name, minimum=0) or 0 for name in per_layer}
+    for name, setting in (
+        ("global_head_dim", "global_head_dim"),
+        ("num_global_key_value_heads", "global_num_kv_heads"),
+    ):
+        fields[name] = settings.integer(setting, minimum=0)
+    fields["attention_k_eq_v"] = bool(settings.flag("share_kv_projections"))
+    fields["enable_moe_block"] = (settings.integer("num_experts") or 1) > 1
+    return {**fields, "model_type": "gemma4_text", "layer_types": kinds}
