@@ -40,11 +40,8 @@ def test_a_file_is_converted_to_base_units() -> None:
     assert device.inter_node_bytes_per_s == 12e9 / 8
     assert device.inter_node_latency_s == pytest.approx(13e-6)
     assert device.peak_flops == {"fp32": 14e12, "bf16": 15e12}
-
-
-def test_a_peak_without_a_source_of_its_own_has_that_of_all_peaks() -> None:
-    sources = parse_device("toy", FILE).sources
-    assert (sources["peak_tflops.fp32"], sources["peak_tflops.bf16"]) == ("this peak", "all peaks")
+    sources = (device.sources["peak_tflops.fp32"], device.sources["peak_tflops.bf16"])
+    assert sources == ("this peak", "all peaks"), "that of all, unless a peak has its own"
 
 
 @pytest.mark.parametrize(

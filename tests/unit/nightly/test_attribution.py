@@ -46,16 +46,10 @@ def test_plan_nodes_and_data_are_reported_field_by_field() -> None:
     ]
 
 
-def test_a_change_that_was_reverted_is_not_reported() -> None:
+def test_what_was_reverted_or_not_recorded_is_no_change_and_one_is_seen_across_such_nights() -> None:
     assert attribute(history(OLD, OLD, NEW, OLD, OLD), 2).changes == []
-
-
-def test_what_is_not_recorded_is_no_change_and_is_named() -> None:
     attribution = attribute(history(OLD, UNKNOWN, OLD), 1)
     assert (attribution.changes, attribution.unknown) == ([], ["plan", "nodes", "data"])
-
-
-def test_a_change_is_seen_across_nights_without_a_record() -> None:
     nights = history(OLD, UNKNOWN, NEW)
     assert nights_with_changes(nights) == {2}
     assert [change.now for change in attribute(nights, 2).changes] == ["2.13"]

@@ -46,11 +46,8 @@ def test_a_step_is_noticed_confirmed_or_cleared(times_s: list[float], steps: lis
     assert changes == pytest.approx([step[4] for step in steps], abs=0.01)
 
 
-def test_an_odd_night_does_not_count_for_the_present_level() -> None:
+def test_an_odd_night_is_not_the_present_level_and_a_small_step_is_noticed_later_and_dated_back() -> None:
     assert 20 not in detect(ODD_NIGHT).present
-
-
-def test_a_small_step_is_noticed_after_some_nights_and_dated_back() -> None:
     (step,) = detect(SMALL).steps
     assert step.confirmed == step.noticed > 29
     assert abs(step.night - 28) <= 2

@@ -14,6 +14,8 @@ from tools.scenario.spec import Framework
 STATED = {
     "tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 2, "dp_shard": 2, "zero_stage": 1, "micro_batch_size": 1,
 }  # fmt: skip
+UNSHARDED: dict[str, Any] = {"ep": None, "dp_shard": None, "dp": 4, "cp": 2}
+EVERYTHING: dict[str, Any] = STATED | {"vpp": 3, "etp": 2, "sequence_parallel": False, "recompute": "full"}
 
 
 def resolved(framework: str, **stated: object) -> Plan:
@@ -29,44 +31,36 @@ def test_every_framework_has_defaults(framework: str) -> None:
     assert get_framework(framework).sharding_stage in (0, 1, 2, 3)
 
 
-def test_an_unnamed_stack_interleaves_as_deep_as_the_layers_allow() -> None:
-    assert resolved("other", pp=16).vpp == 80 // 16
-    assert resolved("other", pp=1).vpp == 1
-    assert resolved("other", vpp=2).vpp == 2
-
-
-def test_sequence_parallelism_needs_tensor_ranks() -> None:
-    assert resolved("megatron-core", tp=1, dp=4).sequence_parallel is False
-    assert resolved("megatron-core", tp=1, dp=4, sequence_parallel=True).sequence_parallel is False
-
-
 @pytest.mark.parametrize(
-    ("framework", "vpp", "schedule"),
-    [("megatron-core", 1, "1f1b"), ("megatron-core", 2, "interleaved"), ("maxtext", 2, "gpipe"),
-     ("nanotron", 1, "gpipe")],
-)  # fmt: skip
-def test_the_schedule_follows_framework_and_chunks(framework: str, vpp: int, schedule: str) -> None:
-    assert resolved(framework, vpp=vpp).schedule == schedule
-
-
-def test_a_schedule_means_nothing_without_a_pipeline() -> None:
-    assert resolved("maxtext", pp=1, schedule="1f1b").schedule == "gpipe"
-
-
-def test_what_is_stated_stays() -> None:
-    stated: dict[str, Any] = {"vpp": 3, "etp": 2, "sequence_parallel": False, "recompute": "full"}
-    plan = resolved("megatron-core", **stated)
-    assert plan.model_dump() == plan.model_dump() | STATED | stated
-
-
-@pytest.mark.parametrize(
-    ("stated", "expected"),
-    [({"zero_stage": 0}, 1), ({"zero_stage": 1}, 8), ({"zero_stage": 3}, 8), ({"dp_shard": 2}, 2)],
+    ("framework", "stated", "expected"),
+    [
+        # an unnamed stack interleaves as deep as the layers allow
+        ("other", {"pp": 16}, {"vpp": 80 // 16}),
+        ("other", {"pp": 1}, {"vpp": 1}),
+        ("other", {"vpp": 2}, {"vpp": 2}),
+        # sequence parallelism needs tensor ranks
+        ("megatron-core", {"tp": 1, "dp": 4}, {"sequence_parallel": False}),
+        ("megatron-core", {"tp": 1, "dp": 4, "sequence_parallel": True}, {"sequence_parallel": False}),
+        # the schedule follows framework and chunks, and means nothing without a pipeline
+        ("megatron-core", {"vpp": 1}, {"schedule": "1f1b"}),
+        ("megatron-core", {"vpp": 2}, {"schedule": "interleaved"}),
+        ("maxtext", {"vpp": 2}, {"schedule": "gpipe"}),
+        ("nanotron", {"vpp": 1}, {"schedule": "gpipe"}),
+        ("maxtext", {"pp": 1, "schedule": "1f1b"}, {"schedule": "gpipe"}),
+        # a dense model has no experts, and ZeRO shards over all ranks with the same weights
+        ("megatron-core", UNSHARDED | {"zero_stage": 0}, {"ep": 1, "dp_shard": 1}),
+        ("megatron-core", UNSHARDED | {"zero_stage": 1}, {"ep": 1, "dp_shard": 8}),
+        ("megatron-core", UNSHARDED | {"zero_stage": 3}, {"ep": 1, "dp_shard": 8}),
+        ("megatron-core", UNSHARDED | {"dp_shard": 2}, {"ep": 1, "dp_shard": 2}),
+        # what is stated stays
+        ("megatron-core", EVERYTHING, EVERYTHING),
+    ],
 )
-def test_experts_and_the_sharding_group_need_not_be_stated(stated: dict[str, Any], expected: int) -> None:
-    """A dense model has no experts, and ZeRO shards over all ranks with the same weights."""
-    plan = resolved("megatron-core", **{"ep": None, "dp_shard": None, "dp": 4, "cp": 2} | stated)
-    assert (plan.ep, plan.dp_shard) == (1, expected)
+def test_what_is_not_stated_follows_from_the_rest(
+    framework: str, stated: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    plan = resolved(framework, **stated).model_dump()
+    assert {name: plan[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(

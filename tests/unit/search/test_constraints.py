@@ -97,16 +97,19 @@ def test_a_bad_constraint_is_named(field: str, constraints: dict[str, Any]) -> N
     assert caught.value.field == f"constraints.{field}"
 
 
-@pytest.mark.parametrize("name", ["max_changes", "keep_checkpoint_layout"])
-def test_what_refers_to_today_needs_a_plan(name: str) -> None:
-    with pytest.raises(InputError) as caught:
-        parse_constraints({name: True if name == "keep_checkpoint_layout" else 1}, None)
-    assert caught.value.field == f"constraints.{name}"
-
-
-def test_a_misspelt_field_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match="micro_batch_size"):
-        parse_constraints({"micro_batchsize": 1}, None)
+@pytest.mark.parametrize(
+    ("constraints", "says"),
+    [
+        ({"max_changes": 1}, "constraints.max_changes"),
+        ({"keep_checkpoint_layout": True}, "constraints.keep_checkpoint_layout"),
+        ({"micro_batchsize": 1}, "micro_batch_size"),
+    ],
+)
+def test_what_refers_to_today_needs_a_plan_and_a_misspelt_field_is_answered_with_the_nearest(
+    constraints: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InputError, match=says):
+        parse_constraints(constraints, None)
 
 
 JSON = st.recursive(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -80,37 +81,34 @@ def test_memory_that_ran_out_bounds_the_next_plans() -> None:
     assert all(p.peak_memory_gib < needed for p in WORKLOAD.predict(rest[:50]))
 
 
-def test_a_settled_plan_is_known_to_whoever_suggests_it() -> None:
+def test_a_settled_plan_is_known_to_whoever_suggests_it_and_sharding_over_one_rank_is_none() -> None:
     workload = steered(WORKLOAD, [Ended(best())])
     assert is_settled(best(), workload)
     assert not is_settled(best().model_copy(update={"recompute": "full"}), workload)
-
-
-def test_sharding_over_one_rank_is_no_sharding() -> None:
     plan = best().model_copy(update={"zero_stage": 1, "dp_shard": 1})
     assert is_settled(plan.model_copy(update={"zero_stage": 0}), steered(WORKLOAD, [Ended(plan)]))
 
 
-def test_the_default_plan_is_data_parallel_with_the_frameworks_sharding() -> None:
-    megatron = default_plan(WORKLOAD)
-    assert (megatron.tp, megatron.pp, megatron.dp, megatron.zero_stage) == (1, 1, 8, 1)
-    training = {**small()["training"], "framework": "torch-fsdp2"}
-    fsdp = default_plan(workload_of(parse_scenario(small(training=training))))
-    assert (fsdp.dp, fsdp.dp_shard, fsdp.zero_stage) == (8, 8, 3)
+@pytest.mark.parametrize(
+    ("training", "changes", "expected"),
+    [
+        ({}, {}, {"tp": 1, "pp": 1, "dp": 8, "zero_stage": 1}),
+        ({"framework": "torch-fsdp2"}, {}, {"dp": 8, "dp_shard": 8, "zero_stage": 3}),
+        ({}, {"constraints": {"tp": 4}}, {"tp": 4, "dp": 2}),
+        ({"global_batch_size": 4}, {}, {"tp": 2, "pp": 1, "dp": 4}),  # what cannot be split so far
+    ],
+)
+def test_the_default_plan_is_data_parallel_with_the_frameworks_sharding_within_constraints(
+    training: dict[str, Any], changes: dict[str, Any], expected: dict[str, int]
+) -> None:
+    raw = small(training={**small()["training"], **training}, plan=None, **changes)
+    plan = default_plan(workload_of(parse_scenario(raw, need_plan=False)))
+    assert plan.model_dump(include=set(expected)) == expected
 
 
-def test_the_default_plan_keeps_to_constraints_and_memory() -> None:
-    fixed = default_plan(workload_of(parse_scenario(small(constraints={"tp": 4}))))
-    assert (fixed.tp, fixed.dp) == (4, 2)
+def test_without_a_default_that_fits_a_plan_must_be_stated() -> None:
     with pytest.raises(InfeasibleError, match="give a plan"):
         default_plan(workload_of(parse_scenario(small(constraints={"tp": 1, "pp": 1, "dp": 4}))))
-
-
-def test_a_batch_that_cannot_be_split_so_far_is_split_over_tensor_ranks() -> None:
-    training = {**small()["training"], "global_batch_size": 4}
-    plan = default_plan(workload_of(parse_scenario(small(training=training, plan=None), need_plan=False)))
-    assert plan.dp <= 4
-    assert plan.tp * plan.pp * plan.dp == 8
 
 
 def test_recomputation_that_is_not_stated_is_the_least_that_fits() -> None:
