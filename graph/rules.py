@@ -120,8 +120,13 @@ def _verdict(payload: Payload) -> str:
 
 
 def _today(baseline: Payload, diagnosis: Payload) -> str:
-    """What the step takes in the profile, where there is one; else what it is predicted to take."""
+    """What the step takes by measurement, if there is one of this job; else what it is predicted to take."""
     took_s, predicted_s = (diagnosis.get("profile") or {}).get("step_time_s"), baseline["step_time_s"]
+    if diagnosis.get("recalibrated"):
+        return f"Today's step: {diagnosis['recalibrated']['says']}."
+    if diagnosis.get("cause") == "trace_mismatch":
+        predicted = format_same_decimals(predicted_s)[0]
+        return f"The traces are not of this job. Today's step is predicted to take {predicted} s."
     if not took_s:
         return f"Today's step is predicted to take {format_same_decimals(predicted_s)[0]} s."
     took, predicted = format_same_decimals(took_s, predicted_s)

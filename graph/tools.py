@@ -20,6 +20,7 @@ from tools.kb.entries import Case
 from tools.recommend import situation as moves
 from tools.recommend.diagnosis import read_profile, with_lever
 from tools.recommend.hypotheses import CAUSE_OF_TERM, Hypothesis, predicted_hypotheses, profile_hypotheses
+from tools.recommend.measured import measured_workload
 from tools.recommend.notes import AppliedNotes
 from tools.recommend.notes_judge import SecondAnswer, apply_judged
 from tools.recommend.optimize import analyse, best_plans, propose, workload_of
@@ -142,16 +143,27 @@ class PlanAnalysis(NamedTuple):
     diagnosis: Diagnosis
     hypotheses: list[Hypothesis]
     facts: Facts
+    calibration: dict[str, JsonValue] | None
+    """The cost model as the measured step makes it; None if none was measured."""
 
 
 def analyse_plan(
-    context: Context, scenario: Scenario, plan: Plan, profile: Profile | None = None
+    context: Context,
+    scenario: Scenario,
+    plan: Plan,
+    profile: Profile | None = None,
+    measured_step_s: float | None = None,
 ) -> PlanAnalysis:
-    """What a plan is predicted to take, what limits it, and the facts that playbooks ask for."""
-    workload = workload_in(context, scenario)
-    prediction, diagnosis = analyse(workload, plan, profile)
+    """What a plan is predicted to take, what limits it, and the facts that playbooks ask for.
+
+    The prediction is calibrated to the step of the traces, or to the one that notes state.
+    """
+    workload, recalibrated = measured_workload(workload_in(context, scenario), plan, profile, measured_step_s)
+    prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
     facts = situation(workload, plan, prediction, profile)
-    return PlanAnalysis(prediction, diagnosis, _hypotheses(prediction, diagnosis, profile), facts)
+    hypotheses = _hypotheses(prediction, diagnosis, profile)
+    calibration = workload.calibration.to_data() if recalibrated else None
+    return PlanAnalysis(prediction, diagnosis, hypotheses, facts, calibration)
 
 
 def _hypotheses(prediction: Prediction, diagnosis: Diagnosis, profile: Profile | None) -> list[Hypothesis]:
@@ -181,9 +193,9 @@ def catalogue_facts(context: Context, scenario: Scenario) -> list[Fact]:
     ]
 
 
-def read_traces(context: Context, folder: str) -> Profile:
-    """The measured diagnosis of a folder of profiler traces."""
-    return read_profile(folder)
+def read_traces(context: Context, folder: str, scenario: Scenario) -> Profile:
+    """The measured diagnosis of a folder of profiler traces, checked against the scenario."""
+    return read_profile(folder, scenario)
 
 
 def search_plans(context: Context, scenario: Scenario, trials: Sequence[TrialRecord] = ()) -> SessionSearch:

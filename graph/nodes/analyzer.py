@@ -23,7 +23,13 @@ MAX_CALLS = 8
 def analyzer(state: State, services: NodeServices) -> State:
     subject, plan = _subject(state)
     profile, facts = _profile(state, services)
-    found = services.run(tools.analyse_plan, scenario=state["scenario"], plan=plan, profile=profile)
+    found = services.run(
+        tools.analyse_plan,
+        scenario=state["scenario"],
+        plan=plan,
+        profile=profile if subject == "today" else None,
+        measured_step_s=_stated_step_s(state) if subject == "today" else None,
+    )
     hypotheses, reason = _weighed(state, found, plan, services)
     analysis = Analysis(
         subject=subject,
@@ -35,9 +41,19 @@ def analyzer(state: State, services: NodeServices) -> State:
         profile=profile,
         trials_seen=trials_seen(state),
     )
-    return services.done(
-        analysis=analysis, facts=facts, **({"verification": None} if state.get("item") else {})
-    )
+    update: State = {"verification": None} if state.get("item") else {}
+    if found.calibration and not state.get("trials"):
+        # Trials measure without the profiler: what they say of the cost model stands.
+        update["calibration"] = found.calibration
+    return services.done(analysis=analysis, facts=facts, **update)
+
+
+def _stated_step_s(state: State) -> float | None:
+    """What the notes say that a step of today's plan takes."""
+    for fact in state.get("facts", []):
+        if fact.name == "measured_step_time_s" and isinstance(fact.value, int | float):
+            return float(fact.value)
+    return None
 
 
 def _profile(state: State, services: NodeServices) -> tuple[Profile | None, list[Fact]]:
@@ -49,7 +65,7 @@ def _profile(state: State, services: NodeServices) -> tuple[Profile | None, list
     if known or not folder:
         return known, []
     try:
-        profile = services.run(tools.read_traces, folder=folder)
+        profile = services.run(tools.read_traces, folder=folder, scenario=state["scenario"])
     except InputError as error:
         if own:
             raise
@@ -108,5 +124,8 @@ def _diagnosis(diagnosis: Diagnosis, hypotheses: list[Hypothesis], reason: str) 
         )
         for one in competing(hypotheses)
     ]
-    update = {"bottleneck": hypotheses[0].bottleneck, "competing": causes, "weighed": reason}
+    update = {"competing": causes, "weighed": reason}
+    if hypotheses[0].cause != "trace_mismatch":
+        # Traces of another job say nothing about what limits this one.
+        update["bottleneck"] = hypotheses[0].bottleneck
     return diagnosis.model_copy(update=update)

@@ -5,17 +5,20 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
 from service.cli.parser import positive_number
 from tools.cost.encode import scenario_device
+from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.hardware import Device, get_device
 from tools.scenario import Scenario, parse_scenario
 from tools.trace.classify import CommunicationPatterns, load_patterns, with_user_kernels
 from tools.trace.compare import PredictionCheck, check_prediction, compare
 from tools.trace.folder import Progress
+from tools.trace.match import TraceMatch, match_scenario, with_match
 from tools.trace.report import TraceAnalysis, analyse_folder
 
 HELP = """\
@@ -25,8 +28,10 @@ DIR is a folder of PyTorch profiler traces, one per rank (*.json, *.json.gz). Ex
 (*.sqlite), JAX profiles (*.xplane.pb) and rank summaries of 'asap profile' are read too. A file that cannot
 be read is listed with the reason; the others are analysed.
 
-With --scenario the measured step is compared with the predicted one, term by term, and the cost model is
-calibrated to this cluster: 'asap predict --calibration FILE' takes what --calibration-out wrote.
+With --scenario the traces are checked against that job: device, ranks, groups, precision, shapes, step time.
+Traces of another job are the first finding, and no prediction is compared with them. If they agree, the
+measured step is compared with the predicted one, term by term, and the cost model is calibrated to this
+cluster: 'asap predict --calibration FILE' takes what --calibration-out wrote.
 
 Examples:
   asap diagnose examples/traces/ddp-gloo-straggler
@@ -64,6 +69,9 @@ def run(args: Namespace) -> int:
     device = _find_device(args.device) or (scenario_device(scenario.cluster) if scenario else None)
     before = _analyse("DIR", args.folder, patterns, device, args.workers)
     after = _analyse("--compare", args.compare, patterns, device, args.workers) if args.compare else None
+    match = _match(before, scenario)
+    if match and not match.agrees:
+        before, scenario = _with_mismatch(before, match), None
     check = check_prediction(before.profile.ranks, scenario) if scenario else None
     if args.html:
         _write(args.html, "--html", _render(before, after, check))
@@ -73,8 +81,29 @@ def run(args: Namespace) -> int:
             "--calibration-out",
             json.dumps(check.calibration.to_data(), indent=2) + "\n",
         )
-    _print(before, after, check, as_json=args.json)
+    if args.calibration_out and match and not check:
+        raise InputError(
+            "--scenario", args.scenario, f"is not of the traced job: {match.contradictions[0].says}"
+        )
+    _print(before, after, check, match, as_json=args.json)
     return 0
+
+
+def _match(analysis: TraceAnalysis, scenario: Scenario | None) -> TraceMatch | None:
+    """Whether the traces are of the scenario's job."""
+    facts = analysis.report.facts
+    if scenario is None or facts is None:
+        return None
+    predicted_s = predict([scenario])[0].step_time_s if scenario.plan else None
+    return match_scenario(facts, scenario, predicted_s)
+
+
+def _with_mismatch(analysis: TraceAnalysis, match: TraceMatch) -> TraceAnalysis:
+    report = analysis.report
+    if report.diagnosis is None or report.facts is None:
+        return analysis
+    diagnosis = with_match(report.diagnosis, match, report.facts.step_time_s)
+    return replace(analysis, report=report.model_copy(update={"diagnosis": diagnosis}))
 
 
 def _read_scenario(args: Namespace) -> Scenario | None:
@@ -126,11 +155,18 @@ def _progress_bar(folder: str) -> Iterator[Progress | None]:
 
 
 def _print(
-    before: TraceAnalysis, after: TraceAnalysis | None, check: PredictionCheck | None, *, as_json: bool
+    before: TraceAnalysis,
+    after: TraceAnalysis | None,
+    check: PredictionCheck | None,
+    match: TraceMatch | None,
+    *,
+    as_json: bool,
 ) -> None:
     change = compare(before.profile.ranks, after.profile.ranks) if after else None
     if as_json:
         output = before.report.model_dump()
+        if match:
+            output["match"] = match.model_dump()
         if check:
             output["comparison"] = check.comparison.model_dump()
         if after and change:

@@ -8,12 +8,21 @@ from pathlib import Path
 
 from tools.cost.predict import BOTTLENECKS, Bottleneck, Prediction, predict
 from tools.errors import InputError
+from tools.recommend.measured import differing_terms
 from tools.recommend.proposal import model_evidence
-from tools.recommend.report import CompetingCause, Diagnosis, Evidence, NumericsOption, Proposal
+from tools.recommend.report import (
+    Diagnosis,
+    Evidence,
+    NumericsOption,
+    Proposal,
+    Recalibration,
+)
 from tools.recommend.words import format_same_decimals
 from tools.recommend.workload import Workload
-from tools.scenario import Plan, TrainingSpec
-from tools.trace.report import Profile, analyse_folder
+from tools.scenario import Plan, Scenario, TrainingSpec
+from tools.trace.compare import check_prediction
+from tools.trace.match import match_scenario, with_match
+from tools.trace.report import Profile, TraceAnalysis, analyse_folder
 
 LOWER = ("fp8", "mxfp8", "nvfp4")
 
@@ -41,8 +50,11 @@ def _option(
     return NumericsOption(lever=name, throughput_ratio=ratio, fits=prediction.fits, says=says)
 
 
-def read_profile(folder: str) -> Profile:
-    """Analyses the traces; a folder without a readable one is the caller's mistake."""
+def read_profile(folder: str, scenario: Scenario | None = None) -> Profile:
+    """Analyses the traces and checks them against the scenario they came with.
+
+    A folder without a readable trace is the caller's mistake.
+    """
     try:
         analysed = analyse_folder(Path(folder))
     except InputError as error:
@@ -51,12 +63,25 @@ def read_profile(folder: str) -> Profile:
     if profile is None:
         first = analysed.report.unreadable[0]
         raise InputError("traces", first.file, f"no trace of the folder can be read; {first.reason}")
-    return profile
+    return _matched(profile, analysed, scenario) if scenario else profile
+
+
+def _matched(profile: Profile, analysed: TraceAnalysis, scenario: Scenario) -> Profile:
+    """With what contradicts the scenario, or how its prediction compares."""
+    if profile.facts is None:
+        return profile
+    predicted_s = predict([scenario])[0].step_time_s if scenario.plan else None
+    match = match_scenario(profile.facts, scenario, predicted_s)
+    if not match.agrees:
+        diagnosis = with_match(profile.diagnosis, match, profile.step_time_s)
+        return profile.model_copy(update={"match": match, "diagnosis": diagnosis})
+    check = (
+        check_prediction(analysed.profile.ranks, scenario) if scenario.plan and profile.step_time_s else None
+    )
+    return profile.model_copy(update={"match": match, "comparison": check.comparison if check else None})
 
 
 STEP = "step_time_s"
-COMPETING_SHARE = 0.5
-DOES_NOT_FIT = "the plan needs more memory than a device has"
 OTHER_LEVERS: dict[Bottleneck, str] = {
     "compute": "kernels and precision: the step is mostly arithmetic, and its rate is what is left to raise",
     "memory": "fused kernels and a larger micro-batch: memory-bound operations take the time",
@@ -77,48 +102,60 @@ def diagnose(workload: Workload, prediction: Prediction) -> Diagnosis:
     )
 
 
-def with_profile(diagnosis: Diagnosis, profile: Profile, prediction: Prediction) -> Diagnosis:
-    """Adds what the traces show to what the model predicts; the measured bottleneck counts."""
+def with_profile(
+    diagnosis: Diagnosis,
+    profile: Profile,
+    prediction: Prediction,
+    recalibrated: Recalibration | None = None,
+) -> Diagnosis:
+    """Adds what the traces show to what the model predicts; the measured bottleneck counts.
+
+    Traces of another job come first and are compared with nothing: the model's bottleneck stays.
+    """
     measured = profile.diagnosis.model_copy(update={STEP: profile.step_time_s})
+    shown = [Evidence(kind="profile", ref=item.ref, says=item.says) for item in measured.evidence]
+    if profile.match is not None and not profile.match.agrees:
+        mismatch = [
+            Evidence(kind="profile", ref=f"match[about={found.about}]", says=found.says)
+            for found in profile.match.contradictions
+        ]
+        evidence = [*mismatch, *shown, *diagnosis.evidence]
+        return diagnosis.model_copy(
+            update={"cause": "trace_mismatch", "evidence": evidence, "profile": measured}
+        )
+    terms = differing_terms(profile.comparison) if profile.comparison else []
+    first = [Evidence(kind="profile", ref="causes[0]", says=found.says) for found in measured.causes[:1]]
+    differing = [Evidence(kind="profile", ref="comparison.terms", says=says) for says in terms]
     evidence = [
-        *_step_evidence(profile.step_time_s, prediction.step_time_s),
-        *(Evidence(kind="profile", ref=item.ref, says=item.says) for item in measured.evidence),
+        *_step_evidence(profile.step_time_s, prediction.step_time_s, recalibrated),
+        *first,
+        *shown,
+        *differing,
         *diagnosis.evidence,
     ]
-    update = {"bottleneck": measured.bottleneck, "evidence": evidence, "profile": measured}
+    update = {
+        "cause": measured.cause,
+        "bottleneck": measured.bottleneck,
+        "evidence": evidence,
+        "profile": measured,
+        "recalibrated": recalibrated,
+        "differing_terms": terms,
+    }
     return diagnosis.model_copy(update=update)
 
 
-def _step_evidence(took_s: float | None, predicted_s: float) -> list[Evidence]:
+def _step_evidence(
+    took_s: float | None, predicted_s: float, recalibrated: Recalibration | None
+) -> list[Evidence]:
     """Empty if the traces mark no steps."""
+    if recalibrated:
+        return [Evidence(kind="profile", ref=STEP, says=recalibrated.says)]
     if not took_s:
         return []
     took, predicted = format_same_decimals(took_s, predicted_s)
     off = f"{abs(predicted_s / took_s - 1):.0%} {'more' if predicted_s > took_s else 'less'}"
     says = f"a step takes {took} s, {predicted} s were predicted: {off}"
     return [Evidence(kind="profile", ref=STEP, says=says)]
-
-
-def competing(diagnosis: Diagnosis) -> list[CompetingCause]:
-    """Bottlenecks that deserve a look, the one that counts by default first.
-
-    A measured one outranks any computed one. Of the computed ones those count whose share of the step is at
-    least half the largest: what is smaller cannot be the main thing to change.
-    """
-    shares = diagnosis.shares
-    enough = COMPETING_SHARE * max(shares.values())
-    order = sorted((kind for kind in shares if shares[kind] >= enough), key=lambda kind: -shares[kind])
-    causes = [
-        CompetingCause(bottleneck=kind, source="model", says=f"{shares[kind]:.0%} of the predicted step")
-        for kind in order
-    ]
-    measured = diagnosis.profile
-    if measured:
-        says = f"severity {measured.severity:.0%}, confidence {measured.confidence:.0%}"
-        return [CompetingCause(bottleneck=measured.bottleneck, source="profile", says=says), *causes]
-    if diagnosis.bottleneck != order[0]:
-        return [CompetingCause(bottleneck=diagnosis.bottleneck, source="model", says=DOES_NOT_FIT), *causes]
-    return causes
 
 
 def with_lever(diagnosis: Diagnosis, proposals: Sequence[Proposal], prediction: Prediction) -> Diagnosis:

@@ -163,55 +163,41 @@ def _predicted(cause: Cause, seconds: float, whole: float, terms: Sequence[str])
     )
 
 
-CAUSE_OF_BOTTLENECK: dict[Bottleneck, Cause] = {
-    "compute": "compute",
-    "memory": "memory_bound_kernels",
-    "communication": "exposed_dp",
-    "pipeline": "bubble",
-    "host": "data_loading",
-}
-MIN_LATENESS = 0.3
-"""Share of all lateness: a rank with less of it is not who the others wait for."""
-
-
 def profile_hypotheses(profile: Profile) -> list[Hypothesis]:
-    """What the traces show, the dearest first; late ranks are named before the waiting that they cause."""
-    diagnosis, step_s = profile.diagnosis, profile.step_time_s
-    late = [one for one in profile.stragglers if one.share_of_lateness >= MIN_LATENESS]
-    made = []
-    for kind, share in sorted(diagnosis.shares.items(), key=lambda item: -item[1]):
-        cause: Cause = "late_host" if late and kind == "communication" else CAUSE_OF_BOTTLENECK[kind]
-        if share < MIN_SHARE:
-            continue
-        evidence = [Evidence(kind="profile", ref=f"profile.{kind}", says=f"{share:.0%} of rank time")]
-        if kind == diagnosis.bottleneck:
-            evidence += [Evidence(kind=one.kind, ref=one.ref, says=one.says) for one in diagnosis.evidence]
-        made.append(
-            Hypothesis(
-                cause=cause,
-                source="profile",
-                seconds=share * step_s if step_s else share,
-                share=share,
-                says=f"{kind} takes {share:.0%} of rank time in the profile",
-                evidence=evidence,
-                ranks=[one.rank for one in late] if cause == "late_host" else [],
-            )
+    """What the traces show, what to look at first in front; traces of another job show only that."""
+    findings = profile.diagnosis.causes
+    if profile.match is not None and not profile.match.agrees:
+        findings = findings[:1]
+    return [
+        Hypothesis(
+            cause=finding.cause,
+            source="profile",
+            seconds=finding.seconds,
+            share=finding.share,
+            says=finding.says,
+            evidence=[Evidence(kind="profile", ref=item.ref, says=item.says) for item in finding.evidence],
+            ranks=finding.ranks,
         )
-    return made
+        for finding in findings
+        if finding.share >= MIN_SHARE
+    ]
 
 
 def competing(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     """Those that may count as the main cause, the default first.
 
-    What is measured outranks what is predicted; of either those whose cost is near the largest.
+    What is measured outranks what is predicted; of either those whose cost is near the largest. Measured
+    ones come with the first to look at in front: a fault of the run before what its plan costs.
     """
     open_ones = [one for one in hypotheses if one.status != "refuted"]
     unpriced = [one for one in open_ones if one.seconds is None]
     measured = [one for one in open_ones if one.source != "model" and one.seconds is not None]
     pool = measured or [one for one in open_ones if one.seconds is not None]
-    pool.sort(key=lambda one: -(one.seconds or 0.0))
-    enough = COMPETING_SHARE * (pool[0].seconds or 0.0) if pool else 0.0
-    return [*unpriced, *(one for one in pool if (one.seconds or 0.0) >= enough)]
+    first = measured[0] if measured else None
+    pool.sort(key=lambda one: (one is not first, -(one.seconds or 0.0)))
+    enough = COMPETING_SHARE * max((one.seconds or 0.0 for one in pool), default=0.0)
+    near = [one for one in pool if (one.seconds or 0.0) >= enough or one is first]
+    return [*unpriced, *near]
 
 
 def accepted(hypotheses: Sequence[Hypothesis], cause: Cause, by: str) -> list[Hypothesis]:

@@ -13,11 +13,13 @@ from tools.recommend.diagnosis import (
     with_lever,
     with_profile,
 )
+from tools.recommend.measured import measured_workload, without_slower
 from tools.recommend.proposal import proposal
 from tools.recommend.report import (
     Diagnosis,
     Evidence,
     Proposal,
+    Recalibration,
     Recommendation,
     Searched,
     SearchResult,
@@ -50,11 +52,18 @@ def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[li
     return plans, result
 
 
-def analyse(workload: Workload, plan: Plan, profile: Profile | None = None) -> tuple[Prediction, Diagnosis]:
+def analyse(
+    workload: Workload,
+    plan: Plan,
+    profile: Profile | None = None,
+    recalibrated: Recalibration | None = None,
+) -> tuple[Prediction, Diagnosis]:
     """The plan's prediction and what limits it; `profile` is what `read_profile` made of its traces."""
     prediction = workload.predict([plan])[0]
     diagnosis = diagnose(workload, prediction)
-    return prediction, with_profile(diagnosis, profile, prediction) if profile else diagnosis
+    if profile is None:
+        return prediction, diagnosis.model_copy(update={"recalibrated": recalibrated})
+    return prediction, with_profile(diagnosis, profile, prediction, recalibrated)
 
 
 def propose(workload: Workload, progress: Progress | None = None) -> SearchResult:
@@ -83,17 +92,20 @@ def optimize(
     `progress` is called with the share done, from 0 to 1. For the fields see `Recommendation`.
     """
     workload = workload_of(scenario, calibration)
-    profile = read_profile(scenario.traces) if scenario.traces else None
+    profile = read_profile(scenario.traces, scenario) if scenario.traces else None
+    recalibrated = None
+    if scenario.plan:
+        workload, recalibrated = measured_workload(workload, scenario.plan, profile)
     result = propose(workload, progress)
     plan = scenario.plan or result.proposals[0].plan
-    prediction, diagnosis = analyse(workload, plan, profile)
+    prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
     if scenario.plan:
         diagnosis = with_lever(diagnosis, result.proposals, prediction)
     return Recommendation(
         id=scenario.id,
         diagnosis=diagnosis,
         baseline=prediction if scenario.plan else None,
-        proposals=result.proposals,
+        proposals=without_slower(result.proposals, recalibrated.measured_s if recalibrated else None),
         rejected=result.rejected,
         searched=result.searched,
         sensitivity=result.sensitivity,

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 from tools.cost.predict import Prediction
 from tools.scenario import Plan
 from tools.scenario.spec import Result
+from tools.trace.causes import Cause
 from tools.trace.diagnosis import Bottleneck, ProfileDiagnosis
 
 EvidenceKind = Literal["profile", "roofline", "model", "knowledge", "trial"]
@@ -47,8 +48,23 @@ class MeasuredDiagnosis(ProfileDiagnosis):
     step_time_s: float | None
 
 
+class Recalibration(Result):
+    """The model's step beside the measured one that it was calibrated to."""
+
+    measured_s: float
+    model_s: float
+    calibrated_s: float
+    says: str
+
+
 class Diagnosis(Result):
     """What limits a plan, with the numbers, and whether sharding can help."""
+
+    cause: Cause | None = None
+    """What the traces show to be the cause; None without traces."""
+    recalibrated: Recalibration | None = None
+    differing_terms: list[str] = Field(default_factory=list)
+    """Terms in which model and measurement differ although their totals agree."""
 
     bottleneck: Bottleneck
     share: float

@@ -23,9 +23,11 @@ from tools.trace.alignment import (
 from tools.trace.breakdown import BreakdownUs, add_breakdowns
 from tools.trace.causes import find_causes
 from tools.trace.classify import CommunicationPatterns
+from tools.trace.compare import PredictionComparison
 from tools.trace.compute import split_compute
 from tools.trace.diagnosis import Findings, ProfileDiagnosis, diagnose, weigh
 from tools.trace.folder import FolderProfile, Progress, UnreadableFile, profile_folder
+from tools.trace.match import TraceFacts, TraceMatch, trace_facts
 from tools.trace.rank_profile import RankProfile, RankReport, TopOp, find_device
 from tools.trace.roofline import RoofReport
 
@@ -47,6 +49,11 @@ class Profile(Result):
     stragglers: list[Straggler]
     collectives: list[CollectiveSummary]
     top_ops: list[TopOp]
+    facts: TraceFacts | None = None
+    match: TraceMatch | None = None
+    """Against the scenario that the traces came with."""
+    comparison: PredictionComparison | None = None
+    """With the scenario's prediction, if the traces are of its job."""
 
 
 class TraceReport(Result):
@@ -60,6 +67,8 @@ class TraceReport(Result):
     unreadable: list[UnreadableFile]
     diagnosis: ProfileDiagnosis | None
     """None if no file could be read."""
+    facts: TraceFacts | None = None
+    """What the traces say of the job they were taken of."""
 
 
 class Strip(Result):
@@ -111,6 +120,7 @@ class TraceAnalysis:
             stragglers=report.stragglers,
             collectives=report.collectives[:_MAX_COLLECTIVES],
             top_ops=report.ranks[0].top_ops[:_MAX_KERNELS],
+            facts=report.facts,
         )
 
     def drawn(self) -> DrawnReport:
@@ -156,6 +166,7 @@ def build_report(folder: FolderProfile, device: Device | None = None) -> TraceRe
         pipeline=pipeline,
         unreadable=folder.unreadable,
         diagnosis=diagnose(findings) if ranks else None,
+        facts=trace_facts(ranks) if ranks else None,
     )
 
 

@@ -43,15 +43,15 @@ def profiled() -> dict[str, Any]:
     return report_of({**raw, "traces": str(REPO / raw["traces"])})
 
 
-def test_a_profile_tells_what_the_step_takes_before_any_prediction_of_it() -> None:
+def test_a_measured_step_calibrates_the_predictions_and_is_told_first() -> None:
     report = profiled()
-    took_s, predicted_s = report["profile"]["step_time_s"], report["baseline"]["step_time_s"]
-    assert took_s > report["baseline"]["step_time_high_s"]
-    told = f"Today's step takes {took_s:.3f} s in the profile, and {predicted_s:.3f} s by prediction"
-    assert report["verdict"].startswith(f"{told}: predicted gains are less certain than they say.")
+    took_s, recalibrated = report["profile"]["step_time_s"], report["diagnosis"]["recalibrated"]
+    assert report["baseline"]["step_time_s"] == pytest.approx(took_s, rel=1e-6)
+    assert report["profile"]["match"]["contradictions"] == []
     first = report["diagnosis"]["evidence"][0]
     assert (first["kind"], first["ref"]) == ("profile", "step_time_s")
-    assert first["says"].startswith(f"a step takes {took_s:.3f} s, {predicted_s:.3f} s were predicted")
+    assert first["says"] == f"measured {took_s:.3f} s, model {recalibrated['model_s']:.3f} s, recalibrated"
+    assert report["verification"]["holds"]
     assert report["verification"]["texts_refused"] == []
 
 
@@ -85,9 +85,13 @@ def test_every_number_is_verified_and_none_is_struck_from_the_rules_text() -> No
 
 def test_a_baseline_that_does_not_hold_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def analyse_wrongly(
-        context: Context, scenario: Scenario, plan: Plan, profile: Profile | None
+        context: Context,
+        scenario: Scenario,
+        plan: Plan,
+        profile: Profile | None,
+        measured_step_s: float | None,
     ) -> PlanAnalysis:
-        found = analyse_plan(context, scenario, plan, profile)
+        found = analyse_plan(context, scenario, plan, profile, measured_step_s)
         return found._replace(prediction=found.prediction.model_copy(update={"step_time_s": 1e-3}))
 
     monkeypatch.setattr("graph.tools.analyse_plan", analyse_wrongly)
