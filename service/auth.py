@@ -7,17 +7,17 @@ import hmac
 import ipaddress
 import re
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
 from service.errors import ForbiddenError, IssuerError, UnauthenticatedError
 from service.settings import Settings
+from service.strict_json import JsonObject
 from tools.errors import InputError
 
 if TYPE_CHECKING:
@@ -260,12 +260,12 @@ class TokenReader:
 
         return PyJWKClient(str(self._settings.jwt_keys_url), lifespan=KEYS_LIFE_S, timeout=5)
 
-    def _caller(self, claims: Mapping[str, Any]) -> Caller:
+    def _caller(self, claims: JsonObject) -> Caller:
         subject = str(claims["sub"])[:200]
         scopes = frozenset(_scopes(claims))
         return Caller(subject, self._tenant(claims), scopes, f"token:{claims['iss']}:{subject}")
 
-    def _tenant(self, claims: Mapping[str, Any]) -> str:
+    def _tenant(self, claims: JsonObject) -> str:
         name = self._settings.jwt_tenant_claim
         if name is None:
             return DEFAULT_TENANT
@@ -285,7 +285,7 @@ def _read_keys(file: Path) -> "PyJWKSet":
         raise InputError("ASAP_JWT_KEYS_FILE", str(file), allowed) from None
 
 
-def _scopes(claims: Mapping[str, Any]) -> list[str]:
+def _scopes(claims: JsonObject) -> list[str]:
     claim = next((claims[name] for name in SCOPE_CLAIMS if claims.get(name)), "")
     words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
     names = [str(word).removeprefix(OWN_PREFIX) for word in words]

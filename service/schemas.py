@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
 
 from tools.scenario import StatedPlan, TrainingSpec
+from tools.scenario.fields import JsonObject
 from tools.scenario.frameworks import StatedCluster
 
 
@@ -20,7 +22,7 @@ class Public(BaseModel):
     model_config = ConfigDict(extra="ignore", from_attributes=True)
 
 
-MODEL = {
+MODEL: JsonObject = {
     "name": "Llama-3.1-70B",
     "num_hidden_layers": 80,
     "hidden_size": 8192,
@@ -30,15 +32,15 @@ MODEL = {
     "head_dim": 128,
     "vocab_size": 128256,
 }
-CLUSTER = {"device": "h100-sxm-80gb", "num_devices": 64, "devices_per_node": 8}
-TRAINING = {
+CLUSTER: JsonObject = {"device": "h100-sxm-80gb", "num_devices": 64, "devices_per_node": 8}
+TRAINING: JsonObject = {
     "seq_len": 8192,
     "global_batch_size": 128,
     "precision": "bf16",
     "framework": "megatron-core",
     "flash_attention": True,
 }
-PLAN = {
+PLAN: JsonObject = {
     "tp": 4,
     "pp": 2,
     "vpp": 5,
@@ -51,11 +53,11 @@ PLAN = {
     "sequence_parallel": True,
     "recompute": "none",
 }
-EXAMPLE: dict[str, Any] = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING, "plan": PLAN}
+EXAMPLE: JsonObject = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING, "plan": PLAN}
 
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 _NOT_NEEDED = ("intermediate_size", "num_key_value_heads", "head_dim")
-_MODEL_SCHEMA: dict[str, Any] = {
+_MODEL_SCHEMA: JsonSchemaValue = {
     "type": "object",
     "description": "a Hugging Face config.json as it is, or its fields",
     "properties": {
@@ -70,10 +72,10 @@ _MODEL_SCHEMA: dict[str, Any] = {
 _BOUNDS = {"ge": "minimum", "le": "maximum"}
 
 
-def _schema_of(part: type[BaseModel]) -> dict[str, Any]:
+def _schema_of(part: type[BaseModel]) -> JsonSchemaValue:
     schema = part.model_json_schema()
     parts = schema.pop("$defs", {})
-    return cast("dict[str, Any]", _in_json_schema(schema, parts))
+    return cast("JsonSchemaValue", _in_json_schema(schema, parts))
 
 
 def _in_json_schema(value: object, parts: Mapping[str, object]) -> object:
@@ -115,7 +117,7 @@ class ScenarioCreate(BaseModel):
     training: Training
     plan: StatedPlanOrNull = Field(None, description="today's configuration; absent for a cold start")
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         """What was sent, for `tools.scenario` or `graph.request` to read."""
         return self.model_dump(exclude_unset=True)
 

@@ -1,9 +1,8 @@
 """The OpenAPI description."""
 
-from typing import Any
-
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import JsonSchemaValue
 
 from service import __version__
 from service.api.errors import KINDS, MEDIA_TYPE, Problem
@@ -40,14 +39,14 @@ TAGS = [
 ]
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
+def describe(app: FastAPI) -> JsonSchemaValue:
     """Made at the first request for it, then kept."""
     if app.openapi_schema is None:
         app.openapi_schema = _document(app)
     return app.openapi_schema
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
+def _document(app: FastAPI) -> JsonSchemaValue:
     document = get_openapi(
         title="ASAP",
         version=__version__,
@@ -72,7 +71,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def _complete(operation: dict[str, Any], *, is_open: bool) -> None:
+def _complete(operation: JsonSchemaValue, *, is_open: bool) -> None:
     """Any operation may answer with a problem; which statuses there are stands in `KINDS`."""
     responses = operation["responses"]
     responses.pop("422", None)

@@ -22,6 +22,7 @@ from service.db.access import record
 from service.db.schedules import Delivery, RunRow, WorkloadRow, find_workload, forget_workload, list_workloads
 from service.errors import NotFoundError
 from service.schemas import Public
+from service.strict_json import JsonObject
 
 
 class RunPublic(Public):
@@ -55,7 +56,7 @@ class WorkloadPublic(Public):
     updated_at: datetime
     run_id: str | None
     session_id: str | None = Field(description="of the proposal that is open")
-    outcome: dict[str, Any] = Field(description="all that was said of it")
+    outcome: JsonObject = Field(description="all that was said of it")
 
 
 class WorkloadList(BaseModel):

@@ -1,7 +1,7 @@
 """/v1/schedules: nightly schedules; their runs and workloads are in runs.py."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Response
@@ -13,6 +13,7 @@ from service.db.schedules import Definition
 from service.nightly.schedule import ScheduleSpec
 from service.nightly.schedules import Schedule
 from service.schemas import EXAMPLE, Public
+from service.strict_json import JsonObject
 
 PATH = "/v1/schedules"
 
@@ -51,7 +52,7 @@ class SchedulePublic(Public):
     last_run: RunPublic | None
     created_at: datetime
     updated_at: datetime
-    definition: dict[str, Any] = Field(description="as it was given; of addresses only the host")
+    definition: JsonObject = Field(description="as it was given; of addresses only the host")
 
 
 class SchedulePage(BaseModel):

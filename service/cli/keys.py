@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from service.cli.io import write_json_line
 from service.cli.parser import add_action
+from service.strict_json import JsonObject
 from tools.errors import InputError
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def _expiry(days: float | None) -> float | None:
     return time.time() + days * DAY_S
 
 
-def _public(row: "KeyRow") -> dict[str, object]:
+def _public(row: "KeyRow") -> JsonObject:
     hidden = ("digest",)
     return {name: value for name, value in vars(row).items() if name not in hidden} | {"state": _state(row)}
 

@@ -8,24 +8,26 @@ import secrets
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
+from service.strict_json import JsonObject
 from tools.errors import InputError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
+    from graph.events import Event
+    from graph.report import Report
     from graph.request import Request
     from service.settings import Settings
     from tools.scenario import Scenario
 
 
-Event = dict[str, Any]
 AGENTS = {
     "coordinator": "coordinator: deciding what comes next",
     "analyzer": "analyzer: finding what limits the plan",
@@ -39,19 +41,19 @@ AGENTS = {
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Told while a session runs."""
+class ProgressCallbacks:
+    """Called while a session runs."""
 
     progress: Callable[[float], None] | None = None
     """The share of the search that is done."""
-    event: Callable[[Event], None] | None = None
+    event: "Callable[[Event], None] | None" = None
 
 
 @contextmanager
-def watching(stream: TextIO) -> Iterator[Watch]:
+def watching(stream: TextIO) -> Iterator[ProgressCallbacks]:
     """A line on a terminal, nothing elsewhere."""
     if not stream.isatty():
-        yield Watch()
+        yield ProgressCallbacks()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -60,7 +62,7 @@ def watching(stream: TextIO) -> Iterator[Watch]:
     with Progress(*columns, console=Console(file=stream), transient=True) as bar:
         task = bar.add_task("starting", total=None)
 
-        def show_event(event: Event) -> None:
+        def show_event(event: "Event") -> None:
             if event["kind"] == "started":
                 bar.update(
                     task, description=AGENTS.get(event["node"], event["node"]), total=None, completed=0
@@ -68,7 +70,7 @@ def watching(stream: TextIO) -> Iterator[Watch]:
             elif event.get("tool") == "search_plans":
                 bar.update(task, description="proposal agent: looking for more plans", total=None)
 
-        yield Watch(lambda share: bar.update(task, completed=share, total=1.0), show_event)
+        yield ProgressCallbacks(lambda share: bar.update(task, completed=share, total=1.0), show_event)
 
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -85,19 +87,19 @@ def check_name(name: str) -> None:
         )
 
 
-def name_of_trials() -> str:
-    """For a session that nobody named: its trials' jobs must be found again under it."""
+def default_session_name() -> str:
+    """For a session without a name: its trials' jobs must be found again under it."""
     return f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
 
 
-def run_once(request: "Request", watch: Watch) -> dict[str, Any]:
+def run_once(request: "Request", watch: ProgressCallbacks) -> "Report":
     """Leaves nothing behind; what the installation has learnt is read."""
     from service.settings import load_settings
 
     return _run("optimize", request, watch, load_settings(), None)
 
 
-def run_kept(name: str, request: "Request", watch: Watch) -> dict[str, Any]:
+def run_kept(name: str, request: "Request", watch: ProgressCallbacks) -> "Report":
     """A checkpoint after each node; the same name goes on where it was, or repeats its report."""
     from service.checkpoints import open_checkpoints
     from service.settings import load_settings, make_data_folder
@@ -116,10 +118,10 @@ def run_kept(name: str, request: "Request", watch: Watch) -> dict[str, Any]:
 def _run(
     id: str,
     request: "Request",
-    watch: Watch,
+    watch: ProgressCallbacks,
     settings: "Settings",
     saver: "BaseCheckpointSaver[Any] | None",
-) -> dict[str, Any]:
+) -> "Report":
     from graph.session import Session
     from service.runtime import open_context
 
@@ -128,7 +130,7 @@ def _run(
     report = Session(id, context, saver).run(request, watch.event).report
     if report is None:
         raise InputError("--session", id, "waits for a decision; asap serve takes it")
-    return report.model_dump(mode="json")
+    return report
 
 
 def _known_request(saver: "BaseCheckpointSaver[Any]", name: str) -> "Scenario | None":
@@ -228,7 +230,7 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _run_there(args: Namespace, scenario: Mapping[str, Any]) -> int:
+def _run_there(args: Namespace, scenario: JsonObject) -> int:
     """Submits it and waits; the report is printed as if it had been made here."""
     if args.session:
         raise InputError("--session", args.session, "a server keeps every session; leave one of the two out")
@@ -240,12 +242,19 @@ def _run_there(args: Namespace, scenario: Mapping[str, Any]) -> int:
             for event in client.events(session.id):
                 print(json.dumps(event.raw), file=sys.stderr, flush=True)
         ended = client.wait(session.id)
-        if check_ended(ended):
-            _print(args.format, scenario, client.report(ended.id))
+        if not check_ended(ended):
+            return 0
+        report = client.report(ended.id)
+    if args.format == "json":  # as the server, perhaps a newer one, wrote it
+        write_json_line(report)
+    else:
+        from graph.report import Report
+
+        _print(args.format, scenario, Report.model_validate(report))
     return 0
 
 
-def _request(scenario: Mapping[str, Any]) -> "Request":
+def _request(scenario: JsonObject) -> "Request":
     from graph.request import parse_request
 
     request = parse_request(scenario)
@@ -259,10 +268,9 @@ def _request(scenario: Mapping[str, Any]) -> "Request":
     return request
 
 
-def _answer(session: str | None, request: "Request", watch: Watch) -> dict[str, Any]:
-
+def _answer(session: str | None, request: "Request", watch: ProgressCallbacks) -> "Report":
     if session is None and request.mode == "tune":
-        session = name_of_trials()
+        session = default_session_name()
         print(
             f"asap: kept as session {session}; if interrupted, go on with --session {session}",
             file=sys.stderr,
@@ -274,33 +282,28 @@ def _answer(session: str | None, request: "Request", watch: Watch) -> dict[str, 
 
 
 @contextmanager
-def _watching(events: bool) -> Iterator[Watch]:
+def _watching(events: bool) -> Iterator[ProgressCallbacks]:
     if events:
-        yield Watch(event=lambda event: print(json.dumps(event, default=str), file=sys.stderr, flush=True))
+        yield ProgressCallbacks(
+            event=lambda event: print(json.dumps(event, default=str), file=sys.stderr, flush=True)
+        )
         return
     with watching(sys.stderr) as watch:
         yield watch
 
 
-def _print(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> None:
+def _print(form: str, scenario: JsonObject, report: "Report") -> None:
     if form == "json":
-        write_json_line(report)
+        write_json_line(report.model_dump(mode="json"))
     elif form == "table":
-        from graph.report import Report
         from service.cli.optimize_tables import print_report
 
-        print_report(scenario, Report.model_validate(report))
-    else:
-        write_document(_document(form, scenario, report))
-
-
-def _document(form: str, scenario: Mapping[str, Any], report: dict[str, Any]) -> str:
-    from graph.report import Report
-
-    if form == "markdown":
+        print_report(scenario, report)
+    elif form == "markdown":
         from service.render.markdown import markdown_report
 
-        return markdown_report(scenario, Report.model_validate(report))
-    from service.render.html import html_report
+        write_document(markdown_report(scenario, report))
+    else:
+        from service.render.html import html_report
 
-    return html_report(scenario, Report.model_validate(report))
+        write_document(html_report(scenario, report))

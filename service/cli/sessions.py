@@ -4,7 +4,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from service.cli.io import (
     FORMS,
@@ -19,6 +19,7 @@ from service.cli.io import (
     write_json_line,
 )
 from service.cli.parser import add_action, positive_number
+from service.strict_json import JsonObject
 from tools.errors import InputError
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _submit(client: "Client", args: Namespace) -> None:
         sys.stdout.write(f"{session.id}\n")
 
 
-def _body(client: "Client", args: Namespace) -> dict[str, Any]:
+def _body(client: "Client", args: Namespace) -> JsonObject:
     body = dict(read_object(args.file, MAX_SCENARIO_BYTES))
     if args.label:
         labels = body.get("labels") or {}

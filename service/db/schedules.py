@@ -69,8 +69,8 @@ def _check_workloads(conn: sa.Connection, tenant: str, schedule: str, definition
         conn.execute(sa.select(sa.func.pg_advisory_xact_lock(ADDING_LOCK)))
     others = schedules.c.tenant == tenant, schedules.c.name != schedule
     query = sa.select(schedules.c.name, schedules.c.definition).where(*others)
-    taken = {name: row.name for row in conn.execute(query) for name in _workloads(row.definition)}
-    for place, name in enumerate(_workloads(definition)):
+    taken = {name: row.name for row in conn.execute(query) for name in workload_names(row.definition)}
+    for place, name in enumerate(workload_names(definition)):
         if name in taken:
             raise ConflictError(
                 f"workload {name!r} is in the schedule {taken[name]!r} already, and its history is kept "
@@ -79,7 +79,7 @@ def _check_workloads(conn: sa.Connection, tenant: str, schedule: str, definition
             )
 
 
-def _workloads(definition: Definition) -> list[str]:
+def workload_names(definition: Definition) -> list[str]:
     """By name; of an older release's definition, whatever it has."""
     workloads = definition.get("workloads")
     entries = workloads if isinstance(workloads, list) else []
@@ -143,7 +143,7 @@ def delete_schedule(conn: sa.Connection, tenant: str, id: str) -> tuple[Schedule
     query = sa.select(night_runs.c.id, night_runs.c.dispatch_no).where(night_runs.c.schedule_id == row.id)
     runs = [(id, number) for id, number in conn.execute(query)]
     conn.execute(schedules.delete().where(schedules.c.id == row.id))
-    unwatch_workloads(conn, tenant, _workloads(row.definition))
+    unwatch_workloads(conn, tenant, workload_names(row.definition))
     return row, runs
 
 

@@ -1,18 +1,15 @@
 """/docs: the OpenAPI document for readers; programs read /openapi.json."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic.json_schema import JsonSchemaValue
 
 from service.api.deps import Reader
 from service.api.openapi import describe
 from service.web.rendering import PageRoute, page
-
-Schema = Mapping[str, Any]
-"""A part of the OpenAPI document."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Subject:
     operations: list[Operation]
 
 
-def subjects_of(document: Schema) -> list[Subject]:
+def subjects_of(document: JsonSchemaValue) -> list[Subject]:
     operations = list(_operations(document))
     return [
         Subject(
@@ -54,7 +51,7 @@ def subjects_of(document: Schema) -> list[Subject]:
     ]
 
 
-def _operations(document: Schema) -> Iterator[tuple[str, Operation]]:
+def _operations(document: JsonSchemaValue) -> Iterator[tuple[str, Operation]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             body = _body(document, operation)
@@ -71,26 +68,26 @@ def _operations(document: Schema) -> Iterator[tuple[str, Operation]]:
             )
 
 
-def _parameter(parameter: Schema) -> Field:
+def _parameter(parameter: JsonSchemaValue) -> Field:
     says = parameter.get("description") or _kind(parameter["schema"])
     return Field(parameter["name"], parameter["in"], parameter.get("required", False), says)
 
 
-def _body(document: Schema, operation: Schema) -> Schema:
+def _body(document: JsonSchemaValue, operation: JsonSchemaValue) -> JsonSchemaValue:
     """The resolved schema of the body; empty if there is none or it is a file."""
     content = operation.get("requestBody", {}).get("content", {})
-    schema: Schema = content.get("application/json", {}).get("schema", {})
+    schema: JsonSchemaValue = content.get("application/json", {}).get("schema", {})
     reference = str(schema.get("$ref", ""))
     return document["components"]["schemas"][reference.rsplit("/", 1)[-1]] if reference else schema
 
 
-def _body_fields(body: Schema) -> Iterator[Field]:
+def _body_fields(body: JsonSchemaValue) -> Iterator[Field]:
     required = body.get("required", ())
     for name, field in body.get("properties", {}).items():
         yield Field(name, "body", name in required, field.get("description") or _kind(field))
 
 
-def _kind(schema: Schema) -> str:
+def _kind(schema: JsonSchemaValue) -> str:
     """The type a schema describes, in a few words."""
     options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
     return " or ".join(

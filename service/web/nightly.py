@@ -11,7 +11,7 @@ from service.api.deps import AppDep, Id, Reader, Submitter
 from service.api.runs import Name, public_run
 from service.api.schedules import ScheduleCreate, SchedulePublic, public_schedule
 from service.auth import Caller
-from service.db.schedules import find_workload
+from service.db.schedules import find_workload, workload_names
 from service.errors import ConflictError, NotFoundError
 from service.nightly.config import parse
 from service.nightly.fleet import Fleet, FleetWorkload, fleet_of
@@ -85,7 +85,7 @@ class ScheduleView:
 
     @property
     def workloads(self) -> list[str]:
-        return [str(job.get("name", "")) for job in self.public.definition.get("workloads", [])]
+        return workload_names(self.public.definition)
 
     @property
     def is_active(self) -> bool:

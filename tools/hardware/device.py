@@ -8,7 +8,10 @@ converts the units of the data files.
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +121,11 @@ def in_file_units(device: Device, figure: Figure) -> float:
     return value if figure.integral else float(f"{value / figure.base_per_unit:.12g}")
 
 
-def describe(device: Device) -> dict[str, Any]:
+def describe(device: Device) -> "dict[str, JsonValue]":
     """The device in the shape of its data file: keys with units, as `cluster.overrides` takes them."""
-    peaks = {name: float(f"{peak / FLOPS_PER_TFLOPS:.12g}") for name, peak in device.peak_flops.items()}
+    peaks: dict[str, JsonValue] = {
+        name: float(f"{peak / FLOPS_PER_TFLOPS:.12g}") for name, peak in device.peak_flops.items()
+    }
     return {
         "name": device.name,
         "title": device.title,
