@@ -5,7 +5,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import safe_text
+from service.cli.io import make_table, safe_text
 from service.render.text import signed_percent
 from tools.trace.alignment import CollectiveSummary, Straggler
 from tools.trace.breakdown import BreakdownUs
@@ -29,11 +29,8 @@ def print_prediction(console: Console, comparison: PredictionComparison) -> None
 
 
 def _term_table(comparison: PredictionComparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"\nMeasured and predicted, ms of one {comparison.per}"
-    table.add_column("term", no_wrap=True)
-    for name in ("measured", "predicted", "error", "calibrated", "error"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("term", ">measured", ">predicted", ">error", ">calibrated", ">error")
+    table = make_table(*columns, title=f"\nMeasured and predicted, ms of one {comparison.per}")
     for row in (*comparison.terms, comparison.step_time):
         table.add_row(
             row.term,
@@ -59,12 +56,8 @@ def _error_text(ratio: float | None) -> Text:
 
 
 def _coefficient_table(coefficients: list[MeasuredCoefficient]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = "\nThe cost model, calibrated to this cluster"
-    table.add_column("constant", no_wrap=True)
-    for name in ("default", "measured"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("from")
+    title = "\nThe cost model, calibrated to this cluster"
+    table = make_table("constant", ">default", ">measured", "from", title=title, wraps=("from",))
     for constant in coefficients:
         mark = " (its bound)" if constant.is_bounded else ""
         figures = (f"{constant.default:.3g}", f"{constant.value:.3g}")
@@ -140,10 +133,8 @@ def _first_cause(diagnosis: ProfileDiagnosis) -> list[str]:
 
 
 def _rank_table(ranks: list[RankReport]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    for name in ("rank", "total ms", "compute", "comm.", "copies", "idle", "overlap"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("where the time goes", no_wrap=True)
+    figures = (">rank", ">total ms", ">compute", ">comm.", ">copies", ">idle", ">overlap")
+    table = make_table(*figures, "where the time goes")
     for rank in ranks[:_MAX_ROWS]:
         table.add_row(*_rank_row(rank), stacked_bar(rank))
     if len(ranks) > _MAX_ROWS:
@@ -183,11 +174,8 @@ def _legend() -> Text:
 
 
 def _collective_table(collectives: list[CollectiveSummary]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title=_COLLECTIVES, title_justify="left")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("group", no_wrap=True)
-    for name in ("MB", "count", "ms", "transfer", "waiting", "GB/s", "link"):
-        table.add_column(name, justify="right", no_wrap=True)
+    figures = (">MB", ">count", ">ms", ">transfer", ">waiting", ">GB/s", ">link")
+    table = make_table("kind", "group", *figures, title=_COLLECTIVES)
     for collective in collectives[:8]:
         size = collective.message_bytes
         table.add_row(
@@ -209,10 +197,8 @@ def _short_group(group: str) -> str:
 
 
 def _straggler_table(stragglers: list[Straggler]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title="\nStragglers", title_justify="left")
-    for name in ("rank", "arrives last", "late by ms", "in total ms"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("because")
+    figures = (">rank", ">arrives last", ">late by ms", ">in total ms")
+    table = make_table(*figures, "because", title="\nStragglers", wraps=("because",))
     for straggler in stragglers[:8]:
         table.add_row(
             str(straggler.rank),
@@ -240,17 +226,8 @@ def _loss(point: RoofReport) -> float:
 
 
 def _roofline_table(points: list[RoofReport]) -> Table:
-    table = Table(
-        box=None,
-        pad_edge=False,
-        header_style="bold",
-        title="\nFurthest below the roofline",
-        title_justify="left",
-    )
-    table.add_column("op", no_wrap=True, min_width=13)
-    table.add_column("shape", no_wrap=True)
-    for name in ("TFLOP/s", "roof", "bound", "ms", "lost ms"):
-        table.add_column(name, justify="right", no_wrap=True, min_width=7)
+    figures = (">TFLOP/s", ">roof", ">bound", ">ms", ">lost ms")
+    table = make_table("op", "shape", *figures, title="\nFurthest below the roofline")
     for point in points:
         table.add_row(
             safe_text(_short_op(point.op)),
@@ -273,10 +250,9 @@ def _short_op(name: str) -> str:
 
 
 def _host_table(ranks: list[RankReport]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title="\nHost", title_justify="left")
-    columns = ("rank", "launches", "µs each", "queue depth", "syncs", "sync ms", "loader ms", "small kernels")
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    launches = (">rank", ">launches", ">µs each", ">queue depth")
+    waits = (">syncs", ">sync ms", ">loader ms", ">small kernels")
+    table = make_table(*launches, *waits, title="\nHost")
     for rank in ranks[:_MAX_ROWS]:
         host = rank.host
         table.add_row(
@@ -305,10 +281,8 @@ def _print_notes(console: Console, report: TraceReport) -> None:
 
 def print_change(console: Console, change: TraceChange) -> None:
     """Each term before and after."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    table.title = f"\nBefore and after, µs per {change.per}"
-    for name in ("term", "before", "after", "change", "ratio"):
-        table.add_column(name, justify="left" if name == "term" else "right", no_wrap=True)
+    title = f"\nBefore and after, µs per {change.per}"
+    table = make_table("term", ">before", ">after", ">change", ">ratio", title=title)
     for term in change.terms:
         worse = term.change_us > 0
         table.add_row(

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from service.cli.io import MAX_SCENARIO_BYTES, make_table, read_object, write_json_line
 from tools.errors import AsapError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _how(ran: "DryRun") -> str:
 
 
 def _figures(ran: "DryRun") -> "Table":
-    table = _table("", "program", "cost model", "ratio")
+    table = make_table("", ">program", ">cost model", ">ratio")
     _row(table, "FLOPs per step, all ranks", ran.flops)
     for axis, figure in ran.wire_bytes.items():
         if figure.program or figure.cost_model:
@@ -98,20 +98,11 @@ def _figures(ran: "DryRun") -> "Table":
 def _collectives(ran: "DryRun") -> "Table":
     from testbed.expected import traffic_of
 
-    table = _table("stage", "group", "collective", "messages", "bytes", "on the wire")
+    table = make_table(">stage", "group", "collective", ">messages", ">bytes", ">on the wire")
     for stage in ran.stages.stages_run:
         for row in traffic_of(ran.stages.figures[stage]):
             amounts = (f"{row.messages:,.0f}", _short(row.total_bytes), _short(row.wire_bytes))
             table.add_row(str(stage), row.group, row.kind, *amounts)
-    return table
-
-
-def _table(*columns: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("", "group", "collective") else "right")
     return table
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import write_json_line
+from service.cli.io import make_table, write_json_line
 from service.cli.parser import add_action
 from tools.errors import InputError
 from tools.hardware import Device, describe, device_names, get_device
@@ -19,16 +19,14 @@ Links are per device and one direction: fast inside the domain (2D, 3D: a
 torus), net beyond it. 'asap hardware show NAME' gives the sources."""
 _ABSENT = "-"
 # Two lines each: the whole table has to fit 80 columns.
-_LIST_COLUMNS = ("memory\nGiB", "memory\nGB/s", "\n16-bit", "\nfp8", "\nfp4", "fast\nGB/s", "net\nGb/s")
+_FIGURES = (
+    ">memory\nGiB", ">memory\nGB/s", ">\n16-bit", ">\nfp8", ">\nfp4", ">fast\nGB/s", ">net\nGb/s",
+)  # fmt: skip
 
 
 def list_table(devices: Sequence[Device]) -> Table:
     """One row per device."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("\ndevice", no_wrap=True)
-    for column in _LIST_COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("\ndomain", no_wrap=True)
+    table = make_table("\ndevice", *_FIGURES, "\ndomain")
     for device in devices:
         table.add_row(*_list_row(device))
     return table
@@ -69,9 +67,7 @@ def print_device(console: Console, device: Device) -> None:
 
 
 def _figure_table(device: Device, numbers: dict[str, int]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("figure", "value", "unit", "source"):
-        table.add_column(column, justify="left" if column in ("figure", "unit") else "right", no_wrap=True)
+    table = make_table("figure", ">value", "unit", ">source")
     for key, value, unit in _figures(device):
         table.add_row(key, f"{value:g}", unit, f"[{numbers[device.sources[key]]}]")
     return table

@@ -5,7 +5,7 @@ lines, text cells, and the connection to an `asap serve`.
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from io import BytesIO, TextIOWrapper
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from pydantic import JsonValue
+    from rich.table import Table
     from rich.text import Text
 
     from asap_client.calls import ReportForm
@@ -181,6 +182,29 @@ def check_ended(session: "Session") -> bool:
     error = session.error or {}
     message = error.get("message") or f"session {session.id} was {session.state}"
     raise InfeasibleError(message) if error.get("kind") == "infeasible" else AsapError(message)
+
+
+def make_table(*columns: str, title: str = "", wraps: Collection[str] = ()) -> "Table":
+    """Without lines. ">" before a name aligns its column to the right; only those in `wraps` may wrap."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title or None, title_justify="left")
+    for column in columns:
+        name = column.removeprefix(">")
+        table.add_column(name, justify="right" if name != column else "left", no_wrap=name not in wraps)
+    return table
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """A line for each field that has a value."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for name, value in fields.items():
+        if value:
+            table.add_row(safe_text(name, "bold"), safe_text(value))
+    Console().print(table)
 
 
 def safe_text(value: object, style: str = "") -> "Text":

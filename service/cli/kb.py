@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import read_object, safe_text, write_json_line
+from service.cli.io import make_table, read_object, safe_text, write_json_line
 from service.cli.parser import add_action
 from service.strict_json import JsonObject
 from tools.errors import InputError
@@ -46,9 +45,7 @@ def _gist(body: Playbook | Case) -> str:
 
 def print_list(entries: Sequence[Entry]) -> None:
     """One line per entry."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("id", "kind", "status", "title"):
-        table.add_column(column, no_wrap=column != "title")
+    table = make_table("id", "kind", "status", "title", wraps=("title",))
     for entry in entries:
         table.add_row(safe_text(entry.id), entry.kind, entry.status, safe_text(entry.title))
     console = Console()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from service.cli.io import write_json_line
+from service.cli.io import make_table, safe_text, write_json_line
 from service.cli.parser import add_action
 from service.strict_json import JsonObject
 from tools.errors import InputError
@@ -93,13 +93,9 @@ def _list(database: "Database", args: Namespace) -> None:
             write_json_line(_public(row))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    from service.cli.io import safe_text
-
-    table = Table(box=None, header_style="bold")
-    for column in ("id", "name", "tenant", "scopes", "made", "used", "state"):
-        table.add_column(column)
+    columns = ("id", "name", "tenant", "scopes", "made", "used", "state")
+    table = make_table(*columns, wraps=columns)
     for row in rows:
         words = (row.id, row.name, row.tenant or "(default)", ", ".join(row.scopes))
         table.add_row(*map(safe_text, words), _day(row.created_at), _day(row.used_at), _state(row))

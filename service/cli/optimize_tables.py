@@ -1,6 +1,7 @@
 """The report of `asap optimize` in the terminal."""
 
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -13,6 +14,7 @@ from service.render.text import plain, seconds, sentence
 from service.render.trials import NOTHING
 from service.render.view import Planned, RawJson, View, view_of
 from tools.cost.predict import Prediction
+from tools.cost.terms import STEP_TERMS
 from tools.recommend.notes_judge import describe
 from tools.recommend.report import Notes, RejectedPlan
 
@@ -24,29 +26,11 @@ MAX_CASES = 3
 MAX_REJECTED = 3
 WORTH_SAYING = 1.02
 """A lever beyond the contract that gives less is not worth a line here."""
-COLOURS = {
-    "compute": "green",
-    "memory_bound_ops": "cyan",
-    "tp_comm_exposed": "red",
-    "cp_comm_exposed": "bright_red",
-    "ep_comm_exposed": "magenta",
-    "dp_comm_exposed": "yellow",
-    "pp_comm_exposed": "bright_yellow",
-    "pipeline_bubble": "blue",
-    "optimizer": "bright_black",
-    "host_and_other": "white",
-}
-
-LEGEND = {
-    "memory_bound_ops": "memory-bound",
-    "tp_comm_exposed": "tp",
-    "cp_comm_exposed": "cp",
-    "ep_comm_exposed": "ep",
-    "dp_comm_exposed": "dp",
-    "pp_comm_exposed": "pp",
-    "pipeline_bubble": "bubble",
-    "host_and_other": "host",
-}
+_PALETTE = (
+    "green", "cyan", "red", "bright_red", "magenta",
+    "yellow", "bright_yellow", "blue", "bright_black", "white",
+)  # fmt: skip
+COLOURS = dict(zip(STEP_TERMS, cycle(_PALETTE), strict=False))
 
 
 def print_report(request: RawJson, report: Report) -> None:
@@ -200,7 +184,7 @@ def _legend(view: View) -> Text:
     legend = Text()
     for term in view.step_terms:
         legend.append("█ ", style=COLOURS[term])
-        legend.append(f"{LEGEND.get(term, term)}  ", style="dim")
+        legend.append(f"{STEP_TERMS[term].short}  ", style="dim")
     return legend
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import JsonRecord, read_object, read_records, safe_text, write_json_line
+from service.cli.io import JsonRecord, make_table, read_object, read_records, safe_text, write_json_line
 from tools.cost.calibration import Calibration, parse_cluster_calibration
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict
@@ -87,13 +87,10 @@ def _bars(title: str, unit: str, parts: Mapping[str, float], whole: float) -> Ta
 
 
 def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> Table:
-    table = Table(box=None, header_style="bold")
-    for column in ("id", "model", "devices", "plan"):
-        table.add_column(column)
-    for column in ("step", "80% interval", "MFU", "GiB"):
-        table.add_column(column, justify="right")
-    table.add_column("fits")
-    table.add_column("bottleneck")
+    names = ("id", "model", "devices", "plan")
+    table = make_table(
+        *names, ">step", ">80% interval", ">MFU", ">GiB", "fits", "bottleneck", wraps=(*names, "bottleneck")
+    )
     for scenario, p in zip(scenarios, predictions, strict=True):
         table.add_row(*map(safe_text, _row(scenario, p)))
     return table

@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from service.cli.io import FORMS, add_server, connect, safe_text, write_document, write_json_line
+from service.cli.io import (
+    FORMS,
+    add_server,
+    connect,
+    make_table,
+    print_fields,
+    safe_text,
+    write_document,
+    write_json_line,
+)
 from service.cli.nightly import exit_status
 from service.cli.parser import add_action
 from tools.errors import AsapError
@@ -220,7 +227,8 @@ ACTIONS: dict[str, Callable[["Client", Namespace], int | None]] = {
 
 
 def _print_schedules(schedules: Sequence["Schedule"]) -> None:
-    table = _table("name", "state", "cron", "zone", "next", "workloads", "last night")
+    columns = ("name", "state", "cron", "zone", "next", "workloads", "last night")
+    table = make_table(*columns, wraps=columns)
     for schedule in schedules:
         count = str(len(schedule.definition.get("workloads") or []))
         when = (schedule.cron, schedule.zone, _time(schedule.next_at))
@@ -242,15 +250,12 @@ def _show_schedule(schedule: "Schedule", *, as_json: bool) -> None:
         "last night": _last_night(schedule),
         "workloads": ", ".join(job["name"] for job in schedule.definition.get("workloads") or []),
     }
-    table = Table(box=None, show_header=False)
-    for name, value in rows.items():
-        if value:
-            table.add_row(Text(name, style="bold"), safe_text(value))
-    Console().print(table)
+    print_fields(rows)
 
 
 def _print_runs(runs: Sequence["Run"]) -> None:
-    table = _table("id", "planned", "by", "state", "outcome", "reason")
+    columns = ("id", "planned", "by", "state", "outcome", "reason")
+    table = make_table(*columns, wraps=columns)
     for night in runs:
         end = (night.state, night.outcome or "", night.reason or "")
         table.add_row(*map(safe_text, (night.id, _time(night.planned_at), night.trigger, *end)))
@@ -273,10 +278,3 @@ def _time(moment: datetime | None) -> str:
 def _console() -> Console:
     """Wide enough for an id beside the rest: what people copy must not be wrapped."""
     return Console(width=max(Console().width, MIN_WIDTH))
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

@@ -13,6 +13,7 @@ from service.cli.io import (
     check_ended,
     connect,
     parse_fields,
+    print_fields,
     read_object,
     safe_text,
     write_document,
@@ -293,11 +294,6 @@ def print_sessions(page: "SessionPage") -> None:
 
 
 def print_session(session: "Session") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False)
     rows = {
         "id": session.id,
         "state": session.state + (" (cancel requested)" if session.cancel_requested else ""),
@@ -311,10 +307,7 @@ def print_session(session: "Session") -> None:
         "measured": None if session.measured_speedup is None else f"{session.measured_speedup:.2f}x",
         "error": (session.error or {}).get("message"),
     }
-    for name, value in rows.items():
-        if value:
-            table.add_row(Text(name, "bold"), safe_text(value))
-    Console().print(table)
+    print_fields(rows)
 
 
 def event_line(event: "Event") -> str:

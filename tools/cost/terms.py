@@ -9,23 +9,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TermName:
-    """`label` for figures and tables, `phrase` for sentences."""
+    """`short` for a legend in a terminal, `label` for figures and tables, `phrase` for sentences."""
 
+    short: str
     label: str
     phrase: str
 
 
 STEP_TERMS: Mapping[str, TermName] = {
-    "compute": TermName("compute", "compute"),
-    "memory_bound_ops": TermName("memory-bound operations", "memory-bound operations"),
-    "tp_comm_exposed": TermName("tensor-parallel communication", "exposed tensor-parallel communication"),
-    "cp_comm_exposed": TermName("context-parallel communication", "exposed context-parallel communication"),
-    "ep_comm_exposed": TermName("expert all-to-all", "exposed expert all-to-all"),
-    "dp_comm_exposed": TermName("data-parallel communication", "exposed data-parallel communication"),
-    "pp_comm_exposed": TermName("pipeline transfers", "exposed pipeline transfers"),
-    "pipeline_bubble": TermName("pipeline bubble", "the pipeline bubble"),
-    "optimizer": TermName("optimizer", "the optimizer step"),
-    "host_and_other": TermName("host and other", "host and other overhead"),
+    "compute": TermName("compute", "compute", "compute"),
+    "memory_bound_ops": TermName("memory-bound", "memory-bound operations", "memory-bound operations"),
+    "tp_comm_exposed": TermName(
+        "tp", "tensor-parallel communication", "exposed tensor-parallel communication"
+    ),
+    "cp_comm_exposed": TermName(
+        "cp", "context-parallel communication", "exposed context-parallel communication"
+    ),
+    "ep_comm_exposed": TermName("ep", "expert all-to-all", "exposed expert all-to-all"),
+    "dp_comm_exposed": TermName("dp", "data-parallel communication", "exposed data-parallel communication"),
+    "pp_comm_exposed": TermName("pp", "pipeline transfers", "exposed pipeline transfers"),
+    "pipeline_bubble": TermName("bubble", "pipeline bubble", "the pipeline bubble"),
+    "optimizer": TermName("optimizer", "optimizer", "the optimizer step"),
+    "host_and_other": TermName("host", "host and other", "host and other overhead"),
 }
 """Seconds of one step, in the order in which they are shown."""
 
