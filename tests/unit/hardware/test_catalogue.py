@@ -135,7 +135,8 @@ def test_a_device_is_read_once_and_can_be_hashed_and_sent_to_another_process() -
 
 @pytest.mark.parametrize("name", device_names())
 def test_describe_gives_back_what_the_file_says(name: str) -> None:
-    device, described = get_device(name), describe(get_device(name))
+    device = get_device(name)
+    described: dict[str, Any] = describe(device)
     assert described["memory_gib"] * 2**30 == device.memory_bytes
     assert described["inter_node_gbps_per_device"] * (1e9 / 8) == device.inter_node_bytes_per_s
     assert {key: peak * 1e12 for key, peak in described["peak_tflops"].items()} == device.peak_flops
