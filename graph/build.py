@@ -8,6 +8,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
 from langgraph.types import RetryPolicy
 
 from graph.context import Context
@@ -39,20 +40,19 @@ TELL = "tell"
 """Where the configuration of a run has the function that is told its events."""
 
 
-def build(context: Context, *, opens: bool = False) -> StateGraph[State, None, State, State]:
-    """With `opens` the graph takes a bare request, as LangGraph's own tools give it."""
-    graph = StateGraph(State)
-    graph.add_node(
-        "coordinator", _with_services("coordinator", coordinator, context), destinations=(*WORKERS, "report")
-    )
-    if opens:
-        graph.add_node("open", _opener(context))
+def build(studio: Context | None = None) -> StateGraph[State, Context, State, State]:
+    """A run brings its context; `studio` is that of LangGraph's own tools, which bring a bare request."""
+    graph = StateGraph(State, context_schema=Context)
+    places = (*WORKERS, "report")
+    graph.add_node("coordinator", _with_services("coordinator", coordinator, studio), destinations=places)
+    if studio is not None:
+        graph.add_node("open", _opener(studio))
         graph.add_edge("open", "coordinator")
-    graph.add_edge(START, "open" if opens else "coordinator")
+    graph.add_edge(START, "open" if studio is not None else "coordinator")
     for name, work in WORKERS.items():
-        graph.add_node(name, _with_services(name, work, context), retry_policy=TRANSIENT)
+        graph.add_node(name, _with_services(name, work, studio), retry_policy=TRANSIENT)
         graph.add_edge(name, "coordinator")
-    graph.add_node("report", _with_services("report", report, context))
+    graph.add_node("report", _with_services("report", report, studio))
     graph.add_edge("report", END)
     return graph
 
@@ -67,12 +67,13 @@ def _opener(context: Context) -> Callable[..., State]:
 
 
 def _with_services(
-    name: str, work: Callable[[State, NodeServices], Any], context: Context
+    name: str, work: Callable[[State, NodeServices], Any], studio: Context | None
 ) -> Callable[..., Any]:
     """Gives a node its services, and emits events when it starts and ends."""
 
-    def node(state: State, config: RunnableConfig) -> Any:  # noqa: ANN401 - a state or a command
+    def node(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> Any:  # noqa: ANN401 - or a command
         step = int(config["metadata"]["langgraph_step"])
+        context = runtime.context if studio is None else studio
         log = EventLog(name, step, _teller(config), context.clock)
         start = time.perf_counter()
         log.emit("started")

@@ -19,6 +19,7 @@ from tools.recommend.prose_check import fill, objections
 from tools.trials.order import TrialOrder, TrialResult
 
 PIECE_CHARACTERS = 400
+INSTEAD = "; the expert rules answered instead"
 
 
 def describe_situation(analysis: Analysis) -> str:
@@ -200,7 +201,7 @@ class NodeServices:
             reply = self.context.reasoner.ask(question)
         except ReasonerError as error:
             self.usage.update(tokens=error.tokens, cost=error.cost, fell_back=1)  # type: ignore[call-overload]
-            self.report_incident(error.kind, f"{question.name}: {error}; the expert rules answered instead")
+            self.report_incident(error.kind, f"{question.name}: {error}{INSTEAD}")
             return Rules().ask(question)
         self.usage.update(answered=1)
         return reply

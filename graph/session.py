@@ -37,7 +37,7 @@ class Session:
         self, id: str, context: Context, checkpointer: BaseCheckpointSaver[Any] | None = None
     ) -> None:
         self.id, self.context = id, context
-        self._graph = build(context).compile(checkpointer=checkpointer)
+        self._graph = build().compile(checkpointer=checkpointer)
         self._keeps = checkpointer is not None
         self._config: RunnableConfig = {
             "configurable": {"thread_id": id},
@@ -80,7 +80,9 @@ class Session:
             **self._config,
             "configurable": {**self._config["configurable"], TELL: on_event or _nobody},
         }
-        for content in self._graph.stream(start, config, stream_mode="values", durability=durability):
+        for content in self._graph.stream(
+            start, config, context=self.context, stream_mode="values", durability=durability
+        ):
             last = content
         asked = last.get(INTERRUPT)
         return Outcome(None if asked else last.get("report"), asked[0].value if asked else None)

@@ -3,15 +3,15 @@
 Bad input raises InputError, which names the field and what is allowed; callers hand it to the model as text.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
-from graph.answers import Scalar, SuggestedPlan
+from graph.answers import SuggestedPlan
 from graph.context import Context
 from graph.state import plain
 from tools.cost.terms import STEP_TERMS
@@ -29,7 +29,7 @@ from tools.search.constraints import parse_constraints
 from tools.trace.report import TraceReport, analyse_folder
 
 Constraints = Annotated[
-    dict[str, Scalar | list[Scalar] | dict[str, Scalar | list[Scalar]]],
+    dict[str, JsonValue],
     Field(description='per plan field a value, a list, or {"not": [...], "min": n, "max": n}', max_length=12),
 ]
 Count = Annotated[int, Field(ge=1, le=3)]
@@ -50,15 +50,77 @@ PROPOSAL_TOOLS = (
 QUESTION_TOOLS = tuple(dict.fromkeys((*ANALYZER_TOOLS, *PROPOSAL_TOOLS, "hardware")))
 
 
+class ProfileTools:
+    """Questions about one folder of traces."""
+
+    def __init__(self, trace: TraceReport) -> None:
+        self._own = trace
+
+    @property
+    def _trace(self) -> TraceReport:
+        return self._own
+
+    def profile_summary(self) -> object:
+        """Summarise the profile: where the time of all ranks goes, and the measured diagnosis."""
+        trace = self._trace
+        return plain({"ranks": len(trace.ranks), "total": trace.total, "diagnosis": trace.diagnosis})
+
+    def profile_rank(self, rank: int) -> object:
+        """Show one rank: its breakdown, its longest operations, its host."""
+        wanted = next((one for one in self._trace.ranks if one.rank == rank), None)
+        if wanted is None:
+            ranks = [one.rank for one in self._trace.ranks]
+            raise InputError("rank", rank, f"allowed: {ranks[0]} to {ranks[-1]}, as traced")
+        return plain(wanted.model_copy(update={"steps": wanted.steps[:MAX_ITEMS], "roofline": []}))
+
+    def stragglers(self) -> object:
+        """List the ranks that the others wait for, with what makes them late."""
+        return plain(self._trace.stragglers[:MAX_ITEMS])
+
+    def collectives(self, kind: Id = "") -> object:
+        """List collectives by kind, group and size: time, waiting, bandwidth reached and of the link."""
+        return plain([one for one in self._trace.collectives if not kind or one.kind == kind][:MAX_ITEMS])
+
+    def top_operations(self) -> object:
+        """List the longest operations of the first rank, and how near to the roofline they run."""
+        first = self._trace.ranks[0]
+        return plain({"operations": first.top_ops[:MAX_ITEMS], "roofline": first.roofline[:MAX_ITEMS]})
+
+    def host_gaps(self) -> object:
+        """Show for each rank how long the device idles, and whether host or other ranks cause it."""
+        names = {"rank", "idle_us", "idle_host_us", "idle_waiting_us", "idle_unknown_us", "total_us"}
+        return [one.model_dump(include=names) for one in self._trace.ranks[:MAX_ITEMS]]
+
+    def step_variation(self) -> object:
+        """Show how much the steps of each rank vary."""
+        return [
+            {"rank": one.rank, "variation_ratio": one.step_variation_ratio, "steps": len(one.steps)}
+            for one in self._trace.ranks[:MAX_ITEMS]
+        ]
+
+    def view(self, name: str) -> object:
+        """One part by its short name."""
+        return getattr(self, VIEWS[name])()
+
+
+VIEWS = {
+    "summary": "profile_summary",
+    "stragglers": "stragglers",
+    "collectives": "collectives",
+    "operations": "top_operations",
+    "host": "host_gaps",
+    "variation": "step_variation",
+}
+
+
 @dataclass
-class Toolbox:
+class Toolbox(ProfileTools):
     """One scenario, the plan that is meant if none is named, and whose knowledge may be read."""
 
     context: Context
     scenario: Scenario
     start: Plan | None = None
     tenant: str | None = None
-    trace: TraceReport | None = None
 
     def named(self, names: Sequence[str]) -> dict[str, Tool]:
         return {name: getattr(self, name) for name in names}
@@ -74,7 +136,7 @@ class Toolbox:
 
     def search_plans(self, constraints: Constraints, count: Count = 3) -> object:
         """Search every legal plan under further constraints; the best of different families."""
-        merged: dict[str, JsonValue] = {**self.scenario.constraints, **_json(constraints)}
+        merged: dict[str, JsonValue] = {**self.scenario.constraints, **constraints}
         scenario = self.scenario.model_copy(update={"constraints": merged})
         parse_constraints(merged, scenario.plan)
         workload = workload_of(scenario, self.workload.calibration)
@@ -161,44 +223,6 @@ class Toolbox:
         described = describe(get_device(name))
         return {key: value for key, value in described.items() if key != "sources"}
 
-    def profile_summary(self) -> object:
-        """Summarise the profile: where the time of all ranks goes, and the measured diagnosis."""
-        trace = self._trace
-        return plain({"ranks": len(trace.ranks), "total": trace.total, "diagnosis": trace.diagnosis})
-
-    def profile_rank(self, rank: int) -> object:
-        """Show one rank: its breakdown, its longest operations, its host."""
-        wanted = next((one for one in self._trace.ranks if one.rank == rank), None)
-        if wanted is None:
-            ranks = [one.rank for one in self._trace.ranks]
-            raise InputError("rank", rank, f"allowed: {ranks[0]} to {ranks[-1]}, as traced")
-        return plain(wanted.model_copy(update={"steps": wanted.steps[:MAX_ITEMS], "roofline": []}))
-
-    def stragglers(self) -> object:
-        """List the ranks that the others wait for, with what makes them late."""
-        return plain(self._trace.stragglers[:MAX_ITEMS])
-
-    def collectives(self, kind: Id = "") -> object:
-        """List collectives by kind, group and size: time, waiting, bandwidth reached and of the link."""
-        return plain([one for one in self._trace.collectives if not kind or one.kind == kind][:MAX_ITEMS])
-
-    def top_operations(self) -> object:
-        """List the longest operations of the first rank, and how near to the roofline they run."""
-        first = self._trace.ranks[0]
-        return plain({"operations": first.top_ops[:MAX_ITEMS], "roofline": first.roofline[:MAX_ITEMS]})
-
-    def host_gaps(self) -> object:
-        """Show for each rank how long the device idles, and whether host or other ranks cause it."""
-        names = {"rank", "idle_us", "idle_host_us", "idle_waiting_us", "idle_unknown_us", "total_us"}
-        return [one.model_dump(include=names) for one in self._trace.ranks[:MAX_ITEMS]]
-
-    def step_variation(self) -> object:
-        """Show how much the steps of each rank vary."""
-        return [
-            {"rank": one.rank, "variation_ratio": one.step_variation_ratio, "steps": len(one.steps)}
-            for one in self._trace.ranks[:MAX_ITEMS]
-        ]
-
     def reconcile(self) -> object:
         """Set the measured step beside the predicted one, term by term where the traces tell them apart."""
         total, prediction = self._trace.total, self.workload.predict([self.plan])[0]
@@ -226,10 +250,12 @@ class Toolbox:
             for name, (measured, predicted) in pairs.items()
         }
 
-    @cached_property
+    @property
     def _trace(self) -> TraceReport:
-        if self.trace is not None:
-            return self.trace
+        return self._read_trace
+
+    @cached_property
+    def _read_trace(self) -> TraceReport:
         if not self.scenario.traces:
             raise InputError("traces", None, "this workload has no traces; use predict_plan")
         report = analyse_folder(Path(self.scenario.traces)).report
@@ -252,19 +278,3 @@ class Toolbox:
     def _complete(self, plan: SuggestedPlan | None) -> Plan:
         fields: PlanFields = plan.model_dump(exclude_none=True) if plan else {}
         return complete(self.workload, self.plan, fields) if fields else self.plan
-
-
-def _json(constraints: Mapping[str, object]) -> dict[str, JsonValue]:
-    return {name: plain(value) for name, value in constraints.items()}
-
-
-View = Literal["summary", "stragglers", "collectives", "operations", "host", "variation"]
-VIEWS: dict[View, str] = {
-    "summary": "profile_summary",
-    "stragglers": "stragglers",
-    "collectives": "collectives",
-    "operations": "top_operations",
-    "host": "host_gaps",
-    "variation": "step_variation",
-}
-"""Parts of a profile by name, for callers that ask for one."""

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property, wraps
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, ValidationError
 from pydantic_core import to_json, to_jsonable_python
 
 from service import __version__
@@ -27,7 +27,9 @@ from tools.scenario.fields import JsonObject
 from tools.scenario.spec import REQUIRED_PLAN_FIELDS
 
 if TYPE_CHECKING:
+    from graph.answers import SuggestedPlan
     from graph.context import Context
+    from graph.toolbox import Toolbox
     from tools.kb import Hit
 
 Scenario = Annotated[ScenarioCreate, Field(description="model, cluster, training and plan")]
@@ -37,6 +39,17 @@ Folder = Annotated[str, Field(description="traces of one run, one file per rank"
 Question = Annotated[str, Field(description="a sentence, or a whole diagnosis", max_length=4000)]
 Format = Annotated[str, Field(description="torchtitan, megatron, nemo, deepspeed, maxtext or accelerate")]
 Limit = Annotated[int, Field(ge=1, le=20)]
+Limits = Annotated[
+    JsonObject, Field(description='per plan field a value, a list, or {"not": [...], "min": n, "max": n}')
+]
+Count = Annotated[int, Field(ge=1, le=3)]
+Plans = Annotated[list[JsonObject], Field(min_length=2, max_length=4, description="fields of each plan")]
+Term = Annotated[str, Field(description="a key of breakdown_s, such as tp_comm_exposed", max_length=60)]
+Factor = Annotated[float, Field(ge=0, le=10)]
+Device = Annotated[str, Field(description="a name of the catalogue, such as h100-sxm-80gb", max_length=60)]
+NumDevices = Annotated[int, Field(ge=1, le=1_000_000)]
+Configuration = Annotated[str, Field(description="the configuration's text", max_length=1_000_000)]
+View = Literal["summary", "stragglers", "collectives", "operations", "host", "variation"]
 
 HOST, PATH = "127.0.0.1", "/mcp"
 DIGITS = 4
@@ -77,10 +90,15 @@ def make_server(settings: Settings, folder: Path) -> MCPServer[Any]:
     for tool in (  # in the order in which an assistant would use them
         tools.predict,
         tools.optimize,
+        tools.search_plans,
+        tools.compare_plans,
         tools.explain_plan,
+        tools.what_if,
         tools.export_plan,
+        tools.import_plan,
         tools.diagnose,
         tools.search_knowledge,
+        tools.hardware,
     ):
         server.add_tool(_with_tool_errors(tool), description=inspect.getdoc(tool), annotations=annotations)
     return server
@@ -133,20 +151,34 @@ class Tools:
         _drop_repeated_evidence(_items(report, "proposals"))
         return _pick(report, REPORT_FIELDS) | abridged
 
+    def search_plans(self, scenario: Search, constraints: Limits, count: Count = 3) -> JsonObject:
+        """Search every legal plan under further constraints: at most three of different families."""
+        return _as_json(self._toolbox(scenario).search_plans(constraints, count))
+
+    def compare_plans(self, scenario: Search, plans: Plans) -> JsonObject:
+        """Compare plans: step times, which terms differ, whether that is beyond the error.
+
+        Each of `plans` holds the fields that differ from the scenario's plan, or else from the best one.
+        """
+        return {"plans": to_jsonable_python(self._toolbox(scenario).compare_plans(_parse_plans(plans)))}
+
     def explain_plan(self, scenario: Search, plan: PlanFields) -> JsonObject:
         """Say what speaks against a plan: the rule it breaks, the memory it lacks, the term that is slower.
 
         `plan` holds the fields that differ from the best plan, for instance {"tp": 8, "pp": 1}.
         """
-        from tools.recommend.optimize import best_plans, workload_of
+        from tools.recommend.optimize import best_plans
         from tools.recommend.score import complete
         from tools.recommend.why_not import explain_plan
-        from tools.scenario import parse_scenario
 
-        workload = workload_of(parse_scenario(scenario.body(), need_plan=False))
+        workload = self._toolbox(scenario).workload
         winner = best_plans(workload)[0][0]
         explanation = explain_plan(workload, complete(workload, winner, plan), winner)
         return {"winner": winner.model_dump(), **_as_json(explanation)}
+
+    def what_if(self, scenario: Search, term: Term, factor: Factor) -> JsonObject:
+        """Say what the step would take if one term of its predicted breakdown took `factor` times as long."""
+        return _as_json(self._toolbox(scenario).what_if(term, factor))
 
     def export_plan(self, scenario: Scenario, format: Format) -> JsonObject:
         """Write a scenario's plan as the configuration of a training framework."""
@@ -155,11 +187,33 @@ class Tools:
 
         return _as_json(export_plan(parse_scenario(scenario.body()), format))
 
-    def diagnose(self, folder: Folder) -> JsonObject:
-        """Find where the time of profiled training steps goes, and why, from a folder of profiler traces."""
+    def import_plan(
+        self, text: Configuration, format: Format, device: Device, num_devices: NumDevices
+    ) -> JsonObject:
+        """Read another tool's configuration as a scenario; the notes say what was not taken over."""
+        from tools.frameworks import import_plan
+        from tools.frameworks.importing import ImportOptions
+
+        return _as_json(import_plan(text, format, ImportOptions(device=device, num_devices=num_devices)))
+
+    def hardware(self, name: Device) -> JsonObject:
+        """Describe a device of the catalogue: memory, peak rates, links, with their sources."""
+        from tools.hardware import describe, get_device
+
+        return _as_json(describe(get_device(name)))
+
+    def diagnose(self, folder: Folder, view: View | None = None) -> JsonObject:
+        """Find where the time of profiled training steps goes, and why, from a folder of profiler traces.
+
+        `view` shows one part in more detail: summary, stragglers, collectives, operations, host or variation.
+        """
+        from graph.toolbox import ProfileTools
         from tools.trace.report import analyse_folder
 
-        analysis = _as_json(analyse_folder(self._resolve(folder, "folder")).report.model_dump())
+        report = analyse_folder(self._resolve(folder, "folder")).report
+        if view is not None:
+            return {view: to_jsonable_python(ProfileTools(report).view(view))}
+        analysis = _as_json(report.model_dump())
         lists = {name: _items(analysis, name) for name in LIMITED_LISTS}
         limited: JsonObject = {name: [*items[:MAX_ITEMS]] for name, items in lists.items()}
         left_out: JsonObject = {
@@ -171,6 +225,12 @@ class Tools:
     def search_knowledge(self, query: Question, limit: Limit = 5) -> JsonObject:
         """Find playbooks (advice with its conditions) and measured cases about sharding, with sources."""
         return {"hits": [_public_hit(hit) for hit in self._context.knowledge.search(query, limit=limit)]}
+
+    def _toolbox(self, scenario: SearchCreate) -> "Toolbox":
+        from graph.toolbox import Toolbox
+        from tools.scenario import parse_scenario
+
+        return Toolbox(self._context, parse_scenario(scenario.body(), need_plan=False))
 
     @property
     def _context(self) -> "Context":
@@ -188,6 +248,18 @@ class Tools:
         if not resolved.is_relative_to(self._folder):
             raise InputError(field, path, f"must be below {self._folder} ('asap mcp --folder DIR' sets it)")
         return resolved
+
+
+def _parse_plans(plans: list[JsonObject]) -> "list[SuggestedPlan]":
+    """Raises InputError that names the field."""
+    from graph.answers import SuggestedPlan
+
+    try:
+        return [SuggestedPlan.model_validate(plan) for plan in plans]
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, ("plans", *first["loc"])))
+        raise InputError(field, first["input"], first["msg"]) from None
 
 
 def _public_hit(hit: "Hit") -> JsonObject:

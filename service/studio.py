@@ -14,4 +14,4 @@ from service.settings import load_settings
 
 def make_graph() -> CompiledStateGraph[Any, Any, Any, Any]:
     """Without a checkpointer: the tools bring their own."""
-    return build(open_context(load_settings(), saves_cases=False), opens=True).compile()
+    return build(open_context(load_settings(), saves_cases=False)).compile()

@@ -107,7 +107,7 @@ def _weighed(
     chosen = next((one for one in offered if one.cause == finding.cause), None)
     if chosen is None or not chosen.references & {*finding.references}:
         names = ", ".join(one.cause for one in offered)
-        says = f"{finding.cause} with {finding.references[:3]} is not shown by the evidence; offered: {names}"
+        says = f"{finding.cause} is not shown by what it refers to; offered: {names}"
         services.report_incident("impossible diagnosis", says)
         finding, by = default, Rules.name
     reason = (

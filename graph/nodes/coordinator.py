@@ -141,8 +141,9 @@ def _revised(state: State, services: NodeServices) -> tuple[list[WorkItem], list
     for one in answer.items:
         try:
             _check_item(one, options, state)
-        except InputError as error:
-            services.report_incident("impossible step", f"{one.task}: {error}; it is left out")
+        except InputError:
+            # Not what exactly it asked for: a model's own words stay out of the report.
+            services.report_incident("impossible step", f"{one.task}: it cannot be done so now; left out")
             continue
         if one.task == "ask_person":
             text = services.accept_text(one.about, {}, "revise_worklist.about")

@@ -10,9 +10,11 @@ from graph.report import PersonQuestion
 from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import State, plain
+from tools.recommend.notes import KINDS
 from tools.recommend.notes_judge import SecondAnswer, judge, second_question
 from tools.recommend.report import Notes, Statement
 
+CHOICE_VALUES = frozenset(("none", "selective", "full", "1f1b", "interleaved", "zero_bubble", "gpipe"))
 RULES_ONLY = "read by the expert rules: what they do not understand changes nothing"
 
 
@@ -37,7 +39,7 @@ def read_notes(state: State, services: NodeServices) -> State:
     )
     notes = Notes(
         accepted=read.accepted,
-        refused=read.refused,
+        refused=[one for one in read.refused if _is_about(one, request.notes)],
         says=None if services.has_model else RULES_ONLY,
         questions=read.questions,
         facts=read.facts,
@@ -47,6 +49,15 @@ def read_notes(state: State, services: NodeServices) -> State:
         for one in read.questions
     ]
     return State(scenario=read.scenario, notes=notes, facts=read.facts, questions=asked)
+
+
+def _is_about(statement: Statement, notes: str) -> bool:
+    """Whether a refused statement is worth showing: words of the notes, a known field, a plain value."""
+    values = statement.value if isinstance(statement.value, list) else [statement.value]
+    is_plain = all(not isinstance(value, str | dict | list) or value in CHOICE_VALUES for value in values)
+    return (
+        statement.field in KINDS and is_plain and bool(statement.quote.strip()) and statement.quote in notes
+    )
 
 
 def _second_answers(statement: Statement, services: NodeServices) -> tuple[SecondAnswer, SecondAnswer]:

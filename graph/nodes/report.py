@@ -2,8 +2,8 @@
 
 from graph import tools
 from graph.digest import chosen_rank
-from graph.report import Advice, BaselinePlan, CaseReference, Report, Stopping, Usage
-from graph.services import NodeServices
+from graph.report import Advice, BaselinePlan, CaseReference, Incident, Report, Stopping, Usage
+from graph.services import INSTEAD, NodeServices
 from graph.state import Knowledge, State
 from graph.tuning import budget_of, why_ended
 from tools.recommend.report import Proposal
@@ -46,7 +46,7 @@ def report(state: State, services: NodeServices) -> State:
         stopping=_stopping(state, services),
         calibration=state.get("calibration"),
         verification=verification,
-        incidents=[*state.get("incidents", []), *services.incidents],
+        incidents=_merged([*state.get("incidents", []), *services.incidents]),
         route=state["route"],
         usage=Usage(
             tokens=int(usage.get("tokens", 0)),
@@ -68,6 +68,25 @@ def _baseline_plan(state: State) -> BaselinePlan | None:
     return BaselinePlan(
         plan=session.plan, name="the framework's default" if session.plan_is_default else "today"
     )
+
+
+def _merged(incidents: list[Incident]) -> list[Incident]:
+    """One for each kind of fault by which questions fell back to the rules, naming the questions."""
+    merged: list[Incident] = []
+    for one in incidents:
+        question, _, rest = one.says.partition(": ")
+        same = next((i for i, other in enumerate(merged) if _is_same_fault(other, one)), None)
+        if same is None:
+            merged.append(one)
+            continue
+        names, _, _ = merged[same].says.partition(": ")
+        listed = names if question in names.split(", ") else f"{names}, {question}"
+        merged[same] = merged[same].model_copy(update={"says": f"{listed}: {rest}"})
+    return merged
+
+
+def _is_same_fault(one: Incident, other: Incident) -> bool:
+    return one.kind == other.kind and one.says.endswith(INSTEAD) and other.says.endswith(INSTEAD)
 
 
 def _stopping(state: State, services: NodeServices) -> Stopping | None:

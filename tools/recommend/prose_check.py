@@ -43,7 +43,7 @@ _REFUSED = (
 
 def objections(text: str, slots: Mapping[str, str]) -> list[str]:
     """What may not stand in a writer's text; empty if all of it may."""
-    unknown = [f"{{{name}}} is no slot" for name in _SLOT.findall(text) if name not in slots]
+    unknown = ["an unknown slot"] if any(name not in slots for name in _SLOT.findall(text)) else []
     free = unicodedata.normalize("NFKC", _SLOT.sub(" ", text))
     found = [*unknown]
     if len(text) > MAX_PROSE_CHARACTERS:
@@ -56,10 +56,7 @@ def objections(text: str, slots: Mapping[str, str]) -> list[str]:
         unicodedata.category(character) in ("Cf", "Cc", "Co", "Cs") for character in free if character != "\n"
     ):
         found.append("an invisible character")
-    found += [
-        f"{what}: {match.group().strip()[:40]!r}" for rule, what in _REFUSED if (match := rule.search(free))
-    ]
-    return found
+    return found + [what for rule, what in _REFUSED if rule.search(free)]
 
 
 def fill(text: str, slots: Mapping[str, str]) -> str:

@@ -174,7 +174,7 @@ def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(model_at: MakeMode
     assert plans(report) == plans(rules)
     assert report["verdict"] == rules["verdict"]
     assert report["usage"]["fell_back"] >= 1
-    assert report["incidents"]
+    assert len({one["kind"] for one in report["incidents"]}) == len(report["incidents"])
 
 
 @pytest.mark.parametrize(
@@ -256,4 +256,4 @@ def test_whatever_a_real_small_model_says_the_answer_is_no_worse_than_the_rules(
     assert report["reasoner"] == "smollm2"
     usage = report["usage"]
     assert usage["answered"] + usage["fell_back"] >= 4
-    assert len(report["incidents"]) >= usage["fell_back"]
+    assert bool(report["incidents"]) == bool(usage["fell_back"] or report["verification"]["texts_refused"])

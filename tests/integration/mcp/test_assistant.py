@@ -16,7 +16,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 REPO = Path(__file__).resolve().parents[3]
 SCENARIO = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
 COMMAND = ["-m", "service.cli.main", "mcp", "--folder", str(REPO / "examples/traces")]
-TOOLS = ["predict", "optimize", "explain_plan", "export_plan", "diagnose", "search_knowledge"]
+TOOLS = [
+    "predict", "optimize", "search_plans", "compare_plans", "explain_plan", "what_if", "export_plan",
+    "import_plan", "diagnose", "search_knowledge", "hardware",
+]  # fmt: skip
 
 pytestmark = pytest.mark.real
 
@@ -53,7 +56,11 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
         calls = {
             "predict": {"scenario": SCENARIO},
             "optimize": {"scenario": SCENARIO},
+            "search_plans": {"scenario": SCENARIO, "constraints": {"tp": {"max": 4}}, "count": 1},
+            "compare_plans": {"scenario": SCENARIO, "plans": [{"tp": 4}, {"tp": 8}]},
             "explain_plan": {"scenario": SCENARIO, "plan": {"tp": 1}},
+            "what_if": {"scenario": SCENARIO, "term": "tp_comm_exposed", "factor": 0.5},
+            "hardware": {"name": "h100-sxm-80gb"},
             "export_plan": {"scenario": SCENARIO, "format": "megatron"},
             "diagnose": {"folder": "ddp-gloo-straggler"},
             "search_knowledge": {"query": "all-reduce of gradients is exposed", "limit": 2},
@@ -63,11 +70,15 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
     found = asked(work, tmp_path)
     assert [tool.name for tool in found["tools"]] == TOOLS
     assert all(tool.annotations.read_only_hint and tool.description for tool in found["tools"])
-    answers = {name: found[name].structured_content for name in TOOLS}
+    answers = {name: answer.structured_content for name, answer in found.items() if name in TOOLS}
     assert answers["predict"]["id"] == SCENARIO["id"]
     assert answers["predict"]["fits"]
     assert [one["rank"] for one in answers["optimize"]["proposals"]] == [1, 2, 3]
     assert answers["optimize"]["baseline"]["step_time_s"] == answers["predict"]["step_time_s"]
+    assert answers["search_plans"]["plans"][0]["plan"]["tp"] <= 4
+    assert answers["compare_plans"]["plans"][0]["ratio_to_first"] == 1
+    assert answers["what_if"]["step_time_then_s"] < answers["what_if"]["step_time_s"]
+    assert answers["hardware"]["name"] == "h100-sxm-80gb"
     assert answers["explain_plan"]["binding"] == "memory"
     assert "--tensor-model-parallel-size 8" in answers["export_plan"]["text"]
     assert answers["diagnose"]["ranks"] == 2

@@ -1,0 +1,42 @@
+"""A recorded session answers again without its model, and what is not recorded is left to the rules."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.standins import StandInModel
+from graph.cassette import Label, Recorder, Replay, read_cassette
+from graph.context import Context
+from tests.unit.graph.cases import report_of, small
+from tools.errors import InputError
+from tools.kb import open_seed
+
+LABEL = Label(answered_by="stand-in random", recorded_at="2026-11-17", request=small())
+
+
+def test_a_replay_gives_the_report_of_the_recording(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    recorder = Recorder(StandInModel("random", seed=3), file, LABEL)
+    recorded = report_of(small(), Context(open_seed(), reasoner=recorder))
+    replayed = report_of(small(), Context(open_seed(), reasoner=Replay(file)))
+    label, exchanges = read_cassette(file)
+    assert label == LABEL
+    assert {"find_cause", "propose_plans", "explain"} <= {one.question for one in exchanges}
+    for name in ("verdict", "authors", "hypotheses", "proposals", "considered", "incidents", "usage"):
+        assert replayed[name] == recorded[name], name
+
+
+def test_what_is_not_recorded_is_left_to_the_rules(tmp_path: Path) -> None:
+    file = tmp_path / "empty.jsonl"
+    file.write_text(LABEL.model_dump_json() + "\n")
+    report = report_of(small(), Context(open_seed(), reasoner=Replay(file)))
+    assert report["verdict"] == report_of(small())["verdict"]
+    assert [one["kind"] for one in report["incidents"]] == ["cassette"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "no json", '{"format": "other"}'])
+def test_a_file_that_is_no_cassette_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "wrong.jsonl"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"wrong\.jsonl"):
+        Replay(file)
