@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -116,6 +116,9 @@ bench-agents: setup ## whole sessions on published workloads: rules, language mo
 
 bench-notes: setup ## engineers' notes read without a model: phrasings that state something, remarks that state nothing
 	@$(RUN) -m benchmarks.notes --misses
+
+bench-faults: setup ## faults put into real traces by a simulation: cause, rank and lever, rules alone
+	@$(RUN) -m benchmarks.faults --misses
 
 bench-nightly: setup ## precision and recall of the nightly review, and false alarms in quiet months
 	@$(RUN) benchmarks/nightly.py

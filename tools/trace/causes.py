@@ -144,6 +144,9 @@ def find_causes(
         costs["slow_device"].evidence.append(
             CauseEvidence(ref=f"ranks[rank={rank}].top_ops", value=ratio, says=says)
         )
+    _count_as_step(
+        "slow_device", {rank: _excess_ns(working, rank, ratio) for rank, ratio in slow.items()}, costs
+    )
     step_s = _step_s(working)
     findings = [
         _finding(cause, cost, cost.ns / total_ns, step_s, len(working))
@@ -151,6 +154,17 @@ def find_causes(
         if cost.ns >= MIN_SHARE * total_ns
     ]
     return sorted(findings, key=lambda finding: (not _is_clear_fault(finding), -finding.seconds))
+
+
+def _excess_ns(profiles: Sequence[RankProfile], rank: int, ratio: float) -> float:
+    compute_ns = next(profile.breakdown.compute_ns for profile in profiles if profile.rank == rank)
+    return compute_ns * (1 - 1 / ratio) * len(profiles)
+
+
+def _count_as_step(cause: Cause, per_rank_ns: dict[int, float], costs: dict[Cause, _Cost]) -> None:
+    """A step is as slow as its slowest rank, even if the traces do not show the others waiting for it."""
+    if per_rank_ns and max(per_rank_ns.values()) > costs[cause].ns:
+        costs[cause].ns = max(per_rank_ns.values())
 
 
 def _is_clear_fault(finding: CauseFinding) -> bool:

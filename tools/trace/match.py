@@ -121,10 +121,11 @@ def trace_facts(profiles: Sequence[RankProfile]) -> TraceFacts:
 def _groups(profiles: Sequence[RankProfile]) -> dict[str, list[int]]:
     sizes: dict[str, set[int]] = defaultdict(set)
     for profile in profiles:
-        for event in profile.collectives:
-            axis = find_described_axis(profile.group_descriptions.get(event.group or "", ""))
-            if axis and event.ranks and len(event.ranks) > 1:
-                sizes[axis].add(len(event.ranks))
+        used = {event.group: len(event.ranks) for event in profile.collectives if event.group and event.ranks}
+        for name, size in (profile.group_sizes | used).items():
+            axis = find_described_axis(profile.group_descriptions.get(name, ""))
+            if axis and size > 1:
+                sizes[axis].add(size)
     return {axis: sorted(found) for axis, found in sorted(sizes.items())}
 
 
@@ -223,7 +224,7 @@ def _check_groups(facts: TraceFacts, plan: Plan | None) -> Iterator[Contradictio
             yield (
                 None
                 if same
-                else _contradiction("groups", f"{axis} groups of {size}", f"{axis} {min(allowed)}")
+                else _contradiction("groups", f"{axis} groups of {size}", f"{axis} {getattr(plan, axis)}")
             )
 
 
@@ -265,7 +266,7 @@ def _check_shapes(facts: TraceFacts, scenario: Scenario) -> Iterator[Contradicti
     votes = {degree: _votes(scenario, degree, widths) for degree in (1, 2, 4, 8, 16, 32, 64)}
     best = max(votes, key=lambda degree: votes[degree])
     ours = _votes(scenario, scenario.plan.tp, widths)
-    same = votes[best] < MIN_VOTES or ours > 0
+    same = votes[best] < MIN_VOTES or 2 * ours >= votes[best]
     yield None if same else _contradiction("shapes", f"products split {best} ways", f"tp {scenario.plan.tp}")
 
 
@@ -275,7 +276,8 @@ def _votes(scenario: Scenario, degree: int, widths: set[int]) -> int:
     model = scenario.model
     queries = model.num_attention_heads * model.head_dim
     keys = model.num_key_value_heads * model.head_dim
-    whole = (model.intermediate_size, 2 * model.intermediate_size, queries, queries + 2 * keys)
+    up = model.intermediate_size * (2 if model.gated_mlp else 1)
+    whole = (model.intermediate_size, up, queries, queries + 2 * keys)
     sides = {side // degree for side in whole if side and side % degree == 0}
     return len((sides - {model.hidden_size}) & widths)
 

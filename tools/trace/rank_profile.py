@@ -212,6 +212,8 @@ class RankProfile(msgspec.Struct, kw_only=True):
     """`device`, or `host` when the trace has no device events."""
     device_name: str | None = None
     group_descriptions: dict[str, str] = {}
+    group_sizes: dict[str, int] = {}
+    """Of the process groups whose ranks the trace lists."""
     num_work_events: int = 0
     json_bytes: int = 0
     breakdown: Breakdown
@@ -293,6 +295,7 @@ def profile_rank(
         basis=work.basis,
         device_name=trace.device_name,
         group_descriptions=trace.distributed.group_descriptions,
+        group_sizes={name: len(ranks) for name, ranks in trace.distributed.groups.items()},
         num_work_events=len(work.spans),
         json_bytes=trace.json_bytes,
         breakdown=Breakdown(),

@@ -10,6 +10,8 @@ import numpy as np
 from tools.hardware import Device
 from tools.trace.alignment import AlignedCollectives, bus_factor, link_bytes_per_s
 
+ALIKE_LATE = 0.8
+"""Of the last rank's lateness: who comes as late as this is blamed alike."""
 LateCause = Literal["late_host", "data_loading", "slow_device", "imbalance"]
 
 
@@ -82,14 +84,14 @@ def _blame(group: AlignedCollectives, slow: dict[int, float]) -> dict[tuple[Late
     waiting_ns = group.waiting_ns
     if waiting_ns is None:
         return {}
-    per_column = waiting_ns.sum(axis=0)
-    last = np.argmin(group.duration_ns, axis=0)
+    shares = waiting_ns.sum(axis=0) / max(float(waiting_ns.sum()), 1.0)
+    late_ns = group.duration_ns.max(axis=0) - group.duration_ns
     blame: dict[tuple[LateCause, int], float] = defaultdict(float)
-    whole = max(float(per_column.sum()), 1.0)
-    for column, row in enumerate(last.tolist()):
-        cause = _cause_of_lateness(group, row, column, slow)
-        if per_column[column]:
-            blame[cause, group.ranks[row]] += float(per_column[column]) / whole
+    for column in np.flatnonzero(shares).tolist():
+        rows = np.flatnonzero(late_ns[:, column] >= ALIKE_LATE * late_ns[:, column].max())
+        for row in rows.tolist():
+            cause = _cause_of_lateness(group, row, column, slow)
+            blame[cause, group.ranks[row]] += float(shares[column]) / len(rows)
     return dict(blame)
 
 

@@ -1,0 +1,213 @@
+"""Faults in real traces: do the expert rules find cause, rank and lever by themselves?
+
+    python -m benchmarks.faults [--traces DIR] [--misses]
+
+Thirty cases: late hosts, slow devices and slow links put into recorded timelines by a simulation
+(`simulated_faults.py`), and traces given with the scenario of another device or another plan. `developed` are
+those that the rules were written with, `held out` other ranks, magnitudes and recordings.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from benchmarks.simulated_faults import SimulatedFault, relabelled, simulate
+from tools.cost.predict import predict
+from tools.scenario import Scenario, parse_scenario
+from tools.trace.causes import LEVERS, Cause, CauseFinding
+from tools.trace.classify import load_patterns
+from tools.trace.folder import FolderProfile
+from tools.trace.kineto import read_kineto
+from tools.trace.match import match_scenario, trace_facts, with_match
+from tools.trace.rank_profile import RankProfile
+from tools.trace.record import RankTrace
+from tools.trace.report import build_report
+
+REPO = Path(__file__).resolve().parents[1]
+TRACES = REPO.parent / "shared" / "traces"
+BAR = 0.9
+MS = 1_000_000
+MEGATRON = "megatron_tp8"
+CALM = (1, 1, 3, 3, 4, 5, 7, 7)
+"""Ranks 0, 2 and 6 of the recording are late by themselves; others stand in for them where it says `calm`."""
+GPT: dict[str, JsonValue] = {
+    "model": {
+        "num_hidden_layers": 40, "hidden_size": 4096, "intermediate_size": 16384, "num_attention_heads": 64,
+        "head_dim": 64, "vocab_size": 51200, "gated_mlp": False,
+    },
+    "cluster": {"device": "a100-sxm-80gb", "num_devices": 8},
+    "training": {
+        "seq_len": 2048, "global_batch_size": 4, "precision": "fp16", "framework": "megatron-core",
+    },
+    "plan": {
+        "tp": 8, "pp": 1, "cp": 1, "dp": 1, "dp_shard": 1, "zero_stage": 0, "micro_batch_size": 4,
+        "recompute": "none",
+    },
+}  # fmt: skip
+"""The job of `megatron_tp8`, by its shapes."""
+
+
+NO_FAULT = SimulatedFault()
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    cause: Cause
+    ranks: tuple[int, ...] = ()
+    """Empty: all alike."""
+    trace: str = MEGATRON
+    calm: bool = True
+    fault: SimulatedFault = NO_FAULT
+    scenario: dict[str, JsonValue] | None = None
+    """Parts of the scenario that differ from the traced job; None: no scenario is given."""
+    held_out: bool = False
+
+
+def host(delay_ms: float, *ranks: int, every: int = 1) -> SimulatedFault:
+    return SimulatedFault(host_delay_ns={rank: int(delay_ms * MS) for rank in ranks}, every=every)
+
+
+def device(slowdown: float, *ranks: int) -> SimulatedFault:
+    return SimulatedFault(device_slowdown=dict.fromkeys(ranks, slowdown))
+
+
+def link(slowdown: float) -> SimulatedFault:
+    return SimulatedFault(link_slowdown=slowdown)
+
+
+def plan(**fields: int) -> dict[str, JsonValue]:
+    base = GPT["plan"]
+    return {"plan": {**(base if isinstance(base, dict) else {}), **fields}}
+
+
+def batch(size: int) -> dict[str, JsonValue]:
+    base = GPT["training"]
+    return {"training": {**(base if isinstance(base, dict) else {}), "global_batch_size": size}}
+
+
+def cluster(name: str, num_devices: int = 8) -> dict[str, JsonValue]:
+    return {"cluster": {"device": name, "num_devices": num_devices}}
+
+
+CASES = (
+    Case("late host, rank 2", "late_host", (2,), fault=host(3, 2)),
+    Case("late host, rank 0 at times", "late_host", (0,), fault=host(8, 0, every=4)),
+    Case("late hosts, ranks 1 and 6", "late_host", (1, 6), fault=host(2, 1, 6)),
+    Case("recorded late hosts", "late_host", (0, 6), calm=False),
+    Case("slow device, rank 4", "slow_device", (4,), fault=device(1.6, 4)),
+    Case("slow device, rank 1", "slow_device", (1,), fault=device(2.0, 1)),
+    Case("slow link, a fifth", "slow_link", fault=link(5)),
+    Case("other device", "trace_mismatch", scenario=cluster("h100-sxm-80gb")),
+    Case("other plan, tp 4", "trace_mismatch", scenario=plan(tp=4, dp=2, micro_batch_size=2)),
+    Case("other size", "trace_mismatch",
+         scenario=cluster("a100-sxm-80gb", 64) | plan(dp=8, micro_batch_size=1) | batch(8)),
+    Case("late host, rank 7", "late_host", (7,), fault=host(1.5, 7), held_out=True),
+    Case("late host, rank 5 at times", "late_host", (5,), fault=host(20, 5, every=10), held_out=True),
+    Case("late hosts, ranks 3 and 4", "late_host", (3, 4), fault=host(4, 3, 4), held_out=True),
+    Case("late host among late hosts", "late_host", (3,), calm=False, fault=host(30, 3), held_out=True),
+    Case("late host alone, V100", "late_host", trace="single/v100_ns_resolution.json.gz", held_out=True,
+         fault=host(2, 0)),
+    Case("late host alone, V100 of two", "late_host", trace="single/a100_test.json.gz", held_out=True,
+         fault=host(4, 0)),
+    Case("slow device, rank 6", "slow_device", (6,), fault=device(1.35, 6), held_out=True),
+    Case("slow device, rank 3", "slow_device", (3,), fault=device(1.8, 3), held_out=True),
+    Case("slow device, rank 0", "slow_device", (0,), fault=device(2.5, 0), held_out=True),
+    Case("slow devices, ranks 2 and 5", "slow_device", (2, 5), fault=device(1.7, 2, 5), held_out=True),
+    Case("slow link, a third", "slow_link", fault=link(3), held_out=True),
+    Case("slow link, a tenth", "slow_link", fault=link(10), held_out=True),
+    Case("slow link among late hosts", "slow_link", calm=False, fault=link(40), held_out=True),
+    Case("slow link seen by one rank", "slow_link", trace="single/a100_test.json.gz", fault=link(6),
+         held_out=True),
+    Case("slow link seen by one rank, A100", "slow_link", trace="single/a100_control.json.gz", fault=link(12),
+         held_out=True),
+    Case("other device, B200", "trace_mismatch", trace="single/b200_eager.json.gz",
+         scenario=cluster("h200-sxm-141gb"), held_out=True),
+    Case("other device, V100", "trace_mismatch", trace="single/v100_ns_resolution.json.gz",
+         scenario=cluster("a100-sxm-40gb", 1) | plan(tp=1), held_out=True),
+    Case("other device, no accelerator", "trace_mismatch", trace="single/cpu_only_rank34.json.gz",
+         scenario=cluster("a100-sxm-80gb"), held_out=True),
+    Case("other plan, tp 2", "trace_mismatch", scenario=plan(tp=2, pp=4, micro_batch_size=2), held_out=True),
+    Case("other plan, no tp", "trace_mismatch", scenario=plan(tp=1, dp=8, micro_batch_size=1) | batch(8),
+         held_out=True),
+)  # fmt: skip
+
+
+@cache
+def _traces(folder: Path, name: str) -> list[RankTrace]:
+    path = folder / name
+    files = sorted(path.glob("*.json.gz")) if path.is_dir() else [path]
+    return [read_kineto(file) for file in files]
+
+
+def profiles_of(case: Case, folder: Path) -> list[RankProfile]:
+    recorded: Sequence[RankTrace] = _traces(folder, case.trace)
+    if case.calm and case.trace == MEGATRON:
+        traces = [relabelled(recorded[source], rank) for rank, source in enumerate(CALM)]
+        profiles = simulate(traces, case.fault, load_patterns(), recorded)
+    else:
+        profiles = simulate(recorded, case.fault, load_patterns())
+    for number, profile in enumerate(profiles):
+        profile.rank = profile.rank if profile.rank >= 0 else number
+    return profiles
+
+
+def find(case: Case, folder: Path) -> CauseFinding:
+    """What the rules put first."""
+    profiles = profiles_of(case, folder)
+    report = build_report(FolderProfile(case.trace, profiles))
+    diagnosis = report.diagnosis
+    if diagnosis is None:
+        raise ValueError(f"{case.name}: no trace can be read")
+    if case.scenario is not None:
+        scenario: Scenario = parse_scenario(GPT | case.scenario)
+        facts = trace_facts(profiles)
+        match = match_scenario(facts, scenario, predict([scenario])[0].step_time_s)
+        diagnosis = with_match(diagnosis, match, facts.step_time_s)
+    return diagnosis.causes[0]
+
+
+def judge(case: Case, finding: CauseFinding) -> str:
+    """What is wrong with the answer; empty if nothing is."""
+    if finding.cause != case.cause:
+        return f"cause {finding.cause} instead of {case.cause} ({finding.says})"
+    if case.ranks and tuple(finding.ranks) != case.ranks:
+        return f"ranks {finding.ranks} instead of {list(case.ranks)}"
+    return "" if finding.lever == LEVERS[case.cause] else f"lever {finding.lever!r}"
+
+
+def judged(folder: Path) -> Iterator[tuple[Case, str]]:
+    for case in CASES:
+        yield case, judge(case, find(case, folder))
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--traces", type=Path, default=TRACES, metavar="DIR", help="the recorded traces")
+    arguments.add_argument("--misses", action="store_true", help="show what was found instead")
+    options = arguments.parse_args()
+    if not options.traces.is_dir():
+        print(f"bench-faults: {options.traces} is not there: nothing to put faults into", file=sys.stderr)
+        return 2
+    results = list(judged(options.traces))
+    print(f"{'cases':12}{'count':>7}{'right':>7}{'share':>8}{'bar':>6}")
+    for name, held_out in (("developed", False), ("held out", True)):
+        chosen = [fault for case, fault in results if case.held_out == held_out]
+        right = sum(not fault for fault in chosen)
+        print(f"{name:12}{len(chosen):>7}{right:>7}{right / len(chosen):>8.1%}{BAR:>6.0%}")
+    if options.misses:
+        for case, fault in results:
+            if fault:
+                print(f"    {case.name}: {fault}")
+    return 0 if sum(not fault for _, fault in results) >= BAR * len(results) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,95 @@
+"""A measured step rules over the prediction: it calibrates, it narrows, and no target is slower."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.faults import GPT, TRACES
+from tools.recommend.measured import differing_terms, recalibrate, without_slower
+from tools.recommend.optimize import optimize, workload_of
+from tools.scenario import parse_scenario
+from tools.trace.compare import PredictionComparison, TermComparison
+
+SCENARIO = parse_scenario(GPT)
+PLAN = SCENARIO.plan
+assert PLAN is not None
+WORKLOAD = workload_of(SCENARIO)
+MODEL_S = WORKLOAD.predict([PLAN])[0].step_time_s
+PROFILED = Path(__file__).parents[3] / "examples" / "profiled-run.json"
+
+
+@given(st.floats(0.6, 1.8))
+def test_the_calibrated_model_gives_the_measured_step_or_says_why_not(ratio: float) -> None:
+    assert PLAN is not None
+    workload, recalibrated = recalibrate(WORKLOAD, PLAN, ratio * MODEL_S)
+    after = workload.predict([PLAN])[0]
+    assert recalibrated.calibrated_s == after.step_time_s
+    is_exact = after.step_time_s == pytest.approx(ratio * MODEL_S, rel=0.01)
+    assert is_exact or "bounds" in recalibrated.says
+    assert is_exact or not 0.8 <= ratio <= 1.6
+    assert sum(after.breakdown_s.values()) == pytest.approx(after.step_time_s)
+    before = WORKLOAD.predict([PLAN])[0]
+    width = (before.step_time_high_s / before.step_time_low_s, after.step_time_high_s / after.step_time_low_s)
+    assert width[1] <= width[0] * (1 + 1e-9)
+    assert recalibrated.says.startswith("measured ")
+    assert "recalibrated" in recalibrated.says
+
+
+def test_totals_that_agree_with_other_terms_are_told_apart() -> None:
+    def term(name: str, measured_s: float, predicted_s: float) -> TermComparison:
+        return TermComparison(
+            term=name, measured_s=measured_s, predicted_s=predicted_s, predicted_error_ratio=None,
+            calibrated_s=measured_s, calibrated_error_ratio=None,
+        )  # fmt: skip
+
+    comparison = PredictionComparison(
+        per="step", num_steps=3, step_time=term("step_time", 1.0, 1.02),
+        terms=[term("compute", 0.4, 0.8), term("tp_comm_exposed", 0.5, 0.12), term("optimizer", 0.1, 0.1)],
+        waiting_s=0.0, coefficients=[], notes=[],
+    )  # fmt: skip
+    assert differing_terms(comparison) == [
+        "compute: measured 0.4 s, model 0.8 s",
+        "tp_comm_exposed: measured 0.5 s, model 0.12 s",
+    ]
+    far = comparison.model_copy(update={"step_time": term("step_time", 1.0, 2.0)})
+    assert differing_terms(far) == []
+
+
+def test_no_proposal_is_slower_than_the_measured_step() -> None:
+    proposals = optimize(SCENARIO).proposals
+    fastest_s = min(proposal.prediction.step_time_s for proposal in proposals)
+    kept = without_slower(proposals, fastest_s)
+    assert kept
+    assert all(proposal.prediction.step_time_s <= fastest_s * 1.000001 for proposal in kept)
+    assert [proposal.rank for proposal in kept] == [*range(1, len(kept) + 1)]
+    assert without_slower(proposals, None) == proposals
+
+
+def test_traces_of_the_job_calibrate_the_recommendation() -> None:
+    raw = json.loads(PROFILED.read_text())
+    traces = str(PROFILED.parents[1] / raw["traces"])
+    result = optimize(parse_scenario({**raw, "traces": traces}))
+    assert result.diagnosis.recalibrated is not None
+    assert result.baseline is not None
+    measured_s = result.diagnosis.recalibrated.measured_s
+    assert result.baseline.step_time_s == pytest.approx(measured_s, rel=1e-6)
+    assert all(proposal.prediction.step_time_s <= measured_s * 1.000001 for proposal in result.proposals)
+    assert result.diagnosis.evidence[0].says == result.diagnosis.recalibrated.says
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the recorded traces of ../shared")
+def test_traces_of_another_device_come_first_and_calibrate_nothing() -> None:
+    parts = {"cluster": {"device": "h100-sxm-80gb", "num_devices": 8}}
+    scenario = parse_scenario({**GPT, **parts, "traces": str(TRACES / "megatron_tp8")})
+    with_traces, without = optimize(scenario), optimize(scenario.model_copy(update={"traces": None}))
+    assert with_traces.diagnosis.cause == "trace_mismatch"
+    assert "A100" in with_traces.diagnosis.evidence[0].says
+    assert with_traces.diagnosis.recalibrated is None
+    assert with_traces.diagnosis.bottleneck == without.diagnosis.bottleneck
+    assert [proposal.plan for proposal in with_traces.proposals] == [
+        proposal.plan for proposal in without.proposals
+    ]
+    assert with_traces.baseline == without.baseline
