@@ -52,7 +52,7 @@ def parse_target(url: str, private_allowed: bool) -> Target:
 
 
 def resolve(target: Target, private_allowed: bool) -> str:
-    """An address to connect to. Raises OSError where the name is unknown."""
+    """An address to connect to. Raises OSError if the name is unknown."""
     infos = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     addresses = [str(info[4][0]) for info in infos]
     for address in addresses:

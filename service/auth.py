@@ -92,7 +92,7 @@ _SHAPE = re.compile(rf"{PREFIX}_([0-9a-f]{{{2 * ID_BYTES}}})_[A-Za-z0-9_-]{{20,1
 class NewKey:
     id: str
     text: str
-    """Shown once, to whoever asked for the key."""
+    """Shown once, when the key is made."""
     digest: str
 
 
@@ -132,7 +132,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_local(request: HTTPConnection) -> None:
-    """Raises ForbiddenError where the request is not this machine's own."""
+    """Raises ForbiddenError if the request is not this machine's own."""
     client = request.client.host if request.client else ""
     if not is_loopback(client):
         raise ForbiddenError("this server has no keys, so it answers its own machine only; see 'asap keys'")
@@ -213,11 +213,11 @@ class TokenReader:
             raise InputError(
                 "ASAP_JWT_KEYS_FILE", None, "tokens need the issuer's keys: _KEYS_FILE or _KEYS_URL"
             )
-        # At once: it is whoever starts the server that can mend the file, not a caller.
+        # At start: the operator can fix the file, a caller cannot.
         self._file_keys = _read_keys(settings.jwt_keys_file) if settings.jwt_keys_file else None
 
     def read(self, token: str) -> Caller:
-        """Raises UnauthenticatedError for a token that does not hold, IssuerError where that is unknown."""
+        """Raises UnauthenticatedError for an invalid token, IssuerError if that cannot be known."""
         import jwt
 
         try:
@@ -252,7 +252,7 @@ class TokenReader:
         try:
             return self._client.get_signing_key(key_id)
         except (PyJWKClientConnectionError, PyJWKSetError, OSError, ValueError) as error:
-            raise IssuerError("the keys of the tokens' issuer cannot be had now; try again") from error
+            raise IssuerError("the keys of the tokens' issuer are not available now; try again") from error
 
     @cached_property
     def _client(self) -> "PyJWKClient":

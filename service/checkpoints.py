@@ -24,7 +24,7 @@ FILE = "checkpoints.db"
 
 @contextmanager
 def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
-    """A saver that several sessions may share; its tables are made where they are missing."""
+    """A saver that several sessions may share; its tables are made if they are missing."""
     if settings.database_url:
         with _postgres(settings.database_url) as saver:
             yield saver
@@ -44,7 +44,7 @@ def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
 def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
     """A pool, which replaces connections that broke; the saver itself writes one checkpoint at a time.
 
-    Commits do not wait for the disk: where the server's machine loses its power a session goes on from an
+    Commits do not wait for the disk: if the server's machine loses power, a session continues from an
     earlier checkpoint. The commit that ends a session waits, and takes all before it along.
     """
     from langgraph.checkpoint.postgres import PostgresSaver
@@ -65,7 +65,7 @@ def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
 
 
 class GuardedSaver(BaseCheckpointSaver[Any]):
-    """A saver that writes only inside `guard`, which raises for whoever may write no more."""
+    """A saver that writes only inside `guard`, which raises if this process may no longer write."""
 
     def __init__(
         self, saver: BaseCheckpointSaver[Any], guard: Callable[[], AbstractContextManager[None]]

@@ -23,7 +23,7 @@ JOBS, RESULTS = "jobs", "trials"
 
 
 def open_trials(settings: Settings) -> LaunchedTrials | None:
-    """Nothing where no launch templates are registered. No engine is reached before a job needs it."""
+    """None if no launch templates are registered. No engine is reached before a job needs it."""
     if settings.launch_templates is None:
         return None
     templates = read_templates(settings.launch_templates)
@@ -55,7 +55,7 @@ def jobs_folder(settings: Settings) -> Path:
 
 
 def check_tune(settings: Settings, request: Request) -> None:
-    """Raises InputError where the request asks for trials that cannot be had; before anything is queued."""
+    """Raises InputError if the request asks for trials that are not available; before anything is queued."""
     if request.mode != "tune":
         return
     trials = open_trials(settings)
@@ -78,7 +78,7 @@ KNOWLEDGE_FOLDER = "knowledge"
 
 
 def open_context(settings: Settings, *, saves_cases: bool) -> Context:
-    """With `saves_cases` outcomes are kept; without, what is kept is read where there is something."""
+    """With `saves_cases` outcomes are kept; without, what is kept is read if there is something."""
     return Context(
         knowledge=open_knowledge(settings) if saves_cases or has_knowledge(settings) else open_seed(),
         reasoner=reasoner_of(settings),
@@ -113,7 +113,7 @@ def _chroma_address(url: str) -> tuple[str, int, bool]:
 
 
 def embedder_of(settings: Settings) -> Embedder | None:
-    """None where none is wanted, or where the package that carries the model is not installed."""
+    """None if none is wanted, or if the package that carries the model is not installed."""
     if settings.embedding == "none":
         return None
     if settings.embedding == "minilm":

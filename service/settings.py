@@ -30,7 +30,7 @@ class Settings(BaseSettings):
     )
     chroma_url: str | None = Field(None, description="http://host:port of a Chroma server; else embedded")
     traces_dir: Path | None = Field(
-        None, description="uploaded traces; a shared folder where there are replicas"
+        None, description="uploaded traces; a shared folder if there are replicas"
     )
 
     llm_base_url: str | None = Field(
@@ -77,7 +77,7 @@ class Settings(BaseSettings):
 
     max_body_bytes: int = Field(2 * 2**20, ge=1024)
     max_trace_bytes: int = Field(8 * 2**30, ge=1024, description="of one uploaded folder of traces")
-    trace_days: int = Field(30, ge=1, description="uploaded traces are kept so long")
+    trace_days: int = Field(30, ge=1, description="days that uploaded traces are kept")
     request_s: float = Field(30, gt=0, description="longest plan search, and wait for a piece of a body")
     requests_per_minute: int = Field(6000, ge=1, description="of one API key or address")
 

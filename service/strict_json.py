@@ -52,7 +52,7 @@ def parse_object(data: bytes, source: str, first_line: int = 1) -> JsonObject:
     if _is_too_deep(text, value):
         _refuse_depth(text, source, first_line)
     if not isinstance(value, dict):
-        hint = "; for several, give one a line instead of an array" if isinstance(value, list) else ""
+        hint = "; for several, give one per line instead of an array" if isinstance(value, list) else ""
         raise InputError(_where(source, first_line), value, f"must be a JSON object{hint}")
     return value
 
@@ -125,7 +125,7 @@ def _refuse_depth(text: str, source: str, first_line: int) -> NoReturn:
 
 
 def _place(text: str, pattern: str | None, source: str, first_line: int) -> str:
-    """The line of what `pattern` finds; of the whole text where it has one line; else just the source."""
+    """The line of what `pattern` finds; of the whole text if it has one line; else just the source."""
     match = re.search(pattern, text) if pattern else None
     if match:
         return _where(source, first_line + text.count("\n", 0, match.end()))

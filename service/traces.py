@@ -55,7 +55,7 @@ class NoRoomError(Exception):
 
 
 def find_reference(traces: str) -> str | None:
-    """The id of the upload that a request names; None where it names a folder."""
+    """The id of the upload that a request names; None if it names a folder."""
     return traces.removeprefix(REFERENCE) if traces.startswith(REFERENCE) else None
 
 
@@ -111,7 +111,7 @@ class Uploads:
     def discard(self, id: str) -> None:
         """Renamed first: a folder that is half deleted must not be read as whole.
 
-        Once more does the rest, where a process died over it.
+        Idempotent: a repeated call finishes what a process that died left.
         """
         folder = self.folder(id)
         doomed = folder.with_name(f".{id}.deleted")
@@ -133,7 +133,7 @@ class Uploads:
             file.seek(offset)
         except BlockingIOError:
             file.close()
-            raise ConflictError(f"{name} is being uploaded by somebody else", field="name") from None
+            raise ConflictError(f"{name} is being uploaded by another client", field="name") from None
         except BaseException:
             file.close()
             raise

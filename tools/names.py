@@ -21,7 +21,7 @@ def nearest(name: object, known: Iterable[str], *, cutoff: float = LOOSE, count:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """The tail of an error message: the nearest names, or every allowed one where nothing is near."""
+    """The tail of an error message: the nearest names, or every allowed one if none is near."""
     names = sorted(known)
     close = nearest(name, names)
     return f"did you mean {' or '.join(close)}?" if close else f"allowed: {', '.join(names)}"

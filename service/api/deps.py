@@ -142,11 +142,11 @@ async def _get_parts(request: Request) -> AppState:
 
 
 async def _caller(request: Request) -> Caller:
-    """Counted by key, or by address where nobody is known: guessing keys is limited too."""
+    """Counted by key, or by address if the caller is unknown: guessing keys is limited too."""
     app, address = get_app_state(request), f"address:{request.client.host if request.client else ''}"
     known = app.authenticator
     try:
-        # A thread is entered only where the database must be asked: each costs a wait while sessions compute.
+        # A thread is entered only if the database must be asked: each costs a wait while sessions compute.
         caller = (
             known.caller_of(request) if known.is_surely_open() else await run_sync(known.caller_of, request)
         )
@@ -162,7 +162,7 @@ async def _caller(request: Request) -> Caller:
 
 
 def check_rate_limit(app: AppState, caller: str) -> None:
-    """Counts a request of this caller; raises where it is one too many."""
+    """Counts a request of this caller; raises if it is one too many."""
     wait_s = app.rates.wait_s(caller)
     if wait_s:
         limit = app.settings.requests_per_minute
@@ -197,7 +197,7 @@ IdempotencyKey = Annotated[
         alias="Idempotency-Key",
         min_length=1,
         max_length=200,
-        description="your own word for this request: sent again, it gives the same session, never a second",
+        description="your own id of this request: sent again, it returns the same session",
     ),
 ]
 

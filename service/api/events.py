@@ -39,7 +39,7 @@ class EventPublic(Public):
 class EventPage(BaseModel):
     items: list[EventPublic]
     next_after: int = Field(description="give it as `after` for what follows")
-    ended: bool = Field(description="nothing will follow unless somebody decides or retries")
+    ended: bool = Field(description="nothing will follow unless a person decides or retries")
 
 
 def public_event(row: EventRow) -> EventPublic:
@@ -51,7 +51,7 @@ MEDIA_TYPE = "text/event-stream"
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """The second keeps nginx from collecting events before it passes them on."""
 RETRY_MS = 300
-"""After so long a browser reconnects."""
+"""How long a browser waits before it reconnects."""
 HEARTBEAT_S = 10.0
 AT_ONCE = 200
 
@@ -112,7 +112,7 @@ async def _texts(app: AppState, tenant: str, id: str, seen: EventBatch, after: i
             seen = await run_sync(look, app, tenant, id, after, limiter=app.watch.limiter)
         except NotFoundError:  # deleted meanwhile
             return
-        except SQLAlchemyError:  # whoever reconnects is told what is wrong, or goes on
+        except SQLAlchemyError:  # a client that reconnects gets the error, or continues
             log.exception("a stream ends early", extra={"session": id})
             return
 

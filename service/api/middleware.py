@@ -140,7 +140,7 @@ Measure = Callable[[str, str, int, float], None]
 
 
 class RequestScope:
-    """Takes the caller's request id where it is a plain word, else makes one."""
+    """Takes the caller's request id if it is a plain word, else makes one."""
 
     def __init__(self, app: ASGIApp, redactor: Redactor, measure: Measure) -> None:
         self._app, self._redactor, self._measure = app, redactor, measure

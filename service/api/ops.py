@@ -99,7 +99,7 @@ def _knowledge(app: AppState) -> str:
 
 
 def _queue(app: AppState) -> str:
-    """That it answers is needed; that workers live is told: without any, sessions may come and wait."""
+    """It must answer. Living workers are only reported: without any, sessions are accepted and wait."""
     app.queue.unfinished([NO_LEG])
     with app.database.read() as conn:
         living = len(list_living(conn, app.settings.lease_s))

@@ -34,7 +34,9 @@ class RunPublic(Public):
     trigger: Literal["cron", "caught_up", "manual"]
     state: Literal["queued", "running", "completed", "failed", "skipped"]
     outcome: Literal["quiet", "regression", "broken"] | None
-    reason: str | None = Field(description="why it was skipped or failed, or whom it did not reach")
+    reason: str | None = Field(
+        description="why it was skipped or failed, or which recipient it did not reach"
+    )
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

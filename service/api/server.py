@@ -60,7 +60,7 @@ class WorkerRunner:
         worker = Worker(self._settings, observer=self._metrics, kinds=[night_jobs])
         try:
             worker.start()
-        except Exception as error:  # the API of this process would take sessions that nobody runs
+        except Exception as error:  # the API of this process would accept sessions that no worker runs
             log.error("the worker cannot start: %s", error, exc_info=not isinstance(error, AsapError))
             self._went_well = False
             on_failure()
@@ -82,7 +82,7 @@ SWITCH_S = 0.0005
 at every change of threads: with sessions running in this process p95 of a read fell from 115 to 76 ms on a
 busy machine of two cores, and no fewer sessions were done."""
 IS_OPEN = (
-    "no API key exists: only this machine is answered, and whoever is on it may do everything; "
+    "no API key exists: only this machine is answered, and everyone on it may do everything; "
     "'asap keys add NAME' makes the first key"
 )
 
@@ -131,7 +131,7 @@ class _Process:
         log.info("listening", extra={"address": address, "role": self._role})
         self._announce(address)
         # What was imported stays: a full collection would look through its 190,000 objects each time, and
-        # answer nobody for 100 to 200 ms.
+        # answer no request for 100 to 200 ms.
         gc.freeze()
         if self._worker:
             self._worker.start(on_failure=self._give_up)
@@ -147,7 +147,7 @@ class _Process:
 
 
 class _Server(uvicorn.Server):
-    """Tells when it listens and when it is told to stop."""
+    """Reports when it listens and when it must stop."""
 
     def __init__(self, config: uvicorn.Config, ready: Announce, stopping: Callable[[], None]) -> None:
         super().__init__(config)

@@ -34,7 +34,7 @@ from tools.kb import KnowledgeBase
 
 MAX_CALLERS = 10_000
 BURST_S = 10.0
-"""What may come at once: the requests of so many seconds."""
+"""A burst: the requests that may arrive at once, in seconds of the allowed rate."""
 
 
 class RateLimit:
@@ -45,7 +45,7 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, caller: str) -> int:
-        """Takes one; 0 where that is allowed, else the whole seconds until it will be."""
+        """Counts a request: 0 if it is allowed, else the seconds until one will be, rounded up."""
         now = self._clock()
         with self._lock:
             left, before = self._buckets.pop(caller, (self._burst, now))
@@ -99,7 +99,9 @@ class Metrics:
         )
 
     def measure(self, method: str, route: str, status: int, seconds: float) -> None:
-        method = method if method in METHODS else "other"  # callers make them up, and a series is for ever
+        method = (
+            method if method in METHODS else "other"
+        )  # callers invent methods, and a series is never removed
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)
 
@@ -122,7 +124,7 @@ class Metrics:
 
 
 class _Sessions(Collector):
-    """Asked of the database at every scrape: every replica tells the same number."""
+    """Read from the database at every scrape: every replica reports the same number."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -147,7 +149,7 @@ POLL_S = 0.3
 AT_A_TIME = 500
 """Sessions in one query."""
 ENDED = 2**63
-"""As the number of a last event: above any that somebody may have seen."""
+"""As the number of a last event: above any that a client may have seen."""
 READERS = 4
 """Threads for all streams of a process: other requests keep theirs."""
 
@@ -160,7 +162,7 @@ class _Waiter:
 
 
 class EventWatcher:
-    """Used from one event loop. Looks only while somebody waits."""
+    """Used from one event loop. Polls only while a stream waits."""
 
     def __init__(self, database: Database, stopping: Event) -> None:
         self._database, self._stopping = database, stopping
@@ -202,7 +204,7 @@ class EventWatcher:
                     waiter.woken.set()
 
     def _look(self, ids: Sequence[str]) -> dict[str, int]:
-        """The last event of each session; beyond all where it has ended, so that its streams end too."""
+        """The last event of each session; beyond all if it has ended, so that its streams end too."""
         last_seqs: dict[str, int] = {}
         newest = sa.select(sa.func.max(events.c.seq)).where(events.c.session_id == sessions.c.id)
         query = sa.select(sessions.c.id, sessions.c.state, newest.scalar_subquery())

@@ -107,7 +107,7 @@ def _refusal(body: JsonObject, error: InputError) -> JsonObject:
 
 
 class ExplainCreate(BaseModel):
-    """A workload, and the plan somebody asks about."""
+    """A workload, and the plan in question."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"scenario": EXAMPLE, "plan": {"tp": 2}}]}

@@ -79,7 +79,7 @@ def public_trace(row: TraceRow) -> TracePublic:
 def detailed_trace(row: TraceRow) -> TraceDetail:
     analysis = None if row.analysis is None else {**row.analysis}
     if analysis:
-        analysis.pop("drawing", None)  # for the pages' figures; long, and nobody's promise
+        analysis.pop("drawing", None)  # for the pages' figures; long, and not part of the API
     return TraceDetail.model_validate({**_public_fields(row), "analysis": analysis})
 
 

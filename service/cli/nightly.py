@@ -47,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     running.add_argument(
         "--out", metavar="DIR", type=Path, help="folder of the pages; overrides the one in the file"
     )
-    running.add_argument("--no-deliver", action="store_true", help="write the report, but send it to nobody")
+    running.add_argument("--no-deliver", action="store_true", help="write the report, but do not send it")
     checking = add_action(actions, "check", "check that everything can be found and read")
     for action in (running, checking):
         action.add_argument(

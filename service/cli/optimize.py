@@ -170,7 +170,7 @@ Nothing is proposed that does not fit or that the framework refuses, and the tra
   "constraints": {"space": "all"}               "practice" (default) or "all"; no effect yet
   "constraints": {"max_memory_fraction": 0.85}  share of the device's memory that may be filled
   "constraints": {"keep_checkpoint_layout": true}   tp and pp stay as they are
-  "constraints": {"max_changes": 2}             at most so many fields differ from today's plan
+  "constraints": {"max_changes": 2}             at most this many fields differ from today's plan
 `traces` names a folder of profiles of today's run: a measured cause outranks a computed one.
 `notes` is an engineer's free text. The expert rules read plain phrasings ("keep tp", "leave 10%
 memory free"), a language model the rest (ASAP_LLM_BASE_URL, ASAP_LLM_MODEL); what was understood is
@@ -259,7 +259,7 @@ def _request(scenario: JsonObject) -> "Request":
 
     request = parse_request(scenario)
     if request.approval == "person":
-        raise InputError("approval", request.approval, "asap optimize asks nobody; asap serve does")
+        raise InputError("approval", request.approval, "asap optimize cannot ask a person; asap serve can")
     if request.mode == "tune":
         from service.runtime import check_tune
         from service.settings import load_settings

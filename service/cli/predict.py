@@ -128,7 +128,7 @@ def _seconds(value: float) -> str:
 HELP = """\
 Predict the step time of a training plan, with an 80% interval, its breakdown and its memory.
 
-FILE holds one scenario, or one a line (JSONL). A scenario is a JSON object:
+FILE holds one scenario, or one per line (JSONL). A scenario is a JSON object:
   {"model":    {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
                 "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256},
    "cluster":  {"device": "h100-sxm-80gb", "num_devices": 8, "devices_per_node": 8},
@@ -150,7 +150,7 @@ Outcome = Scenario | InputError
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="scenarios as JSON or JSONL; - for standard input")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line and nothing else")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line and nothing else")
     parser.add_argument(
         "--calibration", metavar="FILE", help="a cluster's measured constants, from 'asap diagnose'"
     )

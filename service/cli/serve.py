@@ -35,7 +35,7 @@ Several machines share PostgreSQL (ASAP_DATABASE_URL), a Chroma server (ASAP_CHR
 for traces (ASAP_TRACES_DIR). Then any number of processes may run: --role api answers callers, --role
 worker runs sessions (its port answers /healthz, /readyz and /metrics only), --role all does both.
 
-Without an API key the server listens on loopback only, and whoever is on the machine may do all.
+Without an API key the server listens on loopback only, and everyone on the machine may do everything.
 'asap keys add NAME --scope submit' makes a key; callers send 'Authorization: Bearer KEY'.
 
 /openapi.json describes the API; /healthz, /readyz and /metrics are for load balancers and Prometheus.

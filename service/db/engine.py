@@ -37,7 +37,7 @@ UNFLUSHED = "asap_unflushed"
 WAL_TRIES = 50
 USED_AT = "asap_used_at"
 IDLE_S = 1.0
-"""A connection that rested so long is asked whether it is still one."""
+"""A connection that was idle longer is pinged before it is used."""
 
 
 class Database:
@@ -57,7 +57,7 @@ class Database:
 
     @contextmanager
     def begin(self, flush: bool = True) -> Iterator[sa.Connection]:
-        """A transaction that may write; it is rolled back where the block raises.
+        """A transaction that may write; it is rolled back if the block raises.
 
         Without `flush` it is left to the next commit to force it to the disk: it outlives the process, but
         perhaps not a power failure of the database's machine, which then loses what came after it too. A
@@ -68,14 +68,14 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Only reads, and waits for nobody."""
+        """Only reads, and waits for no lock."""
         with self._reading.begin() as connection:
             yield connection
 
     def upgrade(self) -> None:
         """To the last version of the schema; where several processes start at once, one does it.
 
-        Raises NewerDatabaseError where a newer version of the program has upgraded it further.
+        Raises NewerDatabaseError if a newer version of the program has upgraded it further.
         """
         with self.engine.begin() as connection:
             if not self.is_sqlite:
@@ -87,8 +87,8 @@ class Database:
     def alone(self) -> Iterator[None]:
         """For a preparation that is not ours to lock: one process at a time is in such a block.
 
-        Asked again and again: whoever waited inside PostgreSQL would hold up the other's index builds.
-        SQLite has one worker, and nobody else prepares anything.
+        Polled: a session that waited inside PostgreSQL would block the other's index builds.
+        SQLite has one worker, and no other process prepares anything.
         """
         if self.is_sqlite:
             yield
@@ -273,7 +273,7 @@ def _waiting_for(folder: Path) -> Iterator[None]:
 
 
 def lock_for_work(settings: Settings) -> IO[str]:
-    """With SQLite one process runs sessions, so that whatever it finds begun is of a process that died."""
+    """With SQLite one process runs sessions, so whatever it finds started belongs to a process that died."""
     file = (make_data_folder(settings.data_dir) / WORKER_FILE).open("a")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

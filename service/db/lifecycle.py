@@ -193,7 +193,7 @@ def list_quiet(
     after: str = "",
     limit: int = 500,
 ) -> list[tuple[str, int]]:
-    """Busy jobs nobody has written about since then, of sessions or night runs: id and dispatch number."""
+    """Busy jobs (sessions or night runs) without a write since then: id and dispatch number."""
     is_quiet = jobs.c.state.in_(BUSY), jobs.c.updated_at < before_s, jobs.c.id > after
     query = sa.select(jobs.c.id, jobs.c.dispatch_no).where(*is_quiet)
     return [(id, number) for id, number in conn.execute(query.order_by(jobs.c.id).limit(limit))]

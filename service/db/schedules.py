@@ -119,7 +119,7 @@ def lock_active(conn: sa.Connection, id: str) -> ScheduleRow | None:
 
 
 def set_considered(conn: sa.Connection, id: str, until: float, reason: str | None) -> None:
-    """Without `updated_at`: nobody changed anything."""
+    """Without `updated_at`: no person changed it."""
     conn.execute(schedules.update().where(schedules.c.id == id).values(considered_until=until, reason=reason))
 
 

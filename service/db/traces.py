@@ -47,7 +47,7 @@ def create_trace(conn: sa.Connection, tenant: str, owner: str, name: str, keep_s
 
 
 def get_trace(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> TraceRow:
-    """Locked, nobody else changes it until the transaction ends."""
+    """With `lock`, no other transaction changes it until this one ends."""
     query = sa.select(traces).where(traces.c.id == id, traces.c.tenant == tenant)
     row = conn.execute(query.with_for_update() if lock else query).one_or_none()
     if row is None:

@@ -66,7 +66,7 @@ class Reoptimizer(Protocol):
 
 
 class LocalReoptimizer:
-    """Runs the agents in this process; nobody can be asked for an approval."""
+    """Runs the agents in this process; no person can be asked for approval."""
 
     def __init__(self, context: Context, run_id: str, budget: Budget | None = None) -> None:
         limits = context.limits.within(budget.model_dump() if budget else None)

@@ -25,7 +25,7 @@ STATUS = {
     "unwatched": "not watched",
 }
 STORIES = ("regressed", "slower", "suspected", "notice", "broken", "stale", "recovered", "improved")
-"""Statuses that an overview explains; chat leaves out those that ask nothing of anybody."""
+"""Statuses that an overview explains; chat leaves out those that need no action."""
 TERMS = {**STEP, "pipeline": "pipeline", "other_comm_exposed": "other communication"}
 KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}
 MAX_CHANGES = 6

@@ -238,7 +238,7 @@ def space_figure(space: Space) -> Figure:
 
 
 def _seconds_shown(space: Space) -> list[float]:
-    """From the fastest plan up to the slowest one somebody runs or submitted; slower ones are cut off."""
+    """From the fastest plan to the slowest that runs today or was submitted; slower ones are cut off."""
     times = sorted(dot.step_time_s for dot in (*space.plans, *space.proposals))
     known = [dot.step_time_s for dot in (*space.today, *space.considered, *space.proposals)]
     slowest = times[int(SHOWN_QUANTILE * (len(times) - 1))] if times else 1.0

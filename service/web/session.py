@@ -58,7 +58,7 @@ TRIALS = "trials"
 SCORING = "score_plan"
 """The tool that scores a submitted plan."""
 DERIVED_FIELDS = ("dp", "schedule")
-"""Follow from the other fields, so that nobody edits them."""
+"""Follow from the other fields, so they cannot be edited."""
 _FORMAT_OF_FRAMEWORK = {"megatron-core": "megatron", "torch-fsdp": "accelerate", "torch-fsdp2": "torchtitan"}
 
 

@@ -17,7 +17,7 @@ def main() -> None:
     def stop(_signal: int, _frame: FrameType | None) -> None:
         stopping.set()
 
-    # Sessions compute for long, and on the same machine somebody may be waiting for the API's answer.
+    # Sessions compute for long, and the API on the same machine must still answer quickly.
     os.nice(NICENESS)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)

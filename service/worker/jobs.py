@@ -56,7 +56,7 @@ class Loop:
 
 
 EMBEDDED = "embedded"
-"""With SQLite there is one worker; under a fixed name DBOS itself recovers what it had begun."""
+"""With SQLite there is one worker; under a fixed name DBOS itself recovers what it had started."""
 
 
 class Lease:
@@ -145,7 +145,7 @@ SESSIONS: JobKind[SessionRow] = JobKind(
 
 APPLICATION = "asap"
 VERSION = "1"
-"""Fixed: a job begun by one release is finished by the next; its progress is in the checkpoint."""
+"""Fixed: a job started by one release is finished by the next; its progress is in the checkpoint."""
 UNFINISHED = ("ENQUEUED", "PENDING", "DELAYED")
 
 
@@ -191,11 +191,11 @@ class JobQueue(Generic[RowT]):
         )
 
     def running(self) -> dict[str, str]:
-        """Workflows that were begun and have not ended, each with its worker."""
-        begun = self._client.list_workflows(
+        """Workflows that were started and have not ended, each with its worker."""
+        started = self._client.list_workflows(
             status="PENDING", queue_name=self.kind.queue, load_input=False, load_output=False
         )
-        return {workflow.workflow_id: workflow.executor_id or "" for workflow in begun}
+        return {workflow.workflow_id: workflow.executor_id or "" for workflow in started}
 
     def unfinished(self, ids: Iterable[str]) -> set[str]:
         """Those of the workflows that will still do something."""
@@ -210,7 +210,7 @@ class JobQueue(Generic[RowT]):
         return {workflow.workflow_id for workflow in workflows}
 
     def put_back(self, ids: Iterable[str]) -> None:
-        """To be begun again, by any worker."""
+        """To be started again, by any worker."""
         self._client.resume_workflows(list(ids), queue_name=self.kind.queue)
 
     def forget(self, jobs: Iterable[tuple[str, int]]) -> None:
@@ -296,12 +296,12 @@ def prepare(settings: Settings, database: Database) -> None:
 
 
 TAKEOVER_LOCK = UPGRADE_LOCK + 1
-"""An advisory lock: one survivor at a time takes over, so that none puts back what another has begun."""
+"""An advisory lock: one survivor at a time takes over, so that none requeues what another has started."""
 DELETE_AFTER_LEASES = 100
 
 
 def take_over(queue: JobQueue[RowT], lease_s: float) -> list[str]:
-    """Puts back what was begun by workers that have not been heard from for a lease.
+    """Requeues what was started by workers without a heartbeat for a lease.
 
     On PostgreSQL only: with SQLite there is one worker, and DBOS returns to it what it had when it starts.
     """

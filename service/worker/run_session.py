@@ -163,7 +163,7 @@ def _session(deps: WorkerDeps, row: SessionRow) -> Session:
 
 @contextmanager
 def _claimed(deps: WorkerDeps, row: SessionRow) -> Iterator[None]:
-    """Nobody takes the session over in this block; raises FencedError where somebody has before it."""
+    """No other worker takes the session over in this block; raises FencedError if one has already."""
     with deps.database.begin(flush=False) as conn:
         lock_session(conn, row.id, row.fence)
         yield

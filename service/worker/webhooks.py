@@ -29,7 +29,7 @@ TIMEOUT_S = 10.0
 MAX_REQUEST_S = 30.0
 """For the whole request: a receiver that answers a byte at a time is never silent."""
 LEASE_S = 60.0
-"""A sender that dies leaves its deliveries due again after so long; longer than one takes."""
+"""How long a delivery stays claimed if its sender dies; longer than one takes."""
 FIRST_PAUSE_S = 5.0
 MAX_PAUSE_S = 3600.0
 MAX_ATTEMPTS = 16
@@ -84,7 +84,7 @@ class Webhooks:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], private_allowed: bool) -> str:
-    """What the receiver answered; NotDeliveredError where that is no success, OSError from the network."""
+    """What the receiver answered; NotDeliveredError if that is no success, OSError from the network."""
     target = parse_target(url, private_allowed)
     connection = _connect(target, resolve(target, private_allowed))
     own = {"Host": target.host_header, "Content-Type": "application/json", "User-Agent": "asap"}

@@ -119,7 +119,7 @@ GENERATIONS = (
     *("trainium1", "trainium2", "cpu"),
 )
 COLLECTIVES_KEY = "collectives"
-"""An optional table; NCCL's rings where it is absent."""
+"""An optional table; NCCL's rings if it is absent."""
 _HEAD = ("name", "title", "vendor", "generation", "aliases")
 
 

@@ -54,7 +54,7 @@ class Device:
     inter_node_bytes_per_s: float
     inter_node_latency_s: float
     torus_dimensions: int
-    """0 where the scale-up domain is switched or fully connected."""
+    """0 if the scale-up domain is switched or fully connected."""
 
     collectives: Collectives = Collectives()
     peak_flops: Mapping[str, float] = field(hash=False)

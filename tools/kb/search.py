@@ -56,7 +56,7 @@ def tokenize(text: str) -> list[str]:
 
 @lru_cache(maxsize=65536)
 def _terms_of(word: str) -> tuple[str, ...]:
-    """The whole word without its joints, and its parts where it has any; of numbers the parts alone."""
+    """The whole word without its joints, and its parts if it has any; of numbers the parts alone."""
     if word.isalnum():
         return (_stem(word),) if _is_significant(word) else ()
     parts = _JOINT.split(word)

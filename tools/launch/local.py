@@ -56,7 +56,7 @@ class LocalLauncher:
         return self._get_handle(folder, key) if self._has_begun(folder) else None
 
     def status(self, handle: Handle) -> JobStatus:
-        """Also ends what is left of a job whose supervisor was killed: nobody else keeps its limit."""
+        """Also ends what is left of a job whose supervisor was killed: nothing else enforces its limit."""
         folder = self._folder(handle)
         supervisor = _find_supervisor(folder)
         final = folder.find_final()

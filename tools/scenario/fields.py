@@ -43,7 +43,7 @@ FromList = BeforeValidator(_as_tuple)
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Metadata of a field: what it takes, in words, where its type does not say enough."""
+    """Metadata of a field: what it takes, in words, if its type does not say enough."""
 
     text: str
 

@@ -110,7 +110,7 @@ else:
         "StatedPlan",
         __base__=Record,
         __module__=__name__,
-        __doc__="A plan as written: null or absent where the source did not say.",
+        __doc__="A plan as written: null or absent if the source did not say.",
         **_stated_fields(),
         zero_stage_known=(bool | None, None),
     )

@@ -39,7 +39,7 @@ def batches_fill_1f1b(facts: Facts, field: str, values: Values) -> BoolArray:
 
 
 def cp_divides_sequence(facts: Facts, field: str, values: Values) -> BoolArray:
-    """The value is how many pieces a rank takes: 2 where the causal triangle is balanced in zigzag."""
+    """The value is how many pieces a rank takes: 2 if the causal triangle is balanced in zigzag."""
     return (facts.plan.cp > 1) & ~divides(int(values[0]) * facts.plan.cp, facts.training.seq_len)
 
 

@@ -90,7 +90,7 @@ class LoraSpec(Record):
 
 
 class TrainingSpec(Record):
-    """The measurement contract: plans are comparable only where it is equal.
+    """The measurement contract: plans are comparable only if it is equal.
 
     Everything from `software_date` on is stored and shown, but not priced yet: it changes no prediction. None
     means "not stated": the newest known software, the framework's own default for a switch, dropless routing

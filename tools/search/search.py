@@ -80,7 +80,7 @@ def on_front(memory_of_faster_first: Array) -> Mask:
 
 
 def front_bytes(front: Ranked, step_time_s: Array) -> Array:
-    """The least memory that plans of the front need that are as fast; infinite where none is."""
+    """The least memory that plans of the front need that are as fast; infinite if none is."""
     behind = np.searchsorted(front.step_time_s, step_time_s, side="right")
     return np.concatenate([[np.inf], front.memory_bytes])[behind]
 
@@ -162,7 +162,7 @@ class Search:
         return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started)
 
     def _drop_dominated(self, degrees: Table) -> Table:
-        """Without sequence parallelism only where the same degrees with it are not legal."""
+        """Without sequence parallelism only if the same degrees with it are not legal."""
         scatters_cheaply = self._device.collectives.reduce_scatter_passes <= 1.0
         if self.constraints.max_changes is not None or not scatters_cheaply:
             return degrees  # switching it on may be one change too many, or cost more than it saves

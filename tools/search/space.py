@@ -91,7 +91,7 @@ class PlanSpace:
         stages = [stage for stage in permitted if self._constraints.permits("zero_stage", stage)]
 
         def options(ranks: int) -> Options:
-            # Sharding over one rank is no sharding; it is kept only where framework or user always shard.
+            # Sharding over one rank is no sharding; it is kept only if framework or user always shard.
             plain: Options = [(0, 1)] if 0 in stages else []
             sizes = [d for d in divisors(ranks) if d > 1 or (ranks == 1 and not plain)]
             return plain + [(z, d) for z in stages if z for d in sizes]

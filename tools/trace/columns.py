@@ -236,7 +236,7 @@ def _count(elements: int | None) -> int | None:
 
 
 _MAX_DURATION_NS = 10**16
-"""116 days. No profile lasts so long, and an end of every start that can be parsed still fits into int64."""
+"""116 days. No profile lasts longer, and an end of every start that can be parsed still fits into int64."""
 
 
 def check_times(start_ns: Integers, duration_ns: Integers, names: Sequence[str]) -> None:

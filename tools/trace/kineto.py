@@ -119,7 +119,7 @@ KIND_OF_CATEGORY = {
 def read_kineto(path: Path, limits: ReadLimits | None = None) -> RankTrace:
     """Reads one file; raises UnreadableTraceError with the reason."""
     trace = _read(path, limits or ReadLimits(), keep_host_ops=False)
-    # Host ops are most of a file and matter only where there is no device; such files are short.
+    # Host ops are most of a file and matter only if there is no device; such files are short.
     return trace if len(trace.device) else _read(path, limits or ReadLimits(), keep_host_ops=True)
 
 

@@ -74,7 +74,7 @@ def _widen(span: Sequence[float], values: Array) -> list[float]:
 
 
 def read_terms(traces: Path, plan: Plan) -> dict[str, float] | None:
-    """Seconds a step; nothing where no trace shows a whole step, and where traces cannot be read."""
+    """Seconds per step; nothing if no trace shows a whole step or traces cannot be read."""
     try:
         profiles = [rank for rank in profile_folder(traces).ranks if rank.breakdown.total_ns]
     except InputError:  # nothing to read there

@@ -53,7 +53,7 @@ class Measurement:
 
     @property
     def confidence(self) -> float:
-        """How often such an interval holds the median: below 95% where there were few steps."""
+        """How often such an interval holds the median: below 95% if there were few steps."""
         return median_interval(self.step_times_s)[2]
 
     @property
@@ -135,7 +135,7 @@ def _read(path: Path) -> JsonObject:
 
 
 def _whole(digits: str) -> float:
-    """No store takes a whole number beyond 64 bits; a float of so many digits may be infinite."""
+    """No store takes a whole number beyond 64 bits; a float with as many digits may be infinite."""
     return int(digits) if len(digits) < _MAX_DIGITS else float(digits)
 
 

@@ -1,4 +1,4 @@
-// The list of sessions, looked at again every few seconds while somebody sees it.
+// The list of sessions, refreshed every few seconds while it is visible.
 import { fetchPage, swap } from "./live.js";
 
 const EVERY_MS = 4000;

@@ -1,4 +1,4 @@
-// Uploads traces in parts: a break costs one part, and the server is told the digest of every file.
+// Uploads traces in parts: a break costs one part, and the server gets the digest of every file.
 import { Sha256 } from "./sha256.js";
 
 const PART_BYTES = 4 * 1024 * 1024;

@@ -162,7 +162,7 @@ def test_an_issuer_that_gives_no_keys_is_not_the_callers_fault(
     published.pop("answer")["body"] = body
     answer = serve(**published).client.get("/v1/sessions", headers={"Authorization": f"Bearer {token()}"})
     assert answer.status_code == 503
-    assert answer.json()["detail"] == "the keys of the tokens' issuer cannot be had now; try again"
+    assert answer.json()["detail"] == "the keys of the tokens' issuer are not available now; try again"
 
 
 def test_an_issuer_out_of_reach_is_not_the_callers_fault(serve: Serve, settings: dict[str, Any]) -> None:
