@@ -204,9 +204,9 @@ def public_session(row: SessionRow) -> SessionPublic:
     return SessionPublic.model_validate(_public_fields(row))
 
 
-def _public_fields(row: SessionRow) -> dict[str, object]:
+def _public_fields(row: SessionRow) -> JsonObject:
     here = f"{PATH}/{row.id}"
-    links = {name: here if name == "self" else f"{here}/{name}" for name in Links.model_fields}
+    links: JsonObject = {name: here if name == "self" else f"{here}/{name}" for name in Links.model_fields}
     return {**vars(row), "links": links}
 
 

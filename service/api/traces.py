@@ -83,7 +83,7 @@ def detailed_trace(row: TraceRow) -> TraceDetail:
     return TraceDetail.model_validate({**_public_fields(row), "analysis": analysis})
 
 
-def _public_fields(row: TraceRow) -> dict[str, object]:
+def _public_fields(row: TraceRow) -> JsonObject:
     return {**vars(row), "reference": f"{REFERENCE}{row.id}"}
 
 

@@ -24,8 +24,8 @@ from tools.errors import InputError
 from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
 from tools.hardware import PRECISIONS, device_names
 from tools.scenario import RECOMPUTES, parse_scenario
-from tools.scenario.columns import CHOICES
-from tools.scenario.spec import REQUIRED_PLAN_FIELDS, SEARCHED_FIELDS, Framework, plan_bounds
+from tools.scenario.columns import CHOICES, MIN_VALUES
+from tools.scenario.spec import REQUIRED_PLAN_FIELDS, SEARCHED_FIELDS, Framework
 
 Body = dict[str, Any]
 """The body of POST /v1/sessions, or a part of it, before it is parsed."""
@@ -44,7 +44,7 @@ TRAINING = ("seq_len", "global_batch_size", "precision", "framework")
 NOT_ASKED = ("etp", "schedule")
 """Searched plan fields that the form leaves to the framework's default."""
 PLAN = tuple(name for name in SEARCHED_FIELDS if name not in NOT_ASKED)
-PLAN_DEFAULTS = {name: plan_bounds(name)[0] for name in REQUIRED_PLAN_FIELDS if name != "dp"}
+PLAN_DEFAULTS = {name: MIN_VALUES[name] for name in REQUIRED_PLAN_FIELDS if name != "dp"}
 """What an empty field stands for; data parallelism takes the devices that are left."""
 WORDS = ("device", "precision", "framework", "recompute")
 OPTIONS = ("traces", "notes", "mode", "approval")

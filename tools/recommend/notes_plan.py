@@ -7,16 +7,15 @@ from pydantic import JsonValue
 
 from tools.recommend.notes_grammar import Clause, Findings, Mention, by_field
 from tools.recommend.notes_words import Token
+from tools.scenario.columns import MIN_VALUES
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "micro_batch_size")
-FROM_ONE = ("tp", "pp", "vpp", "cp", "ep", "etp")
-"""Degrees of which "none" means 1."""
 ABSENT: dict[str, JsonValue] = {
-    "sequence_parallel": False,
-    "recompute": "none",
-    "zero_stage": 0,
-    **dict.fromkeys(FROM_ONE, 1),
+    name: value
+    for name, value in MIN_VALUES.items()
+    if name not in ("dp", "dp_shard", "micro_batch_size", "schedule")
 }
+"""What "none" means of a field: a degree of 1, no sharding, no recomputation."""
 CHANGING = re.compile(r"\b(?:changing|touching|moving|altering|varying)\b")
 OFF = re.compile(
     r"off|disabl|forbid|prohibit|ban|exclud|not (?:allowed|supported|possible)|unsupported|impossible|rul|"

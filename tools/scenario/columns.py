@@ -20,6 +20,7 @@ from tools.scenario.spec import (
     Recompute,
     Schedule,
     TrainingSpec,
+    plan_bounds,
 )
 
 IntArray = NDArray[np.int64]
@@ -45,6 +46,10 @@ CHOICES: Mapping[str, tuple[PlanValue, ...]] = {
     name: choices for name in SEARCHED_FIELDS if (choices := _choices(Plan.model_fields[name].annotation))
 }
 """Fields without an order, and their values by code."""
+MIN_VALUES: Mapping[str, PlanValue] = {
+    name: CHOICES[name][0] if name in CHOICES else plan_bounds(name)[0] for name in SEARCHED_FIELDS
+}
+"""The lowest number or the first choice of each searched field."""
 
 
 def encode_value(name: str, value: PlanValue) -> int:

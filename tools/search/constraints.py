@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from tools.errors import InputError
 from tools.scenario import SEARCHED_FIELDS, Plan
-from tools.scenario.columns import CHOICES
+from tools.scenario.columns import CHOICES, MIN_VALUES
 from tools.scenario.fields import build, refuse_unknown, shown
 from tools.scenario.spec import PlanValue
 
@@ -16,8 +16,6 @@ CHECKPOINT_FIELDS = ("tp", "pp")
 """Degrees that the layout of a saved checkpoint depends on, unless it is resharded on load."""
 DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
-_ANY: dict[str, PlanValue] = {name: CHOICES[name][0] if name in CHOICES else 1 for name in SEARCHED_FIELDS}
-"""A valid value of each field, to check one field by itself."""
 _OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space", "avoid")
 _FORMS = 'allowed: a value of that field, a list of values, or {"not": [...], "min": n, "max": n}'
 
@@ -119,7 +117,7 @@ def _values(name: str, stated: object, place: str) -> tuple[PlanValue, ...]:
 
 def _value(name: str, stated: object, place: str) -> PlanValue:
     try:
-        value: PlanValue = getattr(build(Plan, {**_ANY, name: stated}, "constraints."), name)
+        value: PlanValue = getattr(build(Plan, {**MIN_VALUES, name: stated}, "constraints."), name)
         return value
     except InputError as error:
         raise InputError(place, error.given, error.allowed) from None
