@@ -31,6 +31,8 @@ formats:
   deepspeed    ds_config JSON
   maxtext      YAML on top of base.yml
   accelerate   YAML for accelerate launch --config_file
+  nanotron     YAML sections of a nanotron run
+  automodel    YAML sections of a NeMo Automodel recipe
 
 Examples:
   asap export examples/llama-3.1-70b-64xh100.json --format megatron > megatron-args.sh

@@ -28,7 +28,14 @@ formats:
   torchtitan    TOML, or 0.3's Python configuration with --set CONFIG=FUNCTION
   maxtext       YAML on top of base.yml, also its model files
   deepspeed     ds_config JSON ("auto" follows the model)
-  accelerate, nanotron, automodel, axolotl, llamafactory, trl, neox, levanter   their YAML
+  accelerate    the YAML of 'accelerate launch'; needs --model and batch sizes
+  nanotron      YAML
+  automodel     NeMo Automodel's YAML
+  axolotl       YAML, also LoRA and QLoRA
+  llamafactory  YAML, also LoRA
+  trl           YAML or arguments of its SFT trainer
+  neox          GPT-NeoX YAML; needs --vocab-size
+  levanter      YAML
 
 Examples:
   asap import config.json --framework torchtitan --device h100 --num-devices 64 \\
@@ -73,7 +80,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    imported = import_plan(_read_text(args.file), args.format, _options(args))
+    imported = import_plan(read_text(args.file), args.format, _options(args))
     if args.json:
         write_json_line(imported.scenario)
     else:
@@ -83,20 +90,21 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _read_text(source: str) -> str:
-    data = read_bytes(source, MAX_FILE_BYTES)
+def read_text(source: str, argument: str = "FILE") -> str:
+    """A configuration file; an error names the argument."""
+    data = read_bytes(source, MAX_FILE_BYTES, argument)
     if not data.strip():
-        raise InputError("FILE", "no text", "must contain a configuration")
+        raise InputError(argument, "no text", "must contain a configuration")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError("FILE", data[error.start : error.start + 8], "must be UTF-8 text") from None
+        raise InputError(argument, data[error.start : error.start + 8], "must be UTF-8 text") from None
 
 
 def _options(args: Namespace) -> ImportOptions:
     assignments = [_assignment(text) for text in args.set]
     return ImportOptions(
-        model=parse_json(_read_text(args.model)) if args.model else None,
+        model=parse_json(read_text(args.model, "--model")) if args.model else None,
         device=args.device,
         num_devices=args.num_devices,
         devices_per_node=args.devices_per_node,

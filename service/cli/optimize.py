@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_document, write_json_line
-from service.strict_json import JsonObject
+from service.cli.io import MAX_SCENARIO_BYTES, read_bytes, read_object, write_document, write_json_line
+from service.cli.parser import positive_number
+from service.strict_json import JsonObject, parse_object
 from tools.errors import InputError
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ HELP = """\
 Find what limits a workload, search every legal plan and propose the best, with reasons to check.
 
 FILE holds one scenario ('asap predict --help' shows one). Its `plan` is today's configuration; leave it
-out for a cold start.
+out for a cold start. With --devices FILE may also be a model's config.json or a training tool's
+configuration: what it leaves open is assumed, and every assumption is printed with the option that
+replaces it.
 Nothing is proposed that does not fit or that the framework refuses, and the training contract
 (model, batch, sequence length, precision) is never changed.
 
@@ -192,6 +195,7 @@ Exit status 3: nothing legal fits, and the message says what would make it fit.
 
 Examples:
   asap optimize examples/llama-3.1-70b-64xh100.json
+  asap optimize config.json --devices "64 x H100"
   asap optimize --json scenario.json | jq '.proposals[0].plan'
   asap optimize --format html scenario.json > report.html
   asap optimize --session llama-70b-spring --events scenario.json 2> steps.jsonl
@@ -200,7 +204,22 @@ FORMATS = ("table", "markdown", "html", "json")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a scenario as JSON; - for standard input")
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        help="a scenario as JSON, or with --devices a model's config.json or any configuration that 'asap "
+        "import' reads; - for standard input",
+    )
+    parser.add_argument("--devices", metavar="N x NAME", help='what to train on, for example "64 x H100"')
+    parser.add_argument("--framework", metavar="NAME", help="the training framework (with --devices)")
+    for name, what in (
+        ("seq-len", "tokens per sequence"),
+        ("global-batch-size", "sequences per step"),
+        ("vocab-size", "entries of the vocabulary, if the file leaves them to a tokenizer"),
+    ):
+        parser.add_argument(f"--{name}", type=positive_number, metavar="N", help=f"{what} (with --devices)")
+    parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8 ... (with --devices)")
+    parser.add_argument("--model", metavar="FILE", help="a config.json, if FILE only names the model")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--format", choices=FORMATS, default="table", help="how to print the report (table)")
     shape.add_argument(
@@ -220,7 +239,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    scenario = read_object(args.file, MAX_SCENARIO_BYTES)
+    scenario = _read_scenario(args)
     if args.server:
         return _run_there(args, scenario)
     request = _request(scenario)
@@ -228,6 +247,73 @@ def run(args: Namespace) -> int:
         report = _answer(args.session, request, watch)
     _print(args.format, scenario, report)
     return 0
+
+
+DEVICES = re.compile(r"\s*([0-9][0-9,_]*)\s*(?:x|×|\*)?\s*([A-Za-z].*?)\s*")
+FRAMEWORK = "megatron-core"
+MAX_ASSUMED_SEQ_LEN = 8192
+ASSUMED_TOKENS = 4 * 2**20
+"""Per step: usual for pretraining (Llama 3, arXiv 2407.21783, section 3.4)."""
+
+
+def _read_scenario(args: Namespace) -> JsonObject:
+    """The scenario of the file, or made from a configuration and --devices."""
+    if args.devices is None:
+        return read_object(args.file, MAX_SCENARIO_BYTES)
+    count, device = _parse_devices(args.devices)
+    data = read_bytes(args.file, MAX_SCENARIO_BYTES)
+    if b'"model"' in data and (b'"training"' in data or b'"cluster"' in data):
+        cluster = {"device": device, "num_devices": count}
+        return {**parse_object(data, args.file), "cluster": cluster}
+    return _imported(args, data.decode("utf-8", "replace"), count, device)
+
+
+def _parse_devices(text: str) -> tuple[int, str]:
+    match = DEVICES.fullmatch(text)
+    if match is None or not (count := int(re.sub(r"[,_]", "", match[1]))):
+        raise InputError("--devices", text, 'allowed: a number and a device, for example "64 x H100"')
+    return count, match[2]
+
+
+def _imported(args: Namespace, text: str, count: int, device: str) -> JsonObject:
+    """From any configuration that `asap import` reads; assumptions go to standard error."""
+    from service.cli.import_plan import print_notes, read_text
+    from tools.frameworks import ImportOptions, import_plan
+    from tools.frameworks.reading import parse_json
+    from tools.frameworks.recognition import recognise
+
+    name = recognise(text)
+    model = parse_json(read_text(args.model, "--model")) if args.model else None
+    assumed = {}
+    if name == "huggingface":
+        config = parse_json(text)
+        inner = config.get("text_config")
+        longest = {**config, **(inner if isinstance(inner, dict) else {})}.get("max_position_embeddings")
+        usable = longest if isinstance(longest, int) else MAX_ASSUMED_SEQ_LEN
+        seq_len = args.seq_len or min(usable, MAX_ASSUMED_SEQ_LEN)
+        per_step = max(ASSUMED_TOKENS // seq_len, 1)
+        assumed = {
+            "seq_len": seq_len,
+            "global_batch_size": max(per_step // count, 1) * count,
+            "framework": FRAMEWORK,
+        }
+    names = ("seq_len", "global_batch_size", "framework")
+    stated = {key: getattr(args, key) for key in names if getattr(args, key) is not None}
+    options = ImportOptions(
+        model=model,
+        device=device,
+        num_devices=count,
+        precision=args.precision,
+        vocab_size=args.vocab_size,
+        **{**assumed, **stated},
+    )
+    imported = import_plan(text, name, options)
+    for key, value in assumed.items():
+        if key not in stated:
+            option = key.replace("_", "-")
+            print(f"asap: assumed: {key} {value} (--{option} states another)", file=sys.stderr)
+    print_notes(imported)
+    return dict(imported.scenario)
 
 
 def _run_there(args: Namespace, scenario: JsonObject) -> int:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from service.cli.io import JsonRecord, make_table, read_object, read_records, safe_text, write_json_line
+from service.render.text import size_of
 from tools.cost.calibration import Calibration, parse_cluster_calibration
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict
@@ -39,7 +40,7 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
     if options := scenario.training.options():
         listed = ", ".join(f"{name} {value}" for name, value in options.items())
         console.print(f"  stated      {listed} (no effect on the prediction yet)")
-    console.print(f"  parameters  {_parameters(p)}")
+    console.print(f"  parameters  {size_of(p.parameters, p.active_parameters)}")
     console.print(
         f"  step time   [bold]{_seconds(p.step_time_s)}[/]   "
         f"(80% interval {span(p.step_time_low_s, p.step_time_high_s)} s)"
@@ -59,17 +60,6 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
 def _cluster(scenario: Scenario) -> Text:
     name = scenario.cluster.name
     return Text.assemble(" in ", safe_text(name)) if name else Text("")
-
-
-def _parameters(p: Prediction) -> str:
-    total, active = p.parameters, p.active_parameters
-    return (
-        _billions(total) if active == total else f"{_billions(total)}, {_billions(active)} active per token"
-    )
-
-
-def _billions(count: int) -> str:
-    return f"{count / 1e9:,.3g} B" if count < 1e11 else f"{count / 1e9:,.0f} B"
 
 
 def _bars(title: str, unit: str, parts: Mapping[str, float], whole: float) -> Table:

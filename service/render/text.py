@@ -144,6 +144,16 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def size_of(parameters: int, active: int, noun: str = "") -> str:
+    """How many parameters a model has; with experts also those that one token uses."""
+    whole = f"{_billions(parameters)}{noun}"
+    return whole if active == parameters else f"{whole}, {_billions(active)} active per token"
+
+
+def _billions(parameters: int) -> str:
+    return f"{parameters / 1e9:,.3g} B" if parameters < 1e11 else f"{parameters / 1e9:,.0f} B"
+
+
 def bytes_of(value: float) -> str:
     """Three digits in the unit in which they are easy to read."""
     size, unit = float(value), 0

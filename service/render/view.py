@@ -14,10 +14,11 @@ from graph.request import MAX_PROPOSALS, parse_request
 from service.db.models import WAITING, SessionRow
 from service.errors import ConflictError
 from service.render.terms import MEMORY, STEP, visible_terms
-from service.render.text import seconds, seconds_span, times
+from service.render.text import seconds, seconds_span, size_of, times
 from service.render.trials import TrialRow, gain_text, trial_rows
 from tools.cost.calibration import Calibration
 from tools.cost.predict import Prediction
+from tools.cost.sizes import count_parameters
 from tools.recommend.notes import apply_statements
 from tools.recommend.optimize import analyse, workload_of
 from tools.recommend.proposal import proposal
@@ -119,8 +120,11 @@ class View:
     @property
     def contract(self) -> str:
         """What is trained and how, in one line: two plans are comparable only if it is equal."""
-        training = self.workload.scenario.training
+        model, training = self.workload.scenario.model, self.workload.scenario.training
+        parameters = count_parameters(model)
         parts = [
+            size_of(parameters.total, parameters.active, " parameters"),
+            *([f"text model without {' and '.join(model.left_out)}"] if model.left_out else []),
             training.framework,
             training.precision,
             f"global batch {training.global_batch_size:,}",

@@ -38,7 +38,13 @@ Importer = Callable[[str, ImportOptions], Draft]
 def import_huggingface(text: str, options: ImportOptions) -> Draft:
     """A draft without a plan: `asap optimize` starts cold from it."""
     model = parse_json(text)
-    dtype = str(model.get("dtype", model.get("torch_dtype")))
+    inner = model.get("text_config")
+    stated = (
+        {**model, **{key: value for key, value in inner.items() if value}}
+        if isinstance(inner, dict)
+        else model
+    )
+    dtype = str(stated.get("dtype") or stated.get("torch_dtype"))
     is_stated = options.precision or dtype in HUGGING_FACE_DTYPES
     assumed = f"precision {DEFAULT_PRECISION} is assumed; --precision states another"
     return Draft(
