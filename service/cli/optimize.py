@@ -263,7 +263,7 @@ def _read_scenario(args: Namespace) -> JsonObject:
     count, device = _parse_devices(args.devices)
     data = read_bytes(args.file, MAX_SCENARIO_BYTES)
     if b'"model"' in data and (b'"training"' in data or b'"cluster"' in data):
-        cluster = {"device": device, "num_devices": count}
+        cluster: JsonObject = {"device": device, "num_devices": count}
         return {**parse_object(data, args.file), "cluster": cluster}
     return _imported(args, data.decode("utf-8", "replace"), count, device)
 
