@@ -14,7 +14,7 @@ _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 # Whitespace patterns end with the line and never adjoin: backtracking over blank lines would take hours.
 _ASSIGNMENT = re.compile(
     r"^[ \t]*(?:(?:export|local|readonly|declare)[ \t]+)?([A-Za-z_]\w*)="
-    r"(\"[^\"\n]*\"|'[^'\n]*'|(?:\$\{[^{}\n]*\}|[^\s;(\"'{}])*)[ \t;]*$"
+    r"(\"[^\"\n]*\"|'[^'\n]*'|(?:\$\(\([^()\n]*\)\)|\$\{[^{}\n]*\}|[^\s;(\"'{}])*)[ \t;]*$"
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
