@@ -1,7 +1,8 @@
 """A wrong setting is told in one line that names its variable, and shows no password."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,28 +26,31 @@ def _unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 )
 def test_another_database_than_postgres_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASAP_DATABASE_URL", url)
-    with pytest.raises(InputError, match="ASAP_DATABASE_URL") as caught:
+    with pytest.raises(InputError, match=r"ASAP_DATABASE_URL.*postgresql://") as caught:
         load_settings()
-    assert "postgresql://" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:hunter2@[::1/d", "postgresql://u:hunter2@h:port/d"])
-def test_a_database_without_an_address_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="ASAP_DATABASE_URL") as caught:
-        open_database(Settings(database_url=url, _env_file=None).database)
+OPENERS: dict[str, Callable[[Settings], object]] = {
+    "database_url": lambda settings: open_database(settings.database),
+    "chroma_url": open_knowledge,
+    "llm_base_url": reasoner_of,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        *(("database_url", f"postgresql://u:hunter2@{place}/d") for place in ("[::1", "h:port")),
+        *(("chroma_url", url) for url in ("chroma:8000", "http://", "http://[::1", "http://chroma:99999")),
+        ("llm_base_url", "localhost:8000"),
+    ],
+)
+def test_a_server_without_an_address_is_refused_without_its_password(name: str, url: str) -> None:
+    given: dict[str, Any] = {name: url, "embedding": "none", "llm_model": "m"}
+    with pytest.raises(InputError, match=f"ASAP_{name.upper()}") as caught:
+        OPENERS[name](Settings(**given, _env_file=None))
     assert "hunter2" not in str(caught.value)
-
-
-@pytest.mark.parametrize("url", ["chroma:8000", "http://", "http://[::1", "http://chroma:99999"])
-def test_a_knowledge_server_without_an_address_is_refused(url: str) -> None:
-    with pytest.raises(InputError, match="ASAP_CHROMA_URL"):
-        open_knowledge(Settings(chroma_url=url, embedding="none", _env_file=None))
-
-
-def test_a_language_model_without_an_address_is_refused() -> None:
-    with pytest.raises(InputError, match="ASAP_LLM_BASE_URL"):
-        reasoner_of(Settings(llm_base_url="localhost:8000", llm_model="m", _env_file=None))
 
 
 def test_a_settings_file_that_is_no_text_is_refused() -> None:

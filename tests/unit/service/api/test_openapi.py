@@ -1,11 +1,12 @@
 """The served description: complete, with examples that work, and the same as what the client speaks."""
 
+import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import jsonschema_rs
 import pytest
@@ -96,54 +97,34 @@ def test_an_example_can_be_sent_as_it_is(
         assert served.client.post(path, json=example).is_success
 
 
-CALLS: list[Call[Any]] = [
-    endpoints.submit({}, None),
-    endpoints.list_sessions(
-        state="queued", device="d", model="m", label=["l"], text="t", cursor="c", limit=1
-    ),
-    endpoints.get_session("x"),
-    endpoints.delete_session("x"),
-    endpoints.cancel("x"),
-    endpoints.retry("x"),
-    endpoints.decide("x", {}, None),
-    endpoints.ask("x", "why not tp 8?"),
-    endpoints.report("x"),
-    endpoints.report_text("x", "text/html"),
-    endpoints.proposals("x"),
-    endpoints.export("x", 1, "nemo"),
-    endpoints.create_trace("x"),
-    endpoints.put_part("x", "a.json", 0, b""),
-    endpoints.complete_trace("x", {}),
-    endpoints.get_trace("x"),
-    endpoints.list_traces(cursor="c", limit=1),
-    endpoints.delete_trace("x"),
-    endpoints.predict({}),
-    endpoints.predict_batch([{}]),
-    endpoints.search_plans({}),
-    endpoints.explain_plan({}, {}),
-    endpoints.list_hardware(),
-    endpoints.get_hardware("x"),
-    endpoints.search_knowledge("q", device="d", num_devices=1, limit=1),
-    endpoints.get_knowledge("x"),
-    endpoints.add_case({}),
-    endpoints.mark_case("x", {}),
-    endpoints.ready(),
-    schedules.add_schedule({}),
-    schedules.list_schedules(cursor="c", limit=1),
-    schedules.get_schedule("x"),
-    schedules.remove_schedule("x"),
-    schedules.pause_schedule("x"),
-    schedules.resume_schedule("x"),
-    schedules.run_schedule("x"),
-    schedules.list_runs("x", cursor="c", limit=1),
-    schedules.get_run("x", "y"),
-    schedules.run_report("x", "y"),
-    schedules.run_report_text("x", "y", "text/html"),
-    schedules.workload_report_text("x", "y", "z", "text/html"),
-    schedules.list_workloads(),
-    schedules.get_workload("x"),
-    schedules.forget_workload("x"),
-    Call("GET", Follower("x").address, endpoints.as_nothing, headers=Follower("x").headers),
+BODIES = ("body", "case", "decision", "digests", "mark", "plan", "scenario")
+ARGUMENTS: dict[str, Any] = {name: {} for name in BODIES} | {
+    "rank": 1, "offset": 0, "content": b"", "form": "text/html", "scenarios": [{}],
+}  # fmt: skip
+"""Of the client's calls, by name; all others are texts."""
+FILTERS = {
+    "list_sessions": ("state", "device", "model", "label", "text", "cursor", "limit"),
+    "search_knowledge": ("device", "num_devices", "limit"),
+}
+
+
+def make_call(function: Callable[..., Call[Any]]) -> Call[Any]:
+    values: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            values |= dict.fromkeys(FILTERS.get(function.__name__, ("cursor", "limit")), "x")
+        else:
+            values[name] = ARGUMENTS.get(name, "x")
+    return function(**values)
+
+
+FOLLOW = Call("GET", Follower("x").address, endpoints.as_nothing, headers=Follower("x").headers)
+CALLS = [FOLLOW] + [
+    make_call(function)
+    for module in (endpoints, schedules)
+    for _, function in inspect.getmembers(module, inspect.isfunction)
+    if function.__module__ == module.__name__
+    and get_origin(inspect.signature(function).return_annotation) is Call
 ]
 
 
@@ -172,6 +153,7 @@ def test_each_call_of_the_client_is_described(document: dict[str, Any], call: Ca
 def test_every_operation_has_a_call_in_the_client(document: dict[str, Any]) -> None:
     """But for what only machines or administrators ask for, and the list of all knowledge."""
     left_out = {("GET", "/healthz"), ("GET", "/metrics"), ("GET", "/v1/audit"), ("GET", "/v1/knowledge")}
+    assert len(CALLS) > 40
     reached = [find(document, call) for call in CALLS]
     missing = {(method, path) for method, path, operation in operations(document) if operation not in reached}
     assert missing == left_out
