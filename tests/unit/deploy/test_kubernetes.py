@@ -1,5 +1,6 @@
 """The manifests, judged by Kubernetes' own schemas and by what ASAP takes."""
 
+import json
 import shutil
 import subprocess
 from typing import Any
@@ -8,18 +9,21 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from graph.request import parse_request
+from service.nightly.config import Config, check_modes, parse
 from tests.unit.deploy.reading import DEPLOY, check_command, manifests, unknown_settings
 
 FOLDER = DEPLOY / "kubernetes"
 KUSTOMIZATION = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())
 FILES = [*KUSTOMIZATION["resources"], "first-key.yaml"]
+NIGHTLY = "../nightly-cronjob.yaml"
 
 
 def validate(manifest: dict[str, Any]) -> None:
     kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 
 
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", [*FILES, NIGHTLY])
 def test_kubernetes_takes_each_manifest(file: str) -> None:
     for manifest in manifests(file):
         validate(manifest)
@@ -60,6 +64,17 @@ def test_asap_takes_the_command_and_runs_without_privileges(file: str) -> None:
     assert pod["securityContext"]["runAsNonRoot"]
     assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"]
     assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_nightly_run_has_a_configuration_that_can_be_read_and_runs_alone() -> None:
+    config_map, _, job = manifests(NIGHTLY)
+    config = parse(Config, yaml.safe_load(config_map["data"]["nightly.yaml"]))
+    check_modes(config, may_tune=False, may_wait=False)
+    for workload in config.workloads:
+        assert isinstance(workload.scenario, str)
+        parse_request(json.loads(config_map["data"][workload.scenario]))
+    assert (job["kind"], job["spec"]["concurrencyPolicy"]) == ("CronJob", "Forbid")
+    assert job["spec"]["jobTemplate"]["spec"]["backoffLimit"] == 0
 
 
 def test_the_settings_exist() -> None:
