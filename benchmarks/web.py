@@ -15,12 +15,9 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Browser, Response
 
-from tests.browser.chromium import find_chromium, opened
-from tests.browser.figures import draw_all
 from tests.browser.gallery import LLAMA
 from tests.browser.installation import Installation, installed
-from tests.browser.signing_in import sign_in
-from tests.browser.watching import Cookies
+from tests.browser.watching import Cookies, draw_all, find_chromium, opened, sign_in
 
 SESSIONS = 10_000
 TIMES = 30

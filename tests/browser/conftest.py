@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser.chromium import find_chromium, opened
 from tests.browser.installation import Installation, installed
 from tests.browser.scenes import small
-from tests.browser.signing_in import sign_in
-from tests.browser.watching import Cookies, Watched, watch
+from tests.browser.watching import Cookies, Watched, find_chromium, opened, sign_in, watch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,11 +8,9 @@ from typing import Literal
 
 from playwright.sync_api import Page, ViewportSize
 
-from tests.browser.chromium import find_chromium, opened
-from tests.browser.figures import draw_all
 from tests.browser.gallery import fill, write_nights
 from tests.browser.installation import installed
-from tests.browser.signing_in import sign_in
+from tests.browser.watching import draw_all, find_chromium, opened, sign_in
 
 PAST = 60
 SIZES: dict[str, ViewportSize] = {

@@ -6,10 +6,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.figures import draw_all
 from tests.browser.installation import Installation
 from tests.browser.scenes import small
-from tests.browser.watching import Cookies, Watched, watch
+from tests.browser.watching import Cookies, Watched, draw_all, watch
 
 NARROW = {"width": 380, "height": 800}
 GRAVE = ("serious", "critical")

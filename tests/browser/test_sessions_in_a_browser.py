@@ -7,10 +7,9 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.figures import draw_all
 from tests.browser.installation import Installation
 from tests.browser.scenes import EVIL_KERNEL, evil, evil_traces, filled, small
-from tests.browser.watching import Watched
+from tests.browser.watching import Watched, draw_all
 
 PATIENCE_MS = 60_000
 ONE_SESSION = re.compile(r"/sessions/[0-9a-f]{32}$")

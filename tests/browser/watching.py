@@ -1,12 +1,22 @@
-"""A page of a browser, and what went wrong in it: errors of scripts, refusals of the content policy."""
+"""The machine's own Chromium, pages in it that are signed in, what went wrong in them, and their figures."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.sync_api import Browser, Dialog, Page
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+QUIET = (
+    "--disable-background-networking", "--disable-component-update", "--disable-gpu", "--disable-quic",
+    "--disable-sync", "--no-first-run",
+)  # fmt: skip
+"""Kept from calling home: what it looks up outside only costs time."""
+PATIENCE_MS = 60_000
+SHOWN = "one => one.dataset.drawn || one.querySelector('.canvas.drawn p')"
 REFUSALS = """
 window.refused = [];
 addEventListener("securitypolicyviolation", (event) => window.refused.push(event.effectiveDirective));
@@ -45,3 +55,41 @@ def watch(browser: Browser, address: str, cookies: Cookies, **options: Cookies) 
     context.close()
     assert watched.errors == []
     assert refused == set()
+
+
+def find_chromium() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@contextmanager
+def opened(chromium: str) -> Iterator[Browser]:
+    as_root = ["--no-sandbox"] if os.getuid() == 0 else []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=[*QUIET, *as_root])
+        yield browser
+        browser.close()
+
+
+def sign_in(browser: Browser, address: str, key: str) -> Cookies:
+    """The cookies of somebody who has signed in."""
+    context = browser.new_context(base_url=address)
+    page = context.new_page()
+    page.goto("/knowledge")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Knowledge")).to_be_visible()
+    kept = context.storage_state()
+    context.close()
+    return kept
+
+
+def draw_all(page: Page) -> set[str]:
+    """Scrolls to every figure; the names of those that were drawn, without those that say why not."""
+    drawn = set()
+    for figure in page.locator("figure[data-figure]").all():
+        figure.scroll_into_view_if_needed()
+        page.wait_for_function(SHOWN, arg=figure.element_handle(), timeout=PATIENCE_MS)
+        if figure.get_attribute("data-drawn"):
+            assert figure.locator("svg.main-svg").first.is_visible()
+            drawn.add(str(figure.get_attribute("data-figure")).rpartition("/")[2])
+    return drawn

@@ -56,7 +56,8 @@ def test_scopes_may_come_as_a_list_and_by_each_of_the_issuer_s_keys(settings: di
     caller = TokenReader(Settings(**settings)).read(
         token(EC_KEY, "e", "ES256", scope=None, scp=["asap:approve", 7])
     )
-    assert (caller.name, caller.scopes) == ("alice", {"approve"})
+    assert caller.name == "alice"
+    assert caller.scopes == {"approve"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.traces import check_name, sweep
+from service.settings import Settings
+from service.traces import Uploads, check_name, sweep
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.errors import InputError
 
@@ -235,3 +236,13 @@ def test_the_sweep_deletes_what_is_too_old_and_nothing_else(serve: Serve) -> Non
     assert sweep(app.database, app.traces.uploads, time.time() + 3.1 * day_s) == 1
     assert served.client.get(path).status_code == 404
     assert not app.traces.uploads.folder(path.rpartition("/")[2]).exists()
+
+
+def test_a_discard_that_a_process_died_over_is_completed_by_the_next(tmp_path: Path) -> None:
+    uploads = Uploads(Settings(traces_dir=tmp_path, _env_file=None))
+    for half in ("u1", ".u1.deleted"):
+        (tmp_path / half).mkdir()
+        (tmp_path / half / "rank0.json").write_text("{}")
+    uploads.discard("u1")
+    assert list(tmp_path.iterdir()) == []
+    uploads.discard("u1")

@@ -1,6 +1,8 @@
 """The `asap` command as a whole: choosing a subcommand, exit statuses, errors in one line."""
 
 import errno
+import json
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -11,10 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service import __version__
+from service.cli import predict
 from service.cli.main import main
-from service.cli.parser import COMMANDS, Command, CommandModule, split_at_command
+from service.cli.parser import (
+    COMMANDS,
+    Command,
+    CommandModule,
+    command_parser,
+    split_at_command,
+    top_level_parser,
+)
 from tests.unit.service.cli.commands import EXAMPLE, REPO, Asap, Result
 from tools.errors import AsapError, DataError, InfeasibleError, InputError
+from tools.scenario import parse_scenario
 
 ASAP = "import sys; from service.cli.main import main; sys.exit(main())"
 
@@ -201,13 +212,6 @@ def test_help_has_each_command_with_an_example_and_the_statuses(run: Asap) -> No
         assert f"\n  {status}  " in result.out
 
 
-def test_help_of_a_command_is_its_own(run: Asap) -> None:
-    result = run("work", "--help")
-    assert result.status == 0
-    assert "asap work" in result.out
-    assert Subcommand.HELP in result.out
-
-
 def test_version_is_the_package_s(run: Asap) -> None:
     assert run("--version") == Result(0, f"asap {__version__}\n", "")
 
@@ -238,3 +242,29 @@ def test_a_terminal_without_unicode_gets_escapes_instead_of_an_error() -> None:
     result = in_shell("PYTHONIOENCODING=ascii asap 'é'")
     assert result.returncode == 2
     assert "\\xe9" in result.stderr
+
+
+def actions_of(parser: ArgumentParser) -> list[ArgumentParser]:
+    return [
+        inner
+        for action in parser._actions
+        if isinstance(action.choices, dict)
+        for inner in action.choices.values()
+    ]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_files_that_the_help_names_are_there_and_actions_are_described(name: str) -> None:
+    parser = command_parser(name, COMMANDS[name].load())
+    texts = [parser.format_help(), top_level_parser().format_help()]
+    for action in actions_of(parser):
+        assert action.description
+        texts.append(action.format_help())
+    for path in set(re.findall(r"examples/[\w./-]+", "\n".join(texts))):
+        assert (REPO / path).exists(), path
+
+
+def test_the_scenario_that_the_help_shows_is_one() -> None:
+    shown = re.search(r"\{\"model\".*?\}\}\n", predict.HELP, re.DOTALL)
+    assert shown
+    assert parse_scenario(json.loads(shown.group())).plan

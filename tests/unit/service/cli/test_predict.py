@@ -102,13 +102,6 @@ def test_nothing_but_bad_lines_is_wrong_input(run: Asap, example: Raw) -> None:
     assert result.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("text", ["", "   \n  ", "not JSON at all", "[1, 2]", "{", '{"model": 1'])
-def test_a_text_without_a_scenario_is_wrong_input_in_one_line(run: Asap, text: str) -> None:
-    result = run(text)
-    assert result.status == 2
-    assert result.err.count("\n") == 1
-
-
 BAD: list[tuple[str, object, str, str]] = [
     # where, value, the field that is named, what the line must say; every rule is in tests/unit/scenario
     ("model.hidden_sizes", 8192, "model.hidden_sizes", "hidden_size"),

@@ -3,9 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from service.db.engine import Database
@@ -56,25 +53,6 @@ def test_numbers_are_dense_under_concurrent_writers(database: Database) -> None:
         got = list(threads.map(lambda key: append(database, id, key), keys))
     assert sorted(number for number in got if number) == list(range(2, 32))
     assert seqs(database, id) == list(range(1, 32))
-
-
-@hypothesis_settings(max_examples=20)
-@given(writers=st.lists(st.lists(st.integers(0, 9), max_size=8), min_size=2, max_size=5))
-def test_any_writers_leave_each_key_once_and_no_gap(
-    shared_database: Database, writers: list[list[int]]
-) -> None:
-    id = make(shared_database)
-
-    def write(keys: list[int]) -> None:
-        for key in keys:
-            append(shared_database, id, str(key))
-
-    with ThreadPoolExecutor(len(writers)) as threads:
-        list(threads.map(write, writers))
-    with shared_database.read() as conn:
-        told = events_after(conn, id, 0)
-    assert [one.seq for one in told] == list(range(1, len(told) + 1))
-    assert sorted(one.key for one in told[1:]) == sorted({str(key) for keys in writers for key in keys})
 
 
 def test_a_worker_that_lost_the_session_writes_nothing(database: Database) -> None:

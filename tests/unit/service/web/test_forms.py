@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from service.api.errors import ApiError
 from service.db.sessions import NewSession, create_session
 from service.web.forms import MEDIA_TYPE, parse_form
-from service.web.new_session import KINDS, body_of
+from service.web.new_session import body_of
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
 from tools.errors import InputError
@@ -45,11 +45,6 @@ def test_a_filled_form_is_the_scenario() -> None:
 def test_degrees_left_empty_are_one_and_data_parallelism_follows() -> None:
     plan = body_of({**FILLED, "plan.tp": "2", "plan.zero_stage": "1"})["plan"]
     assert plan == {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "micro_batch_size": 1, "dp": 4}
-
-
-def test_a_models_own_configuration_is_offered_first_and_by_its_name() -> None:
-    assert next(iter(KINDS.values())) == "a Hugging Face config.json"
-    assert len(set(KINDS.values())) == len(KINDS)
 
 
 def test_a_whole_scenario_is_taken_as_it_is_with_what_the_form_adds() -> None:

@@ -13,12 +13,15 @@ from service.api.middleware import CONTENT_POLICY
 from service.db.models import COMPLETED, FAILED, WAITING
 from service.render.text import seconds
 from service.render.view import view_of
+from service.web.hardware import device_lines, facts_of
 from service.web.rendering import PLOTLY, all_assets
+from service.web.sessions import session_list
 from service.worker.run_session import end_of
 from tests.unit.service.render import scenes
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tests.unit.service.web.browsing import get
 from tools.cost.calibration import ClusterCalibration
+from tools.hardware import device_names, get_device
 
 MAX_BYTES = 150_000
 TEMPLATES = Path(__file__).parents[4] / "examples" / "launch-templates.toml"
@@ -241,3 +244,19 @@ def test_the_api_is_described_for_readers_with_a_body_to_copy(served: Served) ->
     paths = served.client.get("/openapi.json").json()["paths"]
     assert len(page.all("summary")) == sum(len(methods) for methods in paths.values())
     assert "/openapi.json" in page.links()
+
+
+def test_filters_stay_in_the_addresses_of_a_list() -> None:
+    view = session_list([], {"completed": 3, "failed": 1}, {"q": "70b x", "state": "failed"}, None, "next")
+    assert view.next_address == "/?state=failed&q=70b+x&cursor=next"
+    assert [(tab.name, tab.address, tab.is_chosen) for tab in view.tabs] == [
+        ("all", "/?q=70b+x", False),
+        ("completed", "/?state=completed&q=70b+x", False),
+        ("failed", "/?state=failed&q=70b+x", True),
+    ]
+
+
+def test_every_device_and_every_figure_has_its_source() -> None:
+    assert [line.device.name for line in device_lines()] == list(device_names())
+    for name in device_names():
+        assert all(fact.source for fact in facts_of(get_device(name))), name

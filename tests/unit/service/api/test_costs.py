@@ -1,13 +1,21 @@
-"""How many SQL statements requests cost: lists do not grow with their rows, actions read a session once."""
+"""What a request costs: few files of ours, SQL that does not grow with rows, a session read once."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from tests.unit.service.served import SCENARIO, Served
+import service
+from tests.unit.service.served import SCENARIO, Serve, Served
+
+ROOT = Path(service.__file__).parent
+MAX_FILES = 13
+"""That one submission may pass through: a reader must be able to follow it."""
 
 
 @contextmanager
@@ -54,3 +62,22 @@ def test_an_action_reads_the_session_once_and_never_its_report(served: Served, a
     reads = [text for text in seen if text.startswith("SELECT") and "FROM sessions" in text]
     assert len(reads) == 1, reads
     assert not any("sessions.report" in text or " report" in text for text in seen), seen
+
+
+def test_submitting_a_session_passes_few_files(serve: Serve) -> None:
+    seen: set[str] = set()
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code.co_filename)
+
+    threading.setprofile(note)  # of the threads that the server starts from here on
+    try:
+        served = serve()
+        served.submit()
+        seen.clear()  # what is imported or opened at the first request counts for nothing
+        served.submit()
+    finally:
+        threading.setprofile(None)
+    files = sorted(str(Path(name).relative_to(ROOT)) for name in seen if name.startswith(str(ROOT)))
+    assert len(files) <= MAX_FILES, " ".join(files)
