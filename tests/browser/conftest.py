@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.installation import Installation, installed
 from tests.browser.scenes import small
-from tests.browser.watching import Cookies, Watched, find_chromium, opened, sign_in, watch
+from tests.browser.watching import PATIENCE_MS, Cookies, Watched, find_chromium, opened, sign_in, watch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,6 +25,7 @@ def browser() -> Iterator[Browser]:
     found = find_chromium()
     if found is None:
         pytest.skip("no Chromium on this machine; `make test-browser` installs one where it can")
+    expect.set_options(timeout=PATIENCE_MS)  # a busy machine may take its time
     with opened(found) as browser:
         yield browser
 
