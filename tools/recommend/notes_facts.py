@@ -12,6 +12,7 @@ SPEED = re.compile(
     r"(?: the| its| their| what)?(?: \w+)? ?(?:speed|bandwidth|rate|nominal|line|spec|peak|capacity|"
     r"advertised|rated|throughput|performance|as fast|catalogue|datasheet|$)"
 )
+REACHED = ("reach", "achieve")
 FRACTIONS = {"half": 0.5, "a third": 1 / 3, "one third": 1 / 3, "a quarter": 0.25, "one quarter": 0.25}
 
 
@@ -109,7 +110,7 @@ def _memory_statement(
     wants = clause.requires or bool(kinds & {"keep", "min"})
     named_cap = any(str(token.value).endswith(("cap", "limit", "budget")) for token in clause.of("memory"))
     caps = bool(kinds & {"max", "lt"}) or ("neg" in kinds and "gt" in kinds) or named_cap
-    if "neg" in kinds and not caps:
+    if not caps and ("neg" in kinds or ("describe" in kinds and not wants)):
         return
     is_usable = "usable" in kinds or re.search(r"\b(?:have|has|with) (?:only |just )?\d", text)
     if unit and is_usable:
@@ -130,7 +131,8 @@ def _link(findings: Findings, clause: Clause) -> bool:
     if clause.of("field") or not (inter or intra) or not (rates or clause.of("percent") or speed):
         return False
     name = "intra_node_gbytes_per_s_per_device" if intra else "inter_node_gbps_per_device"
-    if clause.of("past_verb", "target"):
+    hoped = [token for token in clause.of("target") if not str(token.value).startswith(REACHED)]
+    if hoped or clause.of("past_verb"):
         return True
     if rates:
         _rate(findings, clause, rates, name)

@@ -328,6 +328,9 @@ def _starts_clause(left: Sequence[Token], right: Sequence[Token], separator: str
         )
     if kinds <= {"field", "or", "word", "filler"} and "field" in kinds:
         return False
+    # "the combination tp 4, pp 8" is one thing.
+    if "together" in left_kinds and kinds <= {"field", "eq", "number", "filler"}:
+        return False
     # "tp 8, fixed": the cue belongs to what stands before the comma.
     if kinds <= CUES | {"filler", "eq", "set_of"} and "field" in left_kinds and not left_kinds & CUES:
         return False

@@ -16,10 +16,11 @@ ABSENT: dict[str, JsonValue] = {
     if name not in ("dp", "dp_shard", "micro_batch_size", "schedule")
 }
 """What "none" means of a field: a degree of 1, no sharding, no recomputation."""
+MODAL = re.compile(r"\b(?:must|should|has to|have to|needs to|stays?|remains?)\b")
 CHANGING = re.compile(r"\b(?:changing|touching|moving|altering|varying)\b")
 OFF = re.compile(
-    r"off|disabl|forbid|prohibit|ban|exclud|not (?:allowed|supported|possible)|unsupported|impossible|rul|"
-    r"unusable|disallow"
+    r"off|not (?:available|offered|allowed|supported|possible)|unavailable|unsupported|impossible|disabl|"
+    r"forbid|prohibit|ban|exclud|rul|unusable|disallow"
 )
 
 
@@ -70,7 +71,7 @@ def _choice(findings: Findings, clause: Clause, name: str, values: list[JsonValu
         findings.state(clause, name, "not", values)
     elif "max" in clause.kinds or "min" in clause.kinds:
         findings.state(clause, name, "<=" if "max" in clause.kinds else ">=", values[0])
-    elif clause.requires or clause.of("keep"):
+    elif clause.requires or clause.of("keep") or MODAL.search(clause.text):
         _equal(findings, clause, name, values)
 
 

@@ -18,6 +18,8 @@ from tools.scenario.columns import CHOICES
 MIN_BANDWIDTH_RATIO = 0.1
 """Of the catalogue's figure: a link slower than this is a mistaken unit, not a slow link."""
 MAX_OVERSUBSCRIPTION = 1 / MIN_BANDWIDTH_RATIO
+SAME_MEMORY = 0.03
+"""An 80 GB device has 79.1 GiB: whoever names its memory by the label corrects nothing."""
 GIGABYTES_PER_GIB = 2**30 / 1e9
 BITS_PER_BYTE = 8
 SECONDS = {
@@ -77,7 +79,9 @@ class Restriction:
             return ordered[0] if len(ordered) == 1 else list(ordered)
         limit: dict[str, JsonValue] = {}
         if self.excluded:
-            limit["not"] = sorted(self.excluded, key=str)
+            numbers = sorted(value for value in self.excluded if isinstance(value, int | float))
+            words = sorted(value for value in self.excluded if isinstance(value, str))
+            limit["not"] = [*numbers, *words]
         if self.minimum > -math.inf:
             limit["min"] = int(self.minimum)
         if self.maximum < math.inf:
@@ -142,6 +146,8 @@ def _capacity_gib(scenario: Scenario) -> float:
 def _memory_gib(value: float, unit: str, scenario: Scenario) -> float:
     capacity = _capacity_gib(scenario)
     gib = value / GIGABYTES_PER_GIB if unit in ("gb", "gigabytes", "gigs") and value > capacity else value
+    if any(abs(size / capacity - 1) < SAME_MEMORY for size in (value, gib)):
+        return capacity
     if not MIN_BANDWIDTH_RATIO * capacity <= gib <= capacity:
         raise Doubt(f"a {scenario.cluster.device} has {capacity:.4g} GiB; {value:g} cannot be its memory")
     return gib

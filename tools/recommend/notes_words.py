@@ -212,7 +212,7 @@ def _compiled(phrases: list[str], before: str) -> re.Pattern[str]:
 def _compiled_words(phrases: list[str]) -> re.Pattern[str]:
     """Whole words only; a sign such as "<=" needs no space around it."""
     bounded = [
-        rf"(?<![a-z0-9])(?:{phrase})(?![a-z0-9])" if re.search("[a-z]", phrase) else phrase
+        rf"(?<![a-z0-9])(?:{phrase})(?![a-z0-9])" if re.search(r"(?<!\\)[a-z]", phrase) else phrase
         for phrase in phrases
     ]
     return _compiled(bounded, "")
