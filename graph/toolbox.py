@@ -37,6 +37,7 @@ Query = Annotated[str, Field(max_length=2000)]
 Id = Annotated[str, Field(max_length=100)]
 Tool = Callable[..., object]
 MAX_ITEMS = 8
+ARITHMETIC = ("compute", "recompute", "memory_bound_ops", "optimizer")
 MIN_FACTOR, MAX_FACTOR = 0.0, 10.0
 
 ANALYZER_TOOLS = (
@@ -216,7 +217,7 @@ class Toolbox(ProfileTools):
     def read_knowledge(self, id: Id) -> object:
         """Read a playbook or case in full, by the id that find_knowledge returned."""
         entry = self.context.knowledge.get(id.rpartition(":")[2], self.tenant)
-        return {"id": f"{entry.kind}:{entry.id}", "status": entry.status, **entry.json_body()}
+        return {**entry.json_body(), "id": f"{entry.kind}:{entry.id}", "status": entry.status}
 
     def hardware(self, name: Id) -> object:
         """Describe a device of the catalogue: memory, peak rates, links."""
@@ -229,7 +230,7 @@ class Toolbox(ProfileTools):
         whole = total.total_us or 1.0
         parts = prediction.breakdown_s
         exposed = sum(seconds for term, seconds in parts.items() if term.endswith("_comm_exposed"))
-        arithmetic = parts["compute"] + parts["recompute"] + parts["memory_bound_ops"] + parts["optimizer"]
+        arithmetic = sum(parts.get(term, 0.0) for term in ARITHMETIC)
         pairs = {
             "compute": (total.compute_us / whole, arithmetic / prediction.step_time_s),
             "exposed_communication": (

@@ -29,10 +29,14 @@ def read_notes(state: State, services: NodeServices) -> State:
         described = plain(request.model_copy(update={"notes": None}))
         question = Question("read_notes", {"notes": request.notes, "scenario": described}, Reading)
         statements = [Statement.model_validate(one.model_dump()) for one in services.ask(question).statements]
+        # What the deterministic reader says too needs no second voice.
+        judged = [(one, judge(request.notes, one, request).verdict) for one in statements]
+        judged = [(one, verdict) for one, verdict in judged if verdict != "counts"]
+        statements = [one for one, _ in judged]
         answers = {
             place: _second_answers(one, services)
-            for place, one in enumerate(statements)
-            if judge(request.notes, one, request).verdict == "ask again"
+            for place, (one, verdict) in enumerate(judged)
+            if verdict == "ask again"
         }
     read = services.run(
         tools.read_statements, notes=request.notes, statements=statements, scenario=request, answers=answers

@@ -123,7 +123,7 @@ def _unfounded(statement: Statement, scenario: Scenario) -> str | None:
 SPELLED = frozenset(
     [
         *("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve", "sixteen"),
-        *("half", "quarter", "third", "node", "nodes", "twice", "double", "pairs"),
+        *("half", "quarter", "third", "fifth", "tenth", "node", "nodes", "twice", "double", "pairs"),
     ]
 )
 """Numbers without digits: the second question decides what they say."""

@@ -119,28 +119,48 @@ def rank(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Pr
     limit_s = fastest.prediction.step_time_s * math.exp(PREFERENCE_WINDOW)
     for one in scored:
         own = one.proposal
-        if own is None or any(own.plan == other.plan for other in ordered):
+        same = next(
+            (i for i, other in enumerate(ordered) if own is not None and own.plan == other.plan), None
+        )
+        if same is not None:
+            ordered[same] = _supported(ordered[same], one.support)
+        if own is None or same is not None:
             continue
-        own = own.model_copy(update={"evidence": [*own.evidence, *one.support]})
+        own = _supported(own, one.support)
         beaten = next((place for place, other in enumerate(ordered) if _beats(own, other)), None)
         if beaten is not None:
             ordered.insert(beaten, own)
         elif own.prediction.step_time_s <= limit_s and support_of(one.support) >= MIN_SUPPORT:
-            ordered.insert(_place(ordered, one), own)
+            ordered.insert(1, own)
         elif one.by_person:
             ordered.append(own)
-    return with_roles(_three(ordered, fastest))
+    fastest = next(one for one in ordered if one.plan == fastest.plan)
+    return with_roles(_three(_by_evidence(ordered, limit_s), fastest))
+
+
+def _supported(one: Proposal, support: Sequence[Evidence]) -> Proposal:
+    """With the evidence that it does not have yet."""
+    known = {evidence.ref for evidence in one.evidence}
+    new = [evidence for evidence in support if evidence.ref not in known]
+    return one.model_copy(update={"evidence": [*one.evidence, *new]}) if new else one
+
+
+def _by_evidence(ordered: Sequence[Proposal], limit_s: float) -> list[Proposal]:
+    """First what a confirmed run stands behind, if it is within the window and the first has none."""
+    strong = [
+        one
+        for one in ordered
+        if one.prediction.step_time_s <= limit_s and support_of(one.evidence) >= WEIGHTS["case"]
+    ]
+    if not strong or support_of(ordered[0].evidence) >= WEIGHTS["case"]:
+        return list(ordered)
+    first = strong[0]
+    return [first, *(one for one in ordered if one is not first)]
 
 
 def _beats(one: Proposal, other: Proposal) -> bool:
     """By more than the difference within which experts' preference ordered the proposals."""
     return one.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s
-
-
-def _place(ordered: Sequence[Proposal], scored: ScoredPlan) -> int:
-    """First, if a confirmed run stands behind it and none behind the first; else before the alternatives."""
-    strong = support_of(scored.support) >= WEIGHTS["case"]
-    return 0 if strong and support_of(ordered[0].evidence) < WEIGHTS["case"] else 1
 
 
 def _three(ordered: Sequence[Proposal], fastest: Proposal) -> list[Proposal]:

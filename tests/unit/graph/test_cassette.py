@@ -11,6 +11,7 @@ from tests.unit.graph.cases import report_of, small
 from tools.errors import InputError
 from tools.kb import open_seed
 
+SHIPPED = Path(__file__).resolve().parents[3] / "examples/sessions/mixtral-8x22b-128xh100.jsonl"
 LABEL = Label(answered_by="stand-in random", recorded_at="2026-11-17", request=small())
 
 
@@ -24,6 +25,17 @@ def test_a_replay_gives_the_report_of_the_recording(tmp_path: Path) -> None:
     assert {"find_cause", "propose_plans", "explain"} <= {one.question for one in exchanges}
     for name in ("verdict", "authors", "hypotheses", "proposals", "considered", "incidents", "usage"):
         assert replayed[name] == recorded[name], name
+
+
+def test_the_shipped_recording_names_who_answered_and_still_counts() -> None:
+    replay = Replay(SHIPPED)
+    report = report_of(replay.label.request, Context(open_seed(), reasoner=replay))
+    rules = report_of(replay.label.request)
+    assert "Claude" in replay.label.answered_by
+    assert len(report["notes"]["accepted"]) > len(rules["notes"]["accepted"])
+    assert report["authors"]["verdict"] == replay.name
+    fastest_s = min(one["prediction"]["step_time_s"] for one in report["proposals"])
+    assert report["proposals"][0]["prediction"]["step_time_s"] <= fastest_s * 1.06
 
 
 def test_what_is_not_recorded_is_left_to_the_rules(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.recommend.cases import Raw, llama, recommendation, workload_for
 from tools.errors import InputError
 from tools.recommend.choose import MAX_PROPOSALS
-from tools.recommend.report import Proposal, ScoredPlan
+from tools.recommend.report import Evidence, Proposal, ScoredPlan
 from tools.recommend.score import complete, rank, score
 
 
@@ -69,3 +69,40 @@ def test_a_persons_plan_fills_an_empty_place_and_none_is_doubled() -> None:
 def test_an_unknown_field_of_a_plan_is_named() -> None:
     with pytest.raises(InputError, match=r"plan\.tpp"):
         complete(workload_for(llama()), best().plan, {"tpp": 2})
+
+
+def supported(plan: ScoredPlan, *refs: str) -> ScoredPlan:
+    support = [Evidence(kind="knowledge", ref=ref, says="checked") for ref in refs]
+    return plan.model_copy(update={"support": support})
+
+
+def near(**fields: int) -> ScoredPlan:
+    """A plan of another family than the proposals', by prediction as fast as the first."""
+    plan = judged(None, **fields)
+    assert plan.proposal is not None
+    alike = plan.proposal.model_copy(update={"prediction": best().prediction})
+    return plan.model_copy(update={"proposal": alike})
+
+
+@pytest.mark.parametrize(
+    ("refs", "rank_of_plan"),
+    [((), None), (("playbook:a",), None), (("playbook:a", "profile:compute"), 2), (("case:a",), 1)],
+)
+def test_inside_the_window_checked_evidence_decides(refs: tuple[str, ...], rank_of_plan: int | None) -> None:
+    proposals = recommendation(llama()).proposals
+    plan = supported(near(tp=8, pp=4), *refs)
+    joined = rank(proposals, [plan])
+    ranks = {one.rank for one in joined if one.plan == plan.plan}
+    assert ranks == ({rank_of_plan} if rank_of_plan else set())
+    assert min(one.prediction.step_time_s for one in joined) == min(
+        one.prediction.step_time_s for one in proposals
+    )
+    families = {(one.plan.tp, one.plan.pp, one.plan.cp, one.plan.ep) for one in joined}
+    assert len(families) == len(joined) == MAX_PROPOSALS
+    assert [one.role for one in joined].count("recommended") == 1
+
+
+def test_beyond_the_window_no_evidence_helps() -> None:
+    proposals = recommendation(llama()).proposals
+    slow = supported(judged(tp=8, recompute="full"), "case:a", "case:b")
+    assert [one.plan for one in rank(proposals, [slow])] == [one.plan for one in proposals]
