@@ -55,7 +55,7 @@ def with_column(rows: Plans, name: str, value: int) -> Plans:
 
 @EVERY_FRAMEWORK
 @BOTH_MODELS
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(
     device=st.sampled_from(DEVICES),
     seq_len=st.sampled_from(SEQUENCES),
