@@ -67,7 +67,7 @@ PHRASES: dict[Cause, str] = {
     "exposed_dp": "exposed data-parallel communication",
     "exposed_pp": "exposed pipeline communication",
     "slow_link": "a slow link",
-    "late_host": "late launches of the host",
+    "late_host": "a late host",
     "slow_device": "a slow device",
     "small_messages": "small messages",
     "bubble": "the pipeline bubble",
@@ -83,6 +83,7 @@ FAULTS: frozenset[Cause] = frozenset(
 MIN_FAULT_SHARE = 0.06
 """Of the step: a fault that costs more comes before what the plan costs."""
 MIN_SHARE = 0.01
+MIN_RANKS_TO_COMPARE = 3
 BLAMED_SHARE = 0.2
 """Of a cause's time: a rank with more of it is named."""
 
@@ -147,6 +148,7 @@ def find_causes(
     _count_as_step(
         "slow_device", {rank: _excess_ns(working, rank, ratio) for rank, ratio in slow.items()}, costs
     )
+    _count_as_step("late_host", _excess_idle_ns(working), costs)
     step_s = _step_s(working)
     findings = [
         _finding(cause, cost, cost.ns / total_ns, step_s, len(working))
@@ -159,6 +161,16 @@ def find_causes(
 def _excess_ns(profiles: Sequence[RankProfile], rank: int, ratio: float) -> float:
     compute_ns = next(profile.breakdown.compute_ns for profile in profiles if profile.rank == rank)
     return compute_ns * (1 - 1 / ratio) * len(profiles)
+
+
+def _excess_idle_ns(profiles: Sequence[RankProfile]) -> dict[int, float]:
+    """More than the median rank's, if there are enough ranks to say what is usual."""
+    usual_ns = float(np.median([profile.breakdown.idle_ns for profile in profiles]))
+    return {
+        profile.rank: (profile.breakdown.idle_ns - usual_ns) * len(profiles)
+        for profile in profiles
+        if len(profiles) >= MIN_RANKS_TO_COMPARE
+    }
 
 
 def _count_as_step(cause: Cause, per_rank_ns: dict[int, float], costs: dict[Cause, _Cost]) -> None:
@@ -179,7 +191,7 @@ def _step_s(profiles: Sequence[RankProfile]) -> float:
 
 def _finding(cause: Cause, cost: _Cost, share: float, step_s: float, num_ranks: int) -> CauseFinding:
     ranks = _blamed(cost, num_ranks)
-    named = f" of rank {' and '.join(map(str, ranks))}" if ranks and cause in FAULTS else ""
+    named = f" (rank {' and '.join(map(str, ranks))})" if ranks and cause in FAULTS else ""
     seconds = share * step_s
     says = f"{PHRASES[cause]}{named}: {seconds:.3g} s of the {step_s:.3g} s step ({share:.0%})"
     whole = CauseEvidence(ref=f"diagnosis.causes[cause={cause}]", value=round(share, 4), says=says)
@@ -262,8 +274,8 @@ def _add_kernels(profile: RankProfile, slowdown: float, costs: dict[Cause, _Cost
 
 
 def _add_idle(profile: RankProfile, costs: dict[Cause, _Cost]) -> None:
-    """Late launches; what the loader explains is the loader's."""
-    idle_ns = float(profile.breakdown.idle_host_ns)
+    """Late launches, and launched work that a stream holds back; what the loader explains is the loader's."""
+    idle_ns = float(profile.breakdown.idle_ns)
     loading_ns = min(float(profile.host.data_loading_idle_ns), idle_ns)
     costs["data_loading"].add(loading_ns, profile.rank)
     costs["late_host"].add(idle_ns - loading_ns, profile.rank)
