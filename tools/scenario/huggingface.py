@@ -130,6 +130,9 @@ def _every(fields: JsonObject, kinds: list[str]) -> float:
         return len(kinds) / windowed if windowed else 0.0
     if not pattern:
         pattern = usable_count(fields.get("global_attn_every_n_layers"))
+    if not pattern and (first := usable_count(fields.get("max_window_layers"))):
+        count = count_layers(fields)  # the layers from there on are windowed (Qwen2, dots)
+        return count / (count - first) if first < count else 0.0
     if model_type in words.CHUNKED_TYPES:
         pattern = words.CHUNKED_PATTERN
     if pattern:  # one full layer closes every `pattern` layers
@@ -175,7 +178,7 @@ def _complete(fields: JsonObject) -> JsonObject:
     if not isinstance(model_type, str):
         return fields
     family = get_family(model_type)
-    return {**family.defaults, **fields, "model_type": family.model_type}
+    return {**family.defaults, **fields, "model_type": family.model_type, "hub_type": model_type}
 
 
 def _flatten(stated: JsonObject) -> JsonObject:
@@ -191,6 +194,8 @@ def _flatten(stated: JsonObject) -> JsonObject:
         config = {**kept, **inner, **_outer_tie(config)}
         if left_out:
             config["left_out"] = [*_texts(kept.get("left_out")), *left_out]
+    if config is stated and (left_out := [key for key in config if is_other_modality(key)]):
+        config = {**config, "left_out": [*left_out]}
     for block in words.SUB_BLOCKS:
         if config.get(block) is not None:
             config = {**get_object(config[block], f"model.{block}"), **config}
@@ -248,7 +253,14 @@ def _renamed(config: JsonObject) -> JsonObject:
                 f"model.{synonym}", shown(value), f"must equal {canonical}, of which it is a synonym"
             )
         fields[canonical] = value
-    return fields
+    return {key: _uniform(value) if key in words.PER_LAYER else value for key, value in fields.items()}
+
+
+def _uniform(value: JsonValue) -> JsonValue:
+    """One number, if a list says the same for every layer (Hunyuan)."""
+    if isinstance(value, list) and len(value) > 1 and all(item == value[0] for item in value):
+        return value[0]
+    return value
 
 
 def _name(config: JsonObject) -> JsonValue:

@@ -36,7 +36,7 @@ def other_fields(fields: JsonObject, canonical: JsonObject, count: int) -> JsonO
         implied["other_parameters"] = usable_count(implied.get("other_parameters")) + (
             vocabulary * (narrow - hidden) + 2 * narrow * hidden
         )
-    if family := _FAMILIES.get(model_type):
+    if family := _FAMILIES.get(str(fields.get("hub_type"))) or _FAMILIES.get(model_type):
         implied |= family(fields, canonical, count)
     return implied
 
@@ -158,6 +158,17 @@ def _half_wide(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObj
     return {"intermediate_size": usable_count(fields.get("intermediate_size")) // 2}
 
 
+def _arctic(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+    """Experts beside a dense part that is as wide as the hidden state (Snowflake Arctic)."""
+    every = usable_count(fields.get("moe_layer_frequency")) or 1
+    kinds: list[JsonValue] = ["dense" if (layer + 1) % every else "both" for layer in range(count)]
+    return {
+        "intermediate_size": fields.get("hidden_size"),
+        "moe_intermediate_size": fields.get("intermediate_size"),
+        "ffn_types": kinds,
+    }
+
+
 def _lfm2(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
     """The stated width is adjusted: two thirds, times a factor, up to a multiple."""
     width = usable_count(fields.get("block_ff_dim")) or usable_count(fields.get("intermediate_size"))
@@ -189,6 +200,7 @@ _FAMILIES: dict[str, Callable[[JsonObject, JsonObject, int], JsonObject]] = {
     "zamba2": _zamba,
     "recurrent_gemma": _half_wide,
     "qwen": _half_wide,
+    "arctic": _arctic,
     "lfm2": _lfm2,
     "minicpm3": _value_heads,
     "mamba": _pure_mixer,

@@ -84,7 +84,8 @@ SYNONYMS = {
 
 # Read by the translation, though no field of a ModelSpec bears the name.
 INPUTS = {
-    "model_type", "hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "multi_query",
+    "model_type", "hub_type", "moe_layer_frequency", "hidden_act", "hidden_activation",
+    "activation_function", "mlp_hidden_act", "multi_query",
     "activation", "new_decoder_architecture", "multi_query_attention", "intermediate_size_mlp",
     "dense_intermediate_size", "prefix_dense_intermediate_size", "mlp_only_layers", "mlp_layer_types",
     "sliding_window_pattern", "use_sliding_window", "attention_chunk_size", "attention_window_size",
@@ -139,6 +140,14 @@ IGNORED = {
     "unpadded_vocab_size", "qk_head_dim", "moe_layer_start_index", "left_out",
 }  # fmt: skip
 
+PER_LAYER = {
+    "intermediate_size",
+    "moe_intermediate_size",
+    "num_experts",
+    "num_experts_per_tok",
+    "num_shared_experts",
+}
+"""Numbers that some families state for every layer."""
 OTHER_MEANINGS = {
     "zamba2": ("kv_channels", "num_query_groups"),
     "xlstm": ("num_blocks",),

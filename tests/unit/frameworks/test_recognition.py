@@ -82,7 +82,7 @@ def read(name: str) -> ImportedScenario:
         "--set": {"variables": {**VARIABLES, "LAYERS_PER_VP": "4"}},
         "plan.ep": {"model": EXPERTS},
         "plan.vpp": {"variables": {**VARIABLES, "PP": "1", "LAYERS_PER_VP": "4"}},
-        "training.global_batch_size": {"global_batch_size": 3072},
+        "training.global_batch_size": {"global_batch_size": 6144},
         "deepspeed: train_batch_size": {"num_devices": 8, "global_batch_size": 64},
     }
     while True:
