@@ -102,6 +102,11 @@ _HARMLESS = re.compile(
     r"distributed_(backend|timeout)|backend|manual_gc|gc|deterministic|fusion|fused|workers|prefetch|shuffle|"
     r"image|audio|video|vision|vit|version|format|type|impl|implementation|bias|loss|label|loss_fn|ci|comment)"
 )
+_SURELY_HARMLESS = re.compile(
+    r"(?i)(dropout|layernorm|layer_norm|rms_norm|aux_loss|load_balancing|score_func|router_(dtype|bias|fusion|enable)|"
+    r"scaling_factor|mscale|_fusion|permute_fusion|dataloader|no_(load|save)|finetune$|z_loss|rope|_eps$|"
+    r"log_|_log|softmax|init)"
+)
 _CHANGES = re.compile(
     r"(?i)(offload|quant|fp8|fp4|int8|8bit|4bit|compress|overlap|compile|cuda_graph|cudagraph|moe|expert|mtp|"
     r"window|parallel|recompute|checkpoint_activations|activation_checkpoint|remat|sparse|liger|unsloth|"
@@ -111,6 +116,8 @@ _CHANGES = re.compile(
 
 def is_harmless(name: str) -> bool:
     """Whether a setting without a place in a scenario leaves speed and memory as they are."""
+    if _SURELY_HARMLESS.search(name):
+        return True
     return _HARMLESS.search(name) is not None and _CHANGES.search(name) is None
 
 

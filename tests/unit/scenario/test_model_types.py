@@ -99,3 +99,39 @@ def test_the_table_of_defaults_is_what_transformers_supplies(model_type: str) ->
     for name, value in get_family(model_type).defaults.items():
         if hasattr(config, name) and getattr(config, name) is not None:
             assert getattr(config, name) == value, name
+
+
+HUB_ONLY: dict[str, tuple[dict[str, Any], float]] = {
+    # type: published configuration (sizes only), published billions of parameters
+    "baichuan": ({"hidden_size": 5120, "intermediate_size": 13696, "num_attention_heads": 40,
+                  "num_hidden_layers": 40, "vocab_size": 125696}, 13.9),
+    "chatglm": ({"num_layers": 28, "hidden_size": 4096, "ffn_hidden_size": 13696, "num_attention_heads": 32,
+                 "kv_channels": 128, "multi_query_attention": True, "multi_query_group_num": 2,
+                 "padded_vocab_size": 65024}, 6.24),
+    "qwen": ({"hidden_size": 4096, "intermediate_size": 22016, "kv_channels": 128, "num_attention_heads": 32,
+              "num_hidden_layers": 32, "vocab_size": 151936}, 7.72),
+    "arctic": ({"hidden_size": 7168, "intermediate_size": 4864, "num_attention_heads": 56,
+                "num_key_value_heads": 8, "num_hidden_layers": 35, "num_local_experts": 128,
+                "num_experts_per_tok": 2, "vocab_size": 32000, "moe_layer_frequency": 1}, 479.0),
+    "dbrx": ({"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352,
+              "attn_config": {"kv_n_heads": 8, "model_type": ""},
+              "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}}, 131.6),
+    "hunyuan_v1_moe": ({"hidden_size": 4096, "intermediate_size": 3072, "moe_intermediate_size": [3072] * 32,
+                        "moe_topk": [8] * 32, "num_shared_expert": [1] * 32, "num_experts": 64,
+                        "num_attention_heads": 32, "num_key_value_heads": 8, "attention_head_dim": 128,
+                        "num_hidden_layers": 32, "vocab_size": 128167, "tie_word_embeddings": True}, 80.4),
+    "minimax_text_01": ({"attn_type_list": ([0] * 7 + [1]) * 10, "hidden_size": 6144,
+                         "intermediate_size": 9216, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128,
+                         "num_hidden_layers": 80, "num_local_experts": 32, "num_experts_per_tok": 2,
+                         "shared_intermediate_size": 0, "vocab_size": 200064}, 456.0),
+    "nemotron": ({"hidden_size": 18432, "intermediate_size": 73728, "num_attention_heads": 96,
+                  "num_key_value_heads": 8, "head_dim": 192, "num_hidden_layers": 96,
+                  "vocab_size": 256000}, 341.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", HUB_ONLY)
+def test_a_type_that_transformers_cannot_build_by_default_has_its_published_size(model_type: str) -> None:
+    config, billions = HUB_ONLY[model_type]
+    model = read({"model_type": model_type, "architectures": [""], **config})
+    assert math.isclose(count_parameters(model).total / 1e9, billions, rel_tol=TOLERANCE)

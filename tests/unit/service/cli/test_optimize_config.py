@@ -1,0 +1,55 @@
+"""`asap optimize` of a model's config.json: what it needs besides is assumed, printed, and may be stated."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.service.cli.commands import Asap
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(CONFIG))
+    return str(file)
+
+
+def test_a_model_and_devices_are_enough_and_assumptions_are_printed(asap: Asap, config: str) -> None:
+    result = asap("optimize", config, "--devices", "8 x H100", "--json")
+    assert result.status == 0
+    assert [line for line in result.err.splitlines() if "assumed" in line] == [
+        "asap: assumed: seq_len 4096 (--seq-len states another)",
+        "asap: assumed: global_batch_size 1024 (--global-batch-size states another)",
+        "asap: assumed: framework megatron-core (--framework states another)",
+    ]
+    assert "parameters: 1,235,814,400" in result.err
+    assert result.answer["proposals"]
+
+
+def test_what_is_stated_is_not_assumed(asap: Asap, config: str) -> None:
+    options = ("--seq-len", "2048", "--global-batch-size", "64", "--framework", "torchtitan")
+    result = asap("optimize", config, "--devices", "8 x H100", *options, "--json")
+    assert result.status == 0
+    assert "assumed" not in result.err
+
+
+@pytest.mark.parametrize("devices", ["H100", "0 x H100", "many x H100", ""])
+def test_devices_are_a_number_and_a_name(asap: Asap, config: str, devices: str) -> None:
+    result = asap("optimize", config, "--devices", devices)
+    assert result.refused
+    assert "--devices" in result.err
