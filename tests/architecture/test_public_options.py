@@ -58,7 +58,9 @@ def test_the_options_before_a_subcommand_and_of_optimize_are_these() -> None:
     assert all_options(top_level_parser()) == {"-h", "--help", "--version", "--debug", "--server"}
     optimize = command_parser("optimize", COMMANDS["optimize"].load())
     own = {"-h", "--help", "--debug", "--json", "--format", "--session", "--events", "--server"}
-    assert all_options(optimize) == own
+    of_a_model = {"--devices", "--framework", "--seq-len", "--global-batch-size", "--precision"}
+    of_a_model |= {"--model", "--vocab-size"}
+    assert all_options(optimize) == own | of_a_model
 
 
 @pytest.mark.parametrize(
