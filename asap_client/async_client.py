@@ -89,6 +89,7 @@ class AsyncClient:
         return await self.send(calls.decide(id, decision, idempotency_key))
 
     async def ask(self, id: str, question: str) -> JsonObject:
+        """An answer about a finished session, with who wrote it and the tools it rests on."""
         return await self.send(calls.ask(id, question))
 
     async def report(self, id: str) -> JsonObject:
