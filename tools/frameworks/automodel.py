@@ -69,6 +69,8 @@ def export_automodel(job: ExportJob) -> Export:
 def import_automodel(text: str, options: ImportOptions) -> Draft:
     settings = SettingsReader(parse_yaml(text), "automodel")
     recipe = settings.text("recipe") or ""
+    if "flow_matching" in text:
+        raise InputError("automodel: flow_matching", "diffusion", "not priced: a diffusion model")
     for name in OTHER_RECIPES:
         if name in recipe.lower().replace("-", "") or settings.has(name.rstrip("_")):
             raise InputError(

@@ -53,7 +53,9 @@ def _refuse_no_training(settings: SettingsReader) -> None:
         raise InputError("llamafactory: do_train", False, "no training")
     if stage is not None and stage not in STAGES:
         raise InputError(
-            "llamafactory: stage", stage, f"not priced: several models in one run; allowed: {STAGES}"
+            "llamafactory: stage",
+            stage,
+            f"not priced: several models in one run; allowed: {', '.join(STAGES)}",
         )
     if kind == "freeze":
         raise InputError("llamafactory: finetuning_type", kind, "not priced: layers trained in part")

@@ -136,5 +136,6 @@ def _gemma4(settings: SettingsReader, count: int, cycle: int) -> JsonObject:
     ):
         fields[name] = settings.integer(setting, minimum=0)
     fields["attention_k_eq_v"] = bool(settings.flag("share_kv_projections"))
+    fields["use_double_wide_mlp"] = bool(settings.flag("use_double_wide_mlp"))
     fields["enable_moe_block"] = (settings.integer("num_experts") or 1) > 1
     return {**fields, "model_type": "gemma4_text", "layer_types": kinds}

@@ -68,7 +68,9 @@ def _of_object(text: str) -> str:
     try:
         values = parse_json(text)
     except InputError:
-        values = parse_yaml(text)  # GPT-NeoX writes JSON with comments and trailing commas
+        # GPT-NeoX writes JSON with comments and trailing commas, DeepSpeed's own parser takes JSON only.
+        name = _of_mapping(parse_yaml(text))
+        return "neox" if name == "deepspeed" and "#" in text else name
     return _of_mapping(values)
 
 

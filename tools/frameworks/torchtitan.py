@@ -204,12 +204,18 @@ def import_torchtitan(text: str, options: ImportOptions) -> Draft:
     return Draft(
         plan,
         _precision(settings),
-        seq_len=settings.integer("training.seq_len") or DEFAULT_SEQ_LEN,
+        seq_len=_sequence_length(settings),
         global_batch_size=batch.global_batch_size,
         num_devices=degrees.num_devices,
+        training={"optimizer_offload": True} if settings.flag("training.enable_cpu_offload") else {},
         model_name=" ".join(filter(None, (settings.text("model.name"), settings.text("model.flavor")))),
         notes=settings.unused_notes(),
     )
+
+
+def _sequence_length(settings: SettingsReader) -> int:
+    names = ("training.seq_len", "training.max_context_length")
+    return next(filter(None, [settings.integer(name) for name in names]), DEFAULT_SEQ_LEN)
 
 
 def _degree(settings: SettingsReader, name: str) -> int:
@@ -238,9 +244,18 @@ def _sharding(settings: SettingsReader, shard_ranks: int, pp: int) -> Sharding:
 
 
 def _batch(settings: SettingsReader, degrees: Degrees) -> Batch:
+    seq_len = _sequence_length(settings)
     local = settings.integer("training.local_batch_size") or DEFAULT_LOCAL_BATCH_SIZE
     in_pipeline = settings.integer("parallelism.pipeline_parallel_microbatch_size") or 1
     total = settings.integer("training.global_batch_size", minimum=-1)
+    # Later releases count tokens, and the pipeline's micro-batches.
+    if tokens := settings.integer("training.num_tokens_per_microbatch_per_dp_rank"):
+        local = max(tokens // seq_len, 1)
+    if pieces := settings.integer("parallelism.num_pp_microbatches"):
+        in_pipeline = max(local // pieces, 1)
+    tokens_per_step = settings.integer("training.num_tokens_per_train_step", minimum=-1) or -1
+    if tokens_per_step > 0:
+        total = tokens_per_step // seq_len
     return Batch(
         micro_batch_size=in_pipeline if degrees.pp > 1 else local,
         global_batch_size=total if total and total > 0 else local * degrees.dp,
@@ -274,7 +289,7 @@ def _recompute(settings: SettingsReader) -> str:
 def _precision(settings: SettingsReader) -> str:
     dtype = settings.word("training.mixed_precision_param", DTYPES) or "bfloat16"
     for converter in settings.words("model.converters"):
-        for name, precision in CONVERTERS.items():
+        for name, precision in {**CONVERTERS, "quantize.linear.nvfp4": "nvfp4"}.items():
             short = name.rpartition(".")[2]
             if converter == short or converter.endswith(f"linear.{short}"):
                 return precision

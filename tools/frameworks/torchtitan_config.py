@@ -5,6 +5,7 @@ another function returns (`config.training.seq_len = 4096`).
 """
 
 import ast
+from collections.abc import Iterator
 
 from pydantic import JsonValue
 
@@ -18,14 +19,22 @@ SECTIONS = {
     "SelectiveAC": "activation_checkpoint",
     "FullAC": "activation_checkpoint",
 }
+CONVERTERS = {
+    "Float8LinearConverter": "quantize.linear.float8",
+    "MXFP8LinearConverter": "quantize.linear.mx",
+    "NVFP4LinearConverter": "quantize.linear.nvfp4",
+}
 MODES = {"SelectiveAC": "selective", "FullAC": "full"}
 VARIABLE = "CONFIG"
 """Of --set: which function of the file."""
 Sections = dict[str, JsonObject]
+MAX_CALLS = 5
+"""Functions that call one another, at most."""
 
 
 def looks_like_python(text: str) -> bool:
-    return "ParallelismConfig(" in text or ("def " in text and "TrainingConfig(" in text)
+    has_call = "ParallelismConfig(" in text or "TrainingConfig(" in text
+    return has_call and any(line.startswith(("def ", "from ", "import ")) for line in text.splitlines())
 
 
 def parse_python(text: str, chosen: str | None) -> JsonObject:
@@ -54,25 +63,60 @@ def _sections(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef], 
     for node in ast.walk(function):
         if not isinstance(node, ast.Call):
             continue
-        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-        if name in functions and name != function.name and depth < 5:
+        name = _called(node.func)
+        if name in functions and name != function.name and depth < MAX_CALLS:
             for section, settings in _sections(functions[name], functions, depth + 1).items():
                 found[section] = {**settings, **found.get(section, {})}
-        elif name in SECTIONS:
-            values = {item.arg: _constant(item.value) for item in node.keywords if item.arg}
-            if name in MODES:
-                values["mode"] = MODES[name]
-            found[SECTIONS[name]] = {**found.get(SECTIONS[name], {}), **values}
+        elif stated := _of_call(name, node):
+            section, settings = stated
+            found[section] = {**found.get(section, {}), **settings}
+    for section, name, value in _assignments(function):
+        found[section] = {**found.get(section, {}), name: value}
+    return found
+
+
+def _of_call(name: str, node: ast.Call) -> tuple[str, JsonObject] | None:
+    """The section that a call describes, and its settings."""
+    if name in CONVERTERS:
+        return "model", {"converters": [CONVERTERS[name]]}
+    if name == "model_registry" and node.args:
+        return "model", {"flavor": _constant(node.args[0])}
+    if name not in SECTIONS:
+        return None
+    mode: JsonObject = {"mode": MODES[name]} if name in MODES else {}
+    return SECTIONS[name], {**{item.arg: _constant(item.value) for item in node.keywords if item.arg}, **mode}
+
+
+def _assignments(function: ast.FunctionDef) -> Iterator[tuple[str, str, JsonValue]]:
+    """`config.training.seq_len = 4096`."""
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             path = ast.unparse(node.targets[0]).split(".")
             if len(path) == 3 and path[1] in SECTIONS.values():
-                found[path[1]] = {**found.get(path[1], {}), path[2]: _constant(node.value)}
-    return found
+                yield path[1], path[2], _constant(node.value)
+
+
+def _called(function: ast.expr) -> str:
+    """`TrainingConfig`, or `SelectiveAC` of `SelectiveAC.Config`."""
+    if isinstance(function, ast.Attribute) and function.attr == "Config":
+        return _called(function.value)
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+def _product(node: ast.expr) -> int | None:
+    """Whole numbers multiplied: `8 * 2048`."""
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        left, right = _product(node.left), _product(node.right)
+        return left * right if left is not None and right is not None and max(left, right) < 10**9 else None
+    return None
 
 
 def _constant(node: ast.expr) -> JsonValue:
     """A literal, or the source text of anything else."""
+    if (number := _product(node)) is not None:
+        return number
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -57,6 +57,18 @@ def _gemma4(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject
         "sliding_num_attention_heads": heads,
     }
     other = _per_layer_tables(fields, count)
+    shared = min(
+        usable_count(fields.get("num_kv_shared_layers")), count
+    )  # the last ones reuse keys and values
+    for kind in layer_kinds(fields, count)[count - shared :]:
+        wide = kind == "full_attention"
+        local_dim = usable_count(canonical.get("head_dim"))
+        other -= 2 * hidden * (global_kv * global_dim if wide else kv_heads * local_dim)
+    if shared and fields.get("use_double_wide_mlp") is True:
+        width = usable_count(fields.get("intermediate_size"))
+        mean = round(width * (count + shared) / count)
+        other += 3 * hidden * (width * (count + shared) - mean * count)
+        implied["intermediate_size"] = mean
     if fields.get("attention_k_eq_v") is True:
         other -= full * hidden * global_kv * global_dim
     if fields.get("enable_moe_block") is True:

@@ -302,3 +302,33 @@ def test_what_a_models_config_cannot_say_is_asked_for(missing: str) -> None:
 def test_a_frameworks_file_is_not_another_frameworks() -> None:
     with pytest.raises(InputError, match="--framework"):
         import_plan("", "torchtitan", replace(BESIDE, framework="deepspeed"))
+
+
+TITAN = """
+from torchtitan.config import ParallelismConfig, TrainingConfig
+
+
+def small() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_registry("8B"),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 4096, max_context_length=4096),
+        parallelism=ParallelismConfig(tensor_parallel_degree=4),
+        activation_checkpoint=FullAC.Config(),
+    )
+
+
+def wide() -> Trainer.Config:
+    config = small()
+    config.parallelism.tensor_parallel_degree = 8
+    return config
+"""
+
+
+def test_a_python_configuration_of_torchtitan_is_read_without_running_it() -> None:
+    options = replace(BESIDE, num_devices=64, seq_len=None, variables={"CONFIG": "small"})
+    fields = fields_of(TITAN, "torchtitan", options)
+    expected = {"tp": 4, "dp": 16, "seq_len": 4096, "micro_batch_size": 2, "recompute": "full"}
+    assert {key: fields[key] for key in expected} == expected
+    assert fields_of(TITAN, "torchtitan", replace(options, variables={"CONFIG": "wide"}))["tp"] == 8
+    with pytest.raises(InputError, match="--set CONFIG=NAME, one of small, wide"):
+        import_plan(TITAN, "torchtitan", replace(options, variables={}))
