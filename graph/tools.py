@@ -7,10 +7,8 @@ from pydantic import JsonValue
 
 from graph.answers import SuggestedPlan
 from graph.context import Context
-from graph.report import Trial, TrialPrediction
-from graph.state import KnowledgeHit, SessionSearch, TrialJudgement, TrialRecord, plain
-from graph.tuning import measured, step_time_s
-from tools.cost.calibration import shipped_calibration
+from graph.state import KnowledgeHit, SessionSearch, TrialRecord, plain
+from graph.tuning import workload_in
 from tools.cost.encode import scenario_device
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
@@ -23,13 +21,12 @@ from tools.recommend.hypotheses import CAUSE_OF_TERM, Hypothesis, predicted_hypo
 from tools.recommend.measured import measured_workload
 from tools.recommend.notes import AppliedNotes
 from tools.recommend.notes_judge import SecondAnswer, apply_judged
-from tools.recommend.optimize import analyse, best_plans, propose, workload_of
-from tools.recommend.proposal import proposal, recheck
+from tools.recommend.optimize import analyse, best_plans, propose
+from tools.recommend.proposal import recheck
 from tools.recommend.report import (
     Diagnosis,
     Evidence,
     Fact,
-    MeasuredPlan,
     PlanFields,
     Proposal,
     ScoredPlan,
@@ -39,103 +36,11 @@ from tools.recommend.report import (
 from tools.recommend.score import check_case, check_playbook, check_profile, complete, rank, score
 from tools.recommend.situation import Facts, situation
 from tools.recommend.words import short
-from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.trace.report import Profile
-from tools.trials import order
-from tools.trials.gate import Comparison, compare
-from tools.trials.steering import default_plan, is_settled, steered, with_recompute
-from tools.trials.stopping import Budget, judge, surprise_of
+from tools.trials.steering import is_settled, steered
 
 SUGGESTED = frozenset(SuggestedPlan.model_fields)
-MAX_FAILURES = 2
-"""So many failures, and nothing measured, are the installation's fault and not the plans'."""
-
-
-def workload_in(context: Context, scenario: Scenario) -> Workload:
-    """The scenario as the session predicts it now."""
-    return workload_of(scenario, context.session_calibration or context.calibration)
-
-
-def first_plan(context: Context, scenario: Scenario, plan: Plan | None) -> Plan:
-    """What is measured first: today's plan, or the framework's default."""
-    workload = workload_in(context, scenario)
-    return with_recompute(workload, plan or default_plan(workload))
-
-
-def predict_plan(context: Context, scenario: Scenario, plan: Plan) -> TrialPrediction:
-    """What the model predicts now, to be compared with what will be measured."""
-    prediction = workload_in(context, scenario).predict([plan])[0]
-    return TrialPrediction(
-        summary=short(plan),
-        step_time_s=prediction.step_time_s,
-        step_time_low_s=prediction.step_time_low_s,
-        step_time_high_s=prediction.step_time_high_s,
-        peak_memory_gib=prediction.peak_memory_gib,
-    )
-
-
-def compare_trials(context: Context, baseline: TrialRecord, trial: TrialRecord) -> Comparison:
-    """The fair-comparison gate: what was not the same, with both values, or how much faster the trial is."""
-    return compare(baseline, trial)
-
-
-def calibrate_model(
-    context: Context, scenario: Scenario, trials: Sequence[TrialRecord]
-) -> dict[str, JsonValue]:
-    """The cost model as all measured trials make it, beginning with the installation's own."""
-    from tools.trials.calibrate import calibrate
-
-    plans = [order.MeasuredPlan(one.plan, step_time_s(one), one.noise or 0.0, one.terms) for one in trials]
-    return calibrate(scenario, plans, context.calibration or shipped_calibration()).to_data()
-
-
-def judge_trials(
-    context: Context, trials: Sequence[TrialRecord], predictions: Sequence[Prediction], budget: Budget
-) -> TrialJudgement:
-    """Whether another trial is worth it: the gain expected of the plans left against noise and budget."""
-    comparable = measured(trials)
-    if not comparable:
-        return _without_measurement(trials, budget, bool(predictions))
-    best = min(comparable, key=step_time_s)
-    judged = judge(step_time_s(best), best.uncertainty or 0.0, predictions, budget, surprise_of(trials))
-    return TrialJudgement(
-        stop=judged.stop, says=judged.says, expected_gain=judged.expected_gain, noise=judged.noise
-    )
-
-
-def _without_measurement(trials: Sequence[Trial], budget: Budget, has_others: bool) -> TrialJudgement:
-    kinds = [one.failure.kind if one.failure else "not comparable" for one in trials]
-    if len(kinds) >= MAX_FAILURES or not has_others:
-        says = f"nothing could be measured: {', '.join(kinds)}; see the trials' evidence"
-        return TrialJudgement(stop=True, says=says)
-    says = budget.spent or "the first trial failed; another plan may run"
-    return TrialJudgement(stop=bool(budget.spent), says=says)
-
-
-def measured_proposals(context: Context, scenario: Scenario, trials: Sequence[TrialRecord]) -> list[Proposal]:
-    """Measured plans as proposals, the fastest first; today's own only if nothing beats it."""
-    workload = workload_in(context, scenario)
-    ordered = sorted(trials, key=step_time_s)
-    kept = [one for i, one in enumerate(ordered) if one.role != "baseline" or i == 0]
-    return [_proposal(workload, rank, one) for rank, one in enumerate(kept, start=1)]
-
-
-def _proposal(workload: Workload, rank: int, trial: TrialRecord) -> Proposal:
-    made = proposal(workload, rank, trial.plan, workload.predict([trial.plan])[0], workload.today())
-    outcome = MeasuredPlan(
-        step_time_s=step_time_s(trial),
-        interval_s=trial.interval_s or (step_time_s(trial), step_time_s(trial)),
-        noise=trial.noise or 0.0,
-        speedup=trial.speedup,
-        speedup_low=trial.speedup_low,
-        speedup_high=trial.speedup_high,
-        peak_memory_gib=trial.peak_memory_bytes / GIB if trial.peak_memory_bytes else None,
-        predicted_step_time_s=trial.predicted.step_time_s,
-        trial=trial.key,
-    )
-    evidence = [*made.evidence, Evidence(kind="trial", ref=trial.key, says=trial.says)]
-    return made.model_copy(update={"measured": outcome, "evidence": evidence})
 
 
 class PlanAnalysis(NamedTuple):
@@ -252,14 +157,6 @@ def supporting_playbooks(
 ) -> list[Evidence]:
     """Evidence for a proposal: the playbooks whose moves it makes."""
     return moves.supporting(playbooks, before, after, scenario)
-
-
-def explain_plan(
-    context: Context, scenario: Scenario, start: Plan, fields: PlanFields, best: Proposal
-) -> dict[str, JsonValue]:
-    """Why a plan is not the first proposal: the rule it breaks, the memory it lacks, or the slower term."""
-    scored = score_plan(context, scenario, start, fields, best)
-    return scored.model_dump(include={"summary", "accepted", "binding", "why", "step_time_s"})
 
 
 def matching_playbooks(context: Context, facts: Facts) -> list[Playbook]:

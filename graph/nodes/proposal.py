@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from graph import tools
+from graph import tools, tuning
 from graph.answers import Question, Suggestion, Suggestions
 from graph.digest import digest_of
 from graph.report import Decision, PersonQuestion
@@ -134,12 +134,12 @@ def _judged(state: State, search: SessionSearch, update: State, services: NodeSe
     trials, limits = state["trials"], services.context.limits
     predictions = [one.prediction for one in search.proposals if one.measured is None]
     budget = budget_of(limits, trials)
-    judged = services.run(tools.judge_trials, trials=trials, predictions=predictions, budget=budget)
+    judged = services.run(tuning.judge_trials, trials=trials, predictions=predictions, budget=budget)
     update["stopping"] = judged.model_copy(update={"trials_seen": trials_seen(state)})
     closed = judged.stop or why_ended(state, limits, services.context.clock()) is not None
     if not closed:
         return search.model_copy(update={"closed": False})
-    done = services.run(tools.measured_proposals, scenario=state["scenario"], trials=measured(trials))
+    done = services.run(tuning.measured_proposals, scenario=state["scenario"], trials=measured(trials))
     rest = [one for one in search.proposals if all(one.plan != other.plan for other in done)]
     merged = [*done, *rest][:MAX_PROPOSALS] or search.settled
     return search.model_copy(update={"closed": True, "proposals": with_roles(merged)})

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from graph import tools
+from graph import tuning
 from graph.nodes.verify import SHOWN
 from graph.services import NodeServices
 from graph.state import State, TrialRecord
@@ -52,7 +52,7 @@ def trial(state: State, services: NodeServices) -> State:
     if measured(new):
         comparable = measured([*known, *new])
         update["calibration"] = services.run(
-            tools.calibrate_model, scenario=state["scenario"], trials=comparable
+            tuning.calibrate_model, scenario=state["scenario"], trials=comparable
         )
     return services.done(**update, trials=new)
 
@@ -60,7 +60,7 @@ def trial(state: State, services: NodeServices) -> State:
 def _due(state: State, services: NodeServices) -> Iterator[Due]:
     """The baseline if there is none yet; the chosen proposal if there are verified ones."""
     if baseline_of(state.get("trials", [])) is None:
-        plan = services.run(tools.first_plan, scenario=state["scenario"], plan=state["session"].plan)
+        plan = services.run(tuning.first_plan, scenario=state["scenario"], plan=state["session"].plan)
         yield Due("baseline", plan)
     if has_current_search(state) and state.get("verification"):
         proposals = state["search"].proposals
@@ -74,7 +74,7 @@ def _due(state: State, services: NodeServices) -> Iterator[Due]:
 
 def _measure(state: State, services: NodeServices, due: Due, before: Sequence[TrialRecord]) -> TrialRecord:
     scenario, start = state["scenario"], time.perf_counter()
-    predicted = services.run(tools.predict_plan, scenario=scenario, plan=due.plan)
+    predicted = services.run(tuning.predict_plan, scenario=scenario, plan=due.plan)
     best = fastest(before)
     order = TrialOrder(
         key=trial_key(state["session"].id, len(before)),
@@ -109,7 +109,7 @@ def _compared(services: NodeServices, trial: TrialRecord, before: Sequence[Trial
     reference = reference_of(before)
     if trial.status != "measured" or (reference is None and trial.role != "baseline"):
         return trial
-    compared = services.run(tools.compare_trials, baseline=reference or trial, trial=trial)
+    compared = services.run(tuning.compare_trials, baseline=reference or trial, trial=trial)
     if compared.refusals:
         return trial.model_copy(update={"refusals": compared.refusals, "status": "refused"})
     is_gain_known = reference is None or reference.role == "baseline"
