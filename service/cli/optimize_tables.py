@@ -46,6 +46,7 @@ def print_report(request: RawJson, report: Report) -> None:
         _cases(view),
         _rejected(report.rejected),
         _notes(report.notes),
+        [("question", safe_text(asked.text)) for asked in report.questions],
         [
             ("incident", safe_text(f"{incident.node}, {incident.kind}: {incident.says}"))
             for incident in report.incidents
@@ -148,8 +149,6 @@ def _notes(notes: Notes | None) -> Iterator[Row]:
         yield "notes", safe_text(f'{describe(statement)}, from "{statement.quote}"')
     for statement in notes.refused:
         yield "notes", safe_text(f"not applied: {describe(statement)}: {statement.reason}", style="dim")
-    for question in notes.questions:
-        yield "question", safe_text(question.text)
     if notes.says:
         yield "notes", safe_text(notes.says)
 

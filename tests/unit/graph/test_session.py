@@ -155,6 +155,24 @@ def test_a_session_waits_for_a_person_and_reports_after_the_decision() -> None:
     assert "search_plans" not in tools_of(events)
 
 
+@pytest.mark.parametrize(
+    ("action", "chosen", "verdict", "first_step"),
+    [
+        ("approve", 2, "ada approved proposal 2.", "Run proposal 2 on the same nodes"),
+        ("reject", None, "ada rejected the proposals: nothing is to be changed.", "Keep today's plan."),
+    ],
+)
+def test_verdict_and_first_step_follow_the_decision(
+    action: str, chosen: int | None, verdict: str, first_step: str
+) -> None:
+    decision = {"id": "d1", "action": action, "proposal": 2, "by": "ada"}
+    outcome, _ = run(small(approval="person"), checkpointer=waiting(), decision=decision)
+    report = data_of(outcome)
+    assert report["chosen"] == chosen
+    assert report["verdict"].startswith(verdict)
+    assert report["first_step"].startswith(first_step)
+
+
 def test_asking_a_waiting_session_again_changes_nothing() -> None:
     outcome, events = run(small(approval="person"), checkpointer=waiting())
     assert outcome.waiting_for is not None
