@@ -24,9 +24,10 @@ from tools.frameworks import (
 )
 from tools.frameworks.exporting import Export, ExportJob
 from tools.frameworks.importing import Draft, ImportedScenario, ImportOptions, assemble, missing
-from tools.frameworks.reading import parse_json
+from tools.frameworks.reading import UNUSED, parse_json
 from tools.frameworks.recognition import recognise
 from tools.scenario import Facts, Scenario, check_plan, columns_of, did_you_mean, get_framework
+from tools.scenario.huggingface import unread_fields
 
 HUGGING_FACE_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 DEFAULT_PRECISION = "bf16"
@@ -52,7 +53,7 @@ def import_huggingface(text: str, options: ImportOptions) -> Draft:
         precision=HUGGING_FACE_DTYPES.get(dtype, DEFAULT_PRECISION),
         model=model,
         has_class_defaults="model_type" in model or "text_config" in model,
-        notes=() if is_stated else (assumed,),
+        notes=(*(() if is_stated else (assumed,)), *(f"{UNUSED}{name}" for name in unread_fields(model))),
     )
 
 

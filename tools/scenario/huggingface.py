@@ -4,6 +4,7 @@ experts, use a sliding window or mix tokens in another way than by attention.
 Covers decoder-only language models, also inside multimodal ones; what is not known is refused by name.
 """
 
+import re
 from functools import lru_cache
 
 from pydantic import JsonValue
@@ -210,6 +211,31 @@ def _outer_tie(config: JsonObject) -> JsonObject:
     if tied is None and isinstance(config.get("model_type"), str):
         tied = find_outer_tie(str(config["model_type"]))
     return {} if tied is None else {"tie_word_embeddings": tied}
+
+
+_SHAPE_WORDS = re.compile(
+    r"layer|expert|head|width|_dim|size|rank|block|conv|mamba|ssm|window|sparse|compress|index|mtp|nextn|mixer|gate|"
+    r"residual|shared|attn|attention|pattern|hash|latent|stream"
+)
+_OTHER_WORDS = re.compile(
+    r"token|rope|rotary|layernorm|dropout|_ids?$|dtype|scaling|init|theta|image|audio|video|vision|patch|prob|beam|"
+    r"chunk_size|length|temperature|softcap|quant|_loss|aux|time_step|hidden_act|router|ep_size|position|qk_norm|"
+    r"_bias|rescale|multiplier|in_fp32|kernel|ignore_index|qk_head_dim|group_size"
+)
+
+
+def unread_fields(stated: JsonObject) -> list[str]:
+    """Fields that say something about the shape of the model, by their names, and are not read."""
+    return [
+        key
+        for key, value in _flatten(stated).items()
+        if value
+        and not words.is_read(key)
+        and key not in ModelSpec.model_fields
+        and not is_other_modality(key)
+        and _SHAPE_WORDS.search(key)
+        and not _OTHER_WORDS.search(key)
+    ]
 
 
 def is_other_modality(key: str) -> bool:

@@ -130,6 +130,20 @@ def _sparse_index(fields: JsonObject, canonical: JsonObject, count: int) -> Json
     return {"num_index_layers": own}
 
 
+def _sparse_blocks(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+    """MiniMax-M3: an indexer chooses blocks of keys, on some of the layers."""
+    stated = fields.get("sparse_attention_config")
+    block = stated if isinstance(stated, dict) else {}
+    heads = usable_count(block.get("sparse_num_index_heads")) or usable_count(fields.get("index_n_heads"))
+    dim = usable_count(block.get("sparse_index_dim")) or usable_count(fields.get("index_head_dim"))
+    size = usable_count(block.get("sparse_block_size")) or usable_count(fields.get("index_block_size"))
+    blocks = usable_count(block.get("sparse_topk_blocks")) or usable_count(fields.get("index_topk_blocks"))
+    flags = block.get("sparse_attention_freq")
+    own = sum(flag == 1 for flag in flags[:count]) if isinstance(flags, list) else 0
+    sizes: JsonObject = {"index_n_heads": heads, "index_head_dim": dim, "index_topk": size * blocks}
+    return {**sizes, "num_index_layers": own}
+
+
 def _pure_mixer(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
     """Mamba has no attention: tensor parallelism divides its channels or heads."""
     mixer = canonical.get("mixer")
@@ -206,6 +220,7 @@ _FAMILIES: dict[str, Callable[[JsonObject, JsonObject, int], JsonObject]] = {
     "gemma4_text": _gemma4,
     "deepseek_v4": _deepseek_v4,
     "glm_moe_dsa": _sparse_index,
+    "minimax_m3_vl_text": _sparse_blocks,
     "gemma4_unified_text": _gemma4,
     "gemma3n_text": _gemma3n,
     "zamba": _zamba,

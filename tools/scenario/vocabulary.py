@@ -104,7 +104,8 @@ INPUTS = {
     "mamba_head_dim", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv",
     "mamba_expand", "mamba_d_ssm", "mamba_dt_rank", "n_mamba_heads", "mamba_headdim", "mamba_ngroups",
     # sparse and compressed attention
-    "indexer_types", "compress_rates", "hc_mult", "num_hash_layers", "num_kv_shared_layers",
+    "indexer_types", "sparse_attention_config", "index_block_size", "index_topk_blocks",
+    "compress_rates", "hc_mult", "num_hash_layers", "num_kv_shared_layers",
     "attention_k_eq_v", "num_global_key_value_heads", "global_head_dim",
     # parameters outside of layers
     "n_positions", "max_position_embeddings", "hidden_size_per_layer_input", "vocab_size_per_layer_input",

@@ -332,3 +332,16 @@ def test_a_python_configuration_of_torchtitan_is_read_without_running_it() -> No
     assert fields_of(TITAN, "torchtitan", replace(options, variables={"CONFIG": "wide"}))["tp"] == 8
     with pytest.raises(InputError, match="--set CONFIG=NAME, one of small, wide"):
         import_plan(TITAN, "torchtitan", replace(options, variables={}))
+
+
+def test_a_field_that_may_change_the_shape_is_told() -> None:
+    config = {
+        "model_type": "llama",
+        "architectures": ["X"],
+        "num_memory_layers": 4,
+        "bos_token_id": 1,
+        "rope_theta": 1e6,
+    }
+    imported = import_plan(json.dumps(config), None, ImportOptions(**STATED))
+    assert "not used: num_memory_layers" in imported.notes
+    assert len([note for note in imported.notes if note.startswith("not used")]) == 1

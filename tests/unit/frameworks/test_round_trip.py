@@ -127,7 +127,7 @@ def canonical(plan: Plan, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RANGES)
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(data=st.data())
 def test_export_then_import_gives_the_scenario_and_the_file_back(name: str, data: st.DataObject) -> None:
     scenario = data.draw(scenarios(name))
