@@ -164,4 +164,6 @@ def with_lever(diagnosis: Diagnosis, proposals: Sequence[Proposal], prediction: 
     if not prediction.fits or not gains or max(gains) > 1.0:
         return diagnosis
     verdict = "Sharding is not your lever: no plan beats today's beyond the error of a comparison."
-    return diagnosis.model_copy(update={"lever": f"{verdict} Look at {OTHER_LEVERS[diagnosis.bottleneck]}."})
+    measured = diagnosis.cause not in (None, "trace_mismatch") and diagnosis.profile
+    look = measured.lever if measured else OTHER_LEVERS[diagnosis.bottleneck]
+    return diagnosis.model_copy(update={"lever": f"{verdict} Look at {look}."})

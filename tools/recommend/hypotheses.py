@@ -47,7 +47,7 @@ BOTTLENECK_OF: dict[Cause, Bottleneck] = {
     "exposed_dp": "communication",
     "exposed_pp": "communication",
     "slow_link": "communication",
-    "late_host": "communication",
+    "late_host": "host",
     "slow_device": "compute",
     "small_messages": "communication",
     "bubble": "pipeline",
