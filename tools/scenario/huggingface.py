@@ -16,7 +16,7 @@ from tools.scenario.families import find_outer_tie, get_family, refuse_fields, r
 from tools.scenario.fields import JsonObject, build, get_object, refuse_unknown, shown, usable_count
 from tools.scenario.layer_patterns import WINDOWED, count_layers, layer_fields, layer_kinds
 from tools.scenario.model import MAX_LAYERS, MixerSpec, ModelSpec
-from tools.scenario.other_parts import other_fields
+from tools.scenario.other_parts import describe_left_out, other_fields
 
 _EXPERT_WORDS = ("sparse", "moe", "hash_moe")
 
@@ -191,11 +191,11 @@ def _flatten(stated: JsonObject) -> JsonObject:
         kept = {key: config[key] for key in words.OUTER if key in config}
         if "model_type" not in inner and isinstance(config.get("model_type"), str):
             kept["model_type"] = config["model_type"]  # the type of what holds it says which text model it is
-        left_out = [key for key in config if is_other_modality(key)]
+        left_out = _other_modalities(config)
         config = {**kept, **inner, **_outer_tie(config)}
         if left_out:
             config["left_out"] = [*_texts(kept.get("left_out")), *left_out]
-    if config is stated and (left_out := [key for key in config if is_other_modality(key)]):
+    if config is stated and (left_out := _other_modalities(config)):
         config = {**config, "left_out": [*left_out]}
     for block in words.SUB_BLOCKS:
         if config.get(block) is not None:
@@ -211,6 +211,12 @@ def _outer_tie(config: JsonObject) -> JsonObject:
     if tied is None and isinstance(config.get("model_type"), str):
         tied = find_outer_tie(str(config["model_type"]))
     return {} if tied is None else {"tie_word_embeddings": tied}
+
+
+def _other_modalities(config: JsonObject) -> list[str]:
+    return [
+        describe_left_out(key, value) for key, value in config.items() if value and is_other_modality(key)
+    ]
 
 
 _SHAPE_WORDS = re.compile(

@@ -41,6 +41,32 @@ def other_fields(fields: JsonObject, canonical: JsonObject, count: int) -> JsonO
     return implied
 
 
+def describe_left_out(name: str, block: JsonValue) -> str:
+    """A part beside the text model, with its size if its shape is known (vision towers of Qwen3-VL and
+    3.5)."""
+    names = (
+        "depth",
+        "hidden_size",
+        "intermediate_size",
+        "patch_size",
+        "spatial_merge_size",
+        "out_hidden_size",
+    )
+    sizes = {key: usable_count(block.get(key)) for key in names} if isinstance(block, dict) else {}
+    if not isinstance(block, dict) or not all(sizes.values()) or "num_position_embeddings" not in block:
+        return name
+    depth, hidden, width, patch, merge, out = sizes.values()
+    pixels = 3 * (usable_count(block.get("temporal_patch_size")) or 2) * patch * patch
+    merged = hidden * merge * merge
+    outlet = merged * (merged + 1) + (merged + 1) * out
+    outlets = block.get("deepstack_visual_indexes")
+    deep = len(outlets) if isinstance(outlets, list) else 0
+    layer = 4 * hidden * (hidden + 1) + hidden * (2 * width + 1) + width + 4 * hidden
+    table = (pixels + 1 + usable_count(block.get("num_position_embeddings"))) * hidden
+    total = table + depth * layer + 2 * hidden + outlet + deep * (2 * merged + outlet)
+    return f"{name} ({total:,} parameters)"
+
+
 def _gemma4(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
     """Full layers have wider heads; experts stand beside the dense part; tables per layer in the small
     ones."""

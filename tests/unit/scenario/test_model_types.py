@@ -71,10 +71,22 @@ def test_another_kind_of_model_is_refused_by_name(config: dict[str, Any], words:
 
 def test_a_text_model_inside_a_multimodal_one_is_read_and_the_rest_named() -> None:
     text = {"model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 2048}
-    config = {"model_type": "internvl", "text_config": text, "vision_config": {"hidden_size": 1024}}
+    config = {
+        "model_type": "internvl",
+        "text_config": text,
+        "vision_config": {"hidden_size": 1024},
+        "audio_config": None,
+    }
     model = read({**config, "tie_word_embeddings": True})
     assert (model.num_hidden_layers, model.hidden_size, model.tie_word_embeddings) == (28, 2048, True)
     assert model.left_out == ("vision_config",)
+
+
+@pytest.mark.skipif(not expected(), reason="../shared/configs is absent")
+@pytest.mark.parametrize("name", [name for name in expected() if "Qwen3-VL" in name] or ["absent"])
+def test_the_size_of_a_vision_tower_is_told(name: str) -> None:
+    model = read(json.loads((CONFIGS / "huggingface" / name).read_text()))
+    assert model.left_out == (f"vision_config ({expected()[name]['multimodal_parameters']:,} parameters)",)
 
 
 def test_infinity_in_a_configuration_is_no_crash() -> None:
