@@ -208,7 +208,7 @@ ASK_AGAIN_S = 5
 INSTEAD = "submit a session, which takes its time"
 
 
-def run_bounded_search(app: AppState, work: Callable[[Progress], T]) -> T:
+def run_bounded_search(app: AppState, work: Callable[[Progress], T], more_s: float = 0.0) -> T:
     """The result of `work`, which is handed a progress function that stops it when its time is over.
 
     What does not report progress cannot be stopped: then the answer goes out in time all the same, and the
@@ -217,7 +217,7 @@ def run_bounded_search(app: AppState, work: Callable[[Progress], T]) -> T:
     if not app.searches.acquire(timeout=ASK_AGAIN_S):
         busy = f"other searches are running; ask again in {ASK_AGAIN_S} s, or {INSTEAD}"
         raise ApiError("unavailable", busy, headers={"Retry-After": str(ASK_AGAIN_S)})
-    most_s = app.settings.request_s
+    most_s = app.settings.request_s + more_s
     ends_at = time.monotonic() + most_s
 
     def stop_in_time(done: float) -> None:

@@ -20,6 +20,8 @@ from service.api.deps import (
     Submitter,
     run_bounded_search,
 )
+from service.api.state import AppState
+from service.auth import Caller
 from service.db.models import SessionRow
 from service.db.sessions import DEFAULT_PRIORITY, SessionFilter, list_sessions
 from service.schemas import EXAMPLE, Public, SearchCreate
@@ -285,9 +287,15 @@ def make_decision(
 @router.post("/{id}/ask", summary="Ask about a completed session")
 def ask_question(id: Id, asked: QuestionCreate, app: AppDep, caller: Submitter) -> Answered:
     """Answered by the language model with its tools, or by rules: why not a plan, what if another one."""
+    return answer_in_time(app, caller, id, asked.question)
+
+
+def answer_in_time(app: AppState, caller: Caller, id: str, question: str) -> Answered:
+    """A language model has its own deadline beside that of a search."""
     knowledge = app.knowledge.get()
+    more_s = app.settings.llm_deadline_s if app.settings.llm_base_url else 0.0
     return run_bounded_search(
-        app, lambda progress: app.sessions.ask(caller, id, asked.question, knowledge, progress)
+        app, lambda progress: app.sessions.ask(caller, id, question, knowledge, progress), more_s
     )
 
 

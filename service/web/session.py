@@ -9,8 +9,9 @@ from fastapi.responses import RedirectResponse, Response
 from graph.ask import Answered
 from graph.report import Report
 from graph.request import PLAN_ACTIONS
-from service.api.deps import AppDep, Approver, Id, Reader, Submitter, run_bounded_search
+from service.api.deps import AppDep, Approver, Id, Reader, Submitter
 from service.api.reports import Rank, file_response
+from service.api.sessions import answer_in_time
 from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import (
@@ -298,10 +299,7 @@ def decide(id: Id, form: CheckedForm, app: AppDep, caller: Approver) -> Response
 @router.post("/ask")
 def ask_question(id: Id, form: CheckedForm, request: Request, app: AppDep, caller: Submitter) -> Response:
     """The page again, with the answer below its question."""
-    question, knowledge = text_of(form, "question") or "", app.knowledge.get()
-    answered = run_bounded_search(
-        app, lambda progress: app.sessions.ask(caller, id, question, knowledge, progress)
-    )
+    answered = answer_in_time(app, caller, id, text_of(form, "question") or "")
     return show(id, request, app, caller, answered)
 
 

@@ -21,16 +21,6 @@ def test_each_question_gets_its_typed_answer(name: str, model_at: MakeModel) -> 
     assert (reply.by, reply.tokens) == ("scripted", 120)
 
 
-def test_a_schema_is_requested_in_the_strict_subset(model_at: MakeModel) -> None:
-    with ScriptedServer(then=by_question(GOOD)) as server:
-        model_at(server).ask(question("propose_plans"))
-    asked = server.seen[0].body["response_format"]["json_schema"]
-    plan = asked["schema"]["properties"]["suggestions"]["items"]["properties"]["plan"]
-    assert asked["strict"] is True
-    assert plan["required"] == list(plan["properties"])
-    assert plan["additionalProperties"] is False
-
-
 def test_the_key_goes_into_the_header_and_the_limits_into_the_request(model_at: MakeModel) -> None:
     with ScriptedServer(then=by_question(GOOD)) as server:
         model_at(server, api_key=KEY, max_tokens=77, temperature=0.5).ask(find_cause())
@@ -115,25 +105,6 @@ def test_any_refusal_of_tools_leads_to_another_way(status: int, model_at: MakeMo
     with ScriptedServer(refused, then=by_question(GOOD)) as server:
         assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
     assert "tools" not in server.seen[1].body
-
-
-@pytest.mark.filterwarnings("ignore:This model does not support OpenAI's structured output")
-def test_openais_own_words_for_a_model_without_schemas_are_understood(model_at: MakeModel) -> None:
-    says = "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."
-    with ScriptedServer(replies.failure(400, says), then=by_question(GOOD)) as server:
-        assert model_at(server).ask(find_cause()).answer.cause == "exposed_tp"
-    assert _way(server.seen[1]) == "json_object"
-
-
-def test_a_server_error_about_tools_is_a_refusal_and_not_repeated(
-    model_at: MakeModel, pauses: list[float]
-) -> None:
-    with ScriptedServer(
-        replies.failure(500, "tools param requires --jinja flag"), then=by_question(GOOD)
-    ) as server:
-        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
-    assert len(server.seen) == 2
-    assert pauses == []
 
 
 def test_an_endpoint_that_ignores_tools_and_schema_is_asked_in_plain_words_from_then_on(

@@ -16,21 +16,6 @@ CAUSE = GOOD["find_cause"]
 INCOMPLETE = replies.text('{"cause": "compute", "references": []}')
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        json.dumps(CAUSE),
-        f"```json\n{json.dumps(CAUSE)}\n```",
-        f"<think>perhaps {{}} or so</think>\n{json.dumps(CAUSE)}",
-        f"Here it is: {json.dumps(CAUSE)} Good luck!",
-        json.dumps({"answer": CAUSE}),
-    ],
-)
-def test_an_answer_is_found_in_its_wrapping(content: str, model_at: MakeModel) -> None:
-    with ScriptedServer(replies.text(content)) as server:
-        assert model_at(server).ask(find_cause()).answer.model_dump() == CAUSE
-
-
 def test_an_invalid_answer_is_mended_with_the_reason(model_at: MakeModel) -> None:
     with ScriptedServer(INCOMPLETE, replies.answer(CAUSE)) as server:
         reply = model_at(server).ask(find_cause())
@@ -91,13 +76,6 @@ def test_an_overflowing_question_is_shortened_once(model_at: MakeModel) -> None:
     assert len(short) < len(whole) / 3
     assert "speedup_low" in short
     assert "book-8" not in short
-
-
-def test_a_question_that_overflows_twice_is_given_up(model_at: MakeModel) -> None:
-    with ScriptedServer(then=replies.context_overflow()) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(find_cause())
-    assert raised.value.kind == faults.OVERFLOW
-    assert len(server.seen) == 2
 
 
 def test_a_huge_payload_is_shortened_before_anybody_pays_for_it(model_at: MakeModel) -> None:

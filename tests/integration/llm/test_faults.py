@@ -27,8 +27,8 @@ def kind_of(model_at: MakeModel, server: ScriptedServer, **settings: object) -> 
     ("reply", "kind", "requests"),
     [
         (replies.server_error(500), faults.SERVER, 3),
-        (replies.server_error(502), faults.SERVER, 3),
-        (replies.server_error(503), faults.SERVER, 3),
+        (replies.context_overflow(), faults.OVERFLOW, 2),
+        (replies.failure(500, "tools param requires --jinja flag"), faults.BAD_REQUEST, 3),
         (replies.dropped(), faults.UNREACHABLE, 3),
         (replies.rate_limited(), faults.RATE_LIMIT, 3),
         (LATER, faults.RATE_LIMIT, 1),
@@ -89,7 +89,7 @@ def test_a_fault_that_passes_is_survived(model_at: MakeModel, pauses: list[float
     assert 0.25 <= pauses[0] <= 0.5 <= pauses[1] <= 1.0
 
 
-@pytest.mark.parametrize(("header", "expected"), [("7", 7.0), ("0", 0.0), ("2.5", 2.5)])
+@pytest.mark.parametrize(("header", "expected"), [("0", 0.0), ("2.5", 2.5)])
 def test_the_pause_is_the_one_the_endpoint_asks_for(
     header: str, expected: float, model_at: MakeModel, pauses: list[float]
 ) -> None:
@@ -104,7 +104,7 @@ def test_a_pause_beyond_the_deadline_is_not_made(model_at: MakeModel, pauses: li
     assert pauses == []
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500])
+@pytest.mark.parametrize("status", [400, 401, 429, 500])
 def test_no_message_holds_the_key_or_the_prompt(status: int, model_at: MakeModel) -> None:
     def echo(seen: replies.Seen) -> replies.Played:
         return replies.failure(status, f"key {KEY} said {seen.prompt}")(seen)

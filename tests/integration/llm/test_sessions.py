@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -58,6 +59,12 @@ def told(model_at: MakeModel, raw: Mapping[str, Any], **answers: Mapping[str, An
         return report_of(raw, Context(open_seed(), reasoner=model_at(server)))
 
 
+@cache
+def rules() -> dict[str, Any]:
+    """The report without a model; read, never changed."""
+    return report_of(small())
+
+
 def plans(report: Mapping[str, Any]) -> list[Any]:
     return [one["plan"] for one in report["proposals"]]
 
@@ -74,7 +81,7 @@ def test_a_good_model_is_named_and_its_words_are_in_the_report_with_figures_by_c
     assert report["usage"]["answered"] >= 4
     assert report["usage"]["fell_back"] == 0
     assert report["usage"]["tokens"] > 0
-    assert plans(report) == plans(report_of(small()))
+    assert plans(report) == plans(rules())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_a_text_that_states_what_only_code_may_gives_way_to_the_rules(
     model_at: MakeModel, verdict: str
 ) -> None:
     report = told(model_at, small(), explain={**PROSE, "verdict": verdict})
-    assert report["verdict"] == report_of(small())["verdict"]
+    assert report["verdict"] == rules()["verdict"]
     assert (report["authors"]["verdict"], report["authors"]["first_step"]) == ("expert-rules", "scripted")
     assert report["verification"]["texts_refused"]
     assert "text refused" in [one["kind"] for one in report["incidents"]]
@@ -102,9 +109,9 @@ def test_a_text_that_states_what_only_code_may_gives_way_to_the_rules(
 def test_a_cause_that_the_evidence_does_not_show_is_not_taken(
     model_at: MakeModel, finding: Mapping[str, Any]
 ) -> None:
-    report, rules = told(model_at, small(), find_cause=finding), report_of(small())
-    assert report["diagnosis"] == rules["diagnosis"]
-    assert report["hypotheses"] == rules["hypotheses"]
+    report = told(model_at, small(), find_cause=finding)
+    assert report["diagnosis"] == rules()["diagnosis"]
+    assert report["hypotheses"] == rules()["hypotheses"]
     assert "impossible diagnosis" in {one["kind"] for one in report["incidents"]}
 
 
@@ -120,14 +127,14 @@ def test_the_worklist_is_revised_a_bounded_number_of_times_and_impossible_items_
     assert [one["step"] for one in report["route"]].count("proposal") == 2
     assert [one["plan"]["tp"] for one in report["considered"] if one["origin"] == "scripted"] == [2]
     assert [one["kind"] for one in report["incidents"]].count("impossible step") >= 2
-    assert plans(report) == plans(report_of(small()))
+    assert plans(report) == plans(rules())
 
 
 def test_a_question_to_the_person_is_asked_and_changes_nothing(model_at: MakeModel) -> None:
     ask = {"items": [{"task": "ask_person", "about": "Is the network shared?", "reason": "It matters."}]}
     report = told(model_at, small(), revise_worklist=ask)
     assert "Is the network shared?" in [one["text"] for one in report["questions"]]
-    assert plans(report) == plans(report_of(small()))
+    assert plans(report) == plans(rules())
 
 
 def test_a_bad_plan_is_refused_and_one_without_a_valid_reference_changes_nothing(model_at: MakeModel) -> None:
@@ -139,7 +146,7 @@ def test_a_bad_plan_is_refused_and_one_without_a_valid_reference_changes_nothing
     own = [one for one in report["considered"] if one["origin"] == "scripted"]
     assert [one["accepted"] for one in own] == [False, True]
     assert own[1]["support"] == []
-    assert plans(report) == plans(report_of(small()))
+    assert plans(report) == plans(rules())
 
 
 def test_a_spent_budget_leaves_the_rest_to_the_rules(model_at: MakeModel) -> None:
@@ -149,7 +156,7 @@ def test_a_spent_budget_leaves_the_rest_to_the_rules(model_at: MakeModel) -> Non
         asked = len(server.seen)
     assert asked == 1
     assert "budget" in [one["kind"] for one in report["incidents"]]
-    assert plans(report) == plans(report_of(small()))
+    assert plans(report) == plans(rules())
 
 
 @pytest.mark.parametrize(
@@ -170,9 +177,8 @@ def test_a_spent_budget_leaves_the_rest_to_the_rules(model_at: MakeModel) -> Non
 def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(model_at: MakeModel, broken: Reply) -> None:
     with ScriptedServer(then=broken) as server:
         report = report_of(small(), Context(open_seed(), reasoner=model_at(server, retries=1)))
-    rules = report_of(small())
-    assert plans(report) == plans(rules)
-    assert report["verdict"] == rules["verdict"]
+    assert plans(report) == plans(rules())
+    assert report["verdict"] == rules()["verdict"]
     assert report["usage"]["fell_back"] >= 1
     assert len({one["kind"] for one in report["incidents"]}) == len(report["incidents"])
 
@@ -194,7 +200,7 @@ def test_injected_text_that_the_model_obeys_changes_no_number(model_at: MakeMode
         propose_plans={"suggestions": [{"plan": {"tp": 64}, "reason": text}]},
         explain={**PROSE, "verdict": "A speedup of 99 is certain."},
     )
-    assert plans(report) == plans(report_of(small()))
+    assert plans(report) == plans(rules())
     assert "99" not in report["verdict"]
     assert report["notes"]["accepted"] == []
 
@@ -247,7 +253,7 @@ def test_whatever_a_real_small_model_says_the_answer_is_no_worse_than_the_rules(
     raw = small(notes="The dashboards look fine. We train every night.")
     context = Context(
         open_seed(),
-        reasoner=model_at(smollm, model="smollm2", max_tokens=24, timeout_s=10.0, deadline_s=10.0, retries=0),
+        reasoner=model_at(smollm, model="smollm2", max_tokens=24, timeout_s=4.0, deadline_s=4.0, retries=0),
     )
     report, rules = report_of(raw, context), report_of(raw)
     best, reference = (one["proposals"][0]["prediction"]["step_time_s"] for one in (report, rules))

@@ -106,11 +106,6 @@ def test_a_loop_that_has_cost_enough_is_told_to_end(model_at: MakeModel) -> None
     assert [len(seen.tools) for seen in server.seen] == [3, 3, 1]
 
 
-def test_a_model_that_stops_when_told_is_still_heard(model_at: MakeModel) -> None:
-    with ScriptedServer(*[LOOKUP] * MAX_CALLS, ANSWER) as server:
-        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
-
-
 def test_an_answer_that_is_written_out_counts_too(model_at: MakeModel) -> None:
     written = replies.text(json.dumps(GOOD["propose_plans"]))
     with ScriptedServer(LOOKUP, written) as server:
@@ -128,14 +123,6 @@ def test_an_invalid_answer_is_mended_once(model_at: MakeModel) -> None:
         model_at(server).ask(propose_plans(TOOLS))
     assert raised.value.kind == faults.MALFORMED
     assert len(server.seen) == 2
-
-
-def test_words_after_a_lookup_are_mended_and_do_not_close_the_way(model_at: MakeModel) -> None:
-    with ScriptedServer(LOOKUP, replies.text("I am done."), ANSWER, ANSWER) as server:
-        model = model_at(server)
-        model.ask(propose_plans(TOOLS))
-        model.ask(propose_plans(TOOLS))
-    assert all("tools" in seen.body for seen in server.seen)
 
 
 def test_a_slip_does_not_close_a_way_that_has_worked(model_at: MakeModel) -> None:

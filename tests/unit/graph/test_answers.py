@@ -26,13 +26,19 @@ from graph.answers import (
     strict_schema,
 )
 
+FRAMES = ["{}", "```json\n{}\n```", "<think>a {{b}} c</think>{}", '{{"answer": {}}}']
 FINDINGS = st.builds(
     Finding, references=st.lists(st.text(max_size=9), max_size=2), reason=st.text(max_size=200)
 )
 WORDS = st.text(st.characters(exclude_characters="{<"), max_size=50)
 
 
-@given(FINDINGS, WORDS, WORDS, st.sampled_from(["{}", "```json\n{}\n```", "<think>a {{b}} c</think>{}"]))
+@given(
+    FINDINGS,
+    WORDS,
+    WORDS,
+    st.sampled_from(["{}", "```json\n{}\n```", "<think>a {{b}} c</think>{}", '{{"answer": {}}}']),
+)
 def test_an_answer_is_found_between_words(finding: Finding, before: str, after: str, frame: str) -> None:
     text = before + frame.format(finding.model_dump_json()) + after
     assert read_answer(text, Finding) == finding
