@@ -131,6 +131,8 @@ def _link(findings: Findings, clause: Clause) -> bool:
     if clause.of("field") or not (inter or intra) or not (rates or clause.of("percent") or speed):
         return False
     name = "intra_node_gbytes_per_s_per_device" if intra else "inter_node_gbps_per_device"
+    if clause.of("memory"):
+        return True
     hoped = [token for token in clause.of("target") if not str(token.value).startswith(REACHED)]
     if hoped or clause.of("past_verb"):
         return True

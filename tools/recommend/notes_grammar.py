@@ -94,6 +94,9 @@ class Clause:
         if word in ADJACENT:
             return any(token.kind in SUBSTANCE or token.kind == "req" for token in beside)
         if word in IMPERATIVE:
+            following = self.tokens[place + 1] if place + 1 < len(self.tokens) else None
+            if following is not None and following.value == "of":
+                return False
             return not before or before[-1].kind in ("req", "and", "there", "soft")
         if MODAL.match(word):
             return any(token.kind in SUBSTANCE or token.kind in ("req", "keep") for token in after)
@@ -101,13 +104,19 @@ class Clause:
 
     @cached_property
     def describes(self) -> bool:
-        """Whether a field is the subject of a plain verb: "tp 8 keeps the links busy"."""
+        """Whether a field is the subject of a plain verb: "tp 8 keeps the links busy", "tp 8 is common"."""
+        for place, token in enumerate(self.tokens[:-1]):
+            after = self.tokens[place + 1 :]
+            is_verdict = token.kind == "eq" and token.value in ("is", "are") and after[0].kind == "word"
+            if is_verdict and not any(following.kind in CUES for following in after):
+                return True
         for place, token in enumerate(self.tokens[1:], start=1):
             before = self.tokens[place - 1]
             follows = before.kind in ("field", "number", "value")
             if token.kind in ("req", "keep", "max") and follows and TRANSITIVE.fullmatch(str(token.value)):
-                after = self.tokens[place + 1] if place + 1 < len(self.tokens) else None
-                if after is not None and after.kind not in ("to", "number", "keep", "eq", "max", "min"):
+                kinds = [following.kind for following in self.tokens[place + 1 : place + 3]]
+                counts = kinds[:1] == ["number"] and kinds[1:] in (["counted"], ["word"])
+                if kinds and (counts or kinds[0] not in ("to", "number", "keep", "eq", "max", "min")):
                     return True
         return False
 
@@ -326,12 +335,19 @@ def _starts_clause(left: Sequence[Token], right: Sequence[Token], separator: str
         return is_named and bool(
             (kinds & (CUES | {"future"}) and own) or (is_other and (kinds | left_kinds) & CUES)
         )
-    if kinds <= {"field", "or", "word", "filler"} and "field" in kinds:
-        return False
-    # "the combination tp 4, pp 8" is one thing.
-    if "together" in left_kinds and kinds <= {"field", "eq", "number", "filler"}:
-        return False
+    starts_list = piece[0].kind in ("number", "or", "percent") and not is_named
+    return not starts_list and not _belongs_together(left_kinds, kinds)
+
+
+def _belongs_together(left: set[str], right: set[str]) -> bool:
+    """Of the kinds on both sides of a comma: whether the right side goes on with what the left one says."""
+    if right <= {"field", "or", "word", "filler"} and "field" in right:
+        return True
+    # "the combination tp 4, pp 8" is one thing, and so is "tp 4, pp 8 crashed".
+    pairs = {"field", "eq", "number", "filler"}
+    if "together" in left and right <= pairs:
+        return True
+    if "number" in left and left <= pairs and right >= {"field", "number", "fail"}:
+        return True
     # "tp 8, fixed": the cue belongs to what stands before the comma.
-    if kinds <= CUES | {"filler", "eq", "set_of"} and "field" in left_kinds and not left_kinds & CUES:
-        return False
-    return not (piece[0].kind in ("number", "or", "percent") and not is_named)
+    return right <= CUES | {"filler", "eq", "set_of"} and "field" in left and not left & CUES

@@ -19,8 +19,9 @@ ABSENT: dict[str, JsonValue] = {
 MODAL = re.compile(r"\b(?:must|should|has to|have to|needs to|stays?|remains?)\b")
 CHANGING = re.compile(r"\b(?:changing|touching|moving|altering|varying)\b")
 OFF = re.compile(
-    r"off|not (?:available|offered|allowed|supported|possible)|unavailable|unsupported|impossible|disabl|"
-    r"forbid|prohibit|ban|exclud|rul|unusable|disallow"
+    r"off|.*(?:not be (?:used|enabled|active|on)|be (?:avoided|excluded|disabled|switched off|turned off))|"
+    r"cannot be (?:used|enabled)|not (?:available|offered|allowed|supported|possible)|unavailable|"
+    r"unsupported|impossible|disabl|forbid|prohibit|ban|exclud|rul|unusable|disallow"
 )
 
 
@@ -133,7 +134,7 @@ def _values(
 
 
 def _compare(findings: Findings, clause: Clause, name: str, value: int, operator: str, negated: bool) -> None:
-    wants = clause.requires or bool(clause.of("keep")) or not clause.of("describe", "word", "eq")
+    wants = clause.requires or bool(clause.of("keep")) or re.search("[<>]", clause.text) is not None
     if operator in ("gt", "lt"):
         at_most = (operator == "gt") == negated
         if negated or wants:
