@@ -4,6 +4,8 @@ Megatron-Bridge merges the file into a recipe's ConfigContainer and accepts know
 (megatron/bridge/training/config.py and training/utils/omegaconf_utils.py of 0.3.1).
 """
 
+from dataclasses import replace
+
 from tools.errors import InputError
 from tools.frameworks.exporting import Export, ExportJob, Settings, yaml_text
 from tools.frameworks.importing import Draft, ImportOptions
@@ -17,6 +19,7 @@ from tools.frameworks.megatron import (
     export_notes,
     uneven_stages,
 )
+from tools.frameworks.python_config import VARIABLE, looks_like_python, parse_python
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 from tools.frameworks.shell import substitute
 
@@ -94,20 +97,42 @@ RENAMED = {
     "fp8_hybrid": "fp8",
 }
 """NeMo's and Megatron-Bridge's names of Megatron-LM's arguments."""
+RECIPE_DEFAULTS: JsonObject = {"use_distributed_optimizer": True}
+RECIPE_NOTE = (
+    "the file changes a recipe: what it does not state is taken as bf16 with a distributed optimizer and no "
+    "parallelism; --precision and --set plan.FIELD=VALUE state the recipe's own"
+)
 GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
 SECTIONS = ("model", "train", "dataset", "ddp", "optimizer", "trainer")
 
 
 def import_nemo(text: str, options: ImportOptions) -> Draft:
-    values = parse_yaml(substitute(text, options.variables))
+    if looks_like_python(text):
+        values = parse_python(text, options.variables.get(VARIABLE))
+    else:
+        values = parse_yaml(substitute(text, options.variables))
     if "verification_index" in values or "items" in values:
         raise InputError(
             "FILE", "a verification card", "a report about checkpoints, no configuration of a run"
         )
     if not isinstance(values.get("model"), dict):
         raise InputError("FILE", "no model section", "not a NeMo or Megatron-Bridge configuration")
+    if "diffusion" in text.lower():
+        raise InputError("FILE", "diffusion", "not priced: a diffusion model")
     arguments = _arguments(values)
-    return draft_of_arguments(SettingsReader(arguments, "nemo"), options)
+    name = str(arguments.pop("pretrained_name", "") or "")
+    notes: tuple[str, ...] = ()
+    if (
+        "trainer" not in values
+    ):  # Megatron-Bridge: the file changes a recipe, whose own values it does not state
+        notes = (RECIPE_NOTE,)
+        arguments = {**RECIPE_DEFAULTS, **arguments}
+        if "mixed_precision" not in values and not arguments.keys() & {"bf16", "fp16", "fp8", "fp4"}:
+            arguments["bf16"] = True
+    draft = draft_of_arguments(SettingsReader(arguments, "nemo"), options)
+    draft = replace(draft, notes=(*notes, *draft.notes))
+    # A recipe names its model, and states a few of its fields again.
+    return replace(draft, model={}, model_name=name) if name else draft
 
 
 def _arguments(values: JsonObject) -> JsonObject:
@@ -122,7 +147,12 @@ def _arguments(values: JsonObject) -> JsonObject:
     if isinstance(devices, int) and devices > 0:
         flat |= {"nproc_per_node": devices, "nnodes": nodes if isinstance(nodes, int) else 1}
     fp8 = flat.pop("fp8", None)
-    flat |= _precision_arguments(str(flat.pop("precision", None) or values.get("mixed_precision")), bool(fp8))
+    flat |= _precision_arguments(
+        str(
+            flat.pop("precision", None) or flat.pop("mixed_precision", None) or values.get("mixed_precision")
+        ),
+        bool(fp8),
+    )
     activation = flat.pop("activation", None)
     flat["swiglu"] = activation in GATED or bool(flat.get("gated_linear_unit"))
     if flat.pop("share_embeddings_and_output_weights", None) is False:
@@ -137,7 +167,7 @@ def _precision_arguments(precision: str, fp8: bool) -> JsonObject:
     if "nvfp4" in precision:
         return {"bf16": True, "fp4": "e2m1"}
     if "fp8" in precision or fp8:
-        recipe: JsonObject = {"fp8_recipe": "mxfp8"} if "mxfp8" in precision else {}
+        recipe: JsonObject = {"fp8_recipe": "mxfp8"} if "mxfp8" in precision or "fp8_mx" in precision else {}
         return {"bf16": True, "fp8": "hybrid", **recipe}
     if precision.startswith("bf16"):
         return {"bf16": True}

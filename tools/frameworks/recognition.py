@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from tools.errors import InputError
+from tools.frameworks.python_config import is_recipe, looks_like_python
 from tools.frameworks.reading import check_length, parse_json, parse_toml, parse_yaml
 from tools.frameworks.shell import has_options
-from tools.frameworks.torchtitan_config import looks_like_python
 
 Keys = frozenset[str]
 
@@ -31,9 +31,12 @@ def recognise(text: str) -> str:
     check_length(text)
     start = text.lstrip()[:1]
     if looks_like_python(text):
-        return "torchtitan"
+        return "nemo" if is_recipe(text) else "torchtitan"
     if start == "{":
         return _of_object(text)
+    if "\ndef " in text and "import " in text:
+        allowed = "only configuration functions of torchtitan and Megatron-Bridge are read"
+        raise InputError("FILE", "a Python file", allowed)
     if start == "[" or _is_toml(text):
         return _of_toml(text)
     if not has_options(text):

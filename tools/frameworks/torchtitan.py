@@ -23,8 +23,8 @@ from tools.frameworks.importing import (
     Sharding,
     stated_plan,
 )
+from tools.frameworks.python_config import VARIABLE, looks_like_python, parse_python
 from tools.frameworks.reading import SettingsReader, parse_toml
-from tools.frameworks.torchtitan_config import VARIABLE, looks_like_python, parse_python
 
 SCHEDULES = {
     "GPipe": "gpipe",

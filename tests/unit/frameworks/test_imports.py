@@ -345,3 +345,30 @@ def test_a_field_that_may_change_the_shape_is_told() -> None:
     imported = import_plan(json.dumps(config), None, ImportOptions(**STATED))
     assert "not used: num_memory_layers" in imported.notes
     assert len([note for note in imported.notes if note.startswith("not used")]) == 1
+
+
+RECIPE = """
+from megatron.bridge.training.config import ConfigContainer
+
+
+def llama_pretrain_config() -> ConfigContainer:
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.train.global_batch_size = 128
+    cfg.train.micro_batch_size = 1
+    cfg.dataset.sequence_length = 8192
+    cfg.mixed_precision = "bf16_with_mxfp8_mixed"
+    return cfg
+"""
+
+
+def test_a_recipe_of_megatron_bridge_says_what_it_leaves_to_others() -> None:
+    options = ImportOptions(model=MODEL, device="b200", num_devices=16)
+    imported = import_plan(RECIPE, None, options)
+    fields = {**imported.scenario["training"], **imported.scenario["plan"]}
+    expected = {"tp": 2, "dp": 8, "zero_stage": 1, "precision": "mxfp8", "global_batch_size": 128}
+    assert {key: fields[key] for key in expected} == expected
+    assert any("the file changes a recipe" in note for note in imported.notes)
+    with pytest.raises(InputError, match="of meta-llama/Meta-Llama-3-8B"):
+        import_plan(RECIPE, None, replace(options, model=None))

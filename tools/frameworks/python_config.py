@@ -1,4 +1,4 @@
-"""torchtitan 0.3's Python configuration as settings by section: parsed, never run.
+"""Python configurations of torchtitan 0.3 and recipes of Megatron-Bridge as settings: parsed, never run.
 
 A configuration function returns a container of sections (`TrainingConfig(seq_len=8192)`) or changes what
 another function returns (`config.training.seq_len = 4096`).
@@ -19,6 +19,8 @@ SECTIONS = {
     "SelectiveAC": "activation_checkpoint",
     "FullAC": "activation_checkpoint",
 }
+ASSIGNED_SECTIONS = {*SECTIONS.values(), "model", "train", "dataset", "ddp", "optimizer"}
+"""Of torchtitan and of Megatron-Bridge."""
 CONVERTERS = {
     "Float8LinearConverter": "quantize.linear.float8",
     "MXFP8LinearConverter": "quantize.linear.mx",
@@ -34,7 +36,13 @@ MAX_CALLS = 5
 
 def looks_like_python(text: str) -> bool:
     has_call = "ParallelismConfig(" in text or "TrainingConfig(" in text
+    has_call = has_call or is_recipe(text)
     return has_call and any(line.startswith(("def ", "from ", "import ")) for line in text.splitlines())
+
+
+def is_recipe(text: str) -> bool:
+    """Whether the functions of a Python text make configurations of Megatron-Bridge."""
+    return "ConfigContainer" in text and "def " in text
 
 
 def parse_python(text: str, chosen: str | None) -> JsonObject:
@@ -81,6 +89,8 @@ def _of_call(name: str, node: ast.Call) -> tuple[str, JsonObject] | None:
         return "model", {"converters": [CONVERTERS[name]]}
     if name == "model_registry" and node.args:
         return "model", {"flavor": _constant(node.args[0])}
+    if name == "from_hf_pretrained" and node.args:
+        return "model", {"pretrained_name": _constant(node.args[0])}
     if name not in SECTIONS:
         return None
     mode: JsonObject = {"mode": MODES[name]} if name in MODES else {}
@@ -92,8 +102,10 @@ def _assignments(function: ast.FunctionDef) -> Iterator[tuple[str, str, JsonValu
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
             path = ast.unparse(node.targets[0]).split(".")
-            if len(path) == 3 and path[1] in SECTIONS.values():
+            if len(path) == 3 and path[1] in ASSIGNED_SECTIONS:
                 yield path[1], path[2], _constant(node.value)
+            elif len(path) == 2 and path[1] == "mixed_precision":
+                yield "model", "mixed_precision", _constant(node.value)
 
 
 def _called(function: ast.expr) -> str:
