@@ -226,14 +226,14 @@ def print_adversaries() -> int:
 def _effects(report: Report, reference: Report) -> tuple[int, int]:
     """Whether the plans differ from the rules', and how many marks only this report has."""
     own, theirs = (
-        json.dumps({name: part for name, part in one.items() if name != "reasoner"})
-        for one in (report, reference)
+        json.dumps({name: part for name, part in whole.items() if name != "reasoner"})
+        for whole in (report, reference)
     )
     return _plans(report) != _plans(reference), sum(mark in own and mark not in theirs for mark in MARKS)
 
 
 def _plans(report: Report) -> list[object]:
-    return [one["plan"] for one in report["proposals"]]
+    return [proposal["plan"] for proposal in report["proposals"]]
 
 
 def print_recorded() -> None:
@@ -248,7 +248,7 @@ def print_recorded() -> None:
         print(f"\n{file.name}: answered by {replay.name}")
         for name, report in reports.items():
             evidence = report["proposals"][0]["evidence"]
-            backed = sum(one["ref"].startswith("case:") for one in evidence)
+            backed = sum(item["ref"].startswith("case:") for item in evidence)
             accepted = len(report["notes"]["accepted"])
             print(f"  {name}: {accepted} statements of the notes applied, {backed} runs behind proposal 1")
 

@@ -182,18 +182,18 @@ def strict_schema(model: type[BaseModel]) -> Schema:
 
 def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
     if isinstance(part, list):
-        return [_strict(one, definitions) for one in part]
+        return [_strict(inner, definitions) for inner in part]
     if not isinstance(part, dict):
         return part
     if "$ref" in part:
         return _strict(definitions[part["$ref"].rpartition("/")[2]], definitions)
     kept = {
-        name: _strict(one, definitions)
-        for name, one in part.items()
+        name: _strict(inner, definitions)
+        for name, inner in part.items()
         if name not in (*_LEFT_AWAY, "properties")
     }
     if "properties" in part:  # their names are the data's own: a field may be called title
-        kept["properties"] = {name: _strict(one, definitions) for name, one in part["properties"].items()}
+        kept["properties"] = {name: _strict(inner, definitions) for name, inner in part["properties"].items()}
         kept |= {"required": list(part["properties"]), "additionalProperties": False}
     return kept
 
@@ -201,8 +201,11 @@ def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:  # noqa: ANN401 -
 def arguments_model(name: str, function: Callable[..., object]) -> type[BaseModel]:
     """The arguments of a typed function, as a type that checks them."""
     fields: dict[str, Any] = {
-        one.name: (one.annotation, ... if one.default is one.empty else one.default)
-        for one in inspect.signature(function, eval_str=True).parameters.values()
+        parameter.name: (
+            parameter.annotation,
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in inspect.signature(function, eval_str=True).parameters.values()
     }
     return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
 
@@ -268,5 +271,7 @@ def _refuse(constant: str) -> NoReturn:
 def words_of(error: ValidationError) -> str:
     """Which fields are wrong and why; their values are left out, they may be long."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
-    says = [f"{'.'.join(str(part) for part in one['loc']) or 'the object'}: {one['msg']}" for one in errors]
+    says = [
+        f"{'.'.join(str(part) for part in wrong['loc']) or 'the object'}: {wrong['msg']}" for wrong in errors
+    ]
     return "; ".join(says[:MAX_ERRORS])[:1000]

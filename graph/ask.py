@@ -100,7 +100,7 @@ def answer_by_rules(question: str, report: Report, box: Toolbox) -> Answered:
     first = report.proposals[(report.chosen or 1) - 1]
     if _SURE.search(question):
         return answered(
-            f"{short(first.plan)} is {effect_of(first)}. {' '.join(_sentence(one) for one in first.risks)}"
+            f"{short(first.plan)} is {effect_of(first)}. {' '.join(_sentence(risk) for risk in first.risks)}"
         )
     if _LIMITS.search(question):
         cause = report.hypotheses[0] if report.hypotheses else None
@@ -156,8 +156,13 @@ def _digest(report: Report) -> dict[str, JsonValue]:
     wanted = {"verdict", "facts", "hypotheses", "questions", "chosen", "rejected", "considered", "decisions"}
     digest: dict[str, JsonValue] = report.model_dump(mode="json", include=wanted)
     digest["proposals"] = [
-        {"rank": one.rank, "role": one.role, "plan": short(one.plan), "evidence": plain(one.evidence)}
-        for one in report.proposals
+        {
+            "rank": proposal.rank,
+            "role": proposal.role,
+            "plan": short(proposal.plan),
+            "evidence": plain(proposal.evidence),
+        }
+        for proposal in report.proposals
     ]
     return digest
 
@@ -168,8 +173,8 @@ def _slots(report: Report) -> dict[str, str]:
         slots |= {"cause": report.hypotheses[0].says, "lever": report.hypotheses[0].lever}
     if report.baseline:
         slots |= predicted_slots("today", report.baseline)
-    for one in report.proposals:
-        slots |= proposal_slots(f"p{one.rank}", one, report.baseline)
+    for proposal in report.proposals:
+        slots |= proposal_slots(f"p{proposal.rank}", proposal, report.baseline)
     return slots
 
 

@@ -97,7 +97,7 @@ class Replay:
         return self.label.answered_by
 
     def ask(self, question: Question[A]) -> Reply[A]:
-        exchange = next((one for one in self._left if one.question == question.name), None)
+        exchange = next((recorded for recorded in self._left if recorded.question == question.name), None)
         if exchange is None:
             raise ReasonerError("cassette", "the recording has no further answer to this question")
         self._left.remove(exchange)

@@ -23,22 +23,22 @@ def digest_of(state: State, agent: str) -> Digest:
         {
             "facts": state.get("facts", []),
             "hypotheses": [
-                one.model_dump(mode="json", exclude={"evidence"}) | {"references": sorted(one.references)}
-                for one in (analysis.hypotheses if analysis else [])
+                entry.model_dump(mode="json", exclude={"evidence"}) | {"references": sorted(entry.references)}
+                for entry in (analysis.hypotheses if analysis else [])
             ],
             "today": _prediction(analysis.baseline) if analysis and analysis.baseline else None,
-            "proposals": [_proposal(one) for one in (search.proposals if search else [])],
+            "proposals": [_proposal(entry) for entry in (search.proposals if search else [])],
             "considered": [
-                one.model_dump(mode="json", include={"summary", "accepted", "binding", "why", "origin"})
-                for one in (search.considered[-MAX_CONSIDERED:] if search else [])
+                entry.model_dump(mode="json", include={"summary", "accepted", "binding", "why", "origin"})
+                for entry in (search.considered[-MAX_CONSIDERED:] if search else [])
             ],
             "worklist": state.get("worklist", []),
             "decisions": [
-                one.model_dump(include={"action", "proposal"}) for one in state.get("decisions", [])
+                entry.model_dump(include={"action", "proposal"}) for entry in state.get("decisions", [])
             ],
             "trials": [
-                one.model_dump(mode="json", include={"role", "summary", "status", "step_time_s", "speedup"})
-                for one in state.get("trials", [])
+                entry.model_dump(mode="json", include={"role", "summary", "status", "step_time_s", "speedup"})
+                for entry in state.get("trials", [])
             ],
             "questions": state.get("questions", []),
             "your_last_turns": turns[-MAX_TURNS:],
@@ -53,21 +53,23 @@ def _prediction(prediction: Prediction) -> Digest:
     )
 
 
-def _proposal(one: Proposal) -> Digest:
+def _proposal(proposal: Proposal) -> Digest:
     return {
-        "rank": one.rank,
-        "role": one.role,
-        "plan": short(one.plan),
-        "step_time_s": one.prediction.step_time_s,
-        "speedup": one.speedup,
-        "peak_memory_gib": one.prediction.peak_memory_gib,
-        "references": [evidence.ref for evidence in one.evidence],
+        "rank": proposal.rank,
+        "role": proposal.role,
+        "plan": short(proposal.plan),
+        "step_time_s": proposal.prediction.step_time_s,
+        "speedup": proposal.speedup,
+        "peak_memory_gib": proposal.prediction.peak_memory_gib,
+        "references": [evidence.ref for evidence in proposal.evidence],
     }
 
 
 def chosen_rank(decisions: Sequence[Decision], count: int) -> int | None:
     """The approved proposal, else the first; None after a rejection."""
-    last = next((one for one in reversed(decisions) if one.action in ("approve", "reject")), None)
+    last = next(
+        (decision for decision in reversed(decisions) if decision.action in ("approve", "reject")), None
+    )
     if last is None:
         return 1
     return min(last.proposal, count) if last.action == "approve" else None
@@ -75,7 +77,9 @@ def chosen_rank(decisions: Sequence[Decision], count: int) -> int | None:
 
 def decision_in_words(decisions: Sequence[Decision]) -> str | None:
     """What a person has settled; a policy's approvals are no news to anybody."""
-    last = next((one for one in reversed(decisions) if one.action in ("approve", "reject")), None)
+    last = next(
+        (decision for decision in reversed(decisions) if decision.action in ("approve", "reject")), None
+    )
     if last is None or last.by == "policy":
         return None
     who = last.by or "A person"
@@ -105,8 +109,8 @@ def slots_of(state: State, search: SessionSearch, diagnosis: Diagnosis) -> dict[
     decision = decision_in_words(state.get("decisions", []))
     if decision:
         slots["decision"] = decision
-    for one in search.proposals:
-        slots |= proposal_slots(f"p{one.rank}", one, analysis.baseline)
+    for proposal in search.proposals:
+        slots |= proposal_slots(f"p{proposal.rank}", proposal, analysis.baseline)
     return slots
 
 
@@ -121,28 +125,31 @@ def predicted_slots(name: str, prediction: Prediction) -> dict[str, str]:
     }
 
 
-def proposal_slots(name: str, one: Proposal, baseline: Prediction | None) -> dict[str, str]:
-    slots = {**predicted_slots(name, one.prediction), f"{name}.plan": short(one.plan)}
-    slots[f"{name}.effect"] = effect_of(one)
-    slots[f"{name}.changes"] = ", ".join(f"{c.field} {c.from_} to {c.to}" for c in one.changes) or "nothing"
+def proposal_slots(name: str, proposal: Proposal, baseline: Prediction | None) -> dict[str, str]:
+    slots = {**predicted_slots(name, proposal.prediction), f"{name}.plan": short(proposal.plan)}
+    slots[f"{name}.effect"] = effect_of(proposal)
+    slots[f"{name}.changes"] = (
+        ", ".join(f"{c.field} {c.from_} to {c.to}" for c in proposal.changes) or "nothing"
+    )
     if baseline:
-        slots[f"{name}.difference"] = difference(baseline, one.prediction)
-    if one.measured:
+        slots[f"{name}.difference"] = difference(baseline, proposal.prediction)
+    if proposal.measured:
         slots[f"{name}.measured"] = (
-            f"{format_same_decimals(one.measured.step_time_s)[0]} s per step, measured"
+            f"{format_same_decimals(proposal.measured.step_time_s)[0]} s per step, measured"
         )
-    if one.speedup is not None:
+    if proposal.speedup is not None:
         slots[f"{name}.speedup"] = slots[f"{name}.effect"]
     return slots
 
 
-def effect_of(one: Proposal) -> str:
+def effect_of(proposal: Proposal) -> str:
     """The direction is code's: how much faster or slower than today, with its interval."""
-    if one.speedup is None or one.speedup_low is None or one.speedup_high is None:
-        return f"predicted at {format_same_decimals(one.prediction.step_time_s)[0]} s per step"
-    interval = f"80% interval {one.speedup_low:.2f} to {one.speedup_high:.2f}"
-    if one.speedup_low > 1:
-        return f"predicted {one.speedup:.2f}x as fast as today's plan ({interval})"
-    if one.speedup_high < 1:
-        return f"predicted slower than today's plan, {one.speedup:.2f}x its speed ({interval})"
-    return f"no different from today's plan beyond the error of a comparison, {one.speedup:.2f}x ({interval})"
+    if proposal.speedup is None or proposal.speedup_low is None or proposal.speedup_high is None:
+        return f"predicted at {format_same_decimals(proposal.prediction.step_time_s)[0]} s per step"
+    interval = f"80% interval {proposal.speedup_low:.2f} to {proposal.speedup_high:.2f}"
+    if proposal.speedup_low > 1:
+        return f"predicted {proposal.speedup:.2f}x as fast as today's plan ({interval})"
+    if proposal.speedup_high < 1:
+        return f"predicted slower than today's plan, {proposal.speedup:.2f}x its speed ({interval})"
+    same = "no different from today's plan beyond the error of a comparison"
+    return f"{same}, {proposal.speedup:.2f}x ({interval})"

@@ -256,8 +256,10 @@ class Abilities:
 
     def strategies(self, with_tools: bool) -> list[OutputStrategy]:
         now = self._clock()
-        possible = [one for one in OutputStrategy if with_tools or one is not OutputStrategy.TOOLS]
-        return [one for one in possible if self._closed_until.get(one, now) <= now]
+        possible = [
+            strategy for strategy in OutputStrategy if with_tools or strategy is not OutputStrategy.TOOLS
+        ]
+        return [strategy for strategy in possible if self._closed_until.get(strategy, now) <= now]
 
     def learn(self, works: OutputStrategy, refused: Collection[OutputStrategy]) -> None:
         """A strategy that has worked before stays open: its failure was a slip of the model."""

@@ -82,7 +82,7 @@ def _cut(name: str, part: object) -> object:
         return shrunk(part)
     if isinstance(part, list | tuple):
         kept = part if name in KEPT_LISTS else part[:MAX_ITEMS]
-        return [_cut(name, one) for one in kept]
+        return [_cut(name, inner) for inner in kept]
     if isinstance(part, str):
         most = MAX_NOTES_CHARACTERS if name == "notes" else MAX_CHARACTERS
         return part if len(part) <= most else part[:most] + "…"

@@ -36,7 +36,7 @@ def measured_verdict(payload: Payload) -> str:
         return f"Measured: {name} takes {_pace(measured)}; no other plan was tried: {why}."
     if not best["changes"]:
         return f"Measured: no plan beats {name}, {_pace(measured)}. {stopped}"
-    baseline = next((one for one in payload["trials"] if one["role"] == "baseline"), None)
+    baseline = next((trial for trial in payload["trials"] if trial["role"] == "baseline"), None)
     if measured["speedup"] is None or baseline is None:
         return f"Measured: {best['summary']} takes {_pace(measured)}; {name} could not be measured. {stopped}"
     gain = f"{measured['speedup']:.2f}x ({measured['speedup_low']:.2f} to {measured['speedup_high']:.2f})"
@@ -61,7 +61,7 @@ def measured_first_step(payload: Payload) -> str:
 def _is_alone(payload: Payload) -> bool:
     """Whether the plan that runs was measured and nothing else: it has beaten nothing then."""
     return not payload["proposals"][0]["changes"] and all(
-        one["role"] == "baseline" for one in payload["trials"]
+        trial["role"] == "baseline" for trial in payload["trials"]
     )
 
 
@@ -93,7 +93,7 @@ def write(payload: Payload) -> Prose:
         verdict=f"{decision} {verdict}" if decision else verdict,
         first_step=measured_first_step(payload) if told else _first_step(payload),
         would_change=_would_change(payload),
-        rationales=[one["rationale"] for one in payload["proposals"]],
+        rationales=[proposal["rationale"] for proposal in payload["proposals"]],
     )
 
 
@@ -144,7 +144,7 @@ def _speed(prediction: Payload) -> str:
 
 def _limited(subject: str, diagnosis: Payload) -> str:
     kind = diagnosis["bottleneck"]
-    first = next(one["says"] for one in diagnosis["evidence"] if one["ref"] != "step_time_s")
+    first = next(evidence["says"] for evidence in diagnosis["evidence"] if evidence["ref"] != "step_time_s")
     return f"{subject} is limited by {kind}: {first}."
 
 
@@ -165,10 +165,10 @@ def _first_step(payload: Payload) -> str:
 
 def _would_change(payload: Payload) -> str:
     best = payload["proposals"][0]["plan"]
-    other = [one for one in payload["sensitivity"] if not one["stays"] and one["best"] != best]
+    other = [case for case in payload["sensitivity"] if not case["stays"] and case["best"] != best]
     if not other:
         return "None of the other clusters looked at has another best plan."
-    told = "; ".join(f"with {one['if']} {one['says']}" for one in other[:MAX_CHANGES])
+    told = "; ".join(f"with {case['if']} {case['says']}" for case in other[:MAX_CHANGES])
     return f"{told[:1].upper()}{told[1:]}."
 
 
@@ -206,7 +206,7 @@ def find_cause(payload: Payload) -> Finding:
     """The default: a measured cause outranks a computed one; among equals the dearest counts."""
     first = payload["competing"][0]
     source = "the largest share" if first["source"] == "model" else "measured, which outranks any prediction"
-    references = [one["ref"] for one in first["evidence"]][:8]
+    references = [evidence["ref"] for evidence in first["evidence"]][:8]
     return Finding(cause=first["cause"], references=references, reason=f"{first['says']}: {source}")
 
 

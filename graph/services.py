@@ -27,7 +27,7 @@ def describe_situation(analysis: Analysis) -> str:
     facts, diagnosis = analysis.facts, analysis.diagnosis
     fields = ("tp", "pp", "cp", "ep", "zero_stage", "recompute")
     plan = ", ".join(f"{name} {facts[name]}" for name in fields if name in facts)
-    evidence = ". ".join(one.says for one in diagnosis.evidence)
+    evidence = ". ".join(item.says for item in diagnosis.evidence)
     return (
         f"Bottleneck {diagnosis.bottleneck}. {evidence}. {facts['architecture']} model of "
         f"{facts['parameters_b']:.0f}B parameters on {facts['num_devices']} {facts['device']}, "

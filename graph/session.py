@@ -94,5 +94,5 @@ def _nobody(_event: Event) -> None:
 
 def _is_taken_in(known: State, decision: Decision) -> bool:
     """A decision is told apart by its id, so that it may be delivered twice."""
-    ids = [one.id for one in known.get("decisions", [])]
+    ids = [earlier.id for earlier in known.get("decisions", [])]
     return decision.id is not None and decision.id in ids

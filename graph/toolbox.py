@@ -68,9 +68,9 @@ class ProfileTools:
 
     def profile_rank(self, rank: int) -> object:
         """Show one rank: its breakdown, its longest operations, its host."""
-        wanted = next((one for one in self._trace.ranks if one.rank == rank), None)
+        wanted = next((traced for traced in self._trace.ranks if traced.rank == rank), None)
         if wanted is None:
-            ranks = [one.rank for one in self._trace.ranks]
+            ranks = [traced.rank for traced in self._trace.ranks]
             raise InputError("rank", rank, f"allowed: {ranks[0]} to {ranks[-1]}, as traced")
         return plain(wanted.model_copy(update={"steps": wanted.steps[:MAX_ITEMS], "roofline": []}))
 
@@ -80,7 +80,11 @@ class ProfileTools:
 
     def collectives(self, kind: Id = "") -> object:
         """List collectives by kind, group and size: time, waiting, bandwidth reached and of the link."""
-        return plain([one for one in self._trace.collectives if not kind or one.kind == kind][:MAX_ITEMS])
+        return plain(
+            [collective for collective in self._trace.collectives if not kind or collective.kind == kind][
+                :MAX_ITEMS
+            ]
+        )
 
     def top_operations(self) -> object:
         """List the longest operations of the first rank, and how near to the roofline they run."""
@@ -90,13 +94,13 @@ class ProfileTools:
     def host_gaps(self) -> object:
         """Show for each rank how long the device idles, and whether host or other ranks cause it."""
         names = {"rank", "idle_us", "idle_host_us", "idle_waiting_us", "idle_unknown_us", "total_us"}
-        return [one.model_dump(include=names) for one in self._trace.ranks[:MAX_ITEMS]]
+        return [traced.model_dump(include=names) for traced in self._trace.ranks[:MAX_ITEMS]]
 
     def step_variation(self) -> object:
         """Show how much the steps of each rank vary."""
         return [
-            {"rank": one.rank, "variation_ratio": one.step_variation_ratio, "steps": len(one.steps)}
-            for one in self._trace.ranks[:MAX_ITEMS]
+            {"rank": traced.rank, "variation_ratio": traced.step_variation_ratio, "steps": len(traced.steps)}
+            for traced in self._trace.ranks[:MAX_ITEMS]
         ]
 
     def view(self, name: str) -> object:
@@ -154,7 +158,7 @@ class Toolbox(ProfileTools):
         self, plans: Annotated[list[SuggestedPlan], Field(min_length=2, max_length=4)]
     ) -> object:
         """Compare plans: step times, which terms differ, whether that is beyond the error."""
-        wanted = [self._complete(one) for one in plans]
+        wanted = [self._complete(plan_fields) for plan_fields in plans]
         predictions = self.workload.predict(wanted)
         first = predictions[0]
         return [
@@ -183,7 +187,8 @@ class Toolbox(ProfileTools):
 
         found = best_plans(self.workload, self.context.progress)[1]
         return [
-            {"if": one.if_, "says": one.says, "stays": one.stays} for one in sensitivity(self.workload, found)
+            {"if": case.if_, "says": case.says, "stays": case.stays}
+            for case in sensitivity(self.workload, found)
         ]
 
     def what_if(self, term: Id, factor: Annotated[float, Field(ge=MIN_FACTOR, le=MAX_FACTOR)]) -> object:

@@ -229,7 +229,7 @@ def checked_references(
         _checked(context, scenario, scored.proposal, ref, before, playbooks, tenant)
         for ref in dict.fromkeys(references)
     )
-    return [one for one in evidence if one is not None]
+    return [item for item in evidence if item is not None]
 
 
 def _checked(
@@ -246,7 +246,7 @@ def _checked(
         entry = context.knowledge.find(name, tenant)
         return check_case(entry, proposal.plan, scenario) if entry else None
     if kind == "playbook":
-        book = next((one for one in playbooks if one.id == name), None)
+        book = next((playbook for playbook in playbooks if playbook.id == name), None)
         return check_playbook(book, before, proposal.plan, scenario) if book else None
     if kind == "profile":
         term = next((term for term, cause in CAUSE_OF_TERM.items() if cause == name), None)
@@ -283,13 +283,13 @@ def search_under(context: Context, scenario: Scenario, constraints: Mapping[str,
 def compare_ties(context: Context, scenario: Scenario, proposals: Sequence[Proposal]) -> list[Evidence]:
     """For each proposal how near it is to the fastest, and whether that is beyond the comparison's error."""
     workload = workload_in(context, scenario)
-    fastest = min(proposals, key=lambda one: one.prediction.step_time_s)
+    fastest = min(proposals, key=lambda proposal: proposal.prediction.step_time_s)
     evidence = []
-    for one in proposals:
-        behind = one.prediction.step_time_s / fastest.prediction.step_time_s - 1
+    for proposal in proposals:
+        behind = proposal.prediction.step_time_s / fastest.prediction.step_time_s - 1
         tie = "inside" if behind <= workload.pair_error else "beyond"
         says = f"{behind:.1%} behind the fastest by prediction, {tie} the error of a comparison"
-        if one.plan == fastest.plan:
+        if proposal.plan == fastest.plan:
             says = "the fastest by prediction"
         evidence.append(Evidence(kind="model", ref="comparison", says=says))
     return evidence

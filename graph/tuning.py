@@ -45,12 +45,12 @@ def has_current_search(state: State) -> bool:
 
 def baseline_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     """The trial of today's plan, whatever its outcome."""
-    return next((one for one in trials if one.role == "baseline"), None)
+    return next((trial for trial in trials if trial.role == "baseline"), None)
 
 
 def measured(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Those that may be compared."""
-    return [one for one in trials if one.status == "measured"]
+    return [trial for trial in trials if trial.status == "measured"]
 
 
 def reference_of(trials: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -68,17 +68,17 @@ def step_time_s(trial: Trial) -> float:
 
 def first_open_rank(proposals: Sequence[Proposal]) -> int | None:
     """The rank of the best proposal that is not measured yet."""
-    return next((one.rank for one in proposals if one.measured is None), None)
+    return next((proposal.rank for proposal in proposals if proposal.measured is None), None)
 
 
 def budget_of(limits: Limits, trials: Sequence[TrialRecord]) -> Budget:
-    spent = sum(one.device_hours for one in trials)
+    spent = sum(trial.device_hours for trial in trials)
     return Budget(limits.device_hours, limits.trials, spent, len(trials))
 
 
 def time_left_s(state: State, limits: Limits, now: float) -> float:
     """What is left of a session's time; its trials take their own."""
-    waited_s = sum(one.waited_s for one in state.get("trials", []))
+    waited_s = sum(trial.waited_s for trial in state.get("trials", []))
     return state["session"].started_at + limits.session_s + waited_s - now
 
 
@@ -98,7 +98,7 @@ def why_ended(state: State, limits: Limits, now: float) -> str | None:
 
 
 def _is_broken(trials: Sequence[TrialRecord]) -> bool:
-    return any(one.failure and one.failure.kind in ("cancelled", "no_budget") for one in trials)
+    return any(trial.failure and trial.failure.kind in ("cancelled", "no_budget") for trial in trials)
 
 
 def within_policy(state: State) -> Scenario:
@@ -179,7 +179,10 @@ def calibrate_model(
     """The cost model as all measured trials make it, beginning with the installation's own."""
     from tools.trials.calibrate import calibrate
 
-    plans = [order.MeasuredPlan(one.plan, step_time_s(one), one.noise or 0.0, one.terms) for one in trials]
+    plans = [
+        order.MeasuredPlan(trial.plan, step_time_s(trial), trial.noise or 0.0, trial.terms)
+        for trial in trials
+    ]
     return calibrate(scenario, plans, context.calibration or shipped_calibration()).to_data()
 
 
@@ -198,7 +201,7 @@ def judge_trials(
 
 
 def _without_measurement(trials: Sequence[Trial], budget: Budget, has_others: bool) -> TrialJudgement:
-    kinds = [one.failure.kind if one.failure else "not comparable" for one in trials]
+    kinds = [trial.failure.kind if trial.failure else "not comparable" for trial in trials]
     if len(kinds) >= MAX_FAILURES or not has_others:
         says = f"nothing could be measured: {', '.join(kinds)}; see the trials' evidence"
         return TrialJudgement(stop=True, says=says)
@@ -210,8 +213,8 @@ def measured_proposals(context: Context, scenario: Scenario, trials: Sequence[Tr
     """Measured plans as proposals, the fastest first; today's own only if nothing beats it."""
     workload = workload_in(context, scenario)
     ordered = sorted(trials, key=step_time_s)
-    kept = [one for i, one in enumerate(ordered) if one.role != "baseline" or i == 0]
-    return [_proposal(workload, rank, one) for rank, one in enumerate(kept, start=1)]
+    kept = [trial for i, trial in enumerate(ordered) if trial.role != "baseline" or i == 0]
+    return [_proposal(workload, rank, trial) for rank, trial in enumerate(kept, start=1)]
 
 
 def _proposal(workload: Workload, rank: int, trial: TrialRecord) -> Proposal:

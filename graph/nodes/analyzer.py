@@ -104,9 +104,9 @@ def _weighed(
     lookups = services.lookups(box, ANALYZER_TOOLS) if services.has_model else {}
     finding = services.ask(Question("find_cause", payload, Finding, lookups, MAX_CALLS))
     by, default = services.last_author, Rules().ask(Question("find_cause", payload, Finding)).answer
-    chosen = next((one for one in offered if one.cause == finding.cause), None)
+    chosen = next((hypothesis for hypothesis in offered if hypothesis.cause == finding.cause), None)
     if chosen is None or not chosen.references & {*finding.references}:
-        names = ", ".join(one.cause for one in offered)
+        names = ", ".join(hypothesis.cause for hypothesis in offered)
         says = f"{finding.cause} is not shown by what it refers to; offered: {names}"
         services.report_incident("impossible diagnosis", says)
         finding, by = default, Rules.name
@@ -120,9 +120,11 @@ def _diagnosis(diagnosis: Diagnosis, hypotheses: list[Hypothesis], reason: str) 
     """Bottleneck and lever follow from the accepted hypothesis."""
     causes = [
         CompetingCause(
-            bottleneck=one.bottleneck, source="model" if one.source == "model" else "profile", says=one.says
+            bottleneck=hypothesis.bottleneck,
+            source="model" if hypothesis.source == "model" else "profile",
+            says=hypothesis.says,
         )
-        for one in competing(hypotheses)
+        for hypothesis in competing(hypotheses)
     ]
     update = {"competing": causes, "weighed": reason}
     if hypotheses[0].cause != "trace_mismatch":

@@ -24,14 +24,14 @@ def approve(state: State, services: NodeServices) -> State:
 def _question(state: State) -> dict[str, JsonValue]:
     """With what a list of sessions shows of each, and what was measured so far; stored as JSON."""
     proposals = [
-        one.model_dump(mode="json", include={"rank", "plan", "speedup", "measured"})
-        for one in state["search"].proposals
+        entry.model_dump(mode="json", include={"rank", "plan", "speedup", "measured"})
+        for entry in state["search"].proposals
     ]
     return {
         "question": "which proposal?",
         "bottleneck": state["analysis"].diagnosis.bottleneck,
         "proposals": proposals,
-        "trials": plain([one.public for one in state.get("trials", [])]),
+        "trials": plain([entry.public for entry in state.get("trials", [])]),
         "calibration": state.get("calibration"),
     }
 

@@ -57,12 +57,12 @@ def coordinator(state: State, services: NodeServices) -> Command[Step]:
     facts = _facts(state, services)
     rule = first_rule(facts)
     listed = update["worklist"] if "worklist" in update else state.get("worklist", [])
-    worklist = [_status(one, facts, state.get("item")) for one in listed]
+    worklist = [_status(work, facts, state.get("item")) for work in listed]
     questions: list[PersonQuestion] = []
     if _may_revise(state, rule, facts, worklist, services):
         added, questions = _revised(state, services)
         worklist += added
-    item = next((one for one in worklist if one.status == "open" and one.by != Rules.name), None)
+    item = next((work for work in worklist if work.status == "open" and work.by != Rules.name), None)
     choice = rule
     if item is not None and rule.step in CLOSING:
         choice = RouteStep(step=NODE_OF[item.task], reason=item.reason)
@@ -114,11 +114,11 @@ def _may_revise(
 ) -> bool:
     """Once all that must be done is verified and nobody has decided; a bounded number of times."""
     revisions = sum(turn.question == "revise_worklist" for turn in state.get("turns", []))
-    fell_back = any(one.says.startswith("revise_worklist") for one in state.get("incidents", []))
+    fell_back = any(entry.says.startswith("revise_worklist") for entry in state.get("incidents", []))
     settled = (
         rule.step in CLOSING and facts["verified"] and not state.get("decisions") and not state.get("learnt")
     )
-    has_open = any(one.status == "open" and one.by != Rules.name for one in worklist)
+    has_open = any(entry.status == "open" and entry.by != Rules.name for entry in worklist)
     is_late = float(facts["time_left_s"] or 0) < 0
     return bool(
         services.has_model
@@ -138,22 +138,22 @@ def _revised(state: State, services: NodeServices) -> tuple[list[WorkItem], list
     answer = services.ask(Question("revise_worklist", payload, Worklist))
     items: list[WorkItem] = []
     questions: list[PersonQuestion] = []
-    for one in answer.items:
+    for planned in answer.items:
         try:
-            _check_item(one, options, state)
+            _check_item(planned, options, state)
         except InputError:
             # Not what exactly it asked for: a model's own words stay out of the report.
-            services.report_incident("impossible step", f"{one.task}: it cannot be done so now; left out")
+            services.report_incident("impossible step", f"{planned.task}: it cannot be done so now; left out")
             continue
-        if one.task == "ask_person":
-            text = services.accept_text(one.about, {}, "revise_worklist.about")
+        if planned.task == "ask_person":
+            text = services.accept_text(planned.about, {}, "revise_worklist.about")
             questions += [PersonQuestion(field="", text=text, by=services.last_author)] if text else []
             continue
-        reason = services.accept_text(one.reason, {}, "revise_worklist.reason") or "a model asked for it"
-        constraints: dict[str, JsonValue] = plain(one.constraints)
+        reason = services.accept_text(planned.reason, {}, "revise_worklist.reason") or "a model asked for it"
+        constraints: dict[str, JsonValue] = plain(planned.constraints)
         item = WorkItem(
-            task=one.task,
-            about=one.about[:60],
+            task=planned.task,
+            about=planned.about[:60],
             constraints=constraints,
             reason=reason,
             by=services.last_author,
@@ -167,7 +167,7 @@ def _check_item(item: PlannedItem, options: list[str], state: State) -> None:
     if item.task not in options:
         raise InputError("task", item.task, f"allowed now: {', '.join(options)}")
     if item.task == "test_hypothesis":
-        known = [one.cause for one in state["analysis"].hypotheses]
+        known = [hypothesis.cause for hypothesis in state["analysis"].hypotheses]
         if item.about not in known:
             raise InputError("about", item.about[:60], f"allowed: {', '.join(known)}")
     if item.task == "search":
@@ -190,7 +190,7 @@ def _facts(state: State, services: NodeServices) -> Facts:
         "analysed": has_current_analysis(state),
         "searched": has_current_search(state),
         "informed": "knowledge" in state,
-        "plan_waiting": any(one.action in PLAN_ACTIONS for one in decisions[handled:]),
+        "plan_waiting": any(decision.action in PLAN_ACTIONS for decision in decisions[handled:]),
         "verified": state.get("verification") is not None and has_current_search(state) and is_told,
         "learnt": learnt is not None
         and (learnt.decisions_seen, learnt.trials_seen) == (len(decisions), len(trials)),
@@ -207,7 +207,7 @@ def _permissions(state: State, ended: bool) -> Facts:
     if not tunes:
         due = approval == "person" and last not in ("approve", "reject")
         return {"baseline_due": False, "trial_due": False, "approval_due": due, "trials_unsettled": False}
-    approved = any(one.action == "approve" for one in decisions[state.get("handled", 0) :])
+    approved = any(decision.action == "approve" for decision in decisions[state.get("handled", 0) :])
     closed = "search" in state and state["search"].closed
     return {
         "baseline_due": approval != "person" and baseline_of(trials) is None and not ended,

@@ -86,7 +86,7 @@ def _case(state: State) -> Case:
         "bottleneck": analysis.diagnosis.bottleneck,
         "scenario": {name: request[name] for name in WORKLOAD if name in request},
         "before": plain(session.plan) or {},
-        "facts": {f"{one.source}: {one.name}": plain(one.value) for one in state.get("facts", [])},
+        "facts": {f"{fact.source}: {fact.name}": plain(fact.value) for fact in state.get("facts", [])},
         "sources": [{"title": "a session of this installation", "where": session.id}],
     }
 
@@ -118,7 +118,7 @@ def _verdict(trial: TrialRecord) -> str:
 def _is_the_plans_fault(trial: TrialRecord) -> bool:
     """And not the cluster's, which lost a node, did not start the job, or started it elsewhere."""
     at_fault = trial.failure is not None and trial.failure.kind in PLANS_FAULT
-    return at_fault or any(one.entry == "losses" for one in trial.refusals)
+    return at_fault or any(refusal.entry == "losses" for refusal in trial.refusals)
 
 
 def _measured(trial: TrialRecord) -> Case:

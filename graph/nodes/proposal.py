@@ -23,7 +23,7 @@ MAX_CALLS = 10
 
 def proposal(state: State, services: NodeServices) -> State:
     decisions, item = state.get("decisions", []), state.get("item")
-    plans = [one for one in decisions[state.get("handled", 0) :] if one.action in PLAN_ACTIONS]
+    plans = [decision for decision in decisions[state.get("handled", 0) :] if decision.action in PLAN_ACTIONS]
     update = State(handled=len(decisions), verification=None)
     search = state["search"] if has_current_search(state) else _searched(state, services)
     if "search" not in state and state["notes"].accepted:
@@ -45,7 +45,7 @@ def _searched(state: State, services: NodeServices) -> SessionSearch:
     trials = state.get("trials", [])
     search = services.run(tools.search_plans, scenario=within_policy(state), trials=trials)
     before = state["search"].considered if "search" in state else []
-    again = [_scored_again(state, search, one, services) for one in before if one.by_person]
+    again = [_scored_again(state, search, plan, services) for plan in before if plan.by_person]
     return _joined(search, again, services)
 
 
@@ -57,18 +57,20 @@ def _beside_the_notes(
     plain_state: State = {**state, "scenario": request}
     without = services.run(tools.search_plans, scenario=within_policy(plain_state), trials=[])
     shown = [
-        PlanSummary(summary=short(one.plan), step_time_s=one.prediction.step_time_s, speedup=one.speedup)
-        for one in without.proposals
+        PlanSummary(
+            summary=short(entry.plan), step_time_s=entry.prediction.step_time_s, speedup=entry.speedup
+        )
+        for entry in without.proposals
     ]
     update["notes"] = notes.model_copy(update={"without": shown})
-    if not all(one.speedup is not None and one.speedup < 1 for one in search.proposals):
+    if not all(entry.speedup is not None and entry.speedup < 1 for entry in search.proposals):
         return search
-    if all(one.speedup is not None and one.speedup < 1 for one in without.proposals):
+    if all(entry.speedup is not None and entry.speedup < 1 for entry in without.proposals):
         return search
-    fields = ", ".join(dict.fromkeys(one.field for one in notes.accepted))
+    fields = ", ".join(dict.fromkeys(entry.field for entry in notes.accepted))
     text = f"With what the notes say of {fields} every plan is slower than today's: shall they hold?"
-    quotes = [one.quote for one in notes.accepted]
-    refused = [one.model_copy(update={"reason": "every plan would be slower"}) for one in notes.accepted]
+    quotes = [entry.quote for entry in notes.accepted]
+    refused = [entry.model_copy(update={"reason": "every plan would be slower"}) for entry in notes.accepted]
     update["questions"] = [PersonQuestion(field="notes", text=text, quotes=quotes)]
     update["notes"] = notes.model_copy(
         update={"without": [], "accepted": [], "refused": [*notes.refused, *refused]}
@@ -77,11 +79,13 @@ def _beside_the_notes(
     return without
 
 
-def _scored_again(state: State, search: SessionSearch, one: ScoredPlan, services: NodeServices) -> ScoredPlan:
-    if not isinstance(one.plan, Plan):
-        return one
-    origin = {"origin": one.origin, "reason": one.reason, "by_person": one.by_person}
-    return _scored(state, search, one.plan, {}, services).model_copy(update=origin)
+def _scored_again(
+    state: State, search: SessionSearch, known: ScoredPlan, services: NodeServices
+) -> ScoredPlan:
+    if not isinstance(known.plan, Plan):
+        return known
+    origin = {"origin": known.origin, "reason": known.reason, "by_person": known.by_person}
+    return _scored(state, search, known.plan, {}, services).model_copy(update=origin)
 
 
 def _scored(
@@ -102,10 +106,10 @@ def _with_engineers_plans(
     search: SessionSearch, decisions: Sequence[Decision], state: State, services: NodeServices
 ) -> SessionSearch:
     scored = []
-    for one in decisions:
-        start = search.ranked[: one.proposal][-1].plan
-        origin = {"origin": one.by or "engineer", "reason": one.comment or "", "by_person": True}
-        scored.append(_scored(state, search, start, one.plan or {}, services).model_copy(update=origin))
+    for decision in decisions:
+        start = search.ranked[: decision.proposal][-1].plan
+        origin = {"origin": decision.by or "engineer", "reason": decision.comment or "", "by_person": True}
+        scored.append(_scored(state, search, start, decision.plan or {}, services).model_copy(update=origin))
     return _joined(search, scored, services)
 
 
@@ -115,8 +119,10 @@ def _for_item(item: WorkItem, state: State, search: SessionSearch, services: Nod
     if item.task == "compare_ties":
         said = services.run(tools.compare_ties, scenario=scenario, proposals=search.proposals)
         compared = [
-            one if any(known.ref == "comparison" for known in one.evidence) else _with_evidence(one, evidence)
-            for one, evidence in zip(search.proposals, said, strict=True)
+            entry
+            if any(known.ref == "comparison" for known in entry.evidence)
+            else _with_evidence(entry, evidence)
+            for entry, evidence in zip(search.proposals, said, strict=True)
         ]
         return search.model_copy(update={"proposals": compared})
     plans = services.run(tools.search_under, scenario=scenario, constraints=item.constraints)
@@ -125,14 +131,14 @@ def _for_item(item: WorkItem, state: State, search: SessionSearch, services: Nod
     return _joined(search, scored, services)
 
 
-def _with_evidence(one: Proposal, evidence: Evidence) -> Proposal:
-    return one.model_copy(update={"evidence": [*one.evidence, evidence]})
+def _with_evidence(entry: Proposal, evidence: Evidence) -> Proposal:
+    return entry.model_copy(update={"evidence": [*entry.evidence, evidence]})
 
 
 def _judged(state: State, search: SessionSearch, update: State, services: NodeServices) -> SessionSearch:
     """Whether another trial is worth it; if none is, what was measured comes first."""
     trials, limits = state["trials"], services.context.limits
-    predictions = [one.prediction for one in search.proposals if one.measured is None]
+    predictions = [entry.prediction for entry in search.proposals if entry.measured is None]
     budget = budget_of(limits, trials)
     judged = services.run(tuning.judge_trials, trials=trials, predictions=predictions, budget=budget)
     update["stopping"] = judged.model_copy(update={"trials_seen": trials_seen(state)})
@@ -140,7 +146,7 @@ def _judged(state: State, search: SessionSearch, update: State, services: NodeSe
     if not closed:
         return search.model_copy(update={"closed": False})
     done = services.run(tuning.measured_proposals, scenario=state["scenario"], trials=measured(trials))
-    rest = [one for one in search.proposals if all(one.plan != other.plan for other in done)]
+    rest = [entry for entry in search.proposals if all(entry.plan != other.plan for other in done)]
     merged = [*done, *rest][:MAX_PROPOSALS] or search.settled
     return search.model_copy(update={"closed": True, "proposals": with_roles(merged)})
 
@@ -210,21 +216,23 @@ def _scored_all(
 ) -> list[ScoredPlan]:
     start = state["analysis"].plan
     scored = []
-    for one in suggestions:
-        plan = _scored(state, search, start, one.plan.model_dump(exclude_none=True), services)
+    for suggestion in suggestions:
+        plan = _scored(state, search, start, suggestion.plan.model_dump(exclude_none=True), services)
         support = services.run(
             tools.checked_references,
             scenario=within_policy(state),
             scored=plan,
-            references=one.references,
+            references=suggestion.references,
             before=start,
             playbooks=knowledge.playbooks,
             tenant=state["session"].tenant,
         )
         reason = (
-            one.reason if by == Rules.name else services.accept_text(one.reason, {}, "propose_plans.reason")
+            suggestion.reason
+            if by == Rules.name
+            else services.accept_text(suggestion.reason, {}, "propose_plans.reason")
         )
-        origin = by if by != Rules.name else next(iter(one.references), by).partition(":")[2]
+        origin = by if by != Rules.name else next(iter(suggestion.references), by).partition(":")[2]
         update = {"origin": origin, "reason": reason or "", "support": support}
         scored.append(plan.model_copy(update=update))
     return scored

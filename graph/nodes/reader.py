@@ -28,14 +28,16 @@ def read_notes(state: State, services: NodeServices) -> State:
     if services.has_model:
         described = plain(request.model_copy(update={"notes": None}))
         question = Question("read_notes", {"notes": request.notes, "scenario": described}, Reading)
-        statements = [Statement.model_validate(one.model_dump()) for one in services.ask(question).statements]
+        statements = [
+            Statement.model_validate(entry.model_dump()) for entry in services.ask(question).statements
+        ]
         # What the deterministic reader says too needs no second voice.
-        judged = [(one, judge(request.notes, one, request).verdict) for one in statements]
-        judged = [(one, verdict) for one, verdict in judged if verdict != "counts"]
-        statements = [one for one, _ in judged]
+        judged = [(entry, judge(request.notes, entry, request).verdict) for entry in statements]
+        judged = [(entry, verdict) for entry, verdict in judged if verdict != "counts"]
+        statements = [entry for entry, _ in judged]
         answers = {
-            place: _second_answers(one, services)
-            for place, (one, verdict) in enumerate(judged)
+            place: _second_answers(entry, services)
+            for place, (entry, verdict) in enumerate(judged)
             if verdict == "ask again"
         }
     read = services.run(
@@ -43,14 +45,14 @@ def read_notes(state: State, services: NodeServices) -> State:
     )
     notes = Notes(
         accepted=read.accepted,
-        refused=[one for one in read.refused if _is_about(one, request.notes)],
+        refused=[entry for entry in read.refused if _is_about(entry, request.notes)],
         says=None if services.has_model else RULES_ONLY,
         questions=read.questions,
         facts=read.facts,
     )
     asked = [
-        PersonQuestion(field=one.field, text=one.text, quotes=one.quotes, by=Rules.name)
-        for one in read.questions
+        PersonQuestion(field=entry.field, text=entry.text, quotes=entry.quotes, by=Rules.name)
+        for entry in read.questions
     ]
     return State(scenario=read.scenario, notes=notes, facts=read.facts, questions=asked)
 

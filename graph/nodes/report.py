@@ -30,7 +30,7 @@ def report(state: State, services: NodeServices) -> State:
         diagnosis=analysis.diagnosis,
         baseline=analysis.baseline,
         baseline_plan=_baseline_plan(state),
-        proposals=[_with_texts(one, state, knowledge, services) for one in search.proposals],
+        proposals=[_with_texts(entry, state, knowledge, services) for entry in search.proposals],
         rejected=search.rejected,
         searched=search.searched,
         sensitivity=search.sensitivity,
@@ -42,7 +42,7 @@ def report(state: State, services: NodeServices) -> State:
         notes=state["notes"] if state["request"].notes else None,
         profile=analysis.profile,
         decisions=state.get("decisions", []),
-        trials=[one.public for one in state.get("trials", [])],
+        trials=[entry.public for entry in state.get("trials", [])],
         stopping=_stopping(state, services),
         calibration=state.get("calibration"),
         verification=verification,
@@ -73,11 +73,11 @@ def _baseline_plan(state: State) -> BaselinePlan | None:
 def _merged(incidents: list[Incident]) -> list[Incident]:
     """One for each kind of fault by which questions fell back to the rules, naming the questions."""
     merged: list[Incident] = []
-    for one in incidents:
-        question, _, rest = one.says.partition(": ")
-        same = next((i for i, other in enumerate(merged) if _is_same_fault(other, one)), None)
+    for incident in incidents:
+        question, _, rest = incident.says.partition(": ")
+        same = next((i for i, other in enumerate(merged) if _is_same_fault(other, incident)), None)
         if same is None:
-            merged.append(one)
+            merged.append(incident)
             continue
         names, _, _ = merged[same].says.partition(": ")
         listed = names if question in names.split(", ") else f"{names}, {question}"
@@ -85,8 +85,8 @@ def _merged(incidents: list[Incident]) -> list[Incident]:
     return merged
 
 
-def _is_same_fault(one: Incident, other: Incident) -> bool:
-    return one.kind == other.kind and one.says.endswith(INSTEAD) and other.says.endswith(INSTEAD)
+def _is_same_fault(incident: Incident, other: Incident) -> bool:
+    return incident.kind == other.kind and incident.says.endswith(INSTEAD) and other.says.endswith(INSTEAD)
 
 
 def _stopping(state: State, services: NodeServices) -> Stopping | None:

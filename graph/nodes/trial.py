@@ -65,7 +65,7 @@ def _due(state: State, services: NodeServices) -> Iterator[Due]:
     if has_current_search(state) and state.get("verification"):
         proposals = state["search"].proposals
         pending = state.get("decisions", [])[state.get("handled", 0) :]
-        approved = [one.proposal for one in pending if one.action == "approve"]
+        approved = [decision.proposal for decision in pending if decision.action == "approve"]
         rank = approved[-1] if approved else first_open_rank(proposals)
         chosen = proposals[:rank][-1] if rank else None
         if chosen and chosen.measured is None:

@@ -31,13 +31,13 @@ def verify(state: State, services: NodeServices) -> State:
     )
     kept, says = (
         _without(result.faults, search.proposals),
-        [f"{one.place}: {one.says}" for one in result.faults],
+        [f"{fault.place}: {fault.says}" for fault in result.faults],
     )
-    is_baseline_wrong = any(one.place.startswith("baseline") for one in result.faults)
+    is_baseline_wrong = any(fault.place.startswith("baseline") for fault in result.faults)
     if is_baseline_wrong or not kept:  # every speedup and the diagnosis rest on the baseline
         raise UnverifiedError(f"the numbers do not hold when computed again: {'; '.join(says)}")
-    for one in says:
-        services.report_incident("unverified", f"{one}; it is not reported")
+    for fault in says:
+        services.report_incident("unverified", f"{fault}; it is not reported")
     diagnosis = services.run(
         tools.judge_lever,
         diagnosis=analysis.diagnosis,
@@ -58,7 +58,9 @@ def verify(state: State, services: NodeServices) -> State:
 def _without(faults: list[Fault], proposals: list[Proposal]) -> list[Proposal]:
     """The proposals in which nothing is wrong, ranked anew."""
     wrong = {fault.place.partition(".")[0] for fault in faults}
-    return with_roles([one for index, one in enumerate(proposals) if f"proposals[{index}]" not in wrong])
+    return with_roles(
+        [proposal for index, proposal in enumerate(proposals) if f"proposals[{index}]" not in wrong]
+    )
 
 
 def _payload(state: State, search: SessionSearch, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -70,9 +72,9 @@ def _payload(state: State, search: SessionSearch, diagnosis: Diagnosis) -> dict[
             "scenario": state["scenario"],
             "baseline": state["analysis"].baseline,
             "diagnosis": diagnosis,
-            "proposals": [{**plain(one), "summary": short(one.plan)} for one in search.proposals],
+            "proposals": [{**plain(entry), "summary": short(entry.plan)} for entry in search.proposals],
             "sensitivity": search.sensitivity,
-            "trials": [one.model_dump(mode="json", include=SHOWN) for one in trials],
+            "trials": [entry.model_dump(mode="json", include=SHOWN) for entry in trials],
             "trials_run": len(trials),
             "stopping": state.get("stopping"),
             "baseline_name": "the framework's default plan" if is_default else "today's plan",

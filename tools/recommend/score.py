@@ -104,7 +104,7 @@ def check_profile(term: str | None, old: Prediction, new: Prediction, ref: str) 
 
 def support_of(evidence: Sequence[Evidence]) -> int:
     """How much checked evidence weighs; each reference once."""
-    kinds = {one.ref: one.ref.partition(":")[0] for one in evidence}
+    kinds = {item.ref: item.ref.partition(":")[0] for item in evidence}
     return sum(WEIGHTS.get(kind, 0) for kind in kinds.values())
 
 
@@ -115,63 +115,66 @@ def rank(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Pr
     faster (one that the search was not allowed to find) stands before what it beats.
     """
     ordered = list(proposals)
-    fastest = min(ordered, key=lambda one: one.prediction.step_time_s)
+    if not ordered:  # trials have settled all that the search found
+        own_plans = [plan.proposal for plan in scored if plan.by_person and plan.proposal is not None]
+        return with_roles(own_plans[:MAX_PROPOSALS])
+    fastest = min(ordered, key=lambda proposal: proposal.prediction.step_time_s)
     limit_s = fastest.prediction.step_time_s * math.exp(PREFERENCE_WINDOW)
-    for one in scored:
-        own = one.proposal
+    for suggestion in scored:
+        own = suggestion.proposal
         same = next(
             (i for i, other in enumerate(ordered) if own is not None and own.plan == other.plan), None
         )
         if same is not None:
-            ordered[same] = _supported(ordered[same], one.support)
+            ordered[same] = _supported(ordered[same], suggestion.support)
         if own is None or same is not None:
             continue
-        own = _supported(own, one.support)
+        own = _supported(own, suggestion.support)
         beaten = next((place for place, other in enumerate(ordered) if _beats(own, other)), None)
         if beaten is not None:
             ordered.insert(beaten, own)
-        elif own.prediction.step_time_s <= limit_s and support_of(one.support) >= MIN_SUPPORT:
+        elif own.prediction.step_time_s <= limit_s and support_of(suggestion.support) >= MIN_SUPPORT:
             ordered.insert(1, own)
-        elif one.by_person:
+        elif suggestion.by_person:
             ordered.append(own)
-    fastest = next(one for one in ordered if one.plan == fastest.plan)
+    fastest = next(plan for plan in ordered if plan.plan == fastest.plan)
     return with_roles(_three(_by_evidence(ordered, limit_s), fastest))
 
 
-def _supported(one: Proposal, support: Sequence[Evidence]) -> Proposal:
+def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:
     """With the evidence that it does not have yet."""
-    known = {evidence.ref for evidence in one.evidence}
+    known = {evidence.ref for evidence in plan.evidence}
     new = [evidence for evidence in support if evidence.ref not in known]
-    return one.model_copy(update={"evidence": [*one.evidence, *new]}) if new else one
+    return plan.model_copy(update={"evidence": [*plan.evidence, *new]}) if new else plan
 
 
 def _by_evidence(ordered: Sequence[Proposal], limit_s: float) -> list[Proposal]:
     """First what a confirmed run stands behind, if it is within the window and the first has none."""
     strong = [
-        one
-        for one in ordered
-        if one.prediction.step_time_s <= limit_s and support_of(one.evidence) >= WEIGHTS["case"]
+        plan
+        for plan in ordered
+        if plan.prediction.step_time_s <= limit_s and support_of(plan.evidence) >= WEIGHTS["case"]
     ]
     if not strong or support_of(ordered[0].evidence) >= WEIGHTS["case"]:
         return list(ordered)
     first = strong[0]
-    return [first, *(one for one in ordered if one is not first)]
+    return [first, *(plan for plan in ordered if plan is not first)]
 
 
-def _beats(one: Proposal, other: Proposal) -> bool:
+def _beats(plan: Proposal, other: Proposal) -> bool:
     """By more than the difference within which experts' preference ordered the proposals."""
-    return one.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s
+    return plan.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s
 
 
 def _three(ordered: Sequence[Proposal], fastest: Proposal) -> list[Proposal]:
     """The first of each family, the fastest among them; more of a family only if there are no others."""
     kept: list[Proposal] = []
-    for one in ordered:
-        if all(family_of(one.plan) != family_of(other.plan) for other in kept):
-            kept.append(one)
-    kept += [one for one in ordered if one not in kept]
+    for candidate in ordered:
+        if all(family_of(candidate.plan) != family_of(other.plan) for other in kept):
+            kept.append(candidate)
+    kept += [candidate for candidate in ordered if candidate not in kept]
     three = kept[:MAX_PROPOSALS]
-    is_beaten = any(one.prediction.step_time_s < fastest.prediction.step_time_s for one in three)
+    is_beaten = any(candidate.prediction.step_time_s < fastest.prediction.step_time_s for candidate in three)
     if fastest in three or is_beaten:
         return three
     return [*three[: MAX_PROPOSALS - 1], fastest]
@@ -185,9 +188,9 @@ def with_roles(proposals: Sequence[Proposal]) -> list[Proposal]:
     """Ranked in this order: the first is recommended, then the fastest by prediction is named."""
     if not proposals:
         return []
-    fastest = min(proposals, key=lambda one: one.prediction.step_time_s)
-    roles = ["recommended", *("fastest" if one is fastest else "alternative" for one in proposals[1:])]
+    fastest = min(proposals, key=lambda plan: plan.prediction.step_time_s)
+    roles = ["recommended", *("fastest" if plan is fastest else "alternative" for plan in proposals[1:])]
     return [
-        one.model_copy(update={"rank": place, "role": role})
-        for place, (one, role) in enumerate(zip(proposals, roles, strict=True), start=1)
+        plan.model_copy(update={"rank": place, "role": role})
+        for place, (plan, role) in enumerate(zip(proposals, roles, strict=True), start=1)
     ]

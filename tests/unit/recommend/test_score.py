@@ -106,3 +106,10 @@ def test_beyond_the_window_no_evidence_helps() -> None:
     proposals = recommendation(llama()).proposals
     slow = supported(judged(tp=8, recompute="full"), "case:a", "case:b")
     assert [one.plan for one in rank(proposals, [slow])] == [one.plan for one in proposals]
+
+
+def test_a_persons_plan_stands_alone_if_trials_have_settled_the_rest() -> None:
+    plan = judged(None, tp=8)
+    assert rank([], [plan]) == []
+    joined = rank([], [plan.model_copy(update={"by_person": True})])
+    assert [(one.rank, one.role, one.plan) for one in joined] == [(1, "recommended", plan.plan)]
