@@ -12,6 +12,7 @@ from tools.cost.predict import Prediction
 from tools.cost.terms import STEP_TERMS
 from tools.recommend.report import Evidence
 from tools.scenario.spec import Result
+from tools.trace.causes import LEVERS
 from tools.trace.diagnosis import Bottleneck
 from tools.trace.report import Profile
 
@@ -56,25 +57,9 @@ BOTTLENECK_OF: dict[Cause, Bottleneck] = {
     "out_of_memory": "memory",
     "trace_mismatch": "host",
 }
-LEVER_OF: dict[Cause, str] = {
-    "compute": "kernels and precision: raise the rate of the arithmetic that is left",
-    "recomputation": "recompute less: memory that other fields free pays for it",
-    "memory_bound_kernels": "fused kernels, a larger micro-batch, fewer passes over the same tensors",
-    "exposed_tp": "a smaller tensor-parallel degree, or overlapped tensor-parallel communication",
-    "exposed_cp": "a smaller context-parallel degree",
-    "exposed_ep": "experts inside the fast domain, or overlapped expert communication",
-    "exposed_dp": "gradient communication that overlaps, or fewer data-parallel ranks",
-    "exposed_pp": "fewer stages, or point-to-point messages that overlap",
-    "slow_link": "the link: replace or avoid it before changing the plan",
-    "late_host": "the late hosts: repair or replace them before changing the plan",
-    "slow_device": "the slow device: replace it before changing the plan",
-    "small_messages": "larger messages: bucket gradients, fewer and larger collectives",
-    "bubble": "more micro-batches per step, fewer stages, or an interleaved schedule",
-    "imbalance": "stages of equal work: another split of layers, embedding and head counted",
-    "data_loading": "the input pipeline and host work: more loader workers, CUDA graphs, compilation",
-    "out_of_memory": "memory: more sharding or recomputation",
-    "trace_mismatch": "traces of the run that the scenario describes, or a scenario of the traced run",
-}
+LEVER_OF: dict[Cause, str] = dict(
+    [*LEVERS.items(), ("out_of_memory", "memory: more sharding or recomputation")]
+)
 CAUSE_OF_TERM: dict[str, Cause] = {
     "compute": "compute",
     "recompute": "recomputation",

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.service.cli.commands import Asap
 
+REPO = Path(__file__).parents[4]
 BREAKDOWN = {
     "compute_us", "communication_us", "exposed_communication_us", "memory_us", "idle_us", "total_us",
     "overlap_ratio",
@@ -119,3 +120,20 @@ def test_a_folder_of_only_broken_files_is_wrong_input(asap: Asap, tmp_path: Path
     result = asap("diagnose", tmp_path, "--json")
     assert result.status == 2
     assert "rank0.json" in result.err
+
+
+def test_traces_of_another_job_are_the_first_finding_and_compared_with_nothing(
+    asap: Asap, folder: Path
+) -> None:
+    example = REPO / "examples" / "llama-3.1-70b-64xh100.json"
+    answer = asap("diagnose", str(folder), "--scenario", str(example), "--json").answer
+    assert answer["diagnosis"]["cause"] == "trace_mismatch"
+    assert answer["diagnosis"]["causes"][0]["evidence"]
+    assert {"ranks"} <= {found["about"] for found in answer["match"]["contradictions"]}
+    assert "comparison" not in answer
+    refused = asap(
+        "diagnose", str(folder), "--scenario", str(example), "--calibration-out", str(folder / "c.json")
+    )
+    assert refused.status == 2
+    assert "is not of the traced job" in refused.err
+    assert not (folder / "c.json").exists()
