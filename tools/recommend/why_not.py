@@ -68,6 +68,11 @@ def _forbidden(workload: Workload, plan: Plan) -> str | None:
     """Which of the user's constraints the plan breaks."""
     today, max_changes = workload.scenario.plan, workload.constraints.max_changes
     constraints = workload.constraints
+    # What trials have settled is excluded too, and has reasons of its own.
+    for avoided in parse_constraints(workload.scenario.constraints, today).excluded:
+        if all(getattr(plan, name) == value for name, value in avoided.items()):
+            fields = ", ".join(f"{name} {value}" for name, value in avoided.items())
+            return f"constraints.avoid leaves out {fields}"
     for name in constraints.fields:
         value = getattr(plan, name)
         if value is not None and not constraints.permits(name, value):

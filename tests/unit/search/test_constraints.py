@@ -11,6 +11,8 @@ from tests.unit.search.scenes import scenario
 from tools.errors import InputError
 from tools.scenario import Plan
 from tools.search.constraints import DEFAULT_MEMORY_FRACTION, parse_constraints
+from tools.search.search import Search
+from tools.search.space import count, decode_row
 
 TODAY = {
     "tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 3, "dp_shard": 3, "zero_stage": 1, "micro_batch_size": 1,
@@ -129,3 +131,31 @@ def test_any_json_is_a_constraint_or_an_input_error_about_it(name: str, value: J
         field = error.field
     assert field is None or f"{field}.".startswith(f"constraints.{name}.")
     assert field is not None or name != "x"
+
+
+def test_a_combination_to_avoid_is_left_out_as_a_whole_and_its_parts_are_not() -> None:
+    free = scenario("megatron-core", moe=False, plan=TODAY)
+    best = Search(free, parse_constraints({}, free.plan)).run().best
+    first = decode_row(best.plans, 0)
+    avoided: dict[str, JsonValue] = {name: first[name] for name in ("tp", "micro_batch_size")}
+    constraints = parse_constraints({"avoid": [avoided]}, free.plan)
+    left = Search(free, constraints).run().best.plans
+    rows = [decode_row(left, row) for row in range(count(left))]
+    assert rows
+    assert not any(all(row[name] == value for name, value in avoided.items()) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("avoid", "field"),
+    [
+        ({"tp": 2}, "constraints.avoid"),
+        ([{}], "constraints.avoid"),
+        ([2], "constraints.avoid"),
+        ([{"tp": 0}], "constraints.avoid.tp"),
+        ([{"tpp": 2}], "constraints.avoid.tpp"),
+    ],
+)
+def test_a_wrong_combination_is_named(avoid: JsonValue, field: str) -> None:
+    with pytest.raises(InputError) as raised:
+        parse_constraints({"avoid": avoid}, None)
+    assert raised.value.field == field
