@@ -9,7 +9,9 @@ import pytest
 
 from benchmarks.standins import BOAST, POLICIES, Policy, StandInModel
 from graph.answers import A, Question, Reply
+from graph.ask import ask
 from graph.context import Context
+from graph.request import parse_request
 from graph.rules import Rules
 from tests.unit.graph.cases import data_of, report_of, run, small
 from tools.kb import open_folder, open_seed
@@ -102,3 +104,14 @@ def test_hostile_kernel_names_stay_names(tmp_path: Path) -> None:
     report["profile"]["top_ops"] = []
     assert [mark for mark in MARKS if mark in without_the_request(report)] == []
     assert [one["plan"] for one in report["proposals"]] == [one["plan"] for one in rules["proposals"]]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_adversary_answers_a_question_in_its_own_words(policy: Policy, seed: int) -> None:
+    report = run(small())[0].report
+    assert report is not None
+    context = Context(open_seed(), reasoner=StandInModel(policy, seed))
+    scenario = parse_request(small()).scenario
+    answered = ask(f"why not tp 8? {HOSTILE}", report, scenario, context)
+    assert not any(mark in answered.answer for mark in MARKS)
