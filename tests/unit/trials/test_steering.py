@@ -57,6 +57,13 @@ def test_a_measured_plan_is_left_out_and_nothing_else() -> None:
     assert [plan for plan in everything if plan not in rest] == [best()]
 
 
+def test_what_the_user_avoids_stays_out_after_trials() -> None:
+    workload = workload_of(parse_scenario(small(constraints={"avoid": [{"tp": best().tp, "pp": best().pp}]})))
+    excluded = steered(workload, [Ended(best())]).constraints.excluded
+    assert {"tp": best().tp, "pp": best().pp} in excluded
+    assert len(excluded) == 2
+
+
 FAULTS = ["hang", "numerics", "communication_timeout", "bad_configuration"]
 
 
