@@ -9,6 +9,8 @@ BENCH_VENV := .venv-bench
 FRAMEWORKS_VENV := .venv-frameworks
 RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
+# More BLAS threads than cores make the fit's small matrix products ten times as slow.
+ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
 .PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
@@ -71,13 +73,13 @@ testbed: setup ## run the reference trainer on two processes of this machine, fo
 	@$(VENV)/bin/torchrun --nproc-per-node 2 -m testbed.trainer examples/tune-cpu.json --steps 10 --warmup 2 --out build/testbed-run
 
 fit: setup ## fit the cost model's parameters to the measured runs
-	@$(RUN) -m research.fit
+	@$(ONE_THREAD) $(RUN) -m research.fit
 
 fit-preferences: setup ## learn from the experts' published plans what they prefer at the same predicted time
 	@$(RUN) -m research.preferences
 
 validate: setup ## compare predictions with the measured runs, groups left out in turn
-	@$(RUN) -m research.validate
+	@$(ONE_THREAD) $(RUN) -m research.validate
 
 # llm-analysis needs packages older than ours: ASAP and it meet in an environment apart.
 bench-peers: $(BENCH_VENV)/.installed ## make .venv-bench with llm-analysis, for bench-predict to compare with

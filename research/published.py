@@ -23,6 +23,8 @@ from tools.search.space import Table
 
 SMALL_MODEL_SOURCE = "vtrain-single"
 """Tiny models on 2 to 8 devices, dominated by host time: fitted lightly and reported apart."""
+SWEEP_SOURCE = "usp"
+"""The Ultra-Scale Playbook's sweep; other sweeps are runs that the measurements have too."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,39 @@ def _stated(scenario: dict[str, Any]) -> frozenset[str]:
     plan = scenario["plan"]
     fields = {name for name, value in plan.items() if value is not None}
     return frozenset(fields if plan.get("zero_stage_known", True) else fields - {"zero_stage"})
+
+
+@dataclass(frozen=True)
+class SweptPlan:
+    """A plan of a sweep: measured, or crashed when it was tried."""
+
+    workload: str
+    scenario: Scenario
+    measurement: Measurement | None
+
+
+def read_sweep_plans(path: Path) -> list[SweptPlan]:
+    """Plans of workloads whose every plan was tried; those that the framework's rules refuse are left out."""
+    plans = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        row = json.loads(line)
+        try:
+            scenario = parse_scenario(row["scenario"])
+        except InputError:
+            continue
+        plans.append(SweptPlan(row["workload"], scenario, None if row.get("crashed") else _measurement(row)))
+    return plans
+
+
+def read_sweeps(path: Path) -> list[Measurement]:
+    """The measured plans of sources that consist of nothing but a sweep."""
+    measured = [plan.measurement for plan in read_sweep_plans(path) if plan.measurement]
+    return [row for row in measured if row.source == SWEEP_SOURCE]
+
+
+def peak_memory(rows: Sequence[Measurement]) -> NDArray[np.float64]:
+    """GiB; NaN where none was published."""
+    return np.array([np.nan if row.peak_memory_gib is None else row.peak_memory_gib for row in rows])
 
 
 def step_times(rows: Sequence[Measurement]) -> NDArray[np.float64]:

@@ -5,7 +5,7 @@ Writes docs/validation.md with its plot, and kb_seed/validation.json, which the 
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -17,21 +17,31 @@ from numpy.typing import NDArray
 from research.fit import (
     MEASUREMENTS,
     REPO,
+    SWEEPS,
     OutOfFold,
     Table,
     cross_validate,
+    fit,
     group_folds,
+    joined,
     learn_intervals,
     source_folds,
     tabulate,
     take_keys,
 )
-from research.published import Measurement, read_measurements
-from tools.cost.calibration import interval
+from research.published import (
+    SWEEP_SOURCE,
+    Measurement,
+    SweptPlan,
+    peak_memory,
+    read_measurements,
+    read_sweep_plans,
+)
+from tools.cost.calibration import interval, shipped_calibration
 from tools.cost.constants import resolve
 from tools.cost.inputs import Array
-from tools.cost.memory import GIB, memory_settings
-from tools.cost.predict import evaluate
+from tools.cost.predict import predict
+from tools.cost.step import step_breakdown
 from tools.cost.validation import MemoryScore, Point, RunKind, Score, Validation
 from tools.errors import AsapError
 
@@ -66,12 +76,28 @@ def score(outcome: Outcome, rows: Mask, section: str, grouped_by: Grouping, name
     )
 
 
-def memory_score(predicted_gib: Array, measured_gib: Array, fits: Mask) -> MemoryScore:
+def mean_over_sources(
+    outcome: Outcome, rows: Mask, sources: NDArray[np.str_], section: str, name: str
+) -> Score:
+    """Every source counts the same, however many rows it has: a user is a source nobody saw."""
+    each = [
+        score(outcome, rows & (sources == source), section, "rows", name)
+        for source in np.unique(sources[rows])
+    ]
+    fields = ("mape", "median", "bias", "within_10", "coverage")
+    means = {field: float(np.mean([getattr(one, field) for one in each])) for field in fields}
+    return Score(section=section, grouped_by="rows", name=name, rows=int(rows.sum()), **means)
+
+
+def memory_score(name: str, predicted_gib: Array, measured_gib: Array, fits: Mask) -> MemoryScore:
     """Error over the rows with a published peak (else NaN), and the share of all rows predicted to fit."""
     known = ~np.isnan(measured_gib)
     error = np.abs(predicted_gib[known] / measured_gib[known] - 1.0)
     return MemoryScore(
-        name="all", rows=int(known.sum()), mape=float(error.mean()), fits_share=float(fits.mean())
+        name=name,
+        rows=int(known.sum()),
+        mape=float(error.mean()) if known.any() else 0.0,
+        fits_share=float(fits.mean()),
     )
 
 
@@ -89,7 +115,7 @@ def report(validation: Validation, plot: str) -> str:
     lines += [
         "## Memory",
         "",
-        "| rows | with a published peak | MAPE | said to fit (all ran) |",
+        "| plans | with a published peak | MAPE | likely to fit |",
         "|---|---:|---:|---:|",
     ]
     lines += [f"| {m.name} | {m.rows} | {m.mape:.1%} | {m.fits_share:.1%} |" for m in validation.memory]
@@ -153,7 +179,7 @@ def _frame() -> str:
         f'<rect x="{MARGIN}" y="{MARGIN}" width="{inner}" height="{inner}" fill="none" stroke="#374151"/>'
         f'<text x="{middle}" y="{SIZE - 15}" text-anchor="middle">measured step time, seconds</text>'
         f'<text x="18" y="{middle}" text-anchor="middle" transform="rotate(-90 18 {middle})">'
-        "predicted with the row's group left out, seconds</text>"
+        "predicted with the row's source left out, seconds</text>"
     )
 
 
@@ -208,12 +234,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make validate", description=__doc__)
     parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, help="JSONL file of measured runs")
     parser.add_argument(
+        "--sweeps", type=Path, default=SWEEPS, help="JSONL file of whole sweeps; absent: none"
+    )
+    parser.add_argument(
         "--output", type=Path, default=REPO / "docs", help="folder for validation.md and its plot"
     )
     parser.add_argument("--data", type=Path, default=DATA, help="file for the scores as JSON")
     options = parser.parse_args(arguments)
     try:
-        validation = validate(read_measurements(options.measurements))
+        validation = validate(read_measurements(options.measurements), read_sweep_plans(options.sweeps))
     except AsapError as error:
         print(f"validate: error: {error}", file=sys.stderr)
         return 2
@@ -226,12 +255,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def validate(rows: Sequence[Measurement]) -> Validation:
-    table = tabulate(rows)
-    by_group = cross_validate(table, group_folds(table.groups))
-    by_source = cross_validate(table, source_folds(table.sources))
-    outcome = with_intervals(table, by_group, by_group, by_source)
+def validate(rows: Sequence[Measurement], swept: Sequence[SweptPlan] = ()) -> Validation:
+    measured = [p.measurement for p in swept if p.measurement and p.measurement.source == SWEEP_SOURCE]
+    table, always = tabulate(rows), tabulate(measured) if measured else None
+    start = fit(joined(table, always) if always else table).shifts
+    by_source = cross_validate(table, source_folds(table.sources), always, start)
+    by_group = cross_validate(table, group_folds(table.groups), always, start)
     left_out = with_intervals(table, by_source, by_group, by_source)
+    outcome = with_intervals(table, by_group, by_group, by_source)
     headline, moe = table.headline, np.array([row.scenario.model.is_moe for row in rows])
     overall = {
         "all": headline,
@@ -239,26 +270,35 @@ def validate(rows: Sequence[Measurement]) -> Validation:
         "mixture of experts": headline & moe,
         "very small models, apart": ~headline,
     }
-    sources = _masks([row.source for row in rows])
-    devices = _masks([row.scenario.cluster.device for row in rows])
+    sources, devices = _masks(table.sources), _masks([row.scenario.cluster.device for row in rows])
+    names = np.array(table.sources)
+    first = "Whole sources left out in turn, mean over sources"
     sections: list[tuple[str, Grouping, Outcome, dict[str, Mask]]] = [
-        ("Groups left out in turn", "rows", outcome, overall),
-        ("By source", "source", outcome, sources),
-        ("By device", "device", outcome, devices),
-        ("Whole sources left out in turn", "rows", left_out, {"all, whole source left out": headline}),
+        ("Whole sources left out in turn, every row alike", "rows", left_out, overall),
         ("By source, each left out whole", "source", left_out, sources),
+        ("Groups left out in turn", "rows", outcome, overall),
+        ("By device, groups left out", "device", outcome, devices),
     ]
     kinds = _kinds(rows, table)
     return Validation(
-        rows=tuple(
-            score(result, mask, section, grouping, name)
-            for section, grouping, result, masks in sections
-            for name, mask in masks.items()
+        rows=(
+            *(
+                mean_over_sources(left_out, mask, names, first, name)
+                for name, mask in overall.items()
+                if mask.any()
+            ),
+            *(
+                score(result, mask, section, grouping, name)
+                for section, grouping, result, masks in sections
+                for name, mask in masks.items()
+                if mask.any()
+            ),
+            *(_sweep_scores(table, tabulate(measured), measured, swept) if measured else ()),
         ),
-        memory=(_memory(rows, table),),
+        memory=_memory_scores(rows, swept),
         points=tuple(
             Point(measured_s=float(m), predicted_s=float(p), kind=kind)
-            for m, p, kind in zip(table.measured_s, by_group.predicted_s, kinds, strict=True)
+            for m, p, kind in zip(table.measured_s, by_source.predicted_s, kinds, strict=True)
         ),
     )
 
@@ -274,6 +314,30 @@ def with_intervals(table: Table, result: OutOfFold, by_group: OutOfFold, by_sour
     return Outcome(table.measured_s, result.predicted_s, low, high)
 
 
+NEAR_BEST = 1.5
+"""Plans that take at most so many times as long as the best of their workload: what a user would look at."""
+
+
+def _sweep_scores(
+    table: Table, sweep: Table, measured: Sequence[Measurement], swept: Sequence[SweptPlan]
+) -> Iterator[Score]:
+    """The sweep predicted by a fit without it, and with its other workloads in it."""
+    workload_of = {p.measurement.id: p.workload for p in swept if p.measurement}
+    workloads = np.array([workload_of[row.id] for row in measured])
+    near = np.zeros(len(measured), dtype=bool)
+    for name in np.unique(workloads):
+        inside = workloads == name
+        near |= inside & (sweep.measured_s <= NEAR_BEST * sweep.measured_s[inside].min())
+    without = fit(table)
+    alone = step_breakdown(sweep.inputs, resolve(sweep.keys, without.shifts)).total
+    folds = [np.flatnonzero(workloads == name) for name in np.unique(workloads)]
+    among = cross_validate(sweep, folds, table, without.shifts).predicted_s
+    section = "The sweep, plans near the best of their workload"
+    for name, predicted in (("left out whole", alone), ("its workloads left out in turn", among)):
+        low, high = interval(shipped_calibration().intervals, sweep.inputs, sweep.keys, predicted)
+        yield score(Outcome(sweep.measured_s, predicted, low, high), near, section, "rows", name)
+
+
 def _masks(labels: Sequence[str]) -> dict[str, Mask]:
     names = np.array(labels)
     return {str(name): names == name for name in np.unique(names)}
@@ -286,13 +350,25 @@ def _kinds(rows: Sequence[Measurement], table: Table) -> list[RunKind]:
     ]
 
 
-def _memory(rows: Sequence[Measurement], table: Table) -> MemoryScore:
-    settings = memory_settings(table.keys.framework, [row.scenario.training.precision for row in rows])
-    costs = evaluate(table.inputs, resolve(table.keys, {}), settings)
-    measured: Array = np.array(
-        [np.nan if row.peak_memory_gib is None else row.peak_memory_gib for row in rows]
-    )
-    return memory_score(costs.memory_bytes / GIB, measured, costs.fits)
+def _memory_scores(rows: Sequence[Measurement], swept: Sequence[SweptPlan]) -> tuple[MemoryScore, ...]:
+    """Of published runs by source, and of the sweep's plans that ran and that crashed."""
+    with_peak = sorted({row.source for row in rows if row.peak_memory_gib is not None})
+    scores = [_memory("published runs", rows)]
+    scores += [_memory(source, [row for row in rows if row.source == source]) for source in with_peak]
+    ran = [plan.measurement for plan in swept if plan.measurement]
+    crashed = [plan.scenario for plan in swept if plan.measurement is None]
+    if ran and crashed:
+        scores.append(_memory("plans of sweeps that ran", ran))
+        fits = np.array([prediction.fits for prediction in predict(crashed)])
+        scores.append(memory_score("plans of sweeps that crashed", np.zeros(1), np.full(1, np.nan), fits))
+    return tuple(scores)
+
+
+def _memory(name: str, rows: Sequence[Measurement]) -> MemoryScore:
+    predictions = predict([row.scenario for row in rows])
+    predicted = np.array([prediction.peak_memory_gib for prediction in predictions])
+    fits = np.array([prediction.fits for prediction in predictions])
+    return memory_score(name, predicted, peak_memory(rows), fits)
 
 
 if __name__ == "__main__":

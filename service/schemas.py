@@ -128,7 +128,8 @@ class SearchCreate(ScenarioCreate):
     constraints: ObjectOrNull = Field(
         None,
         description="per plan field a value, a list of allowed values (`tp`: [2, 4]) or an object of `not` "
-        "(a list), `min` and `max`; `max_memory_fraction` (0.92); `space`, `practice` (default) or `all`; "
+        "(a list), `min` and `max`; `max_memory_fraction` (0.92) or `min_fit_probability`; "
+        "`space`, `practice` (default) or `all`; "
         "`avoid`, combinations of plan fields to leave out ([{`tp`: 8, `pp`: 4}]); "
         "from today's plan `max_changes` and `keep_checkpoint_layout` (tp, pp)",
     )

@@ -135,7 +135,7 @@ def _wire_bytes(x: Inputs, c: Coefficients) -> dict[str, float]:
         "tp": busiest["tp"] * micro_batches,
         "cp": context * micro_batches,
         "ep": busiest["ep"] * micro_batches,
-        "dp": data.step_end + data.every_micro_batch * micro_batches,
+        "dp": data.end_scatter + data.end_gather + data.every_micro_batch * micro_batches,
         "pp": busiest["pp"] * micro_batches,
     }
     return {name: float(value) for name, value in per_step.items()}

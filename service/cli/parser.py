@@ -46,6 +46,11 @@ COMMANDS = {
         "why a plan is not proposed: rule, memory or time",
         "asap explain examples/llama-3.1-70b-64xh100.json --plan tp=2",
     ),
+    "constants": Command(
+        "service.cli.constants",
+        "every constant behind a prediction: value, prior, fitted shift, source",
+        "asap constants examples/llama-3.1-70b-64xh100.json",
+    ),
     "hardware": Command(
         "service.cli.hardware",
         "the device catalogue: every figure with its source",

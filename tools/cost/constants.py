@@ -27,19 +27,15 @@ class Coefficients(Columns):
 
     gemm_efficiency: Array
     fp8_gain: Array
-    mxfp8_gain: Array
     fp4_gain: Array
     gemm_wave_weight: Array
     gemm_depth_half: Array
     grouped_gemm_ratio: Array
     grouped_low_precision_ratio: Array
+    alltoall_cost: Array
     attention_efficiency: Array
-    attention_head_dim_half: Array
     attention_score_passes: Array
     elementwise_traffic: Array
-    loss_traffic: Array
-    cast_traffic: Array
-    routing_traffic: Array
     selective_recompute: Array
     fast_link_efficiency: Array
     slow_link_efficiency: Array
@@ -52,7 +48,6 @@ class Coefficients(Columns):
     optimizer_traffic: Array
     host_kernel_s: Array
     host_moe_kernels: Array
-    host_expert_kernels: Array
     micro_batch_overhead_s: Array
     step_overhead_s: Array
     scale_jitter: Array
@@ -121,6 +116,36 @@ def resolve(keys: RowKeys, shifts: Shifts) -> Coefficients:
         values = np.array([_value(d, keys, row, shifts.get(d.name, {})) for row in rows])
         columns[d.name] = values if len(values) > 1 else values[0]
     return Coefficients(**columns)
+
+
+@dataclass(frozen=True)
+class ConstantUse:
+    """One constant of one row: `value` is `prior` times exp(shift of each level), within the bounds."""
+
+    name: str
+    value: float
+    prior: float
+    """With the factors that are known for the row's generation or framework."""
+    shift: float
+    """What the shifts made of the prior, as a ratio less one."""
+    shifts: dict[str, float]
+    """Logarithms, by level."""
+    meaning: str
+    source: str
+
+
+def constants_of(keys: RowKeys, shifts: Shifts, row: int = 0) -> list[ConstantUse]:
+    """All constants of one row, in the order of their names."""
+    used = []
+    for d in definitions():
+        prior, value = _value(d, keys, row, {}), _value(d, keys, row, shifts.get(d.name, {}))
+        by_level = {
+            level: shift
+            for level in LEVELS
+            if (shift := shifts.get(d.name, {}).get(level, {}).get(keys.key(level, row), 0.0))
+        }
+        used.append(ConstantUse(d.name, value, prior, value / prior - 1.0, by_level, d.meaning, d.source))
+    return used
 
 
 def _value(d: Definition, keys: RowKeys, row: int, shifts: LevelShifts) -> float:

@@ -9,6 +9,8 @@ import numpy as np
 from tools.cost.constants import RowKeys
 from tools.cost.inputs import Array, Inputs
 from tools.cost.mixers import layer_facts
+from tools.cost.sizes import count_parameters
+from tools.cost.traits import FUSED_DISPATCHERS, framework_traits
 from tools.hardware import Device, get_device
 from tools.scenario import (
     SCHEDULES,
@@ -17,9 +19,9 @@ from tools.scenario import (
     Plan,
     PlanColumns,
     Scenario,
-    TrainingSpec,
     columns_of,
 )
+from tools.scenario.spec import LoraSpec
 
 Facts = dict[str, float]
 
@@ -40,10 +42,15 @@ def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
     devices = [scenario_device(s.cluster) for s in scenarios]
     rows = [workload_facts(s, device) for s, device in zip(scenarios, devices, strict=True)]
     workload = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
-    plans = _plan_columns(columns_of([_planned(s) for s in scenarios]))
-    columns = {**workload, **plans}
+    planned = [_planned(s) for s in scenarios]
+    carried = [carried_facts(plan) for plan in planned]
+    columns = {
+        **workload,
+        **_plan_columns(columns_of(planned)),
+        **{name: np.array([row[name] for row in carried], dtype=np.float64) for name in carried[0]},
+    }
     inputs = Inputs(**{name: column if len(rows) > 1 else column[0] for name, column in columns.items()})
-    stacks = [stack_name(s.training) for s in scenarios]
+    stacks = [s.training.framework for s in scenarios]
     return inputs, RowKeys([d.generation for d in devices], [d.name for d in devices], stacks)
 
 
@@ -51,8 +58,9 @@ def encode_plans(scenario: Scenario, plans: PlanColumns) -> tuple[Inputs, RowKey
     """Many plans of one scenario: scalars for the workload, arrays for the plans."""
     device = scenario_device(scenario.cluster)
     scalars = {name: np.asarray(float(value)) for name, value in workload_facts(scenario, device).items()}
-    keys = RowKeys([device.generation], [device.name], [stack_name(scenario.training)])
-    return Inputs(**scalars, **_plan_columns(plans)), keys
+    keys = RowKeys([device.generation], [device.name], [scenario.training.framework])
+    carried = {name: np.asarray(value) for name, value in carried_facts(None).items()}
+    return Inputs(**scalars, **_plan_columns(plans), **carried), keys
 
 
 def _plan_columns(p: PlanColumns) -> dict[str, Array]:
@@ -75,9 +83,30 @@ def _plan_columns(p: PlanColumns) -> dict[str, Array]:
     return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
 
 
-def stack_name(t: TrainingSpec) -> str:
-    """A framework before and after fused attention is two programs: other kernels, other overlap."""
-    return t.framework if t.flash_attention else f"{t.framework} before flash"
+MODULES = {
+    "repeats_core": ("core_attn",),
+    "repeats_norm": ("layernorm",),
+    "repeats_mlp": ("mlp", "shared_experts"),
+    "repeats_experts": ("moe",),
+    "repeats_activation": ("moe_act",),
+    "repeats_latent": ("mla_up_proj",),
+}
+"""What each module of `recompute_modules` repeats, by the names of Megatron-Core's --recompute-modules."""
+
+
+def carried_facts(plan: Plan | None) -> Facts:
+    """The fields of a plan that the search leaves open."""
+    modules = plan.recompute_modules if plan else None
+    layers = plan.recompute_layers if plan else None
+    return {
+        "recomputed_layers": float(layers) if layers else ALL_LAYERS,
+        "repeats_stated": float(modules is not None),
+        **{name: float(any(m in (modules or ()) for m in named)) for name, named in MODULES.items()},
+    }
+
+
+ALL_LAYERS = 1e9
+"""More layers than a stage can have: all of them are recomputed."""
 
 
 def scenario_device(cluster: ClusterSpec) -> Device:
@@ -93,7 +122,7 @@ def _planned(scenario: Scenario) -> Plan:
 def workload_facts(s: Scenario, device: Device) -> Facts:
     """Everything but the plan."""
     model = {**model_facts(s.model), **layer_facts(s.model, s.training.seq_len)}
-    return {**model, **cluster_facts(s, device), **training_facts(s.training)}
+    return {**model, **cluster_facts(s, device), **training_facts(s, device)}
 
 
 @lru_cache(maxsize=256)
@@ -124,6 +153,9 @@ def model_facts(m: ModelSpec) -> Mapping[str, float]:
         "tied": float(m.tie_word_embeddings),
         "window": window or 1e12,
         "window_share": min(sliding_layers / max(m.num_attention_layers, 1), 1.0) if window else 0.0,
+        "routing_groups": m.n_group or 0,
+        "groups_per_token": m.topk_group or 0,
+        "prediction_layers": m.num_nextn_predict_layers or 0,
     }
 
 
@@ -151,7 +183,22 @@ def cluster_facts(s: Scenario, device: Device) -> Facts:
         "scatter_passes": device.collectives.reduce_scatter_passes,
         "flat_rings": float(device.collectives.is_flat),
         "launch_s": device.launch_overhead_s,
+        "exponentials_per_s": device.exponentials_per_s,
+        "is_systolic": float(device.is_systolic),
+        "power_share": power_share(device, half),
     }
+
+
+POWER_OF_FULL_CLOCK = 0.7e-12
+"""Watts per 16-bit FLOP/s at which a part holds its clock as well as an H100: 700 W for 989 TFLOP/s."""
+CLOCK_BY_POWER = 1.0 / 3.0
+"""Clock goes with power to this: dynamic power is frequency times the square of a voltage that rises with it,
+so the exponent lies between 1/3 and 1/2."""
+
+
+def power_share(device: Device, half_peak: float) -> float:
+    """Share of its peak clock that a part with less power per FLOP/s than an H100 sustains."""
+    return float(min(1.0, device.power_w / half_peak / POWER_OF_FULL_CLOCK) ** CLOCK_BY_POWER)
 
 
 def _scale_up_size(cluster: ClusterSpec, device: Device) -> float:
@@ -174,11 +221,72 @@ def _torus_dimensions(cluster: ClusterSpec, device: Device) -> float:
     return sum(side > 1 for side in sides) if sides and device.torus_dimensions else device.torus_dimensions
 
 
-def training_facts(t: TrainingSpec) -> Facts:
+UNFUSED_KERNELS = 2.0
+"""Launches without fused attention, norms and dropout over those with them: Megatron-LM of 2022."""
+FA2_ON_NEWER = 0.55
+"""FlashAttention-2 on Hopper and later over the vendor's kernel: 35-40% of the peak against 65-75%
+(FlashAttention-3, arXiv 2407.08608, abstract and figure 5)."""
+FA2_ON_AMD = 0.3
+"""PyTorch's own attention on CDNA 3 and 4 over AMD's kernels (AITER): HipKittens' benchmarks on MI355X; AMD's
+trace of Llama 3.1 70B in torchtitan, where attention reaches 0.21 of the products' rate, and 0.72 with AITER
+(Primus, training deep dive)."""
+FA2_AT_HOME = frozenset({"volta", "ampere", "ada", "blackwell-rtx", "cdna2", "cpu"})
+"""Generations whose best attention kernel is FlashAttention-2 or older."""
+
+
+GRACE_LINK = 200e9
+PCIE_LINK = {"volta": 12e9, "ampere": 24e9, "ada": 24e9, "cdna2": 24e9, "cpu": 24e9}
+PCIE_5_LINK = 50e9
+"""Bytes per second between host and device, one direction, as large copies reach it: NVLink-C2C of Grace, and
+PCI Express 3, 4 and 5 with 16 lanes."""
+
+
+def training_facts(s: Scenario, device: Device) -> Facts:
+    t, traits = s.training, framework_traits(s.training.framework)
+    dispatcher, overlaps = traits.dispatcher(t), traits.overlaps(t)
+    is_grace = device.name in ("gb200", "gb300")
     return {
         "seq": t.seq_len,
         "batch": t.global_batch_size,
         "gemm_bytes": GEMM_BYTES[t.precision],
         "value_bytes": 4.0 if t.precision == "fp32" else 2.0,
         "flash": float(t.flash_attention),
+        "trained_share": adapter_share(s.model, t.lora) if t.lora else 1.0,
+        "offloads_optimizer": float(t.optimizer_offload),
+        "host_link": GRACE_LINK if is_grace else PCIE_LINK.get(device.generation, PCIE_5_LINK),
+        "capacity": t.capacity_factor or 0.0,
+        "gradient_bytes": traits.gradient(t.precision),
+        "reduced_bytes": traits.reduced(t.precision),
+        "scatters_pipeline": float(traits.scatters_pipeline),
+        "flat_from_stage": traits.flat_from_stage,
+        "messages_per_layer": traits.messages_per_layer,
+        "stops_early": float(traits.recompute_stops_early),
+        "tensor_overlap": float(traits.overlaps_tensor and overlaps),
+        "data_overlap": float(traits.overlaps_data and overlaps),
+        "expert_overlap": float(bool(t.overlap_moe_communication)),
+        "attention_kernel": _attention_kernel(traits.attention_kernel, device),
+        "selective_share": traits.selective_share,
+        "kernels_per_layer": traits.kernels_per_layer * (1.0 if t.flash_attention else UNFUSED_KERNELS),
+        "tensor_kernels": traits.tensor_kernels,
+        "pipelined_tensor_kernels": traits.pipelined_tensor_kernels,
+        "has_fused_dispatch": float(dispatcher in FUSED_DISPATCHERS),
+        "gathers_tokens": float(dispatcher == "allgather"),
+        "has_cuda_graph": float(traits.has_cuda_graph(t, device, s.model.is_moe)),
     }
+
+
+def _attention_kernel(kernel: str, device: Device) -> float:
+    """What the framework's attention kernel reaches of the best that the device has."""
+    if kernel != "fa2" or device.generation in FA2_AT_HOME:
+        return 1.0
+    return FA2_ON_AMD if device.vendor == "amd" else FA2_ON_NEWER
+
+
+def adapter_share(m: ModelSpec, lora: LoraSpec) -> float:
+    """Parameters of the low-rank adapters over those of the model (Hu et al., arXiv 2106.09685)."""
+    attention = 2 * m.hidden_size + m.head_dim * (2 * m.num_attention_heads + 2 * m.num_key_value_heads)
+    attention += 2 * m.hidden_size
+    mlp = (3 if m.gated_mlp else 2) * (m.hidden_size + (m.intermediate_size or m.moe_intermediate_size))
+    widths = {"attention": attention, "mlp": mlp}
+    adapters = lora.rank * m.num_hidden_layers * sum(widths[target] for target in lora.targets)
+    return adapters / count_parameters(m).total

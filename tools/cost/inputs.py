@@ -74,6 +74,9 @@ class Inputs(Columns):
     index_flops: Array
     compressed_keys: Array
     other_weights: Array
+    routing_groups: Array
+    groups_per_token: Array
+    prediction_layers: Array
     # cluster
     devices: Array
     gemm_peak: Array
@@ -92,12 +95,37 @@ class Inputs(Columns):
     scatter_passes: Array
     flat_rings: Array
     launch_s: Array
+    exponentials_per_s: Array
+    is_systolic: Array
+    power_share: Array
     # training
     seq: Array
     batch: Array
     gemm_bytes: Array
     value_bytes: Array
     flash: Array
+    trained_share: Array
+    offloads_optimizer: Array
+    host_link: Array
+    capacity: Array
+    # what the framework does
+    gradient_bytes: Array
+    reduced_bytes: Array
+    scatters_pipeline: Array
+    flat_from_stage: Array
+    messages_per_layer: Array
+    stops_early: Array
+    tensor_overlap: Array
+    data_overlap: Array
+    expert_overlap: Array
+    attention_kernel: Array
+    selective_share: Array
+    kernels_per_layer: Array
+    tensor_kernels: Array
+    pipelined_tensor_kernels: Array
+    has_fused_dispatch: Array
+    gathers_tokens: Array
+    has_cuda_graph: Array
     # plan
     tp: Array
     pp: Array
@@ -113,6 +141,14 @@ class Inputs(Columns):
     recompute: Array
     zero_bubble: Array
     is_gpipe: Array
+    recomputed_layers: Array
+    repeats_stated: Array
+    repeats_core: Array
+    repeats_norm: Array
+    repeats_mlp: Array
+    repeats_experts: Array
+    repeats_activation: Array
+    repeats_latent: Array
 
     @property
     def tokens(self) -> Array:

@@ -17,7 +17,7 @@ BACKWARD_ATTENTION_EFFICIENCY = 0.85
 
 def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precision: bool = True) -> Array:
     """One product (m,k)x(k,n): arithmetic at the shape's efficiency, plus operands and result moved."""
-    rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency
+    rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency * x.power_share
     padding, inner = _padding(x, c, m, n, k)
     depth = 1.0 + c.gemm_depth_half / np.maximum(inner, 1.0)
     moved_bytes = gemm_moved_bytes(x, m, n, k, low_precision)
@@ -31,15 +31,17 @@ def gemm_moved_bytes(x: Inputs, m: Array, n: Array, k: Array, low_precision: boo
 
 
 def _gemm_rate(x: Inputs, c: Coefficients) -> Array:
-    """Sustained FLOP/s of large products in the run's precision."""
-    low = np.where(x.gemm_bytes < 1.0, c.fp4_gain, np.where(x.gemm_bytes > 1.0, c.mxfp8_gain, c.fp8_gain))
-    return x.gemm_peak * c.gemm_efficiency * np.where(x.gemm_bytes >= 2.0, 1.0, low)
+    """Sustained FLOP/s of large products in the run's precision: never less than in 16 bits, which a device
+    without faster narrow products would use."""
+    low = x.gemm_peak * np.where(x.gemm_bytes < 1.0, c.fp4_gain, c.fp8_gain)
+    peak = np.where(x.gemm_bytes >= 2.0, x.gemm_peak, np.maximum(low, x.half_peak))
+    return peak * c.gemm_efficiency * x.power_share
 
 
 def _padding(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array) -> tuple[Array, Array]:
     """Work done over work asked for, and the inner dimension as computed: a systolic array runs whole tiles
     of weights, other devices waves of tiles."""
-    systolic = x.torus_dimensions > 0
+    systolic = x.is_systolic > 0
     waves = 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
     if not np.any(systolic):
         return waves, k
@@ -67,16 +69,29 @@ def linear_s(
 ) -> tuple[Array, Array]:
     """Forward and backward (input gradient, weight gradient) of a linear layer."""
     forward = gemm_s(x, c, m, n, k, low_precision)
-    backward = gemm_s(x, c, m, k, n, low_precision) + gemm_s(x, c, n, k, m, low_precision)
-    return forward, backward
+    weights = gemm_s(x, c, n, k, m, low_precision) + accumulation_s(x, n * k)
+    # frozen weights need no gradient of their own; that of their adapters is small
+    return forward, gemm_s(x, c, m, k, n, low_precision) + np.where(x.trained_share < 1.0, 0.0, weights)
+
+
+def accumulation_s(x: Inputs, parameters: Array) -> Array:
+    """Adding a weight gradient to the main one, which is read and written in every micro-batch instead of
+    written once in the run's precision (Megatron-LM, gradient accumulation fusion). ZeRO-3 keeps none."""
+    moved_bytes = np.where(x.zero >= 3, 0.0, np.maximum(2.0 * x.gradient_bytes - x.value_bytes, 0.0))
+    return parameters * moved_bytes / x.memory_bandwidth
 
 
 def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     """Forward and backward of the attention core of one layer for one micro-batch on one rank."""
     pairs = attention_pairs(x)
     flops = 2.0 * pairs * (x.qk_dim + x.v_dim)
-    width = (x.qk_dim + x.v_dim) / 2.0
-    rate = x.half_peak * c.attention_efficiency * width / (width + c.attention_head_dim_half)
+    rate = (
+        x.half_peak
+        * c.attention_efficiency
+        * x.attention_kernel
+        * x.power_share
+        * head_share(x, (x.qk_dim + x.v_dim) / 2.0)
+    )
     forward = (flops + x.tokens / x.tp * x.index_flops) / rate
     backward = forward * BACKWARD_ATTENTION_FLOPS / BACKWARD_ATTENTION_EFFICIENCY
     scores_s = np.where(
@@ -85,10 +100,20 @@ def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     return forward + scores_s, np.where(x.flash > 0, backward, 2.0 * forward) + scores_s
 
 
+def head_share(x: Inputs, width: Array) -> Array:
+    """Share of a wide head's rate. A score takes 2 (d_qk + d_v) FLOPs and one exponential, so products and
+    exponentials cost the same at width = peak / (4 * exponentials per second) (FlashAttention-3, arXiv
+    2407.08608, section 3.1). A systolic array computes whole tiles of the head instead."""
+    half_rate_width = x.half_peak / (4.0 * x.exponentials_per_s)
+    tiled = width / (np.ceil(width / x.tile_n) * x.tile_n)
+    return np.where(x.is_systolic > 0, tiled, width / (width + half_rate_width))
+
+
 def recurrence_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     """Forward and backward of what a token mixer computes between its products: chunked kernels of small
     products, at the rate that attention reaches; backward computes the states again, as attention's does."""
-    forward = x.tokens / x.tp * x.mixer_flops / (x.half_peak * c.attention_efficiency)
+    rate = x.half_peak * c.attention_efficiency * x.power_share
+    forward = x.tokens / x.tp * x.mixer_flops / rate
     return forward, forward * BACKWARD_ATTENTION_FLOPS / BACKWARD_ATTENTION_EFFICIENCY
 
 

@@ -3,13 +3,20 @@
 Each cost is split into arithmetic and memory-bound seconds, forward and backward.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 from tools.cost.kernels import attention_s, linear_s, recurrence_s
+
+LOSS_PASSES = 3.0
+"""Over the fp32 logits, each way: log-softmax without fusion."""
+CAST_BYTES = 4.0
+"""Per value that is cast to 8 or 4 bits: one read, two writes (Transformer Engine, cast and transpose)."""
+PERMUTATION_PASSES = 4.0
+"""Two reads and two writes of each routed token (Megatron-Core MoE, permute and unpermute)."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,8 @@ class Work:
     backward: Array
     forward_elementwise: Array
     backward_elementwise: Array
+    last: Array = field(default_factory=lambda: np.zeros(()))
+    """Of `forward`, the product at the end of the block."""
 
     def __add__(self, other: "Work") -> "Work":
         return Work(
@@ -27,6 +36,7 @@ class Work:
             self.backward + other.backward,
             self.forward_elementwise + other.forward_elementwise,
             self.backward_elementwise + other.backward_elementwise,
+            self.last + other.last,
         )
 
     def scaled(self, factor: Array) -> "Work":
@@ -35,6 +45,7 @@ class Work:
             self.backward * factor,
             self.forward_elementwise * factor,
             self.backward_elementwise * factor,
+            self.last * factor,
         )
 
 
@@ -95,15 +106,25 @@ def projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
     )
 
 
+def latent_up_s(x: Inputs, c: Coefficients) -> Array:
+    """Forward of the projections from the latents of MLA to the heads."""
+    if not np.any(x.kv_lora):
+        return np.zeros(())
+    queries, keys = projections(x)[2:4]
+    up = linear_s(x, c, x.tokens, *queries)[0] + linear_s(x, c, x.tokens, *keys)[0]
+    return np.where(x.kv_lora > 0, up, 0.0)
+
+
 def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:
     """A dense feed-forward part of `width` intermediate elements."""
     m, local = x.tokens, width / x.tp
     up_f, up_b = linear_s(x, c, m, local * x.up_matrices, x.hidden)
     down_f, down_b = linear_s(x, c, m, x.hidden, local)
     elements = m * (5.0 * x.hidden / x.sequence_parallel_degree + (x.up_matrices + 1.0) * local)
-    return _with_traffic(
+    work = _with_traffic(
         x, c, up_f + down_f, up_b + down_b, elements, m * (x.hidden / x.sequence_parallel_degree + local)
     )
+    return replace(work, last=down_f)
 
 
 def expert_block(x: Inputs, c: Coefficients) -> Work:
@@ -115,13 +136,14 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
     if np.any(x.moe_hidden < x.hidden):
         forward, backward = forward + latent_s(x, c)[0], backward + latent_s(x, c)[1]
-    permuted = rows * x.moe_hidden * 4.0 * c.routing_traffic
+    permuted = rows * x.moe_hidden * PERMUTATION_PASSES
     elements = (
         permuted
         + rows * (x.up_matrices + 1.0) * width
         + x.tokens * 5.0 * x.hidden / x.sequence_parallel_degree
     )
     work = _with_traffic(x, c, forward, backward, elements, rows * (x.moe_hidden + width))
+    work = replace(work, last=down_f * scale)
     if not np.any(x.shared_ffn):
         return work
     return work + mlp_block(x, c, x.shared_ffn).scaled(np.where(x.shared_ffn > 0, 1.0, 0.0))
@@ -137,7 +159,8 @@ def latent_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
 
 def routed(x: Inputs) -> tuple[Array, Array, Array]:
     """Experts that a rank holds, rows they get together, and intermediate elements of each on this rank."""
-    rows = x.tokens * x.experts_per_token / x.tp * x.etp
+    # a capacity pads each expert's rows; without one every token is computed where it is sent
+    rows = x.tokens * x.experts_per_token / x.tp * x.etp * np.where(x.capacity > 0, x.capacity, 1.0)
     return np.maximum(x.experts / x.ep, 1.0), rows, x.moe_ffn / x.etp
 
 
@@ -150,7 +173,7 @@ def head_block(x: Inputs, c: Coefficients) -> Work:
     """The output projection, kept in 16 bits under fp8 and fp4, and the cross-entropy over the vocabulary."""
     forward, backward = linear_s(x, c, x.tokens, x.vocab / x.tp, x.hidden, low_precision=False)
     logits_bytes = x.tokens * x.vocab / x.tp * 4.0
-    loss_s = logits_bytes * 3.0 * c.loss_traffic / x.memory_bandwidth
+    loss_s = logits_bytes * LOSS_PASSES / x.memory_bandwidth
     return Work(forward, backward, loss_s, loss_s)
 
 
@@ -160,5 +183,5 @@ def _with_traffic(
     """Adds the memory-bound seconds: `elements` moved forward and twice that backward, and the casts that
     low-precision operands need."""
     base_s = elements * x.value_bytes * c.elementwise_traffic / x.memory_bandwidth
-    casts_s = np.where(x.gemm_bytes < 2.0, cast * 4.0 * c.cast_traffic / x.memory_bandwidth, 0.0)
+    casts_s = np.where(x.gemm_bytes < 2.0, cast * CAST_BYTES / x.memory_bandwidth, 0.0)
     return Work(forward, backward, base_s + casts_s, 2.0 * base_s + casts_s)

@@ -41,6 +41,7 @@ class MemorySettings(Columns):
     selective_kept: Array
     input_kept: Array
     residual_split: Array
+    gathered_inputs_kept: Array
     gathered_layers: Array
     buffer_copies: Array
     fragmentation_ratio: Array
@@ -72,6 +73,9 @@ def _row(stack: str, precision: str) -> dict[str, float]:
 
 
 GIB = 2.0**30
+UNFUSED_FRAGMENTATION = 1.25
+"""Reserved over allocated memory before fused attention: no expandable segments, and scores of many sizes
+(PyTorch documentation, CUDA memory management)."""
 
 
 @dataclass(frozen=True)
@@ -107,19 +111,19 @@ def memory_bytes(x: Inputs, s: MemorySettings) -> Memory:
 def activity_bytes(x: Inputs, s: MemorySettings) -> Activity:
     """Activations in flight, most on the first stage, and working buffers, with the logits on the last."""
     lay = stages(x)
-    kept = _kept_bytes(x, s, lay.moe_share) * s.fragmentation_ratio
+    kept = _kept_bytes(x, s, lay.moe_share)
     # Megatron-LM, get_pp_rank_microbatches: the last stage warms up (vpp - 1) * pp chunks and works on one
     warmed_up = np.minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
     last_flight = np.where((x.is_gpipe > 0) & (x.pp > 1), x.micro_batches, warmed_up)
     working = np.where(x.recompute >= 1, _layer_bytes(x, s, lay.moe_share), 0.0)
     logits = x.tokens * x.vocab / x.tp * s.logits_bytes
     exchanged = _communication_buffers(x, s)
+    reserved = s.fragmentation_ratio * np.where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
     return Activity(
-        first_activations=lay.inner * kept * _in_flight(x),
-        first_buffers=(np.maximum(np.where(x.pp > 1, 0.0, logits), working) + exchanged)
-        * s.fragmentation_ratio,
-        last_activations=lay.last * kept * last_flight,
-        last_buffers=(np.maximum(logits, working) + exchanged) * s.fragmentation_ratio,
+        first_activations=lay.inner * kept * _in_flight(x) * reserved,
+        first_buffers=(np.maximum(np.where(x.pp > 1, 0.0, logits), working) + exchanged) * reserved,
+        last_activations=lay.last * kept * last_flight * reserved,
+        last_buffers=(np.maximum(logits, working) + exchanged) * reserved,
     )
 
 
@@ -153,7 +157,8 @@ def _state(x: Inputs, s: MemorySettings, dense: Array, expert: Array) -> tuple[A
     whole = dense + expert
     parameters = np.where(x.zero >= 3, sharded, whole) * s.parameter_bytes
     gradients = np.where(x.zero >= s.gradients_sharded_from, sharded, whole) * s.gradient_bytes
-    return parameters, gradients, sharded * s.optimizer_bytes
+    optimizer = np.where(x.offloads_optimizer > 0, 0.0, sharded * s.optimizer_bytes)
+    return parameters, gradients * x.trained_share, optimizer * x.trained_share
 
 
 def _in_flight(x: Inputs) -> Array:
@@ -169,7 +174,29 @@ def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     everything = _layer_bytes(x, s, moe_share)
     kept = inputs_only * s.input_kept + (everything - inputs_only) * s.selective_kept
     selective = np.where(x.flash > 0, kept, everything - _score_bytes(x))
-    return np.select([x.recompute <= 0, x.recompute < 2], [everything * s.none_kept, selective], inputs_only)
+    if np.any(x.repeats_stated):
+        stated = np.maximum(everything - _repeated_bytes(x, s, moe_share), inputs_only)
+        selective = np.where(x.repeats_stated > 0, stated, selective)
+    share = np.minimum(x.recomputed_layers / stages(x).inner, 1.0)
+    full = inputs_only * share + everything * (1.0 - share)
+    return np.select([x.recompute <= 0, x.recompute < 2], [everything * s.none_kept, selective], full)
+
+
+def _repeated_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
+    """What recomputing the stated modules saves: their inner values, and outputs that only products read."""
+    wide, narrow = x.value_bytes, np.minimum(x.value_bytes, x.gemm_bytes)
+    per_width = x.up_matrices * wide + narrow
+    mlp = (dense_share(x, moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
+    tokens_routed = moe_share * x.experts_per_token / x.tp
+    norms = s.hidden_cast_kept * narrow * x.hidden / _residual_shards(x, s)
+    latent = (x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)) * wide / x.tp
+    return x.tokens * (
+        x.repeats_norm * norms
+        + x.repeats_mlp * mlp
+        + x.repeats_experts * tokens_routed * per_width * x.moe_ffn
+        + (1.0 - x.repeats_experts) * x.repeats_activation * tokens_routed * narrow * x.moe_ffn
+        + x.repeats_latent * np.where(x.kv_lora > 0, latent, 0.0)
+    ) + x.repeats_core * _score_bytes(x)
 
 
 def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
@@ -181,13 +208,16 @@ def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     mixer = (x.mixer_in * wide + x.mixer_out * (wide + narrow)) / x.tp * x.mixer_share
     per_width = x.up_matrices * wide + narrow
     dense_ffn = (dense_share(x, moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
+    # inputs of the two column-parallel products, kept as gathered over the tensor ranks
+    gathered_inputs = np.where(x.sequence_parallel > 0, s.gathered_inputs_kept * narrow * x.hidden, 0.0)
     routed = (
         moe_share
         * x.experts_per_token
         / x.tp
         * (per_width * x.moe_ffn + s.routed_kept * narrow * x.moe_hidden)
     )
-    return x.tokens * (hidden + attention + mixer + dense_ffn + routed) + _score_bytes(x)
+    mixing = attention + mixer
+    return x.tokens * (hidden + gathered_inputs + mixing + dense_ffn + routed) + _score_bytes(x)
 
 
 def _residual_shards(x: Inputs, s: MemorySettings) -> Array:

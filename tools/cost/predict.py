@@ -5,7 +5,7 @@ Long batches are cut into blocks that stay in the processor's cache.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from tools.cost.constants import Coefficients, RowKeys, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import GIB, Memory, MemorySettings, memory_bytes, memory_settings
-from tools.cost.sizes import count_parameters, model_flops_per_token
+from tools.cost.sizes import count_parameters, model_flops_per_token, stages
 from tools.cost.step import Breakdown, step_breakdown
 from tools.scenario.spec import Result, Scenario
 
@@ -68,15 +68,23 @@ def _evaluate_block(x: Inputs, c: Coefficients, s: MemorySettings, rows: int) ->
 
 
 def resolve_recompute(x: Inputs, s: MemorySettings) -> Inputs:
-    """Where recomputation is not stated: none if that fits, else selective if that fits, else full."""
+    """Where recomputation is not stated: none if that fits, else selective if that fits, else all of a layer,
+    on as few layers of a stage as fit."""
     open_rows = x.recompute == NOT_STATED
     if not np.any(open_rows):
         return x
-    chosen = np.full(np.broadcast_shapes(np.shape(x.recompute), np.shape(x.tp)), FULL)
-    for code in (SELECTIVE, NONE):
-        fitting = memory_bytes(x.with_recompute(np.asarray(code)), s).total <= x.memory_bytes
-        chosen = np.where(fitting, code, chosen)
-    return x.with_recompute(np.where(open_rows, chosen, x.recompute))
+    none, selective, full = (
+        memory_bytes(x.with_recompute(np.asarray(code)), s).total for code in (NONE, SELECTIVE, FULL)
+    )
+    fits_none, fits_selective = none <= x.memory_bytes, selective <= x.memory_bytes
+    chosen = np.where(fits_none, NONE, np.where(fits_selective, SELECTIVE, FULL))
+    # from all layers recomputed, as many are left out as the rest of the memory holds
+    inner = stages(x).inner
+    one = replace(x.with_recompute(np.asarray(FULL)), recomputed_layers=np.ones(()))
+    per_layer = (memory_bytes(one, s).total - full) / np.maximum(inner - 1.0, 1.0)
+    spared = np.floor(np.maximum(x.memory_bytes - full, 0.0) / np.maximum(per_layer, 1.0) + 1e-9)
+    layers = np.where(open_rows, np.maximum(inner - spared, 1.0), x.recomputed_layers)
+    return replace(x, recompute=np.where(open_rows, chosen, x.recompute), recomputed_layers=layers)
 
 
 def _broadcast(value: Array, rows: int) -> Array:
@@ -111,7 +119,8 @@ Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
 class Prediction(Result):
     """What a plan is predicted to take.
 
-    `id` is the scenario's. `fits` tells whether the device has `peak_memory_gib`, the sum of `memory_gib`.
+    `id` is the scenario's. `fits` tells whether `peak_memory_gib`, the sum of `memory_gib`, is more likely
+    than not to fit the device, `fit_probability` how likely that is.
     `step_time_s` is the sum of `breakdown_s`; 80% of published runs lie between `step_time_low_s` and
     `step_time_high_s`. `bottleneck` is the kind of cost that takes most of it, or memory if the plan does not
     fit. `mfu` is `model_tflops_per_device` over the device's peak; `tokens_per_s_per_device` counts tokens of
@@ -120,6 +129,7 @@ class Prediction(Result):
 
     id: str | int | float | None
     fits: bool
+    fit_probability: float
     step_time_s: float
     step_time_low_s: float
     step_time_high_s: float
@@ -135,7 +145,7 @@ class Prediction(Result):
 
 
 BOTTLENECKS: dict[Bottleneck, tuple[str, ...]] = {
-    "compute": ("compute",),
+    "compute": ("compute", "recompute"),
     "memory": ("memory_bound_ops", "optimizer"),
     "communication": (
         "tp_comm_exposed",
@@ -158,6 +168,21 @@ class Batch:
     costs: Costs
     low_s: Array
     high_s: Array
+    memory_error: float
+
+
+def fit_probability(predicted_bytes: Array, memory_bytes: Array, error: float) -> Array:
+    """That the peak stays within the device's memory, if its logarithm is off by `error`, a standard
+    deviation. The logistic curve is the normal one to a hundredth."""
+    return np.asarray(1.0 / (1.0 + (predicted_bytes / memory_bytes) ** (LOGISTIC / error)))
+
+
+def memory_fraction_for(probability: float, error: float) -> float:
+    """The share of the device's memory that a peak may take to fit with this probability; at most all."""
+    return float(min((1.0 / probability - 1.0) ** (error / LOGISTIC), 1.0))
+
+
+LOGISTIC = 1.702
 
 
 def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = None) -> list[Prediction]:
@@ -172,6 +197,7 @@ def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = Non
     columns = zip(
         scenarios,
         costs.fits.tolist(),
+        fit_probability(costs.memory_bytes, x.memory_bytes, batch.memory_error).tolist(),
         costs.step_time_s.tolist(),
         batch.low_s.tolist(),
         batch.high_s.tolist(),
@@ -190,6 +216,7 @@ def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = Non
         Prediction.model_construct(
             id=scenario.id,
             fits=fits,
+            fit_probability=probability,
             step_time_s=step_time_s,
             step_time_low_s=low_s,
             step_time_high_s=high_s,
@@ -204,8 +231,8 @@ def predict(scenarios: Sequence[Scenario], calibration: Calibration | None = Non
             memory_gib=memory_gib,
         )
         for (
-            scenario, fits, step_time_s, low_s, high_s, tokens_per_s, tflops, mfu, peak_gib, bottleneck,
-            count, breakdown_s, memory_gib,
+            scenario, fits, probability, step_time_s, low_s, high_s, tokens_per_s, tflops, mfu, peak_gib,
+            bottleneck, count, breakdown_s, memory_gib,
         ) in columns
     ]  # fmt: skip
 
@@ -218,7 +245,7 @@ def predict_rows(
     settings = memory_settings(keys.framework, precisions)
     costs = evaluate(x, resolve(keys, calibration.shifts), settings)
     low, high = interval(calibration.intervals, x, keys, costs.step_time_s)
-    return Batch(x, keys, costs, low, high)
+    return Batch(x, keys, costs, low, high, calibration.memory_error)
 
 
 def bottlenecks(breakdown: Breakdown, fits: NDArray[np.bool_]) -> list[Bottleneck]:

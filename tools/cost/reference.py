@@ -8,9 +8,11 @@ import math
 from typing import NamedTuple
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.reference_case import ReferenceCase
 from tools.cost.reference_layers import Mixer
-from tools.scenario.spec import Scenario
+from tools.cost.reference_memory import ReferenceMemory
+from tools.cost.reference_messages import ReferenceMessages, Sent
+from tools.cost.traits import FUSED_DISPATCHERS
+from tools.scenario.spec import Plan, Scenario
 
 GIB = 2.0**30
 
@@ -28,12 +30,27 @@ def reference_prediction(scenario: Scenario, calibration: Calibration | None = N
     if plan is None:
         raise ValueError("a scenario without a plan cannot be predicted")
     calibration = calibration or shipped_calibration()
-    for recompute in (plan.recompute,) if plan.recompute else ("none", "selective", "full"):
-        model = _Step(scenario, plan, recompute, calibration)
-        memory = model.memory()
-        if sum(memory.values()) <= model.device.memory_bytes:
-            break
-    return ReferencePrediction(model.step(), {name: size / GIB for name, size in memory.items()})
+    if plan.recompute:
+        model = _Step(scenario, plan, plan.recompute, plan.recompute_layers, calibration)
+    else:
+        model = _chosen_by_memory(scenario, plan, calibration)
+    return ReferencePrediction(model.step(), {name: size / GIB for name, size in model.memory().items()})
+
+
+def _chosen_by_memory(scenario: Scenario, plan: Plan, calibration: Calibration) -> "_Step":
+    """None or selective if that fits, else full on as few layers as save what is too much."""
+    none, selective, full = (
+        _Step(scenario, plan, recompute, None, calibration) for recompute in ("none", "selective", "full")
+    )
+    memory_bytes = none.device.memory_bytes
+    for model in (none, selective):
+        if sum(model.memory().values()) <= memory_bytes:
+            return model
+    one = _Step(scenario, plan, "full", 1, calibration)
+    least = sum(full.memory().values())
+    per_layer = (sum(one.memory().values()) - least) / max(full.inner - 1, 1)
+    spared = math.floor(max(memory_bytes - least, 0.0) / max(per_layer, 1.0) + 1e-9)
+    return _Step(scenario, plan, "full", max(full.inner - spared, 1), calibration)
 
 
 class Pass(NamedTuple):
@@ -43,12 +60,18 @@ class Pass(NamedTuple):
     backward: float = 0.0
     moved_forward: float = 0.0
     moved_backward: float = 0.0
+    last: float = 0.0  # of `forward`, the product at the end of the block
+
+    @property
+    def whole_forward(self) -> float:
+        return self.forward + self.moved_forward
 
 
 class Stage(NamedTuple):
     """Seconds of one micro-batch on one pipeline stage."""
 
     compute: float
+    repeated: float
     moved: float
     tp: float
     cp: float
@@ -58,40 +81,35 @@ class Stage(NamedTuple):
 
     @property
     def on_device(self) -> float:
-        return self.compute + self.moved + self.tp + self.cp + self.ep + self.pp
-
-
-class Group(NamedTuple):
-    """A communication group of `size` ranks, `inside` of them in one scale-up domain."""
-
-    size: float
-    inside: float
-    links: float  # share of the scale-up bandwidth that it can use
-
-    @property
-    def domains(self) -> float:
-        return self.size / self.inside
+        return self.compute + self.repeated + self.moved + self.tp + self.cp + self.ep + self.pp
 
 
 def _add(*passes: tuple[float, Pass]) -> Pass:
-    return Pass(*(sum(share * part[i] for share, part in passes) for i in range(4)))
+    return Pass(*(sum(share * part[i] for share, part in passes) for i in range(len(Pass._fields))))
+
+
+FA2_AT_HOME = ("volta", "ampere", "ada", "blackwell-rtx", "cdna2", "cpu")
+PCIE_3, PCIE_4, PCIE_5, NVLINK_C2C = 12e9, 24e9, 50e9, 200e9
+HOST_LINKS = {"volta": PCIE_3, "ampere": PCIE_4, "ada": PCIE_4, "cdna2": PCIE_4, "cpu": PCIE_4}
+HOST_MEMORY = 50e9
 
 
 def _not_hidden(sent: float, window: float, cost: float) -> float:
     return max(sent - window, 0.0) + cost * min(sent, window)
 
 
-class _Step(ReferenceCase):
-    """The time of a step: kernels, layers, messages, stages."""
+class _Step(ReferenceMemory, ReferenceMessages):
+    """The time of a step: kernels, layers, stages."""
 
     # One kernel
 
     def gemm(self, m: float, n: float, k: float, low: bool = True) -> float:
         d, c = self.device, self.c
-        gains = {1: c["fp8_gain"], 33 / 32: c["mxfp8_gain"], 9 / 16: c["fp4_gain"]}
-        gain = gains.get(self.operand, 1.0) if low else 1.0
         peak = self.peak if low else self.peak_16
-        if self.torus:
+        if low and self.operand < 2:
+            narrow = self.peak * (c["fp8_gain"] if self.operand >= 1 else c["fp4_gain"])
+            peak = max(narrow, self.peak_16)
+        if d.is_systolic:
             inner = float(math.ceil(k / d.tile_n) * d.tile_n)
             padding = math.ceil(n / d.tile_n) * d.tile_n * inner / max(n * k, 1)
         else:
@@ -101,16 +119,22 @@ class _Step(ReferenceCase):
             padding = 1 + c["gemm_wave_weight"] * (min(max(padded, 1), 4) - 1)
         depth = 1 + c["gemm_depth_half"] / max(inner, 1)
         operands = (m * k + k * n) * (self.operand if low else self.b)
-        arithmetic = 2 * m * n * k * padding * depth / (peak * c["gemm_efficiency"] * gain)
+        arithmetic = 2 * m * n * k * padding * depth / (peak * self.power * c["gemm_efficiency"])
         return arithmetic + (operands + m * n * self.b) / self.bandwidth
 
     def linear(self, m: float, n: float, k: float, low: bool = True) -> Pass:
-        return Pass(self.gemm(m, n, k, low), self.gemm(m, k, n, low) + self.gemm(n, k, m, low))
+        backward = self.gemm(m, k, n, low)
+        if not self.training.lora:
+            backward += self.gemm(n, k, m, low)
+            if self.plan.zero_stage < 3:  # added to the main gradient, not written once
+                accumulated = 2 * self.traits.gradient(self.training.precision) - self.b
+                backward += n * k * max(accumulated, 0.0) / self.bandwidth
+        return Pass(self.gemm(m, n, k, low), backward)
 
     def traffic(self, elements: float, cast: float) -> Pass:
         """Memory-bound work, twice as much backward, and the casts of low precision."""
         base = elements * self.b * self.c["elementwise_traffic"] / self.bandwidth
-        casts = cast * 4 * self.c["cast_traffic"] / self.bandwidth if self.operand < 2 else 0.0
+        casts = cast * 4 / self.bandwidth if self.operand < 2 else 0.0
         return Pass(0.0, 0.0, base + casts, 2 * base + casts)
 
     def attention_core(self) -> tuple[float, float]:
@@ -127,13 +151,20 @@ class _Step(ReferenceCase):
             keys += self.kinds.compressed_keys
         scores = self.tokens * self.heads / self.plan.tp * keys
         width = (self.d_qk + self.d_v) / 2
-        reached = self.c["attention_efficiency"] * width / (width + self.c["attention_head_dim_half"])
-        forward = 4 * scores * width / (self.peak_16 * reached)
-        forward += self.tokens / self.plan.tp * self.kinds.index_flops / (self.peak_16 * reached)
+        rate = self.peak_16 * self.power * self.c["attention_efficiency"] * self.head_share(width)
+        if self.traits.attention_kernel == "fa2" and self.device.generation not in FA2_AT_HOME:
+            rate *= 0.3 if self.device.vendor == "amd" else 0.55
+        forward = (4 * scores * width + self.tokens / self.plan.tp * self.kinds.index_flops) / rate
         if t.flash_attention:
             return forward, forward * 2.5 / 0.85
         passes = scores * self.b * self.c["attention_score_passes"] / self.bandwidth
         return forward + passes, 2 * forward + passes
+
+    def head_share(self, width: float) -> float:
+        """Of a wide head's rate: exponentials beside products, or whole tiles."""
+        if self.device.is_systolic:
+            return width / (math.ceil(width / self.device.tile_n) * self.device.tile_n)
+        return width / (width + self.peak_16 / (4 * self.device.exponentials_per_s))
 
     # One layer
 
@@ -158,7 +189,8 @@ class _Step(ReferenceCase):
         tp, hidden = self.plan.tp, self.h / self.split
         into = self.linear(self.tokens, mixer.columns / tp, self.h)
         out = self.linear(self.tokens, self.h, mixer.rows / tp)
-        core = self.tokens / tp * mixer.flops / (self.peak_16 * self.c["attention_efficiency"])
+        core = self.tokens / tp * mixer.flops
+        core /= self.peak_16 * self.power * self.c["attention_efficiency"]
         width = (mixer.columns + mixer.rows) / tp
         moved = self.traffic(self.tokens * (5 * hidden + 3 * width), self.tokens * (hidden + mixer.rows / tp))
         return _add((1.0, into), (1.0, out), (1.0, Pass(core, core * 2.5 / 0.85)), (1.0, moved))
@@ -170,20 +202,26 @@ class _Step(ReferenceCase):
         moved = self.traffic(
             self.tokens * (5 * hidden + (self.up + 1) * local), self.tokens * (hidden + local)
         )
-        return _add((1.0, up), (1.0, down), (1.0, moved))
+        return _add((1.0, up), (1.0, down), (1.0, moved))._replace(last=down.forward)
+
+    def expert_rows(self) -> float:
+        """Tokens that all experts of a rank get together."""
+        p, capacity = self.plan, self.training.capacity_factor or 1.0
+        return self.tokens * self.model.num_experts_per_tok / p.tp * p.etp * capacity
 
     def experts(self) -> Pass:
         m, p = self.model, self.plan
         held, width = max(m.num_experts / p.ep, 1), m.moe_intermediate_size / p.etp
-        rows = self.tokens * m.num_experts_per_tok / p.tp * p.etp
+        rows = self.expert_rows()
         ratio = self.c["grouped_gemm_ratio"]
         ratio *= self.c["grouped_low_precision_ratio"] if self.operand < 2 else 1.0
         up = self.linear(rows / held, width * self.up, self.expert_h)
         down = self.linear(rows / held, self.expert_h, width)
-        permuted = rows * self.expert_h * 4 * self.c["routing_traffic"]
+        permuted = rows * self.expert_h * 4
         elements = permuted + rows * (self.up + 1) * width + self.tokens * 5 * self.h / self.split
         moved = self.traffic(elements, rows * (self.expert_h + width))
         shared = self.mlp(self.shared) if self.shared else Pass()
+        down = down._replace(last=down.forward)
         parts = [(held / ratio, up), (held / ratio, down), (1.0, moved), (1.0, shared)]
         if self.expert_h < self.h:
             narrow = self.expert_h / p.tp
@@ -191,163 +229,116 @@ class _Step(ReferenceCase):
             parts += [(1.0, self.linear(self.tokens, self.h, narrow))]
         return _add(*parts)
 
-    # One message
+    # One stage
 
-    def group(self, size: float, stride: float, domain: float | None = None) -> Group:
-        inside = min(max(math.floor((domain or self.domain) / stride), 1), size)
-        links = 1.0
-        if self.torus:
-            side = max(min(self.domain, self.cluster.num_devices), 2) ** (1 / self.torus)
-            axes = math.ceil(math.log(max(inside, 2)) / math.log(max(side, 2)) - 1e-9)
-            links = min(axes / self.torus, 1.0)
-        return Group(size, inside, links)
-
-    def gather(self, g: Group, message: float) -> tuple[float, float]:
-        """Seconds of transfer and of latency."""
-        if g.size <= 1:
-            return 0.0, 0.0
-        ring = g.size if self.device.collectives.is_flat else g.domains
-        slow = message * (ring - 1) / ring / (g.inside * self.slow_rate) if g.domains > 1 else 0.0
-        fast = message * (g.size - 1) / g.size / (self.fast_rate * g.links)
-        hop = self.device.intra_node_latency_s
-        latency = hop * (g.inside - 1) + max(self.c["rank_latency_s"], hop) * (g.size - g.inside)
-        return max(fast, slow), latency
-
-    def all_to_all(self, g: Group, sent: float, copies: int) -> float:
-        if g.size <= 1:
+    def repeated(self, layer: Pass, mlp: Pass, experts: Pass) -> float:
+        """Seconds of an average layer's forward pass that backward repeats; the blocks weigh their shares."""
+        core = self.attention_core()[0] * self.kinds.attention
+        if self.recompute == "none":
             return 0.0
-        fast = sent * (g.size - 1) / g.size / (self.fast_rate * g.links)
-        once = sent / copies * g.domains * (1 - (1 - 1 / g.domains) ** copies)
-        crossing = (sent if self.device.collectives.is_flat else once) * (g.domains - 1) / g.domains
-        latency = self.device.intra_node_latency_s * math.log2(g.size)
-        latency += self.device.inter_node_latency_s if g.domains > 1 else 0.0
-        return fast + crossing / self.slow_rate + latency
+        if self.recompute == "full":
+            skipped = layer.last if self.traits.recompute_stops_early else 0.0
+            return (layer.whole_forward - skipped) * self.repeated_share
+        if self.modules is None:
+            share = self.traits.selective_share * self.c["selective_recompute"]
+            return share * layer.whole_forward or core
+        value_s = self.b * self.c["elementwise_traffic"] / self.bandwidth
+        activated = self.expert_rows() * (self.up + 1) * self.model.moe_intermediate_size / self.plan.etp
+        times = {
+            "core_attn": core,
+            "layernorm": 4 * self.tokens * self.h / self.split * value_s,
+            "mla_up_proj": self.latent_up() if self.latent else 0.0,
+            "moe": experts.whole_forward,
+            "moe_act": self.moe * activated * value_s,
+        }
+        again = sum(times[name] for name in sorted(self.modules) if name in times)
+        return again + (mlp.whole_forward if self.modules & {"mlp", "shared_experts"} else 0.0)
 
-    def next_rank(self, g: Group, message: float) -> float:
-        if g.size <= 1:
+    def latent_up(self) -> float:
+        """Forward of the products from MLA's latents to the heads."""
+        m, tp = self.model, self.plan.tp
+        queries = self.gemm(self.tokens, self.heads * self.d_qk / tp, m.q_lora_rank or self.h)
+        keys = self.heads * (m.qk_nope_head_dim + self.d_v) / tp
+        return queries + self.gemm(self.tokens, keys, m.kv_lora_rank)
+
+    def exchanged(self, whole_forward: float) -> float:
+        """Dispatch and combine of an average layer that nothing hides."""
+        if not self.model.num_moe_layers:
             return 0.0
-        if g.domains > 1:
-            cards = g.inside if self.device.collectives.is_flat else 1
-            return message / (cards * self.slow_rate) + self.device.inter_node_latency_s
-        return message / (self.fast_rate * g.links) + self.device.intra_node_latency_s
+        repeats = "moe" in self.modules if self.modules is not None else self.recompute == "full"
+        sent = self.moe * self.expert_exchange() * (1.5 if repeats else 1.0)
+        sent *= 1.0 if self.dispatcher in FUSED_DISPATCHERS else self.c["alltoall_cost"]
+        if self.training.overlap_moe_communication:
+            sent = _not_hidden(sent, 3 * whole_forward, 0.2)
+        return sent * self.c["ep_exposed"]
 
-    def pipeline_group(self) -> Group:
-        p = self.plan
-        return self.group(p.pp, p.tp * p.cp * p.dp)
-
-    # What is sent
-
-    def tensor(self) -> float:
-        scatter = self.device.collectives.reduce_scatter_passes if self.plan.sequence_parallel else 1.0
-        return (1 + scatter) * sum(self.gather(self.group(self.plan.tp, 1), self.tokens * self.h * self.b))
-
-    def context(self, window: float) -> float:
-        p = self.plan
-        if p.cp == 1:
-            return 0.0
-        block = self.tokens * max(self.kv_heads / p.tp, 1) * (self.d_qk + self.d_v) * self.b
-        ring = 3 * (p.cp - 1) * self.next_rank(self.group(p.cp, p.tp), block)
-        outputs, queries = self.heads * self.d_v, self.heads * self.d_qk
-        merged = 8 * self.tokens * (outputs + queries + self.kv_heads * (self.d_qk + self.d_v)) / p.tp
-        return _not_hidden(ring, window, self.c["cp_exposed"]) + p.cp * merged / self.bandwidth
-
-    def mixer_exchange(self) -> float:
-        """Heads for tokens and back, forward and backward."""
-        if not self.mixer:
-            return 0.0
-        p, width = self.plan, self.mixer.columns + self.mixer.rows
-        sent = self.tokens * width / p.tp * self.b
-        return self.kinds.mixed * 2 * self.all_to_all(self.group(p.cp, p.tp), sent, 1)
-
-    def expert_exchange(self) -> float:
-        p, copies = self.plan, self.model.num_experts_per_tok
-        routed = self.tokens / p.tp * copies * self.expert_h * self.b
-        inner = sum(self.gather(self.group(p.etp, 1), routed * p.etp))
-        return 4 * (self.all_to_all(self.group(p.ep, p.etp), routed, copies) + inner)
-
-    def data(
-        self, parameters: float, ranks: float, stride: float, shards: float
-    ) -> tuple[float, float, float]:
-        """Seconds in each micro-batch, at the end of the step, and of latency in the whole step."""
-        if not parameters:
-            return 0.0, 0.0, 0.0
-        p, domain = self.plan, self.domain
-        if self.torus and 1 < self.shard < p.dp * p.cp:  # hybrid sharding: a slice per replica
-            domain = min(domain, p.tp * p.pp * self.shard)
-        message = parameters / self.inner * self.b
-        sent, wait = self.gather(self.group(shards, stride, domain), message)
-        joined, joined_wait = self.gather(
-            self.group(ranks / shards, stride * shards, domain), message / shards
-        )
-        scatter = self.device.collectives.reduce_scatter_passes
-        each, end = {3: (2 + scatter, 0.0), 2: (scatter, 1.0)}.get(p.zero_stage, (0.0, 1 + scatter))
-        latency = (each * self.micro_batches + end) * wait + 2 * joined_wait
-        return self.inner * each * sent, self.inner * (end * sent + 2 * joined), self.inner * latency
-
-    # One stage, one step
-
-    def stage(self, layers: int, head: bool) -> Stage:
-        c, p, m = self.c, self.plan, self.model
-        full = self.recompute == "full"
-        core = self.attention_core()[0]
-        parts = [(self.kinds.attention, self.attention()), (self.dense, self.mlp(m.intermediate_size))]
-        parts += [(self.kinds.mixed, self.other_mixer(self.mixer))] if self.mixer else []
-        parts += [(self.moe, self.experts())] if m.num_moe_layers else []
-        layer = _add(*parts)
-        again = float(full)
-        if self.recompute == "selective":
-            fused, forward = self.training.flash_attention, layer.forward + layer.moved_forward
-            again = c["selective_recompute"] if fused else core * self.kinds.attention / forward
-        compute = layers * (layer.forward * (1 + again) + layer.backward)
-        moved = layers * (layer.moved_forward * (1 + again) + layer.moved_backward)
-        reduces = layers * (self.kinds.sublayers - self.moe) * (3 if full else 2) + head
-        kernels = 60 * (1 + 0.4 * again)
+    def launches(self, again: float) -> float:
+        """Kernels of an average layer, `again` being the share of its forward pass that is repeated."""
+        t, p, m = self.traits, self.plan, self.model
+        count = self.kernels * (1 + 0.4 * again)
+        if p.tp > 1:
+            count += max(t.tensor_kernels, t.pipelined_tensor_kernels * p.tp if p.pp > 1 else 0.0)
         if m.num_moe_layers:
-            kernels += self.moe * (c["host_moe_kernels"] + c["host_expert_kernels"] * m.num_experts / p.ep)
-        exchanges = self.moe * self.expert_exchange() * (1.5 if full else 1.0) if m.num_moe_layers else 0.0
-        if head:
-            logits = self.tokens * m.vocab_size / p.tp
-            product = self.linear(self.tokens, m.vocab_size / p.tp, self.h, low=False)
-            compute += product.forward + product.backward
-            moved += 2 * logits * 4 * 3 * c["loss_traffic"] / self.bandwidth
-        hop = self.next_rank(self.pipeline_group(), self.tokens * self.h * self.b / self.split)
+            count += self.moe * (self.c["host_moe_kernels"] + 12 * m.num_experts / p.ep)
+        return count
+
+    @property
+    def kernels(self) -> float:
+        return self.traits.kernels_per_layer * (1 if self.training.flash_attention else 2)
+
+    def stage(self, layers: int, heads: int) -> Stage:
+        c, p, m, t = self.c, self.plan, self.model, self.training
+        mlp = _add((self.dense, self.mlp(m.intermediate_size)))
+        experts = _add((self.moe, self.experts())) if m.num_moe_layers else Pass()
+        mixing = [(self.kinds.attention, self.attention())]
+        mixing += [(self.kinds.mixed, self.other_mixer(self.mixer))] if self.mixer else []
+        layer = _add(*mixing, (1.0, mlp), (1.0, experts))
+        again = self.repeated(layer, mlp, experts)
+        head = self.linear(self.tokens, m.vocab_size / p.tp, self.h, low=False)
+        loss = 2 * 3 * 4 * self.tokens * m.vocab_size / p.tp / self.bandwidth
+        pairs = self.kinds.sublayers - self.moe
+        repeated_pairs = max(pairs - self.traits.recompute_stops_early, 0) if self.recompute == "full" else 0
+        reduces = layers * (2 * pairs + repeated_pairs) + heads
+        overlaps = self.traits.overlaps_tensor and self.traits.overlaps(t)
+        ring = _not_hidden(self.ring(), self.attention_core()[0] * 3.5, c["cp_exposed"]) + self.ring_merge()
         stage = Stage(
-            compute=compute,
-            moved=moved,
-            tp=self.tensor() * reduces * c["tp_exposed"],
-            cp=layers * (self.kinds.attention * self.context(core * 3.5) + self.mixer_exchange()),
-            ep=layers * exchanges * c["ep_exposed"],
-            pp=2 * self.vpp * hop * c["pp_exposed"],
+            compute=layers * (layer.forward + layer.backward) + heads * (head.forward + head.backward),
+            repeated=layers * again,
+            moved=layers * (layer.moved_forward + layer.moved_backward) + heads * loss,
+            tp=self.tensor() * reduces * (c["tp_exposed"] if overlaps else 1.0),
+            cp=layers * (self.kinds.attention * ring + self.kinds.mixed * self.mixer_exchange()),
+            ep=layers * self.exchanged(layer.whole_forward),
+            pp=self.pipeline() * c["pp_exposed"],
             host=0.0,
         )
-        launching = (layers * kernels + 10 * head) * c["host_kernel_s"]
-        gaps = 60 * layers * self.device.launch_overhead_s
+        launching = (layers * self.launches(again / layer.whole_forward) + 10 * heads) * c["host_kernel_s"]
+        gaps = self.kernels * layers * self.device.launch_overhead_s
+        if self.traits.has_cuda_graph(t, self.device, m.is_moe):
+            launching, gaps = 0.0, 0.3 * gaps
         running = stage.on_device + gaps
-        # running + excess = (launching^4 + running^4)^(1/4), written so that nothing cancels
-        ratio = (launching / running) ** 4
-        excess = running * math.expm1(math.log1p(ratio) / 4)
+        power = 2 if m.num_moe_layers and not t.capacity_factor else 4
+        # running + excess = (launching^power + running^power)^(1/power), written so that nothing cancels
+        excess = running * math.expm1(math.log1p((launching / running) ** power) / power)
         return stage._replace(host=excess + gaps + c["micro_batch_overhead_s"])
+
+    # One step
 
     def step(self) -> dict[str, float]:
         c, p, m = self.c, self.plan, self.micro_batches
-        inner, last = self.stage(self.inner, head=p.pp == 1), self.stage(self.last, head=True)
+        heads = 1 + self.model.num_nextn_predict_layers
+        inner, last = self.stage(self.inner, heads if p.pp == 1 else 0), self.stage(self.last, heads)
         inner_s, last_s = inner.on_device + inner.host, last.on_device + last.host
         slowest = last if last_s > inner_s else inner
-        bubble = (
-            (p.pp - 1) * ((inner_s * (p.pp - 1) + last_s) / p.pp - self._free_hops() * slowest.pp) / self.vpp
-        )
+        mean = (inner_s * (p.pp - 1) + last_s) / p.pp
+        bubble = (p.pp - 1) * (mean - self.free_hops() * slowest.pp) / self.vpp
         bubble *= 1 / 3 if p.schedule == "zero_bubble" else 1.0
-        window = slowest.compute + slowest.moved + slowest.host
-        each, end, latency = self._data_traffic()
-        exposed = m * _not_hidden(each, window, c["dp_exposed"]) + latency
-        exposed += _not_hidden(end, max(window - each, 0.0), c["dp_exposed"])
-        dense, expert = self.parameters(self.inner)
-        local = dense / self.dense_shards + expert / self.expert_shards
-        optimizer = local * 30 * c["optimizer_traffic"] / self.bandwidth
+        exposed = self.data_exposed(slowest.compute + slowest.repeated + slowest.moved + slowest.host)
+        optimizer = self.optimizer()
         busy = slowest.on_device * m + bubble + exposed + optimizer
         waiting = c["scale_jitter"] * math.log2(self.cluster.num_devices) * busy
         return {
             "compute": slowest.compute * m,
+            "recompute": slowest.repeated * m,
             "memory_bound_ops": slowest.moved * m,
             "tp_comm_exposed": slowest.tp * m,
             "cp_comm_exposed": slowest.cp * m,
@@ -359,19 +350,29 @@ class _Step(ReferenceCase):
             "host_and_other": slowest.host * m + c["step_overhead_s"] + waiting,
         }
 
-    def _free_hops(self) -> float:
-        """gloo: hops between stages of one node are left out of the bubble."""
-        g = self.pipeline_group()
-        if not self.device.collectives.is_flat or g.domains <= 1:
-            return 0.0
-        return 1 - (g.domains - 1) / max(g.size - 1, 1)
+    def data_exposed(self, window: float) -> float:
+        """Per step: under each micro-batch, then under what is left of the last ones."""
+        p, sent = self.plan, self.data()
+        overlaps = self.traits.overlaps_data and self.traits.overlaps(self.training)
+        chunks = 1 + (min(p.pp, self.micro_batches) - 1) * (self.vpp - 1) / self.vpp
+        left = max(window * chunks - sent.each.seconds, 0.0) if overlaps else 0.0
+        each = self.micro_batches * self.beside_compute(sent.each, window)
+        gradients = self.beside_compute(sent.gradients, left * 2 / 3)
+        return each + gradients + self.beside_compute(sent.parameters, left / 3)
 
-    def _data_traffic(self) -> tuple[float, float, float]:
-        p = self.plan
+    def beside_compute(self, sent: Sent, window: float) -> float:
+        """What is not hidden, and what the hidden part costs in multiprocessors and memory bandwidth."""
+        if not sent.seconds:
+            return 0.0
+        hidden = min(sent.seconds, window)
+        moved = sent.moved_bytes / self.bandwidth * hidden / sent.seconds
+        return sent.seconds - hidden + min(self.c["dp_exposed"] * hidden + moved, hidden)
+
+    def optimizer(self) -> float:
         dense, expert = self.parameters(self.inner)
-        parts = (
-            self.data(dense, p.dp * p.cp, p.tp, self.dense_shards),
-            self.data(expert, self.expert_ranks, p.ep * p.etp, self.expert_shards),
-        )
-        each, end, latency = (sum(column) for column in zip(*parts, strict=True))
-        return each, end, latency
+        updated = (dense / self.dense_shards + expert / self.expert_shards) * self.trained
+        if not self.training.optimizer_offload:
+            return updated * 30 * self.c["optimizer_traffic"] / self.bandwidth
+        link = HOST_LINKS.get(self.device.generation, PCIE_5)
+        link = NVLINK_C2C if self.device.name in ("gb200", "gb300") else link
+        return updated * (self.reduced_bytes + self.b) / link + updated * 30 / HOST_MEMORY

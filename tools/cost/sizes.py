@@ -21,8 +21,10 @@ class Stages:
 
 def stages(x: Inputs) -> Stages:
     """Even stages where the layers divide; else the last stage, which has the head, gets what remains."""
-    inner = np.ceil(x.layers / x.pp)
-    last = np.maximum(x.layers - inner * (x.pp - 1.0), 1.0)
+    # a layer that predicts a further token costs what a layer does, and another head
+    layers = x.layers + x.prediction_layers
+    inner = np.ceil(layers / x.pp)
+    last = np.maximum(layers - inner * (x.pp - 1.0), 1.0)
     # leading dense layers stand on the first stage, so the others hold a larger share of experts
     staged = x.moe_layers / np.maximum(x.layers - x.leading_dense, 1.0)
     return Stages(inner, last, np.where(x.pp > 1, staged, x.moe_layers / x.layers))

@@ -18,6 +18,7 @@ class TermName:
 
 STEP_TERMS: Mapping[str, TermName] = {
     "compute": TermName("compute", "compute", "compute"),
+    "recompute": TermName("recompute", "recomputation", "recomputation"),
     "memory_bound_ops": TermName("memory-bound", "memory-bound operations", "memory-bound operations"),
     "tp_comm_exposed": TermName(
         "tp", "tensor-parallel communication", "exposed tensor-parallel communication"

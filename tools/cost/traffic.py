@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tools.cost.collectives import (
+    Group,
     all_to_all_s,
     gather_latency_s,
     gather_s,
@@ -67,9 +68,22 @@ def expert_s(x: Inputs, c: Coefficients) -> Array:
 
 def pipeline_s(x: Inputs, c: Coefficients) -> Array:
     """Activations to the next stage and gradients back, for every model chunk of a stage."""
-    message_bytes = x.tokens * x.hidden * x.value_bytes / x.sequence_parallel_degree
+    message_bytes = pipeline_message_bytes(x)
     group = place(x, x.pp, x.tp * x.cp * x.dp)
-    return 2.0 * x.vpp * neighbour_s(x, c, group, message_bytes)
+    hop_s = neighbour_s(x, c, group, message_bytes)
+    # scatter-gather: each tensor rank sends its part, and the parts are gathered over the fast links
+    gathers = (x.scatters_pipeline > 0) & (x.sequence_parallel <= 0) & (x.tp > 1)
+    gather = gather_s(x, c, place(x, x.tp, np.ones(())), message_bytes * x.tp)
+    # interleaved stages receive ahead of need, so hops on fast links hide under compute
+    hop_s = np.where((x.vpp > 1) & (group.outside <= 1), 0.0, hop_s)
+    return 2.0 * x.vpp * (hop_s + np.where(gathers, gather, 0.0))
+
+
+def pipeline_message_bytes(x: Inputs) -> Array:
+    """What one rank sends to the next stage: its part of the sequence, or of the hidden state where the
+    framework scatters it over the tensor ranks (Narayanan et al., arXiv 2104.04473, section 4.1)."""
+    parts = np.where(x.scatters_pipeline > 0, x.tp, x.sequence_parallel_degree)
+    return x.tokens * x.hidden * x.value_bytes / parts
 
 
 def intra_node_hop_share(x: Inputs) -> Array:
@@ -84,18 +98,25 @@ def intra_node_hop_share(x: Inputs) -> Array:
 class DataTraffic:
     """Seconds a step, split by when it can run and by whether compute can hide it."""
 
-    step_end: Array
-    """Gradients and updated parameters, once a step."""
+    end_scatter: Array
+    """Gradients, once per step."""
+    end_gather: Array
+    """Updated parameters, once per step."""
     every_micro_batch: Array
     """ZeRO-3: parameters gathered twice and gradients scattered; ZeRO-2: gradients scattered."""
-    latency: Array
-    """Hops of wide rings, for the whole step: nothing hides them, since each message waits for the last."""
+    scatter_bytes: Array
+    gather_bytes: Array
+    micro_batch_bytes: Array
+    """What the three move through the device's memory."""
 
     def __add__(self, other: "DataTraffic") -> "DataTraffic":
         return DataTraffic(
-            self.step_end + other.step_end,
+            self.end_scatter + other.end_scatter,
+            self.end_gather + other.end_gather,
             self.every_micro_batch + other.every_micro_batch,
-            self.latency + other.latency,
+            self.scatter_bytes + other.scatter_bytes,
+            self.gather_bytes + other.gather_bytes,
+            self.micro_batch_bytes + other.micro_batch_bytes,
         )
 
 
@@ -114,15 +135,42 @@ def _sharded_s(
     domain = slice_devices(x)
     shard_group = place(x, shards, stride, domain)
     replica_group = place(x, ranks / shards, stride * shards, domain)
-    layer_bytes = parameters / layers * x.value_bytes
-    one_pass = messages * gather_transfer_s(x, c, shard_group, layer_bytes)
-    replicas = 2.0 * messages * gather_transfer_s(x, c, replica_group, layer_bytes / shards)
+    weights, reduced = x.value_bytes * parameters / layers, x.reduced_bytes * parameters / layers
+    reduced = reduced * x.trained_share
+    gathered_once = np.where(x.zero >= 3, weights, weights * x.trained_share)
+    hops = messages * x.messages_per_layer * gather_latency_s(x, c, shard_group)
+    gather = messages * sharded_gather_s(x, c, shard_group, gathered_once) + hops
+    scatter = (messages * sharded_gather_s(x, c, shard_group, reduced) + hops) * x.scatter_passes
+    replica_hops = messages * x.messages_per_layer * gather_latency_s(x, c, replica_group)
+    replicas = 2.0 * (messages * gather_transfer_s(x, c, replica_group, reduced / shards) + replica_hops)
     # each micro-batch: ZeRO-3 gathers twice and scatters, ZeRO-2 scatters; the rest waits for the step's end
-    scatter = x.scatter_passes
-    each = np.select([x.zero >= 3, x.zero >= 2], [2.0 + scatter, scatter], 0.0)
-    at_end = np.select([x.zero >= 3, x.zero >= 2], [0.0, 1.0], 1.0 + scatter)
-    passes = each * x.micro_batches + at_end
-    latency = messages * (
-        passes * gather_latency_s(x, c, shard_group) + 2.0 * gather_latency_s(x, c, replica_group)
+    is_three, is_two = x.zero >= 3, x.zero >= 2
+    gathers, scatters = np.where(is_three, 2.0, 0.0), np.where(is_two, 1.0, 0.0)
+    end_gathers, end_scatters = np.where(is_three, 0.0, 1.0), np.where(is_two, 0.0, 1.0)
+    # a gathered byte is read once and written once, a reduced one read twice and written once
+    moved = np.where(shards > 1, messages, 0.0)
+    replicated = np.where(ranks / shards > 1, 5.0 * messages * reduced / shards, 0.0)
+    return DataTraffic(
+        end_scatter=end_scatters * scatter + replicas,
+        end_gather=end_gathers * gather,
+        every_micro_batch=gathers * gather + scatters * scatter,
+        scatter_bytes=moved * end_scatters * 3.0 * reduced + replicated,
+        gather_bytes=moved * end_gathers * 2.0 * weights,
+        micro_batch_bytes=moved * (gathers * 2.0 * weights + scatters * 3.0 * reduced),
     )
-    return DataTraffic(at_end * one_pass + replicas, each * one_pass, latency)
+
+
+FLAT_RING_EFFICIENCY = 0.7
+"""Of one network card per node, when parameters are gathered one by one (DeepSpeed ZeRO-3)."""
+
+
+def sharded_gather_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
+    """A gather (or scatter) of sharded weights. DeepSpeed's ZeRO-3 sends parameter by parameter over a flat
+    ring that leaves each node by one card."""
+    usual = gather_transfer_s(x, c, group, message_bytes)
+    if not np.any(x.flat_from_stage <= 3):
+        return usual
+    crossing = message_bytes * (group.size - 1.0) / group.size
+    flat = crossing / (x.scale_out_bandwidth * c.slow_link_efficiency * FLAT_RING_EFFICIENCY)
+    is_flat = (x.zero >= x.flat_from_stage) & (group.outside > 1)
+    return np.where(is_flat, np.maximum(usual, flat), usual)

@@ -111,10 +111,10 @@ def _refuse_absurd(value: float, usual: float, unit: str) -> None:
         raise ValueFault(f"must lie from {low:.4g} to {high:.4g} {unit} (the catalogue has {usual:g})")
 
 
-VENDORS = ("nvidia", "amd", "google", "aws", "cpu")
+VENDORS = ("nvidia", "amd", "intel", "google", "aws", "cpu")
 GENERATIONS = (
-    *("volta", "ampere", "hopper", "blackwell"),
-    *("cdna2", "cdna3", "cdna4"),
+    *("volta", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx"),
+    *("cdna2", "cdna3", "cdna4", "gaudi2", "gaudi3"),
     *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x"),
     *("trainium1", "trainium2", "cpu"),
 )

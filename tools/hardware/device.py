@@ -45,6 +45,11 @@ class Device:
     """The output tile that a matrix multiplication is padded to."""
     launch_overhead_s: float
     """The gap between two kernels that were both queued in time."""
+    exponentials_per_s: float
+    """What the special function units compute, which limits attention at small heads."""
+
+    power_w: float
+    """The limit of the board, which the clocks of long matrix products obey."""
 
     intra_node_bytes_per_s: float
     intra_node_latency_s: float
@@ -61,6 +66,14 @@ class Device:
     """By precision; a precision that the hardware lacks is absent."""
     sources: Mapping[str, str] = field(hash=False)
     """By key of the data file; the peaks as `peak_tflops.bf16`."""
+
+    @property
+    def is_systolic(self) -> bool:
+        """Matrix units compute whole tiles of weights (TPU, Trainium)."""
+        return self.vendor in SYSTOLIC_VENDORS
+
+
+SYSTOLIC_VENDORS = frozenset({"google", "aws"})
 
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
@@ -93,6 +106,8 @@ FIGURES = (
     _count("tile_m", "rows"),
     _count("tile_n", "columns"),
     Figure("launch_overhead_us", "launch_overhead_s", "µs", 1e-6),
+    Figure("tera_exponentials_per_s", "exponentials_per_s", "10^12/s", 1e12),
+    Figure("power_w", "power_w", "W"),
     Figure("intra_node_gbytes_per_s_per_device", "intra_node_bytes_per_s", "GB/s", 1e9),
     Figure("intra_node_latency_us", "intra_node_latency_s", "µs", 1e-6),
     _count("fast_domain_devices", "devices"),

@@ -1,7 +1,7 @@
 """The typed scenario: model, cluster, training and plan. In a model, zero means "does not have it"."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -41,6 +41,8 @@ Framework = Literal[
     "other",
 ]
 Recompute = Literal["none", "selective", "full"]
+RecomputeModule = Literal["core_attn", "layernorm", "mlp", "shared_experts", "moe", "moe_act", "mla_up_proj"]
+"""Of a layer, by the names of Megatron-Core's --recompute-modules."""
 Schedule = Literal["1f1b", "interleaved", "zero_bubble", "gpipe"]
 Network = Literal["rail", "fat-tree", "torus"]
 MoeDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
@@ -92,9 +94,8 @@ class LoraSpec(Record):
 class TrainingSpec(Record):
     """The measurement contract: plans are comparable only if it is equal.
 
-    Everything from `software_date` on is stored and shown, but not priced yet: it changes no prediction. None
-    means "not stated": the newest known software, the framework's own default for a switch, dropless routing
-    for `capacity_factor`, full training for `lora`.
+    From `software_date` on None means "not stated": the newest known software, what its newest recipe does
+    for a switch, dropless routing for `capacity_factor`, full training for `lora`.
     """
 
     seq_len: Integer = Field(ge=1, le=MAX_SEQ_LEN)
@@ -149,7 +150,7 @@ class PlanRole:
     may_be_open: bool = False
     """null or absent means what the framework does by default (`frameworks.resolve_defaults`)."""
     is_searched: bool = True
-    """False: kept, shown and not priced; searched plans leave it open."""
+    """False: kept, shown and priced; searched plans leave it open."""
 
 
 def _open(label: str, *words: str) -> PlanRole:
@@ -197,10 +198,10 @@ class Plan(Record):
     ] = Field(None, exclude_if=_is_none)
     """With full recomputation: how many layers of a stage are recomputed; None: all."""
     recompute_modules: Annotated[
-        Annotated[tuple[Name, ...], Field(min_length=1)] | None,
+        Annotated[tuple[RecomputeModule, ...], Field(min_length=1)] | None,
         FromList,
         _carried("Recomputed modules"),
-        Allowed("a non-empty list of names of modules"),
+        Allowed(f"a non-empty list of {', '.join(get_args(RecomputeModule))}"),
     ] = Field(None, exclude_if=_is_none)
     """With selective recomputation: what is repeated; None: what the framework's own switch repeats."""
 

@@ -6,6 +6,8 @@ from typing import Literal, TypeGuard, cast, get_args
 
 from pydantic import JsonValue
 
+from tools.cost.calibration import shipped_calibration
+from tools.cost.predict import memory_fraction_for
 from tools.errors import InputError
 from tools.scenario import SEARCHED_FIELDS, Plan
 from tools.scenario.columns import CHOICES, MIN_VALUES
@@ -16,7 +18,14 @@ CHECKPOINT_FIELDS = ("tp", "pp")
 """Degrees that the layout of a saved checkpoint depends on, unless it is resharded on load."""
 DEFAULT_MEMORY_FRACTION = 0.92
 """Share of the device's memory a proposal may fill: published peaks are met within about 4%."""
-_OTHER_KEYS = ("max_memory_fraction", "keep_checkpoint_layout", "max_changes", "space", "avoid")
+_OTHER_KEYS = (
+    "max_memory_fraction",
+    "min_fit_probability",
+    "keep_checkpoint_layout",
+    "max_changes",
+    "space",
+    "avoid",
+)
 _FORMS = 'allowed: a value of that field, a list of values, or {"not": [...], "min": n, "max": n}'
 
 Space = Literal["practice", "all"]
@@ -201,4 +210,10 @@ def _fraction(fields: Mapping[str, JsonValue]) -> float:
     value = fields.get("max_memory_fraction", DEFAULT_MEMORY_FRACTION)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
         raise InputError("constraints.max_memory_fraction", value, "allowed: above 0 and at most 1")
-    return float(value)
+    likely = fields.get("min_fit_probability")
+    if likely is None:
+        return float(value)
+    if isinstance(likely, bool) or not isinstance(likely, int | float) or not 0.0 < likely < 1.0:
+        raise InputError("constraints.min_fit_probability", likely, "allowed: above 0 and below 1")
+    least_sure = memory_fraction_for(float(likely), shipped_calibration().memory_error)
+    return least_sure if "max_memory_fraction" not in fields else min(float(value), least_sure)

@@ -8,7 +8,7 @@ import numpy as np
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import Coefficients, definitions, resolve
 from tools.cost.encode import encode, scenario_device
-from tools.cost.kernels import BACKWARD_ATTENTION_EFFICIENCY, gemm_s
+from tools.cost.kernels import BACKWARD_ATTENTION_EFFICIENCY, gemm_s, head_share
 from tools.cost.memory import memory_settings
 from tools.cost.predict import evaluate
 from tools.hardware import Device
@@ -81,14 +81,17 @@ class ModelFit:
         """
         start = self.value(name)
         here_s = seconds(start)
-        slope_s = seconds(start / 2 if is_rate else start * 2) - here_s
+        farther = 1 + SOLVE_STEP
+        slope_s = (seconds(start / farther if is_rate else start * farther) - here_s) / SOLVE_STEP
         if slope_s <= 0:
             return None
         times = max(1 + (wanted_s - here_s) / slope_s, 1e-9)
         return start / times if is_rate else start * times
 
 
-_GAINS = {"fp8": "fp8_gain", "mxfp8": "mxfp8_gain"}
+SOLVE_STEP = 0.25
+"""How far a constant is moved to see its effect: small, since at a bound it has none."""
+_GAINS = {"fp8": "fp8_gain", "mxfp8": "fp8_gain"}
 _MIN_LAUNCHES = 100
 _SCALES = (
     ("memory_bound_ops", "elementwise_traffic"),
@@ -160,8 +163,8 @@ def _attention_rate(fit: ModelFit, points: list[RoofPoint]) -> float | None:
     width = np.array([point.dims[-1] for point in shaped], dtype=np.float64)
     flops = np.array([point.flops * point.count for point in shaped])
     backward = np.array([point.op in ATTENTION_BACKWARD_OPS for point in shaped])
-    half = fit.value("attention_head_dim_half")
-    ideal_s = flops / float(fit.x.half_peak) * (width + half) / width
+    rate = float(fit.x.half_peak * fit.x.attention_kernel * fit.x.power_share)
+    ideal_s = flops / (rate * head_share(fit.x, width))
     ideal_s = np.where(backward, ideal_s / BACKWARD_ATTENTION_EFFICIENCY, ideal_s)
     return float(ideal_s.sum() / _total_s(shaped))
 

@@ -49,7 +49,6 @@ def learned_intervals(
         near,
         frameworks=_with(model.frameworks, keys.framework[0]),
         generations=_with(model.generations, keys.generation[0]),
-        devices=_with(model.devices, keys.device[0]),
         stacks=_with(model.stacks, keys.key("stack", 0)),
         stack_error={**model.stack_error, label: error},
     )
@@ -96,7 +95,7 @@ UNMEASURED = 2.0
 """The constants of a stack that `base` has not seen may lie so much farther off."""
 MOVABLE = (
     *("gemm_efficiency", "attention_efficiency", "grouped_gemm_ratio"),
-    *("elementwise_traffic", "loss_traffic", "routing_traffic", "optimizer_traffic"),
+    *("elementwise_traffic", "optimizer_traffic"),
     *("fast_link_efficiency", "slow_link_efficiency", "rank_latency_s"),
     *("tp_exposed", "cp_exposed", "ep_exposed", "pp_exposed", "dp_exposed"),
     *("host_kernel_s", "micro_batch_overhead_s", "step_overhead_s", "scale_jitter"),

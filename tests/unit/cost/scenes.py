@@ -13,6 +13,7 @@ from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import MemorySettings, memory_settings
 from tools.cost.predict import Costs, evaluate
 from tools.scenario import Scenario, parse_scenario
+from tools.scenario.spec import TRAINING_OPTIONS
 
 LLAMA: dict[str, Any] = {"head_dim": 128, "num_key_value_heads": 8, "vocab_size": 128256}
 MODELS: dict[str, dict[str, Any]] = {
@@ -166,7 +167,7 @@ USUAL: dict[str, Any] = {
 }
 PLAN = {
     "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "zero_stage", "micro_batch_size",
-    "sequence_parallel", "recompute", "schedule",
+    "sequence_parallel", "recompute", "schedule", "recompute_layers", "recompute_modules",
 }  # fmt: skip
 
 
@@ -189,6 +190,7 @@ def raw_scenario(**words: object) -> dict[str, Any]:
             "precision": said["precision"],
             "framework": said["framework"],
             "flash_attention": said["flash"],
+            **{name: value for name, value in said.items() if name in TRAINING_OPTIONS},
         },
         "plan": {name: value for name, value in said.items() if name in PLAN},
     }

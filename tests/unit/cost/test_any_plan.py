@@ -14,6 +14,7 @@ from tools.scenario import Scenario, parse_scenario
 
 PARTS = {
     "compute",
+    "recompute",
     "memory_bound_ops",
     "tp_comm_exposed",
     "cp_comm_exposed",

@@ -94,5 +94,22 @@ def test_plans_of_one_scenario_are_encoded_as_the_scenarios_would_be() -> None:
         np.testing.assert_array_equal(np.broadcast_to(given, expected.shape), expected, err_msg=f.name)
 
 
-def test_a_framework_before_flash_attention_is_a_stack_of_its_own() -> None:
-    assert scene("gpt-3-175b", tp=8, flash=False).keys.framework == ["megatron-core before flash"]
+@pytest.mark.parametrize(
+    ("words", "overlaps", "is_fused", "is_graph"),
+    [
+        ({"flash": False}, False, True, False),
+        ({"software_date": "2022-01"}, False, False, False),
+        ({"software_date": "2025-11"}, True, False, False),
+        ({"software_date": "2026-04"}, True, True, False),
+        ({}, True, True, False),
+        ({"device": "gb300"}, True, True, True),
+        ({"device": "gb300", "software_date": "2026-04"}, True, True, False),
+        ({"device": "gb300", "cuda_graph": False, "moe_dispatcher": "alltoall"}, True, False, False),
+    ],
+)
+def test_what_is_not_stated_is_what_the_release_of_the_framework_does(
+    words: dict[str, object], overlaps: bool, is_fused: bool, is_graph: bool
+) -> None:
+    x = scene("mixtral-8x7b", ep=8, **words).x
+    found = (x.tensor_overlap, x.data_overlap, x.has_fused_dispatch, x.has_cuda_graph)
+    assert tuple(map(bool, found)) == (overlaps, overlaps, is_fused, is_graph)

@@ -63,7 +63,7 @@ def inputs(*, gbps: float = 0.1, **plan: int) -> tuple[Inputs, Coefficients]:
 def sent_s(**plan: int) -> float:
     x, c = inputs(**plan)
     sent = data_s(x, c, MEGABYTE, number(0.0), number(1.0))
-    return float(sent.step_end + sent.every_micro_batch * x.micro_batches)
+    return float(sent.end_scatter + sent.end_gather + sent.every_micro_batch * x.micro_batches)
 
 
 def test_only_the_cpu_has_other_rings_than_nccl() -> None:

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.cost.scenes import MODELS, Scene, number, scene
-from tools.cost.kernels import attention_s, gemm_s, linear_s
+from tools.cost.kernels import accumulation_s, attention_s, gemm_s, head_share, linear_s
 
 WIDTH = st.integers(1, 30_000)
 DEVICES = ["h100-sxm-80gb", "a100-sxm-80gb", "mi300x", "tpu-v5p", "trainium2", "cpu"]
@@ -84,7 +84,38 @@ def test_the_head_stays_in_16_bits_under_fp8() -> None:
 def test_backward_of_a_linear_layer_is_two_products() -> None:
     s = scene()
     forward, backward = linear_s(s.x, s.c, number(16896), number(16896), number(16896))
-    assert float(backward) == pytest.approx(2 * float(forward), rel=1e-9)
+    added_s = 16896**2 * (2 * 4 - 2) / 3.35e12
+    assert float(backward) == pytest.approx(2 * float(forward) + added_s, rel=1e-9)
+
+
+def test_a_main_gradient_is_added_to_in_every_micro_batch_but_with_zero_3() -> None:
+    kept, none = (accumulation_s(scene(zero_stage=z).x, number(1e9)) for z in (1, 3))
+    assert float(kept) == pytest.approx(1e9 * 6 / 3.35e12)
+    assert float(none) == 0.0
+
+
+def test_frozen_weights_have_no_gradient_of_their_own() -> None:
+    s = scene("llama-3.1-8b", lora={"rank": 16})
+    forward, backward = linear_s(s.x, s.c, number(8192), number(8192), number(8192))
+    assert float(backward) == pytest.approx(float(forward), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("device", "width"), [("a100-sxm-80gb", 32), ("h100-sxm-80gb", 64), ("b200", 128), ("b300", 64)]
+)
+def test_a_head_runs_at_half_rate_where_exponentials_take_as_long_as_products(
+    device: str, width: int
+) -> None:
+    x = scene("llama-3.1-8b", device=device, devices=8).x
+    assert float(head_share(x, number(width))) == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_part_with_less_power_per_flop_runs_products_at_a_lower_clock() -> None:
+    shares = [
+        float(scene("llama-3.1-8b", device=d, devices=8).x.power_share)
+        for d in ("h100-sxm-80gb", "gb300", "b200")
+    ]
+    assert shares[0] == 1.0 > shares[1] > shares[2] > 0.8
 
 
 def test_a_systolic_array_pays_for_whole_tiles_of_weights() -> None:
@@ -98,9 +129,10 @@ def test_a_systolic_array_pays_for_whole_tiles_of_weights() -> None:
 
 def test_causal_attention_takes_half_the_square_at_its_rate() -> None:
     s = scene(tp=4, cp=2, seq_len=8192, micro_batch_size=2)
-    c = replace(s.c, attention_efficiency=number(0.5), attention_head_dim_half=number(0.0))
+    c = replace(s.c, attention_efficiency=number(0.5))
+    x = replace(s.x, exponentials_per_s=number(1e30))
     pairs = 2 * 8192 / 2 * (64 / 4) * 8192 / 2  # queries x heads of the rank x keys seen on average
-    forward, backward = attention_s(s.x, c)
+    forward, backward = attention_s(x, c)
     assert float(forward) == pytest.approx(4 * pairs * 128 / (0.5 * 989.4e12), rel=1e-12)
     assert float(backward) == pytest.approx(float(forward) * 2.5 / 0.85, rel=1e-12)
 

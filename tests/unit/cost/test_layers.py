@@ -59,7 +59,7 @@ def test_the_loss_passes_three_times_over_the_logits_in_fp32() -> None:
     s = scene(tp=4)
     c = s.c
     logits_bytes = 4096 * 128256 / 4 * 4
-    expected = 3 * logits_bytes * float(c.loss_traffic) / 3.35e12
+    expected = 3 * logits_bytes / 3.35e12
     assert float(head_block(s.x, c).forward_elementwise) == pytest.approx(expected)
 
 

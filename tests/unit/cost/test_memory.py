@@ -67,8 +67,41 @@ def test_hybrid_sharding_over_more_ranks_never_needs_more(power: int) -> None:
 @pytest.mark.parametrize("pp", [1, 4])
 def test_recomputing_more_never_keeps_more(framework: str, model: str, pp: int) -> None:
     words = {"framework": framework, "tp": 4, "pp": pp, "zero_stage": 3, "sequence_parallel": True}
-    none, selective, full = (parts(scene(model, recompute=r, **words)) for r in ("none", "selective", "full"))
-    assert float(none.activations) > float(selective.activations) > float(full.activations)
+    none, selective, full = (
+        float(parts(scene(model, recompute=r, **words)).activations) for r in ("none", "selective", "full")
+    )
+    assert none >= selective > full
+    # Megatron's switch repeats core attention, which keeps nothing with fused attention
+    assert (none == selective) == (framework == "megatron-core")
+
+
+def test_recomputing_some_layers_keeps_their_inputs_and_all_of_the_others() -> None:
+    words = {"tp": 4, "pp": 4}
+    none, full, part = (
+        float(parts(scene(recompute=r, **words, **more)).activations)
+        for r, more in (("none", {}), ("full", {}), ("full", {"recompute_layers": 5}))
+    )
+    assert part == pytest.approx(none + (full - none) * 5 / 20)
+
+
+@pytest.mark.parametrize("modules", [["mlp"], ["layernorm"], ["mlp", "layernorm"]])
+def test_modules_that_are_recomputed_save_their_inner_values(modules: list[str]) -> None:
+    none, stated = (
+        float(parts(scene(tp=4, recompute=r, **more)).activations)
+        for r, more in (("none", {}), ("selective", {"recompute_modules": modules}))
+    )
+    assert 0.2 * none < stated < none
+
+
+def test_an_offloaded_optimizer_takes_no_memory_of_the_device() -> None:
+    assert float(parts(scene("llama-3.1-8b", optimizer_offload=True)).optimizer) == 0.0
+
+
+def test_adapters_alone_have_gradients_and_optimizer_state() -> None:
+    full, adapted = (parts(scene("llama-3.1-8b", **more)) for more in ({}, {"lora": {"rank": 16}}))
+    assert float(adapted.parameters) == float(full.parameters)
+    assert float(adapted.gradients) < 0.01 * float(full.gradients)
+    assert float(adapted.optimizer) < 0.01 * float(full.optimizer)
 
 
 def test_maxtext_s_selective_policy_offloads_and_so_keeps_less_than_full() -> None:
@@ -87,7 +120,7 @@ def test_without_flash_selective_recomputation_drops_the_scores() -> None:
     none, selective = (parts(scene("gpt-3-175b", recompute=r, **words)) for r in ("none", "selective"))
     in_flight, layers = 8, 96 / 8
     scores = 5 * 4096 * (96 / 8) * 4096 * layers * in_flight
-    assert float(none.activations) - float(selective.activations) == pytest.approx(scores, rel=1e-9)
+    assert float(none.activations) - float(selective.activations) == pytest.approx(1.25 * scores, rel=1e-9)
 
 
 def test_tensor_parallelism_with_sequence_parallelism_divides_the_activations() -> None:

@@ -45,7 +45,7 @@ def test_replicas_of_a_hybrid_sharded_tpu_job_are_slices_apart() -> None:
     assert (shards.crosses_nodes, replicas.crosses_nodes) == (False, True)
     dense, expert = layer_parameters(s.x, stages(s.x).moe_share)
     charged = data_s(s.x, c, dense, expert, number(1.0))
-    assert replicas.seconds == pytest.approx(float(charged.step_end), rel=0.01)
+    assert replicas.seconds == pytest.approx(float(charged.end_scatter), rel=0.01)
 
 
 def test_an_exchange_of_experts_is_dispatched_and_combined_both_ways() -> None:

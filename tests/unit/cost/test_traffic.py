@@ -74,7 +74,8 @@ def test_stages_exchange_a_hidden_state_each_way_for_each_chunk() -> None:
 
 
 def test_stages_of_one_node_use_its_links() -> None:
-    x, c = bare(scene("llama-3.1-8b", devices=8, tp=4, pp=2, sequence_parallel=False))
+    words = {"framework": "torchtitan", "zero_stage": 3, "sequence_parallel": False}
+    x, c = bare(scene("llama-3.1-8b", devices=8, tp=4, pp=2, **words))
     assert float(pipeline_s(x, c)) == pytest.approx(2 * 4096 * 4096 * 2 / NVLINK)
 
 
@@ -82,32 +83,64 @@ def test_stages_of_one_node_use_its_links() -> None:
 def test_plain_and_stage_1_data_parallelism_send_once_a_step_whatever_the_micro_batches(zero: int) -> None:
     sent = [data(scene("llama-3.1-8b", zero_stage=zero, batch=b)) for b in (64, 512)]
     assert float(sent[0].every_micro_batch) == float(sent[1].every_micro_batch) == 0.0
-    assert float(sent[0].step_end) == float(sent[1].step_end) > 0.0
+    assert float(sent[0].end_scatter) == float(sent[1].end_scatter) > 0.0
+    assert float(sent[0].end_gather) == float(sent[1].end_gather)
 
 
 def test_zero_3_gathers_twice_and_scatters_once_in_each_micro_batch() -> None:
-    end = data(scene("llama-3.1-8b", zero_stage=1)).step_end
+    end = data(scene("llama-3.1-8b", zero_stage=1))
     every = data(scene("llama-3.1-8b", zero_stage=3)).every_micro_batch
-    assert float(every) == pytest.approx(float(end) * 3 / 2)
+    assert float(every) == pytest.approx(float(2 * end.end_gather + end.end_scatter))
+
+
+def test_gradients_are_sent_in_the_bytes_that_the_framework_reduces_them_in() -> None:
+    sent = data(scene("llama-3.1-8b", zero_stage=1))
+    assert float(sent.end_scatter) == pytest.approx(2 * float(sent.end_gather))
+    narrow = data(scene("llama-3.1-8b", zero_stage=1, precision="fp8"))
+    assert float(narrow.end_scatter) == pytest.approx(float(narrow.end_gather))
+
+
+def test_deepspeed_s_zero_3_leaves_each_node_by_one_card() -> None:
+    words = {"zero_stage": 3, "devices": 64}
+    usual, flat = (data(scene("llama-3.1-8b", framework=f, **words)) for f in ("torch-fsdp", "deepspeed"))
+    assert float(flat.every_micro_batch / usual.every_micro_batch) == pytest.approx(
+        8 * 63 / 64 / (7 / 8) / 0.7
+    )
+
+
+def test_megatron_scatters_pipeline_messages_over_its_tensor_ranks_without_sequence_parallelism_too() -> None:
+    """And gathers them again over the fast links."""
+    x, c = bare(scene(tp=8, pp=8, sequence_parallel=False))
+    message_bytes = 4096 * 8192 * 2
+    gathered_s = message_bytes * (7 / 8) / NVLINK
+    assert float(pipeline_s(x, c)) == pytest.approx(2 * (message_bytes / 8 / NETWORK + gathered_s))
+
+
+def test_hops_between_interleaved_stages_of_one_domain_hide_under_compute() -> None:
+    words = {"devices": 8, "tp": 2, "pp": 4, "sequence_parallel": True}
+    plain, interleaved = (pipeline_s(*bare(scene("llama-3.1-8b", vpp=v, **words))) for v in (1, 2))
+    assert float(plain) > 0.0 == float(interleaved)
 
 
 def test_plain_data_parallelism_sends_what_stage_1_sends() -> None:
     """An all-reduce is the reduce-scatter and the all-gather of the sharded optimizer."""
-    plain, sharded = (data(scene("llama-3.1-8b", zero_stage=z)) for z in (0, 1))
-    assert float(plain.step_end) == pytest.approx(float(sharded.step_end))
+    plain, sharded = (data(scene("llama-3.1-8b", zero_stage=z, precision="fp8")) for z in (0, 1))
+    assert float(plain.end_scatter + plain.end_gather) == pytest.approx(
+        float(sharded.end_scatter + sharded.end_gather)
+    )
 
 
 def test_hybrid_sharding_keeps_the_gathers_inside_the_node() -> None:
     words = {"zero_stage": 3, "framework": "torchtitan"}
     flat, hybrid = (data(scene("llama-3.1-8b", dp_shard=n, **words)) for n in (64, 8))
     assert float(hybrid.every_micro_batch) < float(flat.every_micro_batch)
-    assert float(flat.step_end) == 0.0
-    assert float(hybrid.step_end) > 0.0
+    assert float(flat.end_scatter) == 0.0
+    assert float(hybrid.end_scatter) > 0.0
 
 
 def test_a_single_data_rank_sends_nothing() -> None:
     sent = data(scene("llama-3.1-8b", devices=8, tp=8))
-    assert float(sent.step_end) == float(sent.every_micro_batch) == float(sent.latency) == 0.0
+    assert float(sent.end_scatter) == float(sent.end_gather) == float(sent.every_micro_batch) == 0.0
 
 
 def data(s: Scene) -> DataTraffic:

@@ -15,7 +15,7 @@ FIGURES_IN_FILE = {
     "memory_gib": 2, "memory_bandwidth_gbytes_per_s": 3, "compute_units": 4, "tile_m": 5, "tile_n": 6,
     "launch_overhead_us": 7, "intra_node_gbytes_per_s_per_device": 8, "intra_node_latency_us": 9,
     "fast_domain_devices": 10, "devices_per_node": 11, "inter_node_gbps_per_device": 12,
-    "inter_node_latency_us": 13, "torus_dimensions": 2,
+    "inter_node_latency_us": 13, "torus_dimensions": 2, "tera_exponentials_per_s": 16, "power_w": 17,
 }  # fmt: skip
 FILE = "\n".join(
     [
@@ -34,6 +34,7 @@ def test_a_file_is_converted_to_base_units() -> None:
     assert device.memory_bandwidth_bytes_per_s == 3e9
     assert (device.compute_units, device.tile_m, device.tile_n) == (4, 5, 6)
     assert device.launch_overhead_s == pytest.approx(7e-6)
+    assert (device.exponentials_per_s, device.power_w) == (16e12, 17)
     assert device.intra_node_bytes_per_s == 8e9
     assert device.intra_node_latency_s == pytest.approx(9e-6)
     assert (device.fast_domain_devices, device.devices_per_node, device.torus_dimensions) == (10, 11, 2)
@@ -87,6 +88,10 @@ def test_a_broken_file_is_named_with_its_fault(old: str, new: str, complaint: st
         ("tpu-v7x", "tpu7x"),
         ("ironwood", "tpu7x"),
         ("trillium", "tpu-v6e"),
+        ("h800", "h800-sxm-80gb"),
+        ("RTX 4090", "rtx-4090"),
+        ("rtx_pro_6000", "rtx-pro-6000-blackwell"),
+        ("Gaudi 3", "gaudi3"),
     ],
 )
 def test_an_alias_or_another_spelling_finds_the_device(written: str, name: str) -> None:

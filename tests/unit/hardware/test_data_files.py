@@ -11,7 +11,8 @@ from tools.hardware.device import FIGURES, Collectives, peak_key
 WANTED = {
     *("v100-sxm-32gb", "a100-sxm-40gb", "a100-sxm-80gb", "a800-sxm-80gb", "h100-sxm-80gb", "h100-pcie-80gb"),
     *("h100-96gb-hbm2e-500w", "h200-sxm-141gb", "b200", "b300", "gb200", "gb300"),
-    *("mi250x", "mi300x", "mi325x", "mi355x"),
+    *("h800-sxm-80gb", "h20-sxm-96gb", "l40s", "rtx-4090", "rtx-5090", "rtx-pro-6000-blackwell"),
+    *("mi250x", "mi300x", "mi325x", "mi350x", "mi355x", "gaudi2", "gaudi3"),
     *("tpu-v4", "tpu-v5e", "tpu-v5p", "tpu-v6e", "tpu7x", "trainium1", "trainium2", "cpu"),
 }
 OWN_WORD = re.compile(r"(measured|assumption|by definition): \S")
@@ -71,7 +72,11 @@ def test_devices_of_one_generation_share_the_tile() -> None:
         ("h200-sxm-141gb", 989, 1979, 4.8, 450),
         ("b200", 2250, 4500, 7.67, 900),
         ("gb200", 2500, 5000, 8.0, 900),
+        ("h800-sxm-80gb", 989, 1979, 3.35, 200),
+        ("h20-sxm-96gb", 148, 296, 4.0, 450),
+        ("rtx-4090", 165, 330, 1.008, 32),
         ("mi300x", 1307, 2615, 5.3, 448),
+        ("mi350x", 2307, 4614, 8.0, 535.5),
         ("tpu-v5p", 459, 459, 2.765, 600),
         ("tpu7x", 2307, 4614, 7.38, 600),
     ],
@@ -84,7 +89,7 @@ def test_well_known_figures_are_dense_and_one_direction(
     link_gbytes_per_s: float,
 ) -> None:
     device = get_device(name)
-    assert device.peak_flops["bf16"] == pytest.approx(bf16_tflops * 1e12, rel=1e-3)
-    assert device.peak_flops.get("fp8") == (fp8_tflops and pytest.approx(fp8_tflops * 1e12, rel=1e-3))
+    assert device.peak_flops["bf16"] == pytest.approx(bf16_tflops * 1e12, rel=2e-3)
+    assert device.peak_flops.get("fp8") == (fp8_tflops and pytest.approx(fp8_tflops * 1e12, rel=2e-3))
     assert device.memory_bandwidth_bytes_per_s == pytest.approx(memory_tbytes_per_s * 1e12, rel=1e-3)
     assert device.intra_node_bytes_per_s == pytest.approx(link_gbytes_per_s * 1e9)

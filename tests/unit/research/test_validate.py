@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from research.fit import REPO
-from research.validate import DATA, PLOT, Outcome, memory_score, report, scatter_svg, score, to_json
+from research.validate import (
+    DATA,
+    PLOT,
+    Outcome,
+    mean_over_sources,
+    memory_score,
+    report,
+    scatter_svg,
+    score,
+    to_json,
+)
 from tools.cost.validation import Point, Score, Validation, find_validation
 
 MEASURED = np.array([1.0, 2.0, 4.0, 8.0])
@@ -36,9 +46,18 @@ def test_only_the_chosen_rows_count() -> None:
     assert first.mape == pytest.approx(0.05)
 
 
+def test_every_source_counts_the_same_in_the_mean_over_sources() -> None:
+    sources = np.array(["one", "one", "one", "other"])
+    mean = mean_over_sources(OUTCOME, np.ones(4, dtype=np.bool_), sources, "section", "all")
+    assert mean.mape == pytest.approx(((0.05 + 0.1 + 0.0) / 3 + 0.5) / 2)
+    assert mean.rows == 4
+
+
 def test_memory_is_scored_over_published_peaks_and_fitting_over_all_rows() -> None:
     fits = np.array([True, True, True, False])
-    memory = memory_score(np.array([11.0, 50.0, 9.0, 99.0]), np.array([10.0, np.nan, 10.0, np.nan]), fits)
+    memory = memory_score(
+        "runs", np.array([11.0, 50.0, 9.0, 99.0]), np.array([10.0, np.nan, 10.0, np.nan]), fits
+    )
     assert (memory.rows, memory.fits_share) == (2, 0.75)
     assert memory.mape == pytest.approx(0.1)
 
@@ -48,7 +67,9 @@ def test_the_page_is_rendered_from_the_data_that_the_package_ships() -> None:
     assert validation is not None
     assert report(validation, PLOT) == (REPO / "docs" / "validation.md").read_text()
     assert to_json(validation) == DATA.read_text()
-    assert len(validation.points) == sum(row.rows for row in validation.rows if row.section == "By source")
+    assert len(validation.points) == sum(
+        row.rows for row in validation.rows if row.section == "By source, each left out whole"
+    )
 
 
 def test_json_is_read_back_as_it_was_written() -> None:
