@@ -146,8 +146,10 @@ def test_any_legal_plan_costs_the_same_in_both_models(
         assert_same(scenario.model_copy(update={"plan": plan, "training": training}))
 
 
-BASE = {"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 16, "dp_shard": 16, "zero_stage": 1}
-BASE |= {"micro_batch_size": 1, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"}
+BASE: dict[str, Any] = {
+    **{"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 16, "dp_shard": 16, "zero_stage": 1},
+    **{"micro_batch_size": 1, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"},
+}
 PIPED = {"tp": 2, "pp": 4, "dp": 2, "dp_shard": 2}
 NAMED = {"recompute": "selective", "recompute_modules": MODULES}
 
@@ -162,6 +164,7 @@ NAMED = {"recompute": "selective", "recompute_modules": MODULES}
         ("llama-3.1-70b", ("gb200", "mxfp8"), "megatron-core", {}, {"optimizer_offload": True}, PIPED),
         ("mixtral-8x7b", DEVICES[2], "megatron-core", {}, {"optimizer_offload": True}, {"ep": 8}),
         ("deepseek-v3", DEVICES[0], "megatron-core", {}, {"flash_attention": False}, NAMED),
+        ("deepseek-v3", DEVICES[1], "other", {}, {}, NAMED | {"recompute_modules": ("moe_act",)}),
         ("deepseek-v3", DEVICES[0], "torchtitan", {}, {}, PIPED | {"ep": 4, "recompute": "full"}),
         ("kimi-linear", DEVICES[0], "other", {}, {"lora": {"rank": 16}}, {"ep": 16, "zero_stage": 3}),
     ],
