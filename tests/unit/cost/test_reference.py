@@ -147,9 +147,9 @@ def test_any_legal_plan_costs_the_same_in_both_models(
 
 
 BASE: dict[str, Any] = {
-    **{"tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 16, "dp_shard": 16, "zero_stage": 1},
-    **{"micro_batch_size": 1, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b"},
-}
+    "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 16, "dp_shard": 16, "zero_stage": 1,
+    "micro_batch_size": 1, "sequence_parallel": False, "recompute": "none", "schedule": "1f1b",
+}  # fmt: skip
 PIPED = {"tp": 2, "pp": 4, "dp": 2, "dp_shard": 2}
 NAMED = {"recompute": "selective", "recompute_modules": MODULES}
 
