@@ -76,9 +76,12 @@ FUSED_DISPATCH_EFFICIENCY = 0.9
 """Share of the network card that DeepEP and HybridEP reach (DeepEP, README: 43-47 of 50 GB/s)."""
 
 
-def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, copies: Array) -> Array:
+def all_to_all_s(
+    x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, copies: Array, dispatches: bool = True
+) -> Array:
     """Each rank sends `sent_bytes`, `copies` routed copies a token. A token bound for several ranks of a
-    remote domain crosses the network once and is spread inside (DeepEP; Megatron's hierarchical dispatch)."""
+    remote domain crosses the network once and is spread inside (DeepEP; Megatron's hierarchical dispatch).
+    What the experts' dispatcher does holds only if this is it (`dispatches`)."""
     outside = group.outside
     fast = sent_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
     domains_hit = outside * (1.0 - (1.0 - 1.0 / np.maximum(outside, 1.0)) ** copies)
@@ -92,12 +95,12 @@ def all_to_all_s(x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, co
         outside > 1, x.scale_out_latency, 0.0
     )
     fused_rate = x.scale_out_bandwidth * FUSED_DISPATCH_EFFICIENCY
-    rate = np.where(x.has_fused_dispatch > 0, fused_rate, _slow_rate(x, c))
+    rate = np.where(x.has_fused_dispatch * dispatches > 0, fused_rate, _slow_rate(x, c))
     exchanged_s = np.maximum(fast, crossing / rate) + latency
     # the gathering dispatcher sends every token to every rank of the group
     tokens_bytes = sent_bytes / np.maximum(copies, 1.0) * group.size
     gathered_s = gather_s(x, c, group, tokens_bytes)
-    return np.where(group.size > 1, np.where(x.gathers_tokens > 0, gathered_s, exchanged_s), 0.0)
+    return np.where(group.size > 1, np.where(x.gathers_tokens * dispatches > 0, gathered_s, exchanged_s), 0.0)
 
 
 def neighbour_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:

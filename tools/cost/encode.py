@@ -86,7 +86,8 @@ def _plan_columns(p: PlanColumns) -> dict[str, Array]:
 MODULES = {
     "repeats_core": ("core_attn",),
     "repeats_norm": ("layernorm",),
-    "repeats_mlp": ("mlp", "shared_experts"),
+    "repeats_mlp": ("mlp",),
+    "repeats_shared": ("shared_experts",),
     "repeats_experts": ("moe",),
     "repeats_activation": ("moe_act",),
     "repeats_latent": ("mla_up_proj",),
@@ -264,7 +265,7 @@ def training_facts(s: Scenario, device: Device) -> Facts:
         "tensor_overlap": float(traits.overlaps_tensor and overlaps),
         "data_overlap": float(traits.overlaps_data and overlaps),
         "expert_overlap": float(bool(t.overlap_moe_communication)),
-        "attention_kernel": _attention_kernel(traits.attention_kernel, device),
+        "attention_kernel": _attention_kernel(traits.attention_kernel, device) if t.flash_attention else 1.0,
         "selective_share": traits.selective_share,
         "kernels_per_layer": traits.kernels_per_layer * (1.0 if t.flash_attention else UNFUSED_KERNELS),
         "tensor_kernels": traits.tensor_kernels,
@@ -277,7 +278,7 @@ def training_facts(s: Scenario, device: Device) -> Facts:
 
 def _attention_kernel(kernel: str, device: Device) -> float:
     """What the framework's attention kernel reaches of the best that the device has."""
-    if kernel != "fa2" or device.generation in FA2_AT_HOME:
+    if kernel != "fa2" or device.is_systolic or device.generation in FA2_AT_HOME:
         return 1.0
     return FA2_ON_AMD if device.vendor == "amd" else FA2_ON_NEWER
 
@@ -289,4 +290,5 @@ def adapter_share(m: ModelSpec, lora: LoraSpec) -> float:
     mlp = (3 if m.gated_mlp else 2) * (m.hidden_size + (m.intermediate_size or m.moe_intermediate_size))
     widths = {"attention": attention, "mlp": mlp}
     adapters = lora.rank * m.num_hidden_layers * sum(widths[target] for target in lora.targets)
-    return adapters / count_parameters(m).total
+    # less than all even where adapters of a great rank outgrow a tiny model: its own weights stay frozen
+    return min(adapters / count_parameters(m).total, 1.0 - 1e-9)

@@ -146,6 +146,7 @@ class Inputs(Columns):
     repeats_core: Array
     repeats_norm: Array
     repeats_mlp: Array
+    repeats_shared: Array
     repeats_experts: Array
     repeats_activation: Array
     repeats_latent: Array

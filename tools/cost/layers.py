@@ -112,7 +112,7 @@ def latent_up_s(x: Inputs, c: Coefficients) -> Array:
         return np.zeros(())
     queries, keys = projections(x)[2:4]
     up = linear_s(x, c, x.tokens, *queries)[0] + linear_s(x, c, x.tokens, *keys)[0]
-    return np.where(x.kv_lora > 0, up, 0.0)
+    return np.where(x.kv_lora > 0, up, 0.0) * x.projection_ratio * x.attention_share
 
 
 def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:

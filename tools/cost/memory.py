@@ -178,7 +178,7 @@ def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
         stated = np.maximum(everything - _repeated_bytes(x, s, moe_share), inputs_only)
         selective = np.where(x.repeats_stated > 0, stated, selective)
     share = np.minimum(x.recomputed_layers / stages(x).inner, 1.0)
-    full = inputs_only * share + everything * (1.0 - share)
+    full = inputs_only * share + everything * s.none_kept * (1.0 - share)
     return np.select([x.recompute <= 0, x.recompute < 2], [everything * s.none_kept, selective], full)
 
 
@@ -186,13 +186,14 @@ def _repeated_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     """What recomputing the stated modules saves: their inner values, and outputs that only products read."""
     wide, narrow = x.value_bytes, np.minimum(x.value_bytes, x.gemm_bytes)
     per_width = x.up_matrices * wide + narrow
-    mlp = (dense_share(x, moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
+    dense, shared = dense_share(x, moe_share) * x.ffn, moe_share * x.shared_ffn
     tokens_routed = moe_share * x.experts_per_token / x.tp
     norms = s.hidden_cast_kept * narrow * x.hidden / _residual_shards(x, s)
-    latent = (x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)) * wide / x.tp
+    latent = (x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)) * wide / x.tp * x.attention_share
+    repeats_shared = np.maximum(x.repeats_shared, x.repeats_experts)
     return x.tokens * (
         x.repeats_norm * norms
-        + x.repeats_mlp * mlp
+        + (x.repeats_mlp * dense + repeats_shared * shared) / x.tp * per_width
         + x.repeats_experts * tokens_routed * per_width * x.moe_ffn
         + (1.0 - x.repeats_experts) * x.repeats_activation * tokens_routed * narrow * x.moe_ffn
         + x.repeats_latent * np.where(x.kv_lora > 0, latent, 0.0)

@@ -152,7 +152,8 @@ class _Step(ReferenceMemory, ReferenceMessages):
         scores = self.tokens * self.heads / self.plan.tp * keys
         width = (self.d_qk + self.d_v) / 2
         rate = self.peak_16 * self.power * self.c["attention_efficiency"] * self.head_share(width)
-        if self.traits.attention_kernel == "fa2" and self.device.generation not in FA2_AT_HOME:
+        is_away = self.device.generation not in FA2_AT_HOME and not self.device.is_systolic
+        if self.traits.attention_kernel == "fa2" and is_away and t.flash_attention:
             rate *= 0.3 if self.device.vendor == "amd" else 0.55
         forward = (4 * scores * width + self.tokens / self.plan.tp * self.kinds.index_flops) / rate
         if t.flash_attention:
@@ -248,25 +249,28 @@ class _Step(ReferenceMemory, ReferenceMessages):
             "core_attn": core,
             "layernorm": 4 * self.tokens * self.h / self.split * value_s,
             "mla_up_proj": self.latent_up() if self.latent else 0.0,
+            "mlp": mlp.whole_forward,
             "moe": experts.whole_forward,
-            "moe_act": self.moe * activated * value_s,
         }
-        again = sum(times[name] for name in sorted(self.modules) if name in times)
-        return again + (mlp.whole_forward if self.modules & {"mlp", "shared_experts"} else 0.0)
+        if "moe" not in self.modules:  # else repeated with it
+            times["moe_act"] = self.moe * activated * value_s
+            times["shared_experts"] = self.moe * self.mlp(self.shared).whole_forward if self.shared else 0.0
+        return sum(times[name] for name in sorted(self.modules) if name in times)
 
     def latent_up(self) -> float:
         """Forward of the products from MLA's latents to the heads."""
         m, tp = self.model, self.plan.tp
         queries = self.gemm(self.tokens, self.heads * self.d_qk / tp, m.q_lora_rank or self.h)
         keys = self.heads * (m.qk_nope_head_dim + self.d_v) / tp
-        return queries + self.gemm(self.tokens, keys, m.kv_lora_rank)
+        up = queries + self.gemm(self.tokens, keys, m.kv_lora_rank)
+        return up * self.kinds.ratio * self.kinds.attention
 
     def exchanged(self, whole_forward: float) -> float:
         """Dispatch and combine of an average layer that nothing hides."""
         if not self.model.num_moe_layers:
             return 0.0
-        repeats = "moe" in self.modules if self.modules is not None else self.recompute == "full"
-        sent = self.moe * self.expert_exchange() * (1.5 if repeats else 1.0)
+        repeats = float("moe" in self.modules) if self.modules is not None else self.repeated_share
+        sent = self.moe * self.expert_exchange() * (1 + 0.5 * repeats)
         sent *= 1.0 if self.dispatcher in FUSED_DISPATCHERS else self.c["alltoall_cost"]
         if self.training.overlap_moe_communication:
             sent = _not_hidden(sent, 3 * whole_forward, 0.2)
@@ -297,7 +301,7 @@ class _Step(ReferenceMemory, ReferenceMessages):
         head = self.linear(self.tokens, m.vocab_size / p.tp, self.h, low=False)
         loss = 2 * 3 * 4 * self.tokens * m.vocab_size / p.tp / self.bandwidth
         pairs = self.kinds.sublayers - self.moe
-        repeated_pairs = max(pairs - self.traits.recompute_stops_early, 0) if self.recompute == "full" else 0
+        repeated_pairs = max(pairs - self.traits.recompute_stops_early, 0) * self.repeated_share
         reduces = layers * (2 * pairs + repeated_pairs) + heads
         overlaps = self.traits.overlaps_tensor and self.traits.overlaps(t)
         ring = _not_hidden(self.ring(), self.attention_core()[0] * 3.5, c["cp_exposed"]) + self.ring_merge()
@@ -355,7 +359,8 @@ class _Step(ReferenceMemory, ReferenceMessages):
         p, sent = self.plan, self.data()
         overlaps = self.traits.overlaps_data and self.traits.overlaps(self.training)
         chunks = 1 + (min(p.pp, self.micro_batches) - 1) * (self.vpp - 1) / self.vpp
-        left = max(window * chunks - sent.each.seconds, 0.0) if overlaps else 0.0
+        window = window if overlaps else 0.0
+        left = max(window * chunks - sent.each.seconds, 0.0)
         each = self.micro_batches * self.beside_compute(sent.each, window)
         gradients = self.beside_compute(sent.gradients, left * 2 / 3)
         return each + gradients + self.beside_compute(sent.parameters, left / 3)

@@ -109,7 +109,8 @@ class ReferenceMemory(ReferenceCase):
         if self.recompute == "none":
             return everything * k["none_kept"]
         if self.recompute == "full":
-            return inputs * self.repeated_share + everything * (1 - self.repeated_share)
+            whole = everything * k["none_kept"]
+            return inputs * self.repeated_share + whole * (1 - self.repeated_share)
         if self.modules is not None:
             return max(everything - self._saved_by_modules(self.modules), inputs)
         if not self.training.flash_attention:
@@ -121,14 +122,17 @@ class ReferenceMemory(ReferenceCase):
         m, narrow = self.model, self._narrow
         routed = self.moe * m.num_experts_per_tok * m.moe_intermediate_size
         divided = 0.0
-        if modules & {"mlp", "shared_experts"}:
-            divided += (self.dense * m.intermediate_size + self.moe * self.shared) * self._inner_values()
+        if "mlp" in modules:
+            divided += self.dense * m.intermediate_size * self._inner_values()
+        if modules & {"moe", "shared_experts"}:
+            divided += self.moe * self.shared * self._inner_values()
         if "moe" in modules:
             divided += routed * self._inner_values()
         elif "moe_act" in modules:
             divided += routed * narrow
         if "mla_up_proj" in modules and self.latent:
-            divided += (self.heads * self.d_qk + self.kv_heads * (self.d_qk + self.d_v)) * self.b
+            qkv = self.heads * self.d_qk + self.kv_heads * (self.d_qk + self.d_v)
+            divided += qkv * self.b * self.kinds.attention
         saved = self.tokens * divided / self.plan.tp
         if "layernorm" in modules:
             saved += self.tokens * self.keep["hidden_cast_kept"] * narrow * self.h / self._residual_split

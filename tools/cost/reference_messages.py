@@ -76,17 +76,17 @@ class ReferenceMessages(ReferenceCase):
     def gather(self, g: Group, message: float) -> float:
         return self.transfer(g, message) + self.latency(g)
 
-    def all_to_all(self, g: Group, sent: float, copies: int) -> float:
+    def all_to_all(self, g: Group, sent: float, copies: int, dispatcher: str = "") -> float:
         if g.size <= 1:
             return 0.0
-        if self.dispatcher == "allgather":
+        if dispatcher == "allgather":
             return self.gather(g, sent / copies * g.size)
         fast = sent * (g.size - 1) / g.size / (self.fast_rate * g.links)
         reached = g.domains * (1 - (1 - 1 / g.domains) ** copies)
         if groups := self.model.n_group:
             reached = min(reached, max(self.model.topk_group * max(g.domains / groups, 1), 1))
         bound = sent if self.device.collectives.is_flat else sent / copies * reached
-        is_fused = self.dispatcher in FUSED_DISPATCHERS
+        is_fused = dispatcher in FUSED_DISPATCHERS
         rate = FUSED_CARD_SHARE * self.card_rate if is_fused else self.slow_rate
         slow = bound * (g.domains - 1) / g.domains / rate
         latency = self.device.intra_node_latency_s * math.log2(g.size)
@@ -135,7 +135,7 @@ class ReferenceMessages(ReferenceCase):
         p, copies = self.plan, self.model.num_experts_per_tok
         routed = self.tokens / p.tp * copies * self.expert_h * self.b
         inner = self.gather(self.group(p.etp, 1), routed * p.etp)
-        return 4 * (self.all_to_all(self.group(p.ep, p.etp), routed, copies) + inner)
+        return 4 * (self.all_to_all(self.group(p.ep, p.etp), routed, copies, self.dispatcher) + inner)
 
     def pipeline_group(self) -> Group:
         p = self.plan
@@ -186,7 +186,7 @@ class ReferenceMessages(ReferenceCase):
         gathered_bytes = weight_bytes * (1.0 if p.zero_stage == 3 else self.trained)
         wait = messages * self.latency(group)
         gather = Sent(
-            self._shard_transfer(group, gathered_bytes) + wait, 2 * weight_bytes if shards > 1 else 0.0
+            self._shard_transfer(group, gathered_bytes) + wait, 2 * gathered_bytes if shards > 1 else 0.0
         )
         scatter = Sent(
             (self._shard_transfer(group, gradient_bytes) + wait)

@@ -77,7 +77,7 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
     mixing, core_forward = mixing_block(x, c)
     mlp = mlp_block(x, c, x.ffn).scaled(dense_share(x, moe_share))
     work = mixing + mlp
-    full = np.where(x.recompute >= 2, 1.0, 0.0)
+    full = np.where(x.recompute >= 2, np.minimum(x.recomputed_layers / stages(x).inner, 1.0), 0.0)
     experts = None
     if np.any(x.moe_layers):
         experts = expert_block(x, c).scaled(moe_share)
@@ -85,7 +85,7 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
     whole = work.forward + work.forward_elementwise
     stated = x.repeats_stated > 0
     repeated_s = _stated_modules_s(x, c, moe_share, core_forward, mlp, experts) if np.any(stated) else 0.0
-    again_s = _recomputed_s(x, c, whole, core_forward, work.last, repeated_s)
+    again_s = _recomputed_s(x, c, whole, core_forward, work.last, repeated_s, full)
     repeats_experts = np.where((x.recompute == 1) & stated, x.repeats_experts, full)
     return StageTime(
         compute=work.forward + work.backward,
@@ -139,15 +139,21 @@ def tensor_exposed(x: Inputs, c: Coefficients) -> Array:
 
 
 def _recomputed_s(
-    x: Inputs, c: Coefficients, whole: Array, core_forward: Array, last: Array, stated_s: Array | float
+    x: Inputs,
+    c: Coefficients,
+    whole: Array,
+    core_forward: Array,
+    last: Array,
+    stated_s: Array | float,
+    full: Array,
 ) -> Array:
     """Of the forward pass, what backward repeats. Megatron's selective recomputation repeats the attention
     core (Korthikanti et al., arXiv 2205.05198, section 5), other frameworks' a share of all."""
     shared = x.selective_share * c.selective_recompute * whole
     selective = np.where(x.selective_share > 0, shared, core_forward)
     selective = np.where(x.repeats_stated > 0, stated_s, selective)
-    full = (whole - x.stops_early * last) * np.minimum(x.recomputed_layers / stages(x).inner, 1.0)
-    return np.select([x.recompute <= 0, x.recompute < 2], [0.0, selective], full)
+    every = (whole - x.stops_early * last) * full
+    return np.select([x.recompute <= 0, x.recompute < 2], [0.0, selective], every)
 
 
 def _stated_modules_s(
@@ -163,8 +169,12 @@ def _stated_modules_s(
         return total
     _, rows, width = routed(x)
     activation = rows * (x.up_matrices + 1.0) * width * x.value_bytes / x.memory_bandwidth
+    shared = mlp_block(x, c, x.shared_ffn)
+    shared_s = np.where(x.shared_ffn > 0, shared.forward + shared.forward_elementwise, 0.0)
+    # what is inside the experts' module is repeated with it, once
+    apart = x.repeats_activation * activation * c.elementwise_traffic + x.repeats_shared * shared_s
     total = total + x.repeats_experts * (experts.forward + experts.forward_elementwise)
-    return total + moe_share * x.repeats_activation * activation * c.elementwise_traffic
+    return total + moe_share * (1.0 - x.repeats_experts) * apart
 
 
 def head_time(x: Inputs, c: Coefficients) -> StageTime:
@@ -308,15 +318,15 @@ def _slowest_stage(x: Inputs, c: Coefficients, lay: Stages) -> tuple[StageTime, 
 
 def _data_exposed_s(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> Array:
     """ZeRO-2's and -3's traffic hides under each micro-batch, the step's end under what that leaves of the
-    last one; latency under nothing. Time that the host adds hides traffic as well as compute does."""
+    last ones. Time that the host adds hides traffic as well as compute does."""
     sent = data_s(x, c, core.dense, core.expert, core.layers)
     stage = core.stage
     window = stage.compute + stage.recompute + stage.elementwise + stage.host
+    window = np.where(x.data_overlap > 0, window, 0.0)
     each = not_hidden_bytes(x, c, sent.every_micro_batch, window, sent.micro_batch_bytes)
     # chunks of an interleaved stage finish one after the other, each with the last micro-batches of the next
     chunks_left = 1.0 + (np.minimum(x.pp, x.micro_batches) - 1.0) * (x.vpp - 1.0) / x.vpp
     left = np.maximum(window * chunks_left - sent.every_micro_batch, 0.0)
-    left = np.where(x.data_overlap > 0, left, 0.0)
     scatter = not_hidden_bytes(x, c, sent.end_scatter, left * BACKWARD_SHARE, sent.scatter_bytes)
     gather = not_hidden_bytes(x, c, sent.end_gather, left * (1.0 - BACKWARD_SHARE), sent.gather_bytes)
     return scatter + gather + x.micro_batches * each

@@ -55,7 +55,8 @@ def mixer_exchange_s(x: Inputs, c: Coefficients) -> Array:
     """A recurrence needs whole sequences: ranks exchange heads for tokens and back, forward and backward
     (Megatron-Core's mamba_context_parallel.py)."""
     sent_bytes = x.tokens * (x.mixer_in + x.mixer_out) / x.tp * x.value_bytes
-    return 2.0 * all_to_all_s(x, c, place(x, x.cp, x.tp), sent_bytes, np.ones(()))
+    group = place(x, x.cp, x.tp)
+    return 2.0 * all_to_all_s(x, c, group, sent_bytes, np.ones(()), dispatches=False)
 
 
 def expert_s(x: Inputs, c: Coefficients) -> Array:
@@ -155,7 +156,7 @@ def _sharded_s(
         end_gather=end_gathers * gather,
         every_micro_batch=gathers * gather + scatters * scatter,
         scatter_bytes=moved * end_scatters * 3.0 * reduced + replicated,
-        gather_bytes=moved * end_gathers * 2.0 * weights,
+        gather_bytes=moved * end_gathers * 2.0 * gathered_once,
         micro_batch_bytes=moved * (gathers * 2.0 * weights + scatters * 3.0 * reduced),
     )
 

@@ -87,7 +87,6 @@ def _narrowed(model: IntervalModel, keys: RowKeys, kind: str) -> IntervalModel:
         stacks=sorted({*model.stacks, keys.key("stack", 0)}),
         frameworks=sorted({*model.frameworks, keys.framework[0]}),
         generations=sorted({*model.generations, keys.generation[0]}),
-        devices=sorted({*model.devices, keys.device[0]}),
         stack_error={**model.stack_error, label: model.pair_error[kind] / widest},
     )
 
