@@ -70,7 +70,9 @@ class ModelFit:
     def term_s(self, term: str, name: str, value: float) -> float:
         """A term of the predicted step when one constant has this value."""
         costs = evaluate(self.x, self.with_value(name, value), self._settings)
-        return float(getattr(costs.breakdown, term)[0])
+        # a trace does not tell repeated products from the others
+        terms = ("compute", "recompute") if term == "compute" else (term,)
+        return float(sum(getattr(costs.breakdown, part)[0] for part in terms))
 
     def solve(
         self, name: str, seconds: Callable[[float], float], wanted_s: float, *, is_rate: bool = False

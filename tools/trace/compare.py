@@ -191,7 +191,7 @@ def _predicted_parts(measured: MeasuredTerms) -> dict[str, tuple[str, ...]]:
     """The predicted terms that a trace shows as one, by measured term."""
     has_optimizer = "optimizer" in measured.terms_s
     return {
-        "compute": ("compute",),
+        "compute": ("compute", "recompute"),
         "memory_bound_ops": ("memory_bound_ops",) if has_optimizer else ("memory_bound_ops", "optimizer"),
         **{f"{axis}_comm_exposed": (f"{axis}_comm_exposed",) for axis in ("tp", "cp", "ep", "dp")},
         "other_comm_exposed": (),

@@ -89,7 +89,10 @@ TERM_SPREAD = 0.1
 STEP_WEIGHTS = (1.0, 10.0, 100.0)
 MIN_SHARE = 0.003
 """Terms below this share of the step are indistinguishable from zero."""
-MIXED_TERMS: Mapping[str, tuple[str, ...]] = {"pipeline": ("pp_comm_exposed", "pipeline_bubble")}
+MIXED_TERMS: Mapping[str, tuple[str, ...]] = {
+    "compute": ("compute", "recompute"),
+    "pipeline": ("pp_comm_exposed", "pipeline_bubble"),
+}
 """Terms that a trace shows as one."""
 UNMEASURED = 2.0
 """The constants of a stack that `base` has not seen may lie so much farther off."""
