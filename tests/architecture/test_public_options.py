@@ -18,8 +18,8 @@ AGENTS = {"langgraph", "langchain_core", "chromadb", "jinja2"}
 
 def test_the_subcommands_are_these() -> None:
     assert " ".join(COMMANDS) == (
-        "predict optimize explain hardware diagnose profile dry-run export import kb serve sessions ask keys "
-        "nightly schedule mcp"
+        "predict optimize explain constants hardware diagnose profile dry-run export import kb serve "
+        "sessions ask keys nightly schedule mcp"
     )
 
 

@@ -76,8 +76,8 @@ def linear_s(
 
 def accumulation_s(x: Inputs, parameters: Array) -> Array:
     """Adding a weight gradient to the main one, which is read and written in every micro-batch instead of
-    written once in the run's precision (Megatron-LM, gradient accumulation fusion). ZeRO-3 keeps none."""
-    moved_bytes = np.where(x.zero >= 3, 0.0, np.maximum(2.0 * x.gradient_bytes - x.value_bytes, 0.0))
+    written once in the run's precision (Megatron-LM, gradient accumulation fusion). FSDP keeps none."""
+    moved_bytes = np.maximum(2.0 * x.gradient_bytes - x.value_bytes, 0.0)
     return parameters * moved_bytes / x.memory_bandwidth
 
 

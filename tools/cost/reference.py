@@ -126,9 +126,9 @@ class _Step(ReferenceMemory, ReferenceMessages):
         backward = self.gemm(m, k, n, low)
         if not self.training.lora:
             backward += self.gemm(n, k, m, low)
-            if self.plan.zero_stage < 3:  # added to the main gradient, not written once
-                accumulated = 2 * self.traits.gradient(self.training.precision) - self.b
-                backward += n * k * max(accumulated, 0.0) / self.bandwidth
+            # added to the main gradient, not written once
+            accumulated = 2 * self.traits.gradient(self.training.precision) - self.b
+            backward += n * k * max(accumulated, 0.0) / self.bandwidth
         return Pass(self.gemm(m, n, k, low), backward)
 
     def traffic(self, elements: float, cast: float) -> Pass:
@@ -276,6 +276,12 @@ class _Step(ReferenceMemory, ReferenceMessages):
             sent = _not_hidden(sent, 3 * whole_forward, 0.2)
         return sent * self.c["ep_exposed"]
 
+    def launched_again(self) -> float:
+        """Share of a layer's forward launches that is repeated."""
+        if self.recompute != "selective":
+            return self.repeated_share
+        return 0.3 if self.modules is not None else max(self.traits.selective_share, 0.05)
+
     def launches(self, again: float) -> float:
         """Kernels of an average layer, `again` being the share of its forward pass that is repeated."""
         t, p, m = self.traits, self.plan, self.model
@@ -315,7 +321,7 @@ class _Step(ReferenceMemory, ReferenceMessages):
             pp=self.pipeline() * c["pp_exposed"],
             host=0.0,
         )
-        launching = (layers * self.launches(again / layer.whole_forward) + 10 * heads) * c["host_kernel_s"]
+        launching = (layers * self.launches(self.launched_again()) + 10 * heads) * c["host_kernel_s"]
         gaps = self.kernels * layers * self.device.launch_overhead_s
         if self.traits.has_cuda_graph(t, self.device, m.is_moe):
             launching, gaps = 0.0, 0.3 * gaps

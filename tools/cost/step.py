@@ -95,7 +95,7 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
         cp=_context_exposed_s(x, c, core_forward),
         ep=np.zeros(()) if experts is None else _experts_exposed_s(x, c, moe_share, repeats_experts, whole),
         pp=np.zeros(()),
-        host=_kernels(x, c, moe_share, again_s / whole) * c.host_kernel_s,
+        host=_kernels(x, c, moe_share, _launched_again(x, full)) * c.host_kernel_s,
     )
 
 
@@ -113,6 +113,16 @@ def _context_exposed_s(x: Inputs, c: Coefficients, core_forward: Array) -> Array
     if not np.any(x.mixer_share):
         return ring * x.attention_share
     return ring * x.attention_share + mixer_exchange_s(x, c) * x.mixer_share
+
+
+def _launched_again(x: Inputs, full: Array) -> Array:
+    """Share of a layer's forward launches that recomputation repeats."""
+    selective = np.where(x.repeats_stated > 0, MODULES_LAUNCHED, np.maximum(x.selective_share, CORE_LAUNCHED))
+    return np.select([x.recompute <= 0, x.recompute < 2], [0.0, selective], full)
+
+
+CORE_LAUNCHED, MODULES_LAUNCHED = 0.05, 0.3
+"""Of a layer's forward launches: fused attention alone, and a few named modules; assumptions."""
 
 
 def _kernels(x: Inputs, c: Coefficients, moe_share: Array, again: Array) -> Array:

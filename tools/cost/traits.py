@@ -23,7 +23,7 @@ class Traits:
     """Months are those of `training.software_date`; "" if it was always so."""
 
     gradient_bytes: ByPrecision
-    """Of the gradient that micro-batches are added up in."""
+    """Of the gradient that micro-batches are added up in on each rank; 0: none is kept."""
     reduced_bytes: ByPrecision
     """Of a gradient on its way to the other data ranks."""
     attention_kernel: str

@@ -133,7 +133,8 @@ def test_the_diagnosis_shares_are_of_the_breakdown_and_add_up_to_one(raw: Raw) -
     diagnosis, prediction = result["diagnosis"], result["baseline"] or result["proposals"][0]["prediction"]
     assert sum(diagnosis["shares"].values()) == pytest.approx(1.0)
     assert diagnosis["share"] == diagnosis["shares"][diagnosis["bottleneck"]]
-    compute = prediction["breakdown_s"]["compute"] / prediction["step_time_s"]
+    parts = prediction["breakdown_s"]
+    compute = (parts["compute"] + parts["recompute"]) / prediction["step_time_s"]
     assert diagnosis["shares"]["compute"] == pytest.approx(compute)
     assert diagnosis["bottleneck"] == prediction["bottleneck"]
 

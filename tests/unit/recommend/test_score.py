@@ -13,6 +13,10 @@ def best() -> Proposal:
     return recommendation(llama()).proposals[0]
 
 
+OTHER: Raw = {"tp": 4, "pp": 4, "vpp": 5, "cp": 2}
+"""A plan that fits and is not the first proposal."""
+
+
 def judged(constraints: Raw | None = None, **fields: object) -> ScoredPlan:
     workload = workload_for(llama(constraints=constraints))
     return score(workload, complete(workload, best().plan, fields), best())
@@ -28,7 +32,7 @@ def judged(constraints: Raw | None = None, **fields: object) -> ScoredPlan:
             "memory",
             "GiB",
         ),
-        ({"tp": 4}, {"tp": 8}, "constraint", "tp"),
+        ({"tp": 8}, OTHER, "constraint", "tp"),
     ],
 )
 def test_a_refused_plan_names_what_binds_and_has_no_proposal(
@@ -53,14 +57,14 @@ def test_a_slower_suggestion_never_displaces_a_proposal() -> None:
 
 
 def test_a_clearly_faster_suggestion_goes_before_what_it_beats() -> None:
-    faster = judged(tp=8)
+    faster = judged(**OTHER)
     slow = best().prediction.model_copy(update={"step_time_s": 1e9})
     joined = rank([best().model_copy(update={"prediction": slow})], [faster])
     assert [(p.rank, p.plan) for p in joined] == [(1, faster.plan), (2, best().plan)]
 
 
 def test_a_persons_plan_fills_an_empty_place_and_none_is_doubled() -> None:
-    other = judged(tp=8)
+    other = judged(**OTHER)
     own = other.model_copy(update={"by_person": True})
     assert [p.plan for p in rank([best()], [other, own, own, judged()])] == [best().plan, other.plan]
     assert len(rank(recommendation(llama()).proposals, [other])) == MAX_PROPOSALS

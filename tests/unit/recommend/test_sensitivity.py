@@ -16,7 +16,7 @@ def by_devices(raw: Raw) -> dict[int, Sensitivity]:
 
 
 @pytest.mark.parametrize("raw", [llama(), MIXTRAL], ids=["dense", "moe"])
-def test_the_answer_is_that_of_a_full_search_within_two_percent(raw: Raw) -> None:
+def test_the_answer_is_that_of_a_full_search_within_five_percent(raw: Raw) -> None:
     workload, cases = workload_for(raw), by_devices(raw)
     assert set(cases) == {32, 128}
     for devices, case in cases.items():
@@ -24,7 +24,7 @@ def test_the_answer_is_that_of_a_full_search_within_two_percent(raw: Raw) -> Non
         scenario = workload.scenario.model_copy(update={"cluster": cluster, "plan": None})
         searched = Search(scenario, workload.constraints, workload.calibration).run()
         fastest = float(searched.best.step_time_s.min())
-        assert fastest * (1 - 1e-9) <= (case.step_time_s or 0.0) <= fastest * 1.02
+        assert fastest * (1 - 1e-9) <= (case.step_time_s or 0.0) <= fastest * 1.05
 
 
 def test_the_users_constraints_hold_on_other_sizes_too() -> None:

@@ -111,11 +111,11 @@ def test_a_plan_that_does_not_fit_is_answered_in_gibibytes() -> None:
 
 
 def test_a_slower_plan_is_answered_with_the_term_that_grows() -> None:
-    answer, workload = explained(llama(), tp=8, pp=1)
-    best = recommendation(llama()).proposals[0].prediction.breakdown_s["tp_comm_exposed"]
-    slow = workload.predict([answer.plan])[0].breakdown_s["tp_comm_exposed"]
+    answer, workload = explained(llama(), pp=8, vpp=1)
+    best = recommendation(llama()).proposals[0].prediction.breakdown_s["pipeline_bubble"]
+    slow = workload.predict([answer.plan])[0].breakdown_s["pipeline_bubble"]
     assert answer.binding == "time"
-    assert f"exposed tensor-parallel communication ({best:.3g} to {slow:.3g} s)" in answer.why
+    assert f"the pipeline bubble ({best:.3g} to {slow:.3g} s)" in answer.why
 
 
 def test_the_winner_itself_is_bound_by_nothing() -> None:

@@ -21,7 +21,10 @@ def test_published_runs_come_with_the_package() -> None:
     assert len(pairs) > 500
     assert {pair.group for pair in pairs} == {"dense", "mixture of experts", "very small models"}
     first = sections_of(validation)[0]
-    assert (first.title, first.scores[0].name) == ("Groups left out in turn", "all")
+    assert (first.title, first.scores[0].name) == (
+        "Whole sources left out in turn, mean over sources",
+        "all",
+    )
     assert not sections_of(None)
     assert not published_pairs(None)
 
