@@ -40,7 +40,7 @@ def test_show_prints_every_figure_with_a_source(asap: Asap) -> None:
     for key, source in get_device("b200").sources.items():
         line = next(line for line in text.splitlines() if line.startswith(f"{key} "))
         number = line.split()[-1]
-        cited = text.partition(f" {number} ")[2].partition("\n [")[0]
+        cited = text.partition(f"{number} ")[2].partition("\n[")[0].partition("\n [")[0]
         assert cited.split() == source.replace(", https://", " https://").split()
 
 

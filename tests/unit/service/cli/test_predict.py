@@ -11,12 +11,12 @@ from tests.unit.service.cli.commands import EXAMPLE, Asap, Result
 
 Raw = dict[str, Any]
 KEYS = {
-    "id", "fits", "step_time_s", "step_time_low_s", "step_time_high_s", "parameters", "active_parameters",
+    "id", "fits", "fit_probability", "step_time_s", "step_time_low_s", "step_time_high_s", "parameters", "active_parameters",
     "tokens_per_s_per_device", "model_tflops_per_device", "mfu", "peak_memory_gib", "bottleneck",
     "breakdown_s", "memory_gib",
 }  # fmt: skip
 BREAKDOWN = {
-    "compute", "memory_bound_ops", "tp_comm_exposed", "cp_comm_exposed", "ep_comm_exposed", "dp_comm_exposed",
+    "compute", "recompute", "memory_bound_ops", "tp_comm_exposed", "cp_comm_exposed", "ep_comm_exposed", "dp_comm_exposed",
     "pp_comm_exposed", "pipeline_bubble", "optimizer", "host_and_other",
 }  # fmt: skip
 MEMORY = {"parameters", "gradients", "optimizer", "activations", "buffers", "runtime"}
@@ -66,7 +66,7 @@ def test_the_table_shows_what_was_stated_and_the_parameters(run: Asap, example: 
     example["training"] |= {"software_date": "2026-06", "cuda_graph": True}
     dense = " ".join(run(example, options=()).out.split())
     assert "in gamma-west" in dense
-    assert "software_date 2026-06, cuda_graph on (no effect on the prediction yet)" in dense
+    assert "stated software_date 2026-06, cuda_graph on parameters" in dense
     assert "parameters 70.6 B step time" in dense
     example["model"] |= experts
     assert "B active per token" in run(example, options=()).out
