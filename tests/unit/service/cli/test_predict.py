@@ -11,13 +11,14 @@ from tests.unit.service.cli.commands import EXAMPLE, Asap, Result
 
 Raw = dict[str, Any]
 KEYS = {
-    "id", "fits", "fit_probability", "step_time_s", "step_time_low_s", "step_time_high_s", "parameters", "active_parameters",
-    "tokens_per_s_per_device", "model_tflops_per_device", "mfu", "peak_memory_gib", "bottleneck",
+    "id", "fits", "fit_probability", "step_time_s", "step_time_low_s", "step_time_high_s",
+    "parameters", "active_parameters", "tokens_per_s_per_device", "model_tflops_per_device", "mfu",
+    "peak_memory_gib", "bottleneck",
     "breakdown_s", "memory_gib",
 }  # fmt: skip
 BREAKDOWN = {
-    "compute", "recompute", "memory_bound_ops", "tp_comm_exposed", "cp_comm_exposed", "ep_comm_exposed", "dp_comm_exposed",
-    "pp_comm_exposed", "pipeline_bubble", "optimizer", "host_and_other",
+    "compute", "recompute", "memory_bound_ops", "tp_comm_exposed", "cp_comm_exposed", "ep_comm_exposed",
+    "dp_comm_exposed", "pp_comm_exposed", "pipeline_bubble", "optimizer", "host_and_other",
 }  # fmt: skip
 MEMORY = {"parameters", "gradients", "optimizer", "activations", "buffers", "runtime"}
 
