@@ -180,7 +180,7 @@ class ReferenceMessages(ReferenceCase):
             domain = min(domain, p.tp * p.pp * self.shard)
         group = self.group(shards, stride, domain)
         replicas = self.group(ranks / shards, stride * shards, domain)
-        messages = self.inner * self.traits.messages_per_layer
+        messages = self.inner * (self.traits.messages_per_layer if p.zero_stage else 1.0)
         weight_bytes, gradient_bytes = parameters * self.b, parameters * self.trained * self.reduced_bytes
         # frozen weights do not change, so they are gathered only if they are kept sharded
         gathered_bytes = weight_bytes * (1.0 if p.zero_stage == 3 else self.trained)

@@ -139,10 +139,12 @@ def _sharded_s(
     weights, reduced = x.value_bytes * parameters / layers, x.reduced_bytes * parameters / layers
     reduced = reduced * x.trained_share
     gathered_once = np.where(x.zero >= 3, weights, weights * x.trained_share)
-    hops = messages * x.messages_per_layer * gather_latency_s(x, c, shard_group)
+    # plain data parallelism joins gradients into buckets, about one per layer
+    per_layer = np.where(x.zero > 0, x.messages_per_layer, 1.0)
+    hops = messages * per_layer * gather_latency_s(x, c, shard_group)
     gather = messages * sharded_gather_s(x, c, shard_group, gathered_once) + hops
     scatter = (messages * sharded_gather_s(x, c, shard_group, reduced) + hops) * x.scatter_passes
-    replica_hops = messages * x.messages_per_layer * gather_latency_s(x, c, replica_group)
+    replica_hops = messages * per_layer * gather_latency_s(x, c, replica_group)
     replicas = 2.0 * (messages * gather_transfer_s(x, c, replica_group, reduced / shards) + replica_hops)
     # each micro-batch: ZeRO-3 gathers twice and scatters, ZeRO-2 scatters; the rest waits for the step's end
     is_three, is_two = x.zero >= 3, x.zero >= 2

@@ -37,7 +37,7 @@ class Traits:
     flat_from_stage: int = 4
     """ZeRO stage from which parameters go one by one over rings that know no nodes; 4: never."""
     messages_per_layer: float = 1.0
-    """In which a layer's parameters or gradients are sent."""
+    """In which a layer's parameters or gradients are sent when ZeRO shards them; otherwise one."""
     overlaps_tensor: bool = False
     """Tensor-parallel messages are cut up and run beside the products they belong to."""
     overlaps_data: bool = True
