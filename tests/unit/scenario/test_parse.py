@@ -78,7 +78,7 @@ def test_constraints_traces_and_notes_are_carried_along() -> None:
         {"plan.ep": ABSENT, "plan.dp_shard": ABSENT},  # a dense model, sharded over all ranks
         {"model.rope_theta": 5e5, "model.torch_dtype": "bfloat16"},  # a configuration's other fields
     ],
-    ids=str,
+    ids=lambda changes: ", ".join(changes),
 )
 def test_what_is_stated_otherwise_or_left_out_makes_the_same_scenario(changes: Changes) -> None:
     assert parsed(changes) == parsed()
