@@ -67,7 +67,10 @@ def axis_wire_bytes(figures: Figures, axis: str) -> float:
 _COLUMNS = ("messages", "bytes", "wire_bytes")
 
 
-_UNHIDDEN = ("fast_link_efficiency", "slow_link_efficiency", "tp_exposed", "ep_exposed", "pp_exposed")
+_UNHIDDEN = (
+    *("fast_link_efficiency", "slow_link_efficiency"),
+    *("tp_exposed", "ep_exposed", "pp_exposed", "alltoall_cost"),
+)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Traits:
         return _by_precision(self.gradient_bytes, precision)
 
     def reduced(self, precision: str) -> float:
-        return _by_precision(self.reduced_bytes, precision)
+        return 4.0 if precision == "fp32" else _by_precision(self.reduced_bytes, precision)
 
     def overlaps(self, t: TrainingSpec) -> bool:
         """Whether the release overlaps communication at all; without a date, fused attention dates it."""

@@ -72,7 +72,9 @@ def test_the_pages_examples_pass_a_strict_type_checker_and_a_wrong_one_does_not(
     options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
     command = [sys.executable, "-m", "mypy", *options, str(tmp_path)]
     checked = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False)
-    (error,) = [line for line in checked.stdout.splitlines() if ": error: " in line]
+    # of the reader's files: our own are checked by `make check`, with our settings
+    errors = [line for line in checked.stdout.splitlines() if ": error: " in line]
+    (error,) = [line for line in errors if line.startswith(str(tmp_path))]
     assert "wrong.py:3" in error
     assert "arg-type" in error or "list-item" in error
 
