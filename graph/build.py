@@ -69,7 +69,7 @@ def _opener(context: Context) -> Callable[..., State]:
 def _with_services(
     name: str, work: Callable[[State, NodeServices], Any], studio: Context | None
 ) -> Callable[..., Any]:
-    """Gives a node its services, and emits events when it starts and ends."""
+    """Passes services to a node and emits an event when it starts and when it ends."""
 
     def node(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> Any:  # noqa: ANN401 - or a command
         step = int(config["metadata"]["langgraph_step"])

@@ -38,7 +38,7 @@ class Endpoint:
     max_tokens: int = 4096
     """Of one reply; the thoughts of a reasoning model count."""
     max_question_tokens: int = 60_000
-    """Once a question has cost so many, the model may only hand in its answer."""
+    """Limit for one question; beyond it the model may only submit its answer."""
     retries: int = 2
     temperature: float | None = 0.0
     price_per_million_input: float = 0.0

@@ -50,7 +50,7 @@ INDEXER_FIELDS = {
     "indexer_topk": "index_topk",
 }
 WINDOW_CYCLES = {"gemma2": 2, "gpt_oss": 2, "gemma3": 6, "gemma4": 6, "gemma4_small": 6, "olmo3": 4}
-"""One layer of so many sees the whole sequence."""
+"""Length of the layer cycle: one layer per cycle attends to the whole sequence, the others to a window."""
 MERGED_LAYERS = {"gemma2": 2}
 """Layers that the file counts as one."""
 UNKNOWN_PARTS = {

@@ -13,28 +13,12 @@ from tools.cost.terms import STEP_TERMS
 from tools.recommend.report import Evidence
 from tools.scenario.spec import Result
 from tools.trace.causes import LEVERS
+from tools.trace.causes import Cause as TraceCause
 from tools.trace.diagnosis import Bottleneck
 from tools.trace.report import Profile
 
-Cause = Literal[
-    "compute",
-    "recomputation",
-    "memory_bound_kernels",
-    "exposed_tp",
-    "exposed_cp",
-    "exposed_ep",
-    "exposed_dp",
-    "exposed_pp",
-    "slow_link",
-    "late_host",
-    "slow_device",
-    "small_messages",
-    "bubble",
-    "imbalance",
-    "data_loading",
-    "out_of_memory",
-    "trace_mismatch",
-]
+Cause = Literal[TraceCause, "out_of_memory"]
+"""What a trace can show, and what only a prediction can."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 Status = Literal["open", "supported", "refuted"]
 
@@ -106,7 +90,7 @@ class Hypothesis(Result):
 
     @property
     def references(self) -> frozenset[str]:
-        return frozenset(one.ref for one in self.evidence)
+        return frozenset(item.ref for item in self.evidence)
 
 
 def predicted_hypotheses(prediction: Prediction) -> list[Hypothesis]:
@@ -174,19 +158,19 @@ def competing(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     What is measured outranks what is predicted; of either those whose cost is near the largest. Measured
     ones come with the first to look at in front: a fault of the run before what its plan costs.
     """
-    open_ones = [one for one in hypotheses if one.status != "refuted"]
-    unpriced = [one for one in open_ones if one.seconds is None]
-    measured = [one for one in open_ones if one.source != "model" and one.seconds is not None]
-    pool = measured or [one for one in open_ones if one.seconds is not None]
+    alive = [h for h in hypotheses if h.status != "refuted"]
+    unpriced = [h for h in alive if h.seconds is None]
+    measured = [h for h in alive if h.source != "model" and h.seconds is not None]
+    pool = measured or [h for h in alive if h.seconds is not None]
     first = measured[0] if measured else None
-    pool.sort(key=lambda one: (one is not first, -(one.seconds or 0.0)))
-    enough = COMPETING_SHARE * max((one.seconds or 0.0 for one in pool), default=0.0)
-    near = [one for one in pool if (one.seconds or 0.0) >= enough or one is first]
+    pool.sort(key=lambda h: (h is not first, -(h.seconds or 0.0)))
+    enough = COMPETING_SHARE * max((h.seconds or 0.0 for h in pool), default=0.0)
+    near = [h for h in pool if (h.seconds or 0.0) >= enough or h is first]
     return [*unpriced, *near]
 
 
 def accepted(hypotheses: Sequence[Hypothesis], cause: Cause, by: str) -> list[Hypothesis]:
     """The same list, with the cause that counts first and marked as supported."""
-    chosen = next(one for one in competing(hypotheses) if one.cause == cause)
+    chosen = next(h for h in competing(hypotheses) if h.cause == cause)
     update = {"status": "supported", "by": by}
-    return [chosen.model_copy(update=update), *(one for one in hypotheses if one is not chosen)]
+    return [chosen.model_copy(update=update), *(h for h in hypotheses if h is not chosen)]
