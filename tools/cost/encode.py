@@ -244,7 +244,7 @@ PCI Express 3, 4 and 5 with 16 lanes."""
 
 def training_facts(s: Scenario, device: Device) -> Facts:
     t, traits = s.training, framework_traits(s.training.framework)
-    dispatcher, overlaps = traits.dispatcher(t), traits.overlaps(t)
+    dispatcher = traits.dispatcher(t)
     is_grace = device.name in ("gb200", "gb300")
     return {
         "seq": t.seq_len,
@@ -262,8 +262,8 @@ def training_facts(s: Scenario, device: Device) -> Facts:
         "flat_from_stage": traits.flat_from_stage,
         "messages_per_layer": traits.messages_per_layer,
         "stops_early": float(traits.recompute_stops_early),
-        "tensor_overlap": float(traits.overlaps_tensor and overlaps),
-        "data_overlap": float(traits.overlaps_data and overlaps),
+        "tensor_overlap": float(traits.overlaps_tensor_traffic(t)),
+        "data_overlap": float(traits.overlaps_data_traffic(t)),
         "expert_overlap": float(bool(t.overlap_moe_communication)),
         "attention_kernel": _attention_kernel(traits.attention_kernel, device) if t.flash_attention else 1.0,
         "selective_share": traits.selective_share,

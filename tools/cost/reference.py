@@ -309,7 +309,7 @@ class _Step(ReferenceMemory, ReferenceMessages):
         pairs = self.kinds.sublayers - self.moe
         repeated_pairs = max(pairs - self.traits.recompute_stops_early, 0) * self.repeated_share
         reduces = layers * (2 * pairs + repeated_pairs) + heads
-        overlaps = self.traits.overlaps_tensor and self.traits.overlaps(t)
+        overlaps = self.traits.overlaps_tensor_traffic(t)
         ring = _not_hidden(self.ring(), self.attention_core()[0] * 3.5, c["cp_exposed"]) + self.ring_merge()
         stage = Stage(
             compute=layers * (layer.forward + layer.backward) + heads * (head.forward + head.backward),
@@ -363,7 +363,7 @@ class _Step(ReferenceMemory, ReferenceMessages):
     def data_exposed(self, window: float) -> float:
         """Per step: under each micro-batch, then under what is left of the last ones."""
         p, sent = self.plan, self.data()
-        overlaps = self.traits.overlaps_data and self.traits.overlaps(self.training)
+        overlaps = self.traits.overlaps_data_traffic(self.training)
         chunks = 1 + (min(p.pp, self.micro_batches) - 1) * (self.vpp - 1) / self.vpp
         window = window if overlaps else 0.0
         left = max(window * chunks - sent.each.seconds, 0.0)

@@ -67,6 +67,14 @@ class Traits:
             return True
         return t.software_date >= self.overlap_since if t.software_date else t.flash_attention
 
+    def overlaps_tensor_traffic(self, t: TrainingSpec) -> bool:
+        stated = t.overlap_tensor_communication
+        return self.overlaps_tensor and self.overlaps(t) if stated is None else stated
+
+    def overlaps_data_traffic(self, t: TrainingSpec) -> bool:
+        stated = t.overlap_gradient_communication
+        return self.overlaps_data and self.overlaps(t) if stated is None else stated
+
     def dispatcher(self, t: TrainingSpec) -> str:
         if t.moe_dispatcher:
             return t.moe_dispatcher

@@ -51,7 +51,7 @@ class FrameworkData:
 @cache
 def get_framework(name: str) -> FrameworkData:
     """The facts of a framework; a name that passed `TrainingSpec` always has a file."""
-    data = _load(name)
+    data = framework_table(name)
     rules = tuple(_rule(name, row) for row in data.get("rules", []))
     writable = {field: tuple(values) for field, values in data.get("writable", {}).items()}
     try:
@@ -63,10 +63,12 @@ def get_framework(name: str) -> FrameworkData:
 @cache
 def get_general_rules() -> tuple[RuleData, ...]:
     """Rules that follow from the meaning of the fields, whatever the framework."""
-    return tuple(_rule(GENERAL, row) for row in _load(GENERAL)["rules"])
+    return tuple(_rule(GENERAL, row) for row in framework_table(GENERAL)["rules"])
 
 
-def _load(name: str) -> dict[str, Any]:
+@cache
+def framework_table(name: str) -> dict[str, Any]:
+    """A framework's data file as it stands."""
     file = kb_seed.folder("frameworks").joinpath(f"{name}.toml")
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -106,7 +106,10 @@ class TrainingSpec(Record):
     software_date: Annotated[Month | None, Allowed('a month from 2000 to 2099, as "2026-06"')] = None
     moe_dispatcher: MoeDispatcher | None = None
     overlap_moe_communication: bool | None = None
+    overlap_tensor_communication: bool | None = None
+    overlap_gradient_communication: bool | None = None
     cuda_graph: bool | None = None
+    fused_loss: bool | None = None
     capacity_factor: Annotated[
         float | None,
         Field(gt=0, le=MAX_CAPACITY_FACTOR),
@@ -132,7 +135,10 @@ TRAINING_OPTIONS = (
     "software_date",
     "moe_dispatcher",
     "overlap_moe_communication",
+    "overlap_tensor_communication",
+    "overlap_gradient_communication",
     "cuda_graph",
+    "fused_loss",
     "capacity_factor",
     "optimizer_offload",
     "lora",

@@ -56,6 +56,8 @@ OPTIONS = st.fixed_dictionaries(
         "software_date": st.sampled_from(("2022-06", "2023-03", "2026-04", "2026-06")),
         "moe_dispatcher": st.sampled_from(get_args(MoeDispatcher)),
         "overlap_moe_communication": st.booleans(),
+        "overlap_tensor_communication": st.booleans(),
+        "overlap_gradient_communication": st.booleans(),
         "cuda_graph": st.booleans(),
         "capacity_factor": st.sampled_from((1.0, 1.25)),
         "optimizer_offload": st.booleans(),
