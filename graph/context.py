@@ -10,6 +10,7 @@ from graph.rules import Rules
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
 from tools.scenario import Scenario
+from tools.search.search import Ranked
 from tools.trials.order import TrialOrder, TrialResult, Watch
 
 BUDGETS = ("session_s", "tokens", "cost", "device_hours", "trials")
@@ -66,3 +67,5 @@ class Context:
     clock: Callable[[], float] = time.time
     progress: Callable[[float], None] | None = None
     """Told how far the search is, where somebody watches."""
+    keep_plans: Callable[[Ranked], None] | None = None
+    """Handed every plan that the session's search timed, where they are kept."""

@@ -109,11 +109,11 @@ def search_plans(context: Context, scenario: Scenario, trials: Sequence[TrialRec
     What trials have settled is left out; if that is everything, it becomes `settled`."""
     workload = workload_in(context, scenario)
     try:
-        result = dict(propose(steered(workload, trials), context.progress))
+        result = dict(propose(steered(workload, trials), context.progress, context.keep_plans))
     except InfeasibleError:
         if not trials:
             raise
-        everything = propose(workload, context.progress)
+        everything = propose(workload, context.progress, context.keep_plans)
         result = {**dict(everything), "proposals": [], "settled": everything.proposals}
     return SessionSearch(**result, trials_seen=len(trials))
 

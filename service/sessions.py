@@ -30,6 +30,7 @@ from service.db.sessions import (
     find_by_key,
     get_session,
     lock_session,
+    rename_session,
 )
 from service.db.traces import COMPLETE, get_trace
 from service.errors import ConflictError, NotFoundError
@@ -48,6 +49,7 @@ from tools.scenario import parse_scenario
 
 MAX_LABELS = 32
 MAX_LABEL_CHARACTERS = 200
+MAX_NAME_CHARACTERS = 120
 LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 
 SCENARIO_PARTS = ("model", "cluster", "training", "plan", "constraints")
@@ -69,6 +71,7 @@ class Submission:
     request: JsonObject
     """The body of `asap optimize`, with mode and approval."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
     priority: int = DEFAULT_PRIORITY
     webhook: str | None = None
     budget: Mapping[str, float] | None = None
@@ -104,6 +107,13 @@ class Sessions:
     def retry(self, caller: Caller, id: str) -> SessionRow:
         """A failed or cancelled session runs again from the start, as a new attempt."""
         return self._change(caller, "session.retry", id, retry)
+
+    def rename(self, caller: Caller, id: str, name: str | None) -> SessionRow:
+        """An empty name takes it away."""
+        name = parse_name(name)
+        return self._change(
+            caller, "session.rename", id, lambda conn, row: rename_session(conn, row, name), to={"name": name}
+        )
 
     def decide(
         self, caller: Caller, id: str, body: Mapping[str, JsonValue], idempotency_key: str | None = None
@@ -183,6 +193,7 @@ class Sessions:
             model=scenario.model.name or None,
             device=scenario.cluster.device,
             num_devices=scenario.cluster.num_devices,
+            name=parse_name(submission.name),
             budget=dict(submission.budget) if submission.budget is not None else None,
             webhook=submission.webhook,
             idempotency_key=submission.idempotency_key,
@@ -268,6 +279,14 @@ def _check_traces(caller: Caller, traces: str) -> None:
     if find_reference(traces) is None and not caller.may("admin"):
         allowed = "trace:<id> of an upload (POST /v1/traces); a folder of the server needs the scope admin"
         raise InputError("traces", traces, allowed)
+
+
+def parse_name(name: str | None) -> str | None:
+    """On one line, with single spaces."""
+    name = " ".join((name or "").split())
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise InputError("name", name, f"at most {MAX_NAME_CHARACTERS} characters")
+    return name or None
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ from tools.scenario.fields import refuse_unknown
 
 PATH = "/v1/sessions"
 State = Literal["queued", "running", "waiting_approval", "completed", "failed", "cancelled"]
-SERVICE_FIELDS = ("labels", "priority", "webhook", "budget")
+SERVICE_FIELDS = ("name", "labels", "priority", "webhook", "budget")
 MAX_LABEL_FILTER_CHARACTERS = 300
 
 Action = Annotated[Any, WithJsonSchema({"type": "string", "enum": list(ACTIONS)})]
@@ -97,6 +97,7 @@ class SessionCreate(SearchCreate):
     template: str | None = Field(
         None, max_length=253, description="the registered launch template of its trials; else the usual one"
     )
+    name: str | None = Field(None, description="your own name for it; pages show it first")
     labels: dict[str, str] = Field(default_factory=dict, description="at most 32, to find it again by")
     priority: int = Field(DEFAULT_PRIORITY, ge=0, le=9, description="the higher ones run first")
     webhook: str | None = Field(
@@ -112,6 +113,7 @@ class SessionCreate(SearchCreate):
         refuse_unknown(body, SessionCreate.model_fields, "")
         return Submission(
             request={name: value for name, value in body.items() if name not in SERVICE_FIELDS},
+            name=self.name,
             labels=self.labels,
             priority=self.priority,
             webhook=self.webhook,
@@ -148,6 +150,7 @@ class SessionPublic(Public):
     mode: str
     approval: str
     priority: int
+    name: str | None
     labels: dict[str, str]
     owner: str = Field(description="the name of the key or token that submitted it")
     attempt: int = Field(description="1, and one more for each retry")

@@ -101,6 +101,7 @@ sessions = sa.Table(
     # Long columns last: SQLite then reads a row's short ones without following overflow pages.
     *_required(JsonColumn, "request"),
     *_optional(JsonColumn, "report"),
+    *_optional(sa.Text, "name"),
     sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
     # With the words, so that a search for them does not touch the rows.
     sa.Index("sessions_by_tenant", "tenant", "id", "search"),
@@ -118,6 +119,14 @@ labels = sa.Table(
     *_required(sa.Text, "value", "tenant"),
     sa.Index("labels_by_value", "tenant", "name", "value", "session_id"),
 )
+
+searches = sa.Table(
+    "searches",
+    metadata,
+    _of("sessions", "session_id", primary_key=True),
+    *_required(sa.LargeBinary, "plans"),
+)
+"""Every plan that a session's search timed, packed by tools/search/explored.py."""
 
 events = sa.Table(
     "events",
@@ -323,6 +332,8 @@ class SessionRow:
     verdict: str | None
     speedup: float | None
     measured_speedup: float | None
+    name: str | None
+    """A person's own; None shows the workload instead."""
     labels: dict[str, str]
     idempotency_key: str | None
     webhook: str | None

@@ -5,8 +5,8 @@ A deleted session is queued for cleanup in the same transaction.
 
 import hashlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import sqlalchemy as sa
@@ -24,6 +24,7 @@ from service.db.models import (
     events,
     labels,
     new_id,
+    searches,
     sessions,
 )
 from service.errors import CancelledError, ConflictError, FencedError, NotFoundError
@@ -148,6 +149,7 @@ class NewSession:
     model: str | None = None
     device: str | None = None
     num_devices: int | None = None
+    name: str | None = None
     budget: JsonObject | None = None
     """Fields of graph.context.Limits that the caller wants smaller."""
     webhook: str | None = None
@@ -191,6 +193,7 @@ def create_session(
         model=new.model,
         device=new.device,
         num_devices=new.num_devices,
+        name=new.name,
         search=_search_text(id, new),
         labels=dict(new.labels),
         idempotency_key=new.idempotency_key,
@@ -224,15 +227,42 @@ def create_session(
 def _digest(new: NewSession) -> str:
     """Of what a caller may not change under the same idempotency key."""
     body = [new.request, new.mode, new.approval, new.priority, dict(new.labels), new.budget, new.webhook]
+    body += [new.name] if new.name else []
     return hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()
 
 
 def _search_text(id: str, new: NewSession) -> str:
     """Cut to what PostgreSQL's index accepts."""
-    own = (id, new.model, new.device, new.owner)
-    words = [*own, *new.labels, *new.labels.values(), new.request.get("notes")]
+    own = (id, new.name, new.model, new.device, new.owner)
+    return _cut([*own, *new.labels, *new.labels.values(), new.request.get("notes")])
+
+
+def _cut(words: Iterable[object]) -> str:
     text = "\n".join(str(word).lower() for word in words if word)
     return text.encode()[:MAX_SEARCH_BYTES].decode(errors="ignore")
+
+
+def rename_session(conn: sa.Connection, row: SessionRow, name: str | None) -> SessionRow:
+    """None takes the name away; a search finds the session by its new name."""
+    found = conn.scalar(sa.select(sessions.c.search).where(sessions.c.id == row.id)) or ""
+    id, *words = found.split("\n")
+    words = words[1:] if row.name and words[:1] == [row.name.lower()] else words
+    values = {"name": name, "search": _cut([id, name, *words]), "updated_at": time.time()}
+    conn.execute(sessions.update().where(sessions.c.id == row.id).values(values))
+    return replace(row, name=name)
+
+
+def keep_search(conn: sa.Connection, id: str, plans: bytes) -> None:
+    """In place of those of an earlier search of the session."""
+    row = insert_into(conn, searches).values(session_id=id, plans=plans)
+    conn.execute(row.on_conflict_do_update(index_elements=["session_id"], set_={"plans": plans}))
+
+
+def find_search(conn: sa.Connection, tenant: str, id: str) -> bytes | None:
+    """The packed plans; None for a session that has not searched, or did before they were kept."""
+    query = sa.select(searches.c.plans).join(sessions, sessions.c.id == searches.c.session_id)
+    plans = conn.scalar(query.where(searches.c.session_id == id, sessions.c.tenant == tenant))
+    return None if plans is None else bytes(plans)
 
 
 def _earlier(conn: sa.Connection, tenant: str, idempotency_key: str, digest: str) -> SessionRow:

@@ -23,7 +23,7 @@ from service.checkpoints import GuardedSaver
 from service.db.engine import Database, is_outage, retry_transaction
 from service.db.lifecycle import find_decision, set_state
 from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, SessionRow
-from service.db.sessions import append_event, check_claim, lock_session
+from service.db.sessions import append_event, check_claim, keep_search, lock_session
 from service.errors import CancelledError, FencedError, HandBackError, OutOfTimeError
 from service.settings import Settings
 from service.strict_json import JsonObject
@@ -31,6 +31,8 @@ from service.traces import Uploads, find_reference
 from service.worker.cleanup import prune_checkpoints, thread_of
 from service.worker.jobs import JobQueue, Lease
 from tools.errors import AsapError, InfeasibleError, InputError
+from tools.search.explored import pack
+from tools.search.search import Ranked
 
 End = tuple[str, JsonObject]
 """The state, and the columns that go with it."""
@@ -156,6 +158,7 @@ def _session(deps: WorkerDeps, row: SessionRow) -> Session:
         limits=limits,
         progress=_checking_progress(lambda: _check(deps, row, ends_at)),
         must_cancel=lambda: _must_cancel(deps, row),
+        keep_plans=lambda plans: _keep_plans(deps, row, plans),
     )
     saver = GuardedSaver(deps.checkpointer, lambda: _claimed(deps, row))
     return Session(thread_of(row.id, row.attempt), context, saver)
@@ -188,6 +191,17 @@ def _emit(deps: WorkerDeps, row: SessionRow, event: Event) -> None:
     _write(deps, lambda conn: append_event(conn, row.id, named, row.fence))
     if deps.observer:
         deps.observer.observe_event(event)
+
+
+def _keep_plans(deps: WorkerDeps, row: SessionRow, plans: Ranked) -> None:
+    """Fenced like an event: a worker that lost the session overwrites nothing."""
+    packed = pack(plans)
+
+    def write(conn: sa.Connection) -> None:
+        check_claim(conn, row.id, row.fence)
+        keep_search(conn, row.id, packed)
+
+    _write(deps, write)
 
 
 def _check(deps: WorkerDeps, row: SessionRow, ends_at: float) -> None:

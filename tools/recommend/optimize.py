@@ -30,7 +30,7 @@ from tools.recommend.why_not import infeasible, rejected
 from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import parse_constraints
-from tools.search.search import Search, SearchOutcome
+from tools.search.search import Ranked, Search, SearchOutcome
 from tools.trace.report import Profile
 
 Progress = Callable[[float], None]
@@ -66,9 +66,15 @@ def analyse(
     return prediction, with_profile(diagnosis, profile, prediction, recalibrated)
 
 
-def propose(workload: Workload, progress: Progress | None = None) -> SearchResult:
-    """The best plans of every legal one, why not others, and what would change the answer."""
+def propose(
+    workload: Workload, progress: Progress | None = None, keep: Callable[[Ranked], None] | None = None
+) -> SearchResult:
+    """The best plans of every legal one, why not others, and what would change the answer.
+
+    `keep` is handed every plan that was timed."""
     plans, found = best_plans(workload, progress)
+    if keep:
+        keep(found.every)
     predictions, today = workload.predict(plans), workload.today()
     proposals = [
         proposal(workload, rank, plan, prediction, today)

@@ -87,6 +87,8 @@ def front_bytes(front: Ranked, step_time_s: Array) -> Array:
 
 KEPT = 4096
 """Plans kept of each block and in the end: enough to choose different proposals from."""
+MAX_EXPLORED = 200_000
+"""Timed plans that are handed on for people to look at."""
 DEGREES_PER_BLOCK = 2
 ROUNDING = 1.0 - 1e-9
 """A bound computed in another order than what it bounds may be off by rounding."""
@@ -102,6 +104,8 @@ class SearchOutcome:
     searched: int
     timed: int
     seconds: float
+    every: Ranked = NOTHING
+    """All plans that were timed and fit, fastest first; of very many the fastest and the front."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,12 @@ class Evaluated:
     def take(self, rows: Rows) -> "Evaluated":
         activity, core = self.activity.take(rows), self.core.take(rows)
         return Evaluated(self.code, core, activity, self.min_s[rows], self.min_bytes[rows])
+
+
+def thinned(parts: list[Ranked]) -> list[Ranked]:
+    """The same plans, sorted and cut only once they are twice as many as are kept: sorting takes time."""
+    many = sum(len(part.step_time_s) for part in parts) > 2 * MAX_EXPLORED
+    return [best_of(together(parts), MAX_EXPLORED)] if many else parts
 
 
 class Search:
@@ -150,6 +160,7 @@ class Search:
         degrees = self._likely_first(self._drop_dominated(self.space.degrees()))
         searched = timed = 0
         kept = front = NOTHING
+        explored: list[Ranked] = []
         for start in range(0, count(degrees), DEGREES_PER_BLOCK):
             block = where(degrees, np.arange(start, min(start + DEGREES_PER_BLOCK, count(degrees))))
             cores, decided = self._cores(block)
@@ -157,9 +168,11 @@ class Search:
             searched, timed = searched + decided, timed + len(every.step_time_s)
             kept = best_of(together([kept, ranked]), self.kept)
             front = front_of(together([front, every]))
+            explored = thinned([*explored, every])
             if progress:
                 progress((start + count(block)) / count(degrees))
-        return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started)
+        every = best_of(together(explored), MAX_EXPLORED)
+        return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started, every)
 
     def _drop_dominated(self, degrees: Table) -> Table:
         """Without sequence parallelism only if the same degrees with it are not legal."""

@@ -15,9 +15,12 @@ from service.db.sessions import (
     SessionFilter,
     delete_session,
     events_after,
+    find_search,
     get_session,
+    keep_search,
     list_sessions,
     lock_session,
+    rename_session,
 )
 from service.errors import ConflictError
 from tests.unit.service.db.making import make
@@ -126,3 +129,27 @@ def test_a_session_that_is_decided_upon_meanwhile_is_not_deleted(database: Datab
         with pytest.raises(ConflictError, match="queued"):
             deletion.result()
     assert ids(database) == [id]
+
+
+def test_a_renamed_session_is_found_by_its_new_name_only(database: Database) -> None:
+    id = make(database, model="Llama", name="Baseline A")
+    assert ids(database, text="baseline") == [id]
+    with database.begin() as conn:
+        renamed = rename_session(conn, lock_session(conn, id), "After the switch")
+    assert (renamed.name, ids(database, text="switch llama"), ids(database, text="baseline")) == (
+        "After the switch",
+        [id],
+        [],
+    )
+
+
+def test_the_plans_of_a_search_belong_to_their_tenant_and_go_with_their_session(database: Database) -> None:
+    id = make(database, tenant="a")
+    with database.begin() as conn:
+        keep_search(conn, id, b"first")
+        keep_search(conn, id, b"second")
+    with database.begin() as conn:
+        assert (find_search(conn, "a", id), find_search(conn, "b", id)) == (b"second", None)
+        set_state(conn, id, "failed")
+        delete_session(conn, "a", id)
+        assert find_search(conn, "a", id) is None
