@@ -4,7 +4,6 @@ on outages.
 
 import fcntl
 import logging
-import select
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -35,9 +34,6 @@ PREPARE_LOCK = UPGRADE_LOCK + 2
 READING = "asap_reading"
 UNFLUSHED = "asap_unflushed"
 WAL_TRIES = 50
-USED_AT = "asap_used_at"
-IDLE_S = 1.0
-"""A connection that was idle longer is pinged before it is used."""
 
 
 class Database:
@@ -117,6 +113,7 @@ def open_database(url: str) -> Database:
             url,
             pool_size=POOL,
             max_overflow=OVERFLOW,
+            pool_pre_ping=True,
             json_serializer=_json,
             json_deserializer=msgspec.json.decode,
         )
@@ -129,7 +126,6 @@ def open_database(url: str) -> Database:
         sa.event.listen(engine, "connect", _prepare)
         sa.event.listen(engine, "begin", _begin_on_sqlite)
     else:
-        _ping_when_in_doubt(engine)
         sa.event.listen(engine, "begin", _begin_on_postgres)
     return Database(engine)
 
@@ -137,33 +133,6 @@ def open_database(url: str) -> Database:
 def _begin_on_postgres(connection: sa.Connection) -> None:
     if connection.get_execution_options().get(UNFLUSHED, False):
         connection.exec_driver_sql("SET LOCAL synchronous_commit TO off")
-
-
-def _ping_when_in_doubt(engine: sa.Engine) -> None:
-    """As SQLAlchemy's pre-ping does at every use, but not for a connection that answered a moment ago."""
-
-    def used(_connection: object, record: sa.pool.ConnectionPoolEntry) -> None:
-        record.info[USED_AT] = time.monotonic()
-
-    def ping(connection: Any, record: sa.pool.ConnectionPoolEntry, _proxy: object) -> None:  # noqa: ANN401
-        rested_s = time.monotonic() - record.info.get(USED_AT, time.monotonic())
-        try:
-            if rested_s >= IDLE_S or _has_news(connection.fileno()):
-                engine.dialect.do_ping(connection)
-        except engine.dialect.loaded_dbapi.Error as error:
-            if not engine.dialect.is_disconnect(error, connection, None):
-                raise
-            raise sa.exc.InvalidatePoolError from error
-
-    sa.event.listen(engine, "checkin", used)
-    sa.event.listen(engine, "checkout", ping)
-
-
-def _has_news(socket: int) -> bool:
-    """Nobody asked the server anything: what it says, or that it hung up, is about the connection itself."""
-    poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _prepare(connection: sqlite3.Connection, _record: object) -> None:

@@ -125,11 +125,7 @@ def backend_of(database: Database) -> int:
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("idle_s", [0.0, 3600.0], ids=["long ago", "a moment ago"])
-def test_a_connection_that_broke_while_it_rested_is_replaced(
-    database: Database, url: str, idle_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.db.engine.IDLE_S", idle_s)
+def test_a_connection_that_broke_while_it_rested_is_replaced(database: Database, url: str) -> None:
     broken, other = backend_of(database), open_database(url)
     with other.begin() as conn:
         conn.execute(sa.text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": broken})
