@@ -40,7 +40,9 @@ def _headline(old: Prediction, new: Prediction) -> str:
 
 def _table(before: Scenario, after: Scenario, old: Prediction, new: Prediction) -> list[str]:
     plans = [plan for plan in (before.plan, after.plan) if plan is not None]
-    moved = ", ".join(f"{one.field} {one.from_} → {one.to}" for one in changes(plans[0], plans[1]))
+    moved = ", ".join(
+        f"{change.field} {change.from_} → {change.to}" for change in changes(plans[0], plans[1])
+    )
     return [
         f"Changed: {moved or 'nothing of the plan'}",
         "",

@@ -76,7 +76,7 @@ def with_regression(
     """From that night on one part of the step takes longer, and one part of the environment is another."""
     term, kind = str(random.choice(list(SHARES))), str(random.choice(KINDS))
     cause = kind if is_recorded else None
-    slower = [_slower(one, term, size_ratio, cause, night) for one in nights[night:]]
+    slower = [_slower(later, term, size_ratio, cause, night) for later in nights[night:]]
     return Injected([*nights[:night], *slower], night, size_ratio, term, cause)
 
 
@@ -212,7 +212,7 @@ def score_found(
         case = with_regression(random, quiet, night, size_ratio, is_recorded=number % 2 == 0)
         raised = alarms_of(case.nights, rules)
         alarms += len(raised)
-        found = next((one for one in raised if night <= one[0] < night + WATCHED), None)
+        found = next((alarm for alarm in raised if night <= alarm[0] < night + WATCHED), None)
         if found:
             delays.append(found[0] - night)
             recorded += case.kind is not None

@@ -48,14 +48,14 @@ def learn_weights(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, 
     def loss(weights: Array) -> tuple[float, Array]:
         total, slope = PULL_TO_ZERO * float(np.sum(weights[1:] ** 2)), 2.0 * PULL_TO_ZERO * weights
         slope[0] = 0.0
-        for one in choices:
-            utility = -(one.columns @ weights)
+        for choice in choices:
+            utility = -(choice.columns @ weights)
             chance = np.exp(utility - utility.max())
             chance /= chance.sum()
-            likely = max(float(chance[one.chosen].sum()), 1e-12)
-            within = np.where(one.chosen, chance / likely, 0.0)
+            likely = max(float(chance[choice.chosen].sum()), 1e-12)
+            within = np.where(choice.chosen, chance / likely, 0.0)
             total -= np.log(likely) / len(choices)
-            slope = slope + one.columns.T @ (within - chance) / len(choices)
+            slope = slope + choice.columns.T @ (within - chance) / len(choices)
         return total, slope
 
     start = np.zeros(1 + len(names))

@@ -85,7 +85,7 @@ def mean_over_sources(
         for source in np.unique(sources[rows])
     ]
     fields = ("mape", "median", "bias", "within_10", "coverage")
-    means = {field: float(np.mean([getattr(one, field) for one in each])) for field in fields}
+    means = {field: float(np.mean([getattr(scores, field) for scores in each])) for field in fields}
     return Score(section=section, grouped_by="rows", name=name, rows=int(rows.sum()), **means)
 
 

@@ -46,7 +46,7 @@ class DataParallel:
         if isinstance(self.module, FSDPModule):
             return
         routed = self.layout.routed
-        apart = [p for one in expert_sets(self.chunk) for p in one.parameters()] if routed else []
+        apart = [p for experts in expert_sets(self.chunk) for p in experts.parameters()] if routed else []
         if routed and apart:
             _average(apart, routed.get_group("replicate"), self.layout.data_ranks)
         if self.layout.data_ranks > 1 and not isinstance(self.module, DistributedDataParallel):
@@ -70,7 +70,7 @@ def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for gradient in gradients:
         bucket.append(gradient)
-        if sum(one.nbytes for one in bucket) >= BUCKET_BYTES:
+        if sum(parameter.nbytes for parameter in bucket) >= BUCKET_BYTES:
             yield bucket
             bucket = []
     if bucket:
@@ -135,7 +135,7 @@ def _mesh(both: DeviceMesh) -> DeviceMesh:
 def _leave_experts_to_us(chunk: Chunk, layout: Layout) -> None:
     if layout.routed is None:
         return
-    owned = {id(p) for one in expert_sets(chunk) for p in one.parameters()}
+    owned = {id(p) for experts in expert_sets(chunk) for p in experts.parameters()}
     names = [name for name, parameter in chunk.named_parameters() if id(parameter) in owned]
     ignore: Callable[..., None] = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
     ignore(chunk, names)

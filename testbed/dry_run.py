@@ -101,7 +101,7 @@ def _parameters(program: Program) -> Iterator[torch.nn.Parameter]:
 def _optimizer_state(program: Program) -> Iterator[torch.Tensor]:
     """Without the step counters, one number a parameter."""
     for state in program.optimizer.state.values():
-        yield from (one for one in state.values() if isinstance(one, torch.Tensor) and one.dim() > 0)
+        yield from (value for value in state.values() if isinstance(value, torch.Tensor) and value.dim() > 0)
 
 
 def _bytes(tensors: Iterator[torch.Tensor]) -> float:

@@ -26,9 +26,9 @@ CONTRACTS = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["import
 
 def parts(folder: str) -> list[str]:
     """The folders with code and the modules directly below this one."""
-    found = [one for one in (REPO / folder).iterdir() if not one.name.startswith("_")]
-    folders = [f"{folder}/{one.name}/" for one in found if one.is_dir() and any(one.glob("*.py"))]
-    return sorted(folders + [f"{folder}/{one.name}" for one in found if one.suffix == ".py"])
+    found = [path for path in (REPO / folder).iterdir() if not path.name.startswith("_")]
+    folders = [f"{folder}/{path.name}/" for path in found if path.is_dir() and any(path.glob("*.py"))]
+    return sorted(folders + [f"{folder}/{path.name}" for path in found if path.suffix == ".py"])
 
 
 def test_what_is_named_exists() -> None:

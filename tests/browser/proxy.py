@@ -25,8 +25,8 @@ class Proxy:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        for one in self._open:
-            one.close()
+        for connection in self._open:
+            connection.close()
 
     def _accept(self) -> None:
         while True:
@@ -48,5 +48,5 @@ def _pass_on(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
         target.shutdown(socket.SHUT_WR)
     except OSError:  # one side is gone
-        for one in (source, target):
-            one.close()
+        for connection in (source, target):
+            connection.close()

@@ -32,9 +32,9 @@ def paths(installation: Installation, done: str) -> list[str]:
 def grave_faults(page: Page) -> list[str]:
     found: list[dict[str, Any]] = Axe().run(page).response["violations"]
     return [
-        f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0].get('failureSummary', '')[:200]}"
-        for one in found
-        if one["impact"] in GRAVE
+        f"{fault['id']}: {fault['nodes'][0]['html'][:200]} {fault['nodes'][0].get('failureSummary')}"
+        for fault in found
+        if fault["impact"] in GRAVE
     ]
 
 

@@ -40,7 +40,7 @@ def errors(number: int, calibrated_on: str, job: str) -> tuple[float, float]:
 
 
 def mean_errors_of_another_job(number: int) -> tuple[float, float]:
-    pairs = [errors(number, one, other) for one in JOBS for other in JOBS if one != other]
+    pairs = [errors(number, job, other) for job in JOBS for other in JOBS if job != other]
     shipped, calibrated = (mean(column) for column in zip(*pairs, strict=True))
     print(f"round {number}, another job: {shipped:.1%} as shipped, {calibrated:.1%} calibrated")
     return shipped, calibrated
@@ -87,7 +87,7 @@ def test_the_measured_terms_add_up_to_the_measured_step(job: str) -> None:
 @pytest.mark.parametrize("job", JOBS)
 def test_a_term_whose_constant_was_free_is_met(job: str) -> None:
     data = check_of(1, job).comparison
-    free = {one.name for one in data.coefficients if not one.is_bounded}
+    free = {coefficient.name for coefficient in data.coefficients if not coefficient.is_bounded}
     rows = {row.term: row.calibrated_error_ratio or 0.0 for row in data.terms}
     assert {"gemm_efficiency", "dp_exposed", "optimizer_traffic"} <= free
     for term in ("compute", "dp_comm_exposed", "optimizer"):

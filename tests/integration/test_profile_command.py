@@ -36,7 +36,7 @@ def test_every_rank_leaves_a_trace_and_a_summary_that_agree(tmp_path: Path) -> N
     assert [rank["rank"] for rank in report["ranks"]] == [0, 1]
     assert all(rank["overhead_ratio"] is not None for rank in report["ranks"])
     traces = profile_folder(tmp_path).ranks
-    summaries = [one for one in (tmp_path / "summaries").iterdir() if "summary" in one.name]
+    summaries = [path for path in (tmp_path / "summaries").iterdir() if "summary" in path.name]
     assert len(traces) == len(summaries) == 2
     assert all(len(rank.steps) == 3 for rank in traces)
     again = profile_folder(tmp_path / "summaries")

@@ -42,11 +42,11 @@ def test_every_expected_figure_is_met_to_a_nanosecond(name: str) -> None:
 
 def test_megatron_stragglers_are_ranks_0_and_6_and_the_transfer_is_about_50_ms() -> None:
     report = analyse_folder(TRACES / "megatron_tp8", workers=1).report
-    assert sorted(one.rank for one in report.stragglers) == [0, 6]
-    assert all(one.cause.startswith("host late") for one in report.stragglers)
-    transfer_ms = sum(one.transfer_us for one in report.collectives) / 1000
+    assert sorted(straggler.rank for straggler in report.stragglers) == [0, 6]
+    assert all(straggler.cause.startswith("host late") for straggler in report.stragglers)
+    transfer_ms = sum(collective.transfer_us for collective in report.collectives) / 1000
     assert transfer_ms == pytest.approx(50, rel=0.02)
-    waiting_ms = sum(one.waiting_us or 0.0 for one in report.collectives) / 1000
+    waiting_ms = sum(collective.waiting_us or 0.0 for collective in report.collectives) / 1000
     assert waiting_ms > 5 * transfer_ms
 
 

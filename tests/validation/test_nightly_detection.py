@@ -28,7 +28,7 @@ def test_regressions_are_found(
 
 
 @pytest.mark.parametrize(
-    "shape", ["normal", *(pytest.param(one, marks=pytest.mark.slow) for one in SHAPES[1:])]
+    "shape", ["normal", *(pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES[1:])]
 )
 def test_a_quiet_month_has_few_false_alarms(shape: str) -> None:
     quiet = score_quiet(np.random.default_rng(8), Noise(0.02, shape), HISTORIES // 3)

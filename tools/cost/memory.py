@@ -139,7 +139,7 @@ def with_state(x: Inputs, s: MemorySettings, a: Activity) -> Memory:
     on_last = sum(last, a.last_activations + a.last_buffers)
     worse_first = on_first >= on_last
     parameters, gradients, optimizer = (
-        np.where(worse_first, one, other) for one, other in zip(first, last, strict=True)
+        np.where(worse_first, of_first, of_last) for of_first, of_last in zip(first, last, strict=True)
     )
     return Memory(
         parameters=parameters,

@@ -136,7 +136,7 @@ def list_messages(scenario: Scenario, calibration: Calibration | None = None) ->
     """Of a scenario with a plan; a degree of one sends nothing."""
     x, keys = encode([scenario])
     c = resolve(keys, (calibration or shipped_calibration()).shifts)
-    return [one for one in (*_model_parallel(x, c), *_data_parallel(x, c)) if one.group_size > 1]
+    return [message for message in (*_model_parallel(x, c), *_data_parallel(x, c)) if message.group_size > 1]
 
 
 def _model_parallel(x: Inputs, c: Coefficients) -> Iterator[Message]:

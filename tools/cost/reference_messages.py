@@ -170,7 +170,7 @@ class ReferenceMessages(ReferenceCase):
             self._sharded(dense, p.dp * p.cp, p.tp, self.dense_shards),
             self._sharded(expert, self.expert_ranks, p.ep * p.etp, self.expert_shards),
         )
-        return DataMessages(*(one.plus(other) for one, other in zip(*parts, strict=True)))
+        return DataMessages(*(part.plus(other) for part, other in zip(*parts, strict=True)))
 
     def _sharded(self, parameters: float, ranks: float, stride: float, shards: float) -> DataMessages:
         if not parameters:

@@ -154,7 +154,7 @@ def _compute_fields(workload: Workload, plan: Plan, today: PredictedPlan | None)
     return {
         "prediction": prediction.model_dump(),
         **speedup(workload, prediction, today).model_dump(),
-        "changes": [one.model_dump() for one in made],
+        "changes": [change.model_dump() for change in made],
     }
 
 

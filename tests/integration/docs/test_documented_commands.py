@@ -21,7 +21,7 @@ SLOW = {"trials"}
 WITH_COMMANDS = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
     for page in pages(REPO)
-    if any(one.reason is None for one in blocks(page.read_text()))
+    if any(block.reason is None for block in blocks(page.read_text()))
 ]
 
 
@@ -59,15 +59,15 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, tmp_path: Path) -> N
 
 
 def test_what_is_not_run_says_why_and_is_rare() -> None:
-    left_out = [one for page in pages(REPO) for one in fenced_blocks(page.read_text()) if one.reason]
+    left_out = [block for page in pages(REPO) for block in fenced_blocks(page.read_text()) if block.reason]
     assert len(left_out) <= MAX_LEFT_OUT
-    assert all(len(one.reason or "") > 10 for one in left_out)
+    assert all(len(block.reason or "") > 10 for block in left_out)
 
 
 def headings(page: Path) -> set[str]:
     """As GitHub makes anchors of them."""
     found = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def leads_somewhere(page: Path, file: str, anchor: str) -> bool:

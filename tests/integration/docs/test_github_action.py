@@ -20,7 +20,7 @@ TOML = (
 
 def step(name: str) -> dict[str, Any]:
     steps = WORKFLOW["jobs"]["predict"]["steps"]
-    return next(dict(one) for one in steps if one.get("name") == name)
+    return next(dict(step) for step in steps if step.get("name") == name)
 
 
 def git(folder: Path, *words: str) -> str:

@@ -39,7 +39,7 @@ def spans(page: Path) -> list[str]:
     return [" ".join(span.split()) for span in SPAN.findall(text)]
 
 
-@pytest.mark.parametrize("page", [one for one in PAGES if one.id != "ARCHITECTURE"])
+@pytest.mark.parametrize("page", [page for page in PAGES if page.id != "ARCHITECTURE"])
 def test_every_block_is_run_read_or_says_why_not(page: Path) -> None:
     commands = blocks(page.read_text())
     for block in fenced_blocks(page.read_text()):
@@ -74,7 +74,7 @@ def test_settings_that_are_named_exist(page: Path) -> None:
     assert named - SETTINGS == set()
 
 
-@pytest.mark.parametrize("page", [one for one in PAGES if one.id not in OF_OTHERS])
+@pytest.mark.parametrize("page", [page for page in PAGES if page.id not in OF_OTHERS])
 def test_files_that_are_named_exist(page: Path) -> None:
     named = [span for span in spans(page) if PATH.fullmatch(span) and PLACEHOLDER not in span]
     assert [path for path in named if not (REPO / path).exists()] == []

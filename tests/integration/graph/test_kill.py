@@ -97,7 +97,7 @@ def survive(tmp_path: Path, kills: int) -> None:
         check(folder)
         report = json.loads((folder / "report.json").read_text())
         assert report["proposals"] == expected["proposals"]
-        assert [one["step"] for one in report["route"]] == [one["step"] for one in expected["route"]]
+        assert [visit["step"] for visit in report["route"]] == [visit["step"] for visit in expected["route"]]
     assert interrupted > kills / 4
 
 

@@ -25,7 +25,7 @@ class Seen:
     @property
     def prompt(self) -> str:
         """The user's first message: the task with its data."""
-        return next(str(one["content"]) for one in self.messages if one["role"] == "user")
+        return next(str(message["content"]) for message in self.messages if message["role"] == "user")
 
     @property
     def question(self) -> str:
@@ -42,7 +42,7 @@ class Seen:
 
     @property
     def tools(self) -> list[str]:
-        return [one["function"]["name"] for one in self.body.get("tools", [])]
+        return [tool["function"]["name"] for tool in self.body.get("tools", [])]
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,12 @@ def without_the_request(report: dict[str, Any]) -> str:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_adversary_changes_a_proposal_or_a_text(policy: Policy, seed: int) -> None:
     report = report_of(small(notes=HOSTILE), Context(open_seed(), reasoner=StandInModel(policy, seed)))
-    assert [one["plan"] for one in report["proposals"]] == [one["plan"] for one in RULES["proposals"]]
-    assert [one["speedup"] for one in report["proposals"]] == [one["speedup"] for one in RULES["proposals"]]
+    assert [proposal["plan"] for proposal in report["proposals"]] == [
+        proposal["plan"] for proposal in RULES["proposals"]
+    ]
+    assert [proposal["speedup"] for proposal in report["proposals"]] == [
+        proposal["speedup"] for proposal in RULES["proposals"]
+    ]
     assert report["diagnosis"]["bottleneck"] == RULES["diagnosis"]["bottleneck"]
     assert report["facts"] == RULES["facts"]
     assert [mark for mark in MARKS if mark in without_the_request(report)] == []
@@ -46,7 +50,7 @@ def test_a_model_that_says_ok_gives_exactly_the_rules_answer_and_one_incident() 
     rules = report_of(small())
     differing = {name for name in rules if report[name] != rules[name]} - {"searched"}
     assert differing == {"incidents", "usage", "reasoner"}
-    assert [one["kind"] for one in report["incidents"]] == ["malformed"]
+    assert [incident["kind"] for incident in report["incidents"]] == ["malformed"]
 
 
 class Listener:
@@ -103,7 +107,9 @@ def test_hostile_kernel_names_stay_names(tmp_path: Path) -> None:
     rules = report_of(raw)
     report["profile"]["top_ops"] = []
     assert [mark for mark in MARKS if mark in without_the_request(report)] == []
-    assert [one["plan"] for one in report["proposals"]] == [one["plan"] for one in rules["proposals"]]
+    assert [proposal["plan"] for proposal in report["proposals"]] == [
+        proposal["plan"] for proposal in rules["proposals"]
+    ]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -20,7 +20,7 @@ def test_an_invalid_answer_is_mended_with_the_reason(model_at: MakeModel) -> Non
     with ScriptedServer(INCOMPLETE, replies.answer(CAUSE)) as server:
         reply = model_at(server).ask(find_cause())
     last = server.seen[1].messages
-    assert [one["role"] for one in last] == ["system", "user", "assistant", "user"]
+    assert [message["role"] for message in last] == ["system", "user", "assistant", "user"]
     assert "reason: Field required" in last[-1]["content"]
     assert reply.tokens == 240
 

@@ -40,7 +40,7 @@ def playing(**answers: Mapping[str, Any]) -> Reply:
     def reply(seen: Seen) -> Played:
         if seen.question == "find_cause" and "find_cause" not in answers:
             data = data_of(seen)["competing"][0]
-            refs = [one["ref"] for one in data["evidence"]]
+            refs = [item["ref"] for item in data["evidence"]]
             return replies.answer({"cause": data["cause"], "references": refs, "reason": "It is shown."})(
                 seen
             )
@@ -66,7 +66,7 @@ def rules() -> dict[str, Any]:
 
 
 def plans(report: Mapping[str, Any]) -> list[Any]:
-    return [one["plan"] for one in report["proposals"]]
+    return [proposal["plan"] for proposal in report["proposals"]]
 
 
 def test_a_good_model_is_named_and_its_words_are_in_the_report_with_figures_by_code(
@@ -96,7 +96,7 @@ def test_a_text_that_states_what_only_code_may_gives_way_to_the_rules(
     assert report["verdict"] == rules()["verdict"]
     assert (report["authors"]["verdict"], report["authors"]["first_step"]) == ("expert-rules", "scripted")
     assert report["verification"]["texts_refused"]
-    assert "text refused" in [one["kind"] for one in report["incidents"]]
+    assert "text refused" in [incident["kind"] for incident in report["incidents"]]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_cause_that_the_evidence_does_not_show_is_not_taken(
     report = told(model_at, small(), find_cause=finding)
     assert report["diagnosis"] == rules()["diagnosis"]
     assert report["hypotheses"] == rules()["hypotheses"]
-    assert "impossible diagnosis" in {one["kind"] for one in report["incidents"]}
+    assert "impossible diagnosis" in {incident["kind"] for incident in report["incidents"]}
 
 
 def test_the_worklist_is_revised_a_bounded_number_of_times_and_impossible_items_are_named(
@@ -124,16 +124,18 @@ def test_the_worklist_is_revised_a_bounded_number_of_times_and_impossible_items_
         {"task": "measure", "reason": "Try it."},
     ]
     report = told(model_at, small(), revise_worklist={"items": items})
-    assert [one["step"] for one in report["route"]].count("proposal") == 2
-    assert [one["plan"]["tp"] for one in report["considered"] if one["origin"] == "scripted"] == [2]
-    assert [one["kind"] for one in report["incidents"]].count("impossible step") >= 2
+    assert [visit["step"] for visit in report["route"]].count("proposal") == 2
+    assert [
+        candidate["plan"]["tp"] for candidate in report["considered"] if candidate["origin"] == "scripted"
+    ] == [2]
+    assert [incident["kind"] for incident in report["incidents"]].count("impossible step") >= 2
     assert plans(report) == plans(rules())
 
 
 def test_a_question_to_the_person_is_asked_and_changes_nothing(model_at: MakeModel) -> None:
     ask = {"items": [{"task": "ask_person", "about": "Is the network shared?", "reason": "It matters."}]}
     report = told(model_at, small(), revise_worklist=ask)
-    assert "Is the network shared?" in [one["text"] for one in report["questions"]]
+    assert "Is the network shared?" in [question["text"] for question in report["questions"]]
     assert plans(report) == plans(rules())
 
 
@@ -143,8 +145,8 @@ def test_a_bad_plan_is_refused_and_one_without_a_valid_reference_changes_nothing
         {"plan": {"tp": 4}, "references": ["case:none", "playbook:none", "profile:bubble"], "reason": "Try."},
     ]
     report = told(model_at, small(), propose_plans={"suggestions": suggestions})
-    own = [one for one in report["considered"] if one["origin"] == "scripted"]
-    assert [one["accepted"] for one in own] == [False, True]
+    own = [candidate for candidate in report["considered"] if candidate["origin"] == "scripted"]
+    assert [candidate["accepted"] for candidate in own] == [False, True]
     assert own[1]["support"] == []
     assert plans(report) == plans(rules())
 
@@ -155,7 +157,7 @@ def test_a_spent_budget_leaves_the_rest_to_the_rules(model_at: MakeModel) -> Non
         report = report_of(small(), context)
         asked = len(server.seen)
     assert asked == 1
-    assert "budget" in [one["kind"] for one in report["incidents"]]
+    assert "budget" in [incident["kind"] for incident in report["incidents"]]
     assert plans(report) == plans(rules())
 
 
@@ -180,7 +182,7 @@ def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(model_at: MakeMode
     assert plans(report) == plans(rules())
     assert report["verdict"] == rules()["verdict"]
     assert report["usage"]["fell_back"] >= 1
-    assert len({one["kind"] for one in report["incidents"]}) == len(report["incidents"])
+    assert len({incident["kind"] for incident in report["incidents"]}) == len(report["incidents"])
 
 
 @pytest.mark.parametrize(
@@ -256,7 +258,7 @@ def test_whatever_a_real_small_model_says_the_answer_is_no_worse_than_the_rules(
         reasoner=model_at(smollm, model="smollm2", max_tokens=24, timeout_s=4.0, deadline_s=4.0, retries=0),
     )
     report, rules = report_of(raw, context), report_of(raw)
-    best, reference = (one["proposals"][0]["prediction"]["step_time_s"] for one in (report, rules))
+    best, reference = (outcome["proposals"][0]["prediction"]["step_time_s"] for outcome in (report, rules))
     assert best <= reference * (1 + 1e-9)
     assert report["verification"]["holds"]
     assert report["reasoner"] == "smollm2"

@@ -20,7 +20,7 @@ LOOKUP = replies.calls(("explain_plan", {"plan": {"tp": 4}}))
 
 def results(server: ScriptedServer) -> list[str]:
     """What the tools returned, as the last request shows it."""
-    return [str(one["content"]) for one in server.seen[-1].messages if one["role"] == "tool"]
+    return [str(message["content"]) for message in server.seen[-1].messages if message["role"] == "tool"]
 
 
 def test_a_lookup_is_run_and_its_result_returned_before_the_answer(model_at: MakeModel) -> None:
@@ -35,7 +35,7 @@ def test_a_lookup_is_run_and_its_result_returned_before_the_answer(model_at: Mak
 def test_the_tools_are_described_by_their_types_and_words(model_at: MakeModel) -> None:
     with ScriptedServer(ANSWER) as server:
         model_at(server).ask(propose_plans(TOOLS))
-    specs = {one["function"]["name"]: one["function"] for one in server.seen[0].body["tools"]}
+    specs = {tool["function"]["name"]: tool["function"] for tool in server.seen[0].body["tools"]}
     assert list(specs) == ["explain_plan", "find_knowledge", "Suggestions"]
     assert specs["find_knowledge"]["description"] == "Find playbooks by a description."
     assert specs["find_knowledge"]["parameters"]["required"] == ["query"]
@@ -48,7 +48,7 @@ def test_several_lookups_at_once_are_all_answered_up_to_the_limit(model_at: Make
     with ScriptedServer(many, ANSWER) as server:
         model_at(server).ask(propose_plans(TOOLS))
     assert len(results(server)) == MAX_CALLS + 1
-    assert ["not run" in one for one in results(server)] == [*[False] * MAX_CALLS, True]
+    assert ["not run" in result for result in results(server)] == [*[False] * MAX_CALLS, True]
     assert server.seen[-1].tools == ["Suggestions"]
 
 

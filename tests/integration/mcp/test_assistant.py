@@ -73,7 +73,7 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
     answers = {name: answer.structured_content for name, answer in found.items() if name in TOOLS}
     assert answers["predict"]["id"] == SCENARIO["id"]
     assert answers["predict"]["fits"]
-    assert [one["rank"] for one in answers["optimize"]["proposals"]] == [1, 2, 3]
+    assert [proposal["rank"] for proposal in answers["optimize"]["proposals"]] == [1, 2, 3]
     assert answers["optimize"]["baseline"]["step_time_s"] == answers["predict"]["step_time_s"]
     assert answers["search_plans"]["plans"][0]["plan"]["tp"] <= 4
     assert answers["compare_plans"]["plans"][0]["ratio_to_first"] == 1
@@ -82,7 +82,7 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
     assert answers["explain_plan"]["binding"] == "memory"
     assert "--tensor-model-parallel-size 8" in answers["export_plan"]["text"]
     assert answers["diagnose"]["ranks"] == 2
-    assert [one["rank"] for one in answers["diagnose"]["stragglers"]] == [1]
+    assert [straggler["rank"] for straggler in answers["diagnose"]["stragglers"]] == [1]
     assert len(answers["search_knowledge"]["hits"]) == 2
     assert not list(tmp_path.iterdir()), "an assistant's questions leave nothing behind"
 

@@ -73,5 +73,5 @@ def find_failure(
     except Unsatisfiable:  # nothing of it can be wrong
         return None
     except FailureGroup as failed:
-        return "\n".join(f"{one.title}: {one.message}" for one in failed.exceptions)
+        return "\n".join(f"{failure.title}: {failure.message}" for failure in failed.exceptions)
     return None

@@ -60,7 +60,7 @@ def test_a_session_runs_to_its_report(client: Client) -> None:
     assert client.report_text(session.id).startswith("# ")
     assert client.proposals(session.id)[0]["plan"] == report["proposals"][0]["plan"]
     assert client.export(session.id, 1, "megatron").text
-    assert [one.id for one in client.all_sessions(state="completed")] == [session.id]
+    assert [completed.id for completed in client.all_sessions(state="completed")] == [session.id]
 
 
 def test_a_stream_cut_again_and_again_has_every_event_once(server: ApiProcess, replica: ApiProcess) -> None:
@@ -197,7 +197,7 @@ def test_replicas_with_roles_share_postgresql(tmp_path: Path, postgres_url: str)
         numbers = [event.seq for event in client.events(id)]
         assert numbers == list(range(1, len(numbers) + 1))
         assert client.session(id).state == "completed"
-        assert [one.id for one in client.all_sessions(label="nul=ok", text="tiny")] == [id]
+        assert [session.id for session in client.all_sessions(label="nul=ok", text="tiny")] == [id]
         assert client.ready()["checks"]["queue"]["detail"] == "1 workers"
         counted = httpx.get(f"{back.address}/metrics").text
         assert 'asap_step_seconds_count{kind="tool"' in counted
@@ -276,7 +276,7 @@ def test_optimize_at_a_server_prints_what_it_would_print_here(server: ApiProcess
     there = asap(folder, "--server", server.address, "optimize", str(scenario), "--json")
     here = asap(folder, "optimize", str(scenario), "--json")
     assert (there.returncode, here.returncode) == (0, 0), there.stderr
-    proposals = [json.loads(one.stdout)["proposals"] for one in (there, here)]
+    proposals = [json.loads(run.stdout)["proposals"] for run in (there, here)]
     assert [p["plan"] for p in proposals[0]] == [p["plan"] for p in proposals[1]]
     lost = asap(folder, "--server", "http://127.0.0.1:1", "optimize", str(scenario))
     assert (lost.returncode, "cannot be reached" in lost.stderr) == (1, True)

@@ -62,8 +62,8 @@ def test_a_session_without_a_workflow_is_queued_again_and_runs(settings: Setting
 
 def test_a_session_whose_workflow_ended_without_it_is_queued_again(desk: Desk) -> None:
     id, ended = desk.submit(), desk.submit()
-    for one in (id, ended):
-        pretend(desk, one, "SUCCESS")
+    for session_id in (id, ended):
+        pretend(desk, session_id, "SUCCESS")
     with desk.database.begin() as conn:
         set_state(conn, ended, "completed")
     assert reconcile(desk.queue, quiet_s=-60) == [id]

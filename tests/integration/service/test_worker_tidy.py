@@ -55,7 +55,7 @@ def test_nothing_stays_of_a_session_that_was_deleted(settings: Settings, desk: D
         desk.wait(other)
     with desk.database.begin() as conn:
         delete_session(conn, "", id)
-        assert [one.session_id for one in list_cleanups(conn)] == [id]
+        assert [cleanup.session_id for cleanup in list_cleanups(conn)] == [id]
     with open_checkpoints(settings) as saver:
         assert erase_deleted(desk.database, desk.queue, saver) == [id]
         assert erase_deleted(desk.database, desk.queue, saver) == []

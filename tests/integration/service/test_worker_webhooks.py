@@ -47,7 +47,7 @@ def test_the_end_of_a_session_is_told_and_signed(settings: Settings, desk: Desk,
     with working(settings):
         id = desk.submit(webhook=f"{receiver.url}/hook?x=1", labels={"team": "a"})
         desk.wait(id)
-        wait_for(lambda: [one for one in deliveries(desk, id) if one.delivered_at])
+        wait_for(lambda: [delivery for delivery in deliveries(desk, id) if delivery.delivered_at])
     path, headers, body = receiver.got[0]
     told = json.loads(body)
     assert path == "/hook?x=1"

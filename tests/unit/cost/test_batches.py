@@ -55,8 +55,8 @@ def test_a_batch_of_different_scenarios_gives_what_each_gives_alone() -> None:
 
 def test_the_order_of_a_batch_does_not_matter() -> None:
     scenarios = [parse_scenario(raw_scenario(**words)) for words in DIFFERENT]
-    for one, other in zip(predict(scenarios), reversed(predict(scenarios[::-1])), strict=True):
-        assert_same(one, other)
+    for forwards, other in zip(predict(scenarios), reversed(predict(scenarios[::-1])), strict=True):
+        assert_same(forwards, other)
 
 
 def test_an_empty_batch_is_empty() -> None:

@@ -11,7 +11,7 @@ from tools.cost.traffic import context_s, data_s, expert_s, pipeline_s, tensor_p
 
 
 def by_axis(**words: object) -> dict[str, Message]:
-    return {one.axis: one for one in list_messages(scene(**words).scenario)}
+    return {message.axis: message for message in list_messages(scene(**words).scenario)}
 
 
 def test_a_degree_of_one_sends_nothing() -> None:
@@ -51,13 +51,13 @@ def test_replicas_of_a_hybrid_sharded_tpu_job_are_slices_apart() -> None:
 def test_an_exchange_of_experts_is_dispatched_and_combined_both_ways() -> None:
     s = scene("mixtral-8x7b", ep=8)
     c = resolve(s.keys, shipped_calibration().shifts)
-    sent = next(one for one in list_messages(s.scenario) if one.axis == "ep")
+    sent = next(message for message in list_messages(s.scenario) if message.axis == "ep")
     assert 4 * sent.seconds == pytest.approx(float(expert_s(s.x, c)))
 
 
 def test_bus_bandwidth_stays_below_the_link_that_the_group_uses() -> None:
     s = scene(tp=8, pp=2)
-    for one in list_messages(s.scenario):
+    for message in list_messages(s.scenario):
         inside = s.x.scale_up_bandwidth
-        assert one.bus_bytes_per_s <= float(inside), one
-        assert one.crosses_nodes == (one.axis != "tp")
+        assert message.bus_bytes_per_s <= float(inside), message
+        assert message.crosses_nodes == (message.axis != "tp")

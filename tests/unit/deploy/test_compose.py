@@ -22,13 +22,13 @@ def test_an_unknown_setting_would_be_found() -> None:
 
 
 def test_every_file_that_is_mounted_exists() -> None:
-    mounts = [str(one) for service in compose_services().values() for one in service.volumes or []]
-    files = [one.split(":")[0] for one in mounts if one.startswith("./")]
+    mounts = [str(mount) for service in compose_services().values() for mount in service.volumes or []]
+    files = [mount.split(":")[0] for mount in mounts if mount.startswith("./")]
     assert files
     assert [file for file in files if not (REPO / file).exists()] == []
 
 
 def test_nothing_but_this_machine_reaches_a_port() -> None:
-    ports = [str(one) for service in compose_services().values() for one in service.ports or []]
+    ports = [str(port) for service in compose_services().values() for port in service.ports or []]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)

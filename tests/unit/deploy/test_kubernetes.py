@@ -51,9 +51,9 @@ def test_kustomize_puts_them_together() -> None:
     )
     for manifest in made:
         validate(manifest)
-    assert {one["metadata"]["namespace"] for one in made} == {"asap"}
-    config = next(one["metadata"]["name"] for one in made if one["kind"] == "ConfigMap")
-    pods = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "Deployment"]
+    assert {manifest["metadata"]["namespace"] for manifest in made} == {"asap"}
+    config = next(manifest["metadata"]["name"] for manifest in made if manifest["kind"] == "ConfigMap")
+    pods = [manifest["spec"]["template"]["spec"] for manifest in made if manifest["kind"] == "Deployment"]
     assert [pod["containers"][0]["envFrom"][0]["configMapRef"]["name"] for pod in pods] == [config, config]
 
 
@@ -79,12 +79,12 @@ def test_the_nightly_run_has_a_configuration_that_can_be_read_and_runs_alone() -
 
 def test_the_settings_exist() -> None:
     literals = KUSTOMIZATION["configMapGenerator"][0]["literals"]
-    assert unknown_settings({one.partition("=")[0] for one in literals}) == set()
+    assert unknown_settings({literal.partition("=")[0] for literal in literals}) == set()
 
 
 def test_a_service_finds_its_pods() -> None:
     for file in ("api.yaml", "postgres.yaml", "chroma.yaml"):
-        found = {one["kind"]: one for one in manifests(file)}
+        found = {manifest["kind"]: manifest for manifest in manifests(file)}
         workload = found.get("Deployment") or found["StatefulSet"]
         labels = workload["spec"]["template"]["metadata"]["labels"]
         assert found["Service"]["spec"]["selector"].items() <= labels.items()

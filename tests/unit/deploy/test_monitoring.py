@@ -60,20 +60,20 @@ def served(tmp_path: Path) -> dict[str, set[str]]:
 
 
 def test_every_metric_that_is_asked_for_is_served(served: dict[str, set[str]]) -> None:
-    asked = [one for query in queries() for one in asked_for(query)]
+    asked = [metric for query in queries() for metric in asked_for(query)]
     assert len(asked) > 10
-    assert {one.name for one in asked} - OF_PROMETHEUS <= set(served)
+    assert {metric.name for metric in asked} - OF_PROMETHEUS <= set(served)
     wrong = [
-        f"{one.name}: {label.name}"
-        for one in asked
-        for label in one.matchers.matchers
-        if one.name in served and label.name not in served[one.name]
+        f"{metric.name}: {label.name}"
+        for metric in asked
+        for label in metric.matchers.matchers
+        if metric.name in served and label.name not in served[metric.name]
     ]
     assert wrong == []
 
 
 def test_every_metric_of_our_own_is_on_the_dashboard(served: dict[str, set[str]]) -> None:
-    asked = {one.name for query in queries() for one in asked_for(query)}
+    asked = {metric.name for query in queries() for metric in asked_for(query)}
     ours = {name for name in served if not name.endswith(("_sum", "_count"))}
     assert ours <= asked
 
@@ -82,8 +82,8 @@ def test_the_states_that_are_asked_for_exist() -> None:
     values = [
         label.value
         for query in queries()
-        for one in asked_for(query)
-        for label in one.matchers.matchers
+        for metric in asked_for(query)
+        for label in metric.matchers.matchers
         if label.name == "state"
     ]
     assert values

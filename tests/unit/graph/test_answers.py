@@ -100,20 +100,20 @@ ANSWERS: list[type[Answer]] = [Reading, Confirmation, Finding, Suggestions, Pros
 def parts(schema: Any) -> Iterator[dict[str, Any]]:  # noqa: ANN401 - JSON
     if isinstance(schema, dict):
         yield schema
-        for one in schema.values():
-            yield from parts(one)
+        for part in schema.values():
+            yield from parts(part)
     elif isinstance(schema, list):
-        for one in schema:
-            yield from parts(one)
+        for part in schema:
+            yield from parts(part)
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_a_strict_schema_requires_every_field_and_no_other(answer: type[Answer]) -> None:
-    objects = [one for one in parts(strict_schema(answer)) if one.get("type") == "object"]
+    objects = [part for part in parts(strict_schema(answer)) if part.get("type") == "object"]
     assert objects
-    for one in objects:
-        assert one["required"] == list(one["properties"])
-        assert one["additionalProperties"] is False
+    for part in objects:
+        assert part["required"] == list(part["properties"])
+        assert part["additionalProperties"] is False
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

@@ -22,7 +22,7 @@ def test_a_replay_gives_the_report_of_the_recording(tmp_path: Path) -> None:
     replayed = report_of(small(), Context(open_seed(), reasoner=Replay(file)))
     label, exchanges = read_cassette(file)
     assert label == LABEL
-    assert {"find_cause", "propose_plans", "explain"} <= {one.question for one in exchanges}
+    assert {"find_cause", "propose_plans", "explain"} <= {exchange.question for exchange in exchanges}
     for name in ("verdict", "authors", "hypotheses", "proposals", "considered", "incidents", "usage"):
         assert replayed[name] == recorded[name], name
 
@@ -34,7 +34,7 @@ def test_the_shipped_recording_names_who_answered_and_still_counts() -> None:
     assert "Claude" in replay.label.answered_by
     assert len(report["notes"]["accepted"]) > len(rules["notes"]["accepted"])
     assert report["authors"]["verdict"] == replay.name
-    fastest_s = min(one["prediction"]["step_time_s"] for one in report["proposals"])
+    fastest_s = min(proposal["prediction"]["step_time_s"] for proposal in report["proposals"])
     assert report["proposals"][0]["prediction"]["step_time_s"] <= fastest_s * 1.06
 
 
@@ -43,7 +43,7 @@ def test_what_is_not_recorded_is_left_to_the_rules(tmp_path: Path) -> None:
     file.write_text(LABEL.model_dump_json() + "\n")
     report = report_of(small(), Context(open_seed(), reasoner=Replay(file)))
     assert report["verdict"] == report_of(small())["verdict"]
-    assert [one["kind"] for one in report["incidents"]] == ["cassette"]
+    assert [incident["kind"] for incident in report["incidents"]] == ["cassette"]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no json", '{"format": "other"}'])

@@ -90,7 +90,7 @@ def test_tune_without_a_launcher_is_refused() -> None:
 def test_what_cannot_be_kept_is_an_incident_and_not_a_failure() -> None:
     report = report_of(small(), Context(open_seed(), saves_cases=True))
     assert report["case"] is None
-    assert "not learnt" in [one["kind"] for one in report["incidents"]]
+    assert "not learnt" in [incident["kind"] for incident in report["incidents"]]
 
 
 def test_an_approval_after_the_end_keeps_one_case(context: Context) -> None:

@@ -70,7 +70,9 @@ def test_every_step_of_the_coordinator_has_its_reason() -> None:
 def test_the_rules_propose_what_the_search_alone_proposes(raw: dict[str, Any]) -> None:
     alone = optimize(parse_scenario(raw, need_plan=False))
     told = report_of(raw)
-    assert [one["plan"] for one in told["proposals"]] == [one.plan.model_dump() for one in alone.proposals]
+    assert [proposal["plan"] for proposal in told["proposals"]] == [
+        proposal.plan.model_dump() for proposal in alone.proposals
+    ]
     assert told.keys() >= CONTRACT_KEYS
     assert told["reasoner"] == "expert-rules"
     assert told["diagnosis"]["bottleneck"] == alone.diagnosis.bottleneck
@@ -111,8 +113,8 @@ def test_events_have_unique_keys_and_tell_who_called_what() -> None:
 
 def test_the_same_scenario_gives_the_same_report() -> None:
     first, second = report_of(small()), report_of(small())
-    for one in (first, second):
-        one["searched"].pop("seconds")
+    for outcome in (first, second):
+        outcome["searched"].pop("seconds")
     assert first == second
 
 
@@ -185,7 +187,7 @@ def test_an_engineers_plan_is_scored_beside_the_others_and_asked_about_again() -
     outcome, _ = run(small(approval="person"), checkpointer=store, decision=decision)
     assert outcome.waiting_for is not None
     final, _ = run(small(approval="person"), checkpointer=store, decision={"id": "d2", "action": "approve"})
-    mine = [one for one in data_of(final)["considered"] if one["origin"] == "ada"]
+    mine = [candidate for candidate in data_of(final)["considered"] if candidate["origin"] == "ada"]
     assert len(mine) == 1
     assert mine[0]["plan"]["tp"] == 2
 

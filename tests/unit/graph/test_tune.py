@@ -58,8 +58,8 @@ def test_todays_plan_is_measured_before_anything_is_searched() -> None:
 def test_the_first_proposal_carries_what_was_measured_and_the_prediction_before() -> None:
     report, _ = tuned(SimulatedTrials(slower_cluster))
     best, trials = report["proposals"][0], report["trials"]
-    own = next(one for one in trials if one["plan"] == best["plan"])
-    fastest = min(one["step_time_s"] for one in trials)
+    own = next(trial for trial in trials if trial["plan"] == best["plan"])
+    fastest = min(trial["step_time_s"] for trial in trials)
     assert best["measured"]["step_time_s"] == own["step_time_s"] == fastest
     assert best["measured"]["speedup"] == pytest.approx(trials[0]["step_time_s"] / fastest)
     assert best["measured"]["predicted_step_time_s"] == own["predicted"]["step_time_s"]
@@ -130,7 +130,7 @@ def test_where_nothing_beats_todays_plan_it_stays() -> None:
 
 def test_a_plan_that_alone_was_measured_has_beaten_nothing() -> None:
     report, _ = tuned(SimulatedTrials(slower_cluster), trials=1)
-    assert [one["role"] for one in report["trials"]] == ["baseline"]
+    assert [trial["role"] for trial in report["trials"]] == ["baseline"]
     assert report["verdict"].startswith("Measured: today's plan takes")
     assert "no other plan was tried" in report["verdict"]
     second = report["proposals"][1]
@@ -144,12 +144,12 @@ def test_what_was_not_the_same_is_refused_and_not_ranked() -> None:
         return slower_cluster(plan) if plan["tp"] == 2 and plan["recompute"] == "full" else moved
 
     report, _ = tuned(SimulatedTrials(elsewhere), trials=3)
-    refused = [one for one in report["trials"] if one["status"] == "refused"]
+    refused = [trial for trial in report["trials"] if trial["status"] == "refused"]
     assert len(refused) == 2
     assert refused[0]["refusals"][0]["entry"] == "nodes"
     assert "n1" in refused[0]["refusals"][0]["baseline"]
     assert "n2" in refused[0]["refusals"][0]["trial"]
-    assert all(one["measured"] is None or one["changes"] == [] for one in report["proposals"])
+    assert all(proposal["measured"] is None or proposal["changes"] == [] for proposal in report["proposals"])
 
 
 def test_a_plan_that_does_not_train_is_refused_and_its_kin_is_left_alone() -> None:
@@ -177,16 +177,16 @@ def test_memory_that_ran_out_keeps_the_next_plans_below_it() -> None:
         )
 
     report, _ = tuned(SimulatedTrials(crowded), trials=4)
-    needed = [one["predicted"]["peak_memory_gib"] for one in report["trials"][1:] if one["failure"]]
+    needed = [trial["predicted"]["peak_memory_gib"] for trial in report["trials"][1:] if trial["failure"]]
     assert len(needed) >= 2
     assert needed == sorted(needed, reverse=True)
 
 
 def test_two_failures_and_no_measurement_end_it_with_the_reason() -> None:
     report, _ = tuned(SimulatedTrials(lambda plan: failed("bad_configuration", "no such module")))
-    assert [one["status"] for one in report["trials"]] == ["failed", "failed"]
+    assert [trial["status"] for trial in report["trials"]] == ["failed", "failed"]
     assert "nothing could be measured" in report["stopping"]["says"]
-    assert all(one["measured"] is None for one in report["proposals"])
+    assert all(proposal["measured"] is None for proposal in report["proposals"])
 
 
 def test_a_failed_baseline_does_not_keep_others_from_being_measured() -> None:
@@ -211,7 +211,11 @@ def test_what_a_job_printed_is_evidence_and_never_prose() -> None:
     )
     report, events = tuned(bad, trials=2)
     assert report["trials"][1]["failure"]["evidence"] == [injected]
-    texts = [report["verdict"], report["first_step"], *(one["rationale"] for one in report["proposals"])]
+    texts = [
+        report["verdict"],
+        report["first_step"],
+        *(proposal["rationale"] for proposal in report["proposals"]),
+    ]
     assert not any("99.99" in text or "Ignore" in text for text in texts)
     told = [event for event in events if event["kind"] == "trial"]
     assert all("Ignore" not in str(event) for event in told)
@@ -222,7 +226,7 @@ def test_a_policy_lets_trials_change_its_fields_only() -> None:
     raw = dict(TUNE, approval="policy", policy={"fields": ["recompute", "micro_batch_size"]})
     report, events = tuned(trials, raw, trials=4)
     assert "approve" in steps_of(events)
-    assert all(one["by"] == "policy" for one in report["decisions"])
+    assert all(decision["by"] == "policy" for decision in report["decisions"])
     assert {order.plan.tp for order in trials.orders} == {2}
     assert {order.plan.pp for order in trials.orders} == {1}
 
@@ -247,8 +251,8 @@ def test_who_suggests_plans_knows_what_the_policy_fixes() -> None:
     reasoner = Listening()
     raw = dict(TUNE, approval="policy", policy={"fields": ["recompute", "micro_batch_size"]})
     run(raw, Context(open_seed(), reasoner, trials=SimulatedTrials(slower_cluster), limits=Limits(trials=2)))
-    assert {one.get("tp") for one in reasoner.constraints} == {2}
-    assert {one["binding"] for one in reasoner.explained} == {"constraint"}
+    assert {constraints.get("tp") for constraints in reasoner.constraints} == {2}
+    assert {explained["binding"] for explained in reasoner.explained} == {"constraint"}
 
 
 def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -> None:
@@ -263,7 +267,7 @@ def test_a_person_is_asked_before_anything_is_launched_and_before_each_trial() -
     assert trials.orders[1].plan.model_dump() == wanted
     assert len(trials.orders) == 2
     assert second.waiting_for is not None
-    assert [one["role"] for one in second.waiting_for["trials"]] == ["baseline", "candidate"]
+    assert [trial["role"] for trial in second.waiting_for["trials"]] == ["baseline", "candidate"]
     third, _ = run(raw, context, store, {"id": "d2", "action": "reject", "by": "ada"})
     assert len(trials.orders) == 2
     assert data_of(third)["stopping"]["says"] == "ada wanted no further trial"
@@ -277,7 +281,7 @@ def test_a_plan_of_an_engineer_is_measured_when_it_is_approved_after_the_end() -
     known = len(trials.orders)
     submitted = {"id": "d1", "action": "submit", "plan": {"tp": 1, "recompute": "full"}, "by": "ada"}
     outcome, _ = run(TUNE, context, store, submitted)
-    assert any(one["origin"] == "ada" for one in data_of(outcome)["considered"])
+    assert any(candidate["origin"] == "ada" for candidate in data_of(outcome)["considered"])
     assert len(trials.orders) >= known
 
 

@@ -96,24 +96,30 @@ def test_inside_the_window_checked_evidence_decides(refs: tuple[str, ...], rank_
     proposals = recommendation(llama()).proposals
     plan = supported(near(tp=8, pp=4), *refs)
     joined = rank(proposals, [plan])
-    ranks = {one.rank for one in joined if one.plan == plan.plan}
+    ranks = {proposal.rank for proposal in joined if proposal.plan == plan.plan}
     assert ranks == ({rank_of_plan} if rank_of_plan else set())
-    assert min(one.prediction.step_time_s for one in joined) == min(
-        one.prediction.step_time_s for one in proposals
+    assert min(proposal.prediction.step_time_s for proposal in joined) == min(
+        proposal.prediction.step_time_s for proposal in proposals
     )
-    families = {(one.plan.tp, one.plan.pp, one.plan.cp, one.plan.ep) for one in joined}
+    families = {
+        (proposal.plan.tp, proposal.plan.pp, proposal.plan.cp, proposal.plan.ep) for proposal in joined
+    }
     assert len(families) == len(joined) == MAX_PROPOSALS
-    assert [one.role for one in joined].count("recommended") == 1
+    assert [proposal.role for proposal in joined].count("recommended") == 1
 
 
 def test_beyond_the_window_no_evidence_helps() -> None:
     proposals = recommendation(llama()).proposals
     slow = supported(judged(tp=8, recompute="full"), "case:a", "case:b")
-    assert [one.plan for one in rank(proposals, [slow])] == [one.plan for one in proposals]
+    assert [proposal.plan for proposal in rank(proposals, [slow])] == [
+        proposal.plan for proposal in proposals
+    ]
 
 
 def test_a_persons_plan_stands_alone_if_trials_have_settled_the_rest() -> None:
     plan = judged(None, tp=8)
     assert rank([], [plan]) == []
     joined = rank([], [plan.model_copy(update={"by_person": True})])
-    assert [(one.rank, one.role, one.plan) for one in joined] == [(1, "recommended", plan.plan)]
+    assert [(proposal.rank, proposal.role, proposal.plan) for proposal in joined] == [
+        (1, "recommended", plan.plan)
+    ]

@@ -36,8 +36,8 @@ def test_folds_cover_every_row_once_and_never_split_a_group(groups: list[str]) -
 
 def test_the_folds_are_the_same_in_every_run() -> None:
     groups = [f"g{n % 23}" for n in range(100)]
-    for one, other in zip(group_folds(groups), group_folds(groups), strict=True):
-        assert one.tolist() == other.tolist()
+    for fold, other in zip(group_folds(groups), group_folds(groups), strict=True):
+        assert fold.tolist() == other.tolist()
 
 
 def test_a_source_fold_is_one_whole_source() -> None:

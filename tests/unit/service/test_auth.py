@@ -59,7 +59,9 @@ def test_a_wrong_secret_and_an_unknown_key_get_the_same_words(served: Served) ->
     real = served.key("read")["Authorization"]
     wrong = {"Authorization": real[:-4] + "AAAA"}
     unknown = {"Authorization": "Bearer asap_0123456789ab_" + "x" * 43}
-    details = {served.client.get("/v1/sessions", headers=one).json()["detail"] for one in (wrong, unknown)}
+    details = {
+        served.client.get("/v1/sessions", headers=headers).json()["detail"] for headers in (wrong, unknown)
+    }
     assert len(details) == 1
 
 

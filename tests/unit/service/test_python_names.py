@@ -33,7 +33,7 @@ def untyped(function: Any) -> list[str]:  # noqa: ANN401 - anything callable
 
 def public_methods(kind: type) -> list[Any]:
     own = vars(kind).items()
-    return [one for name, one in own if inspect.isfunction(one) and not name.startswith("_")]
+    return [member for name, member in own if inspect.isfunction(member) and not name.startswith("_")]
 
 
 def test_the_page_lists_names() -> None:
@@ -47,7 +47,7 @@ def test_a_promised_name_is_there_documented_and_typed(module: str, name: str) -
         return
     assert (found.__doc__ or "").strip(), "has no docstring"
     functions = public_methods(found) if inspect.isclass(found) else [found]
-    assert {one.__name__: untyped(one) for one in functions if untyped(one)} == {}
+    assert {function.__name__: untyped(function) for function in functions if untyped(function)} == {}
 
 
 MYPY = f"""

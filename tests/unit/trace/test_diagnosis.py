@@ -81,7 +81,7 @@ def test_thin_data_lowers_confidence_and_says_what_to_profile(
 ) -> None:
     thin, full = _diagnose(profile, unreadable=unreadable), _diagnose(_profile())
     assert thin.confidence < full.confidence
-    assert any(advice in one for one in thin.next_to_profile)
+    assert any(advice in text for text in thin.next_to_profile)
 
 
 def test_shapes_raise_the_confidence_of_a_compute_verdict() -> None:
@@ -90,7 +90,7 @@ def test_shapes_raise_the_confidence_of_a_compute_verdict() -> None:
 
 
 def test_every_piece_of_evidence_has_a_number_and_a_place() -> None:
-    for one in _diagnose(_profile()).evidence:
-        assert isinstance(one.value, float)
-        assert one.ref
-        assert one.says
+    for item in _diagnose(_profile()).evidence:
+        assert isinstance(item.value, float)
+        assert item.ref
+        assert item.says

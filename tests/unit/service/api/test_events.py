@@ -48,7 +48,7 @@ def test_a_stream_has_every_event_and_ends_with_the_session(served: Served, ende
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["Cache-Control"] == "no-store"
     events = parse(answer.text)
-    assert [one["seq"] for one in events] == list(range(1, 8))
+    assert [event["seq"] for event in events] == list(range(1, 8))
     assert events[-1]["content"] == {"state": "cancelled"}
     assert events[1]["content"]["text"] == "line\n0"
 
@@ -63,9 +63,9 @@ def test_a_stream_goes_on_after_what_is_known_from_any_replica(serve: Serve) -> 
         by_header = second.client.get(path, headers={"Last-Event-ID": str(known)})
         by_query = second.client.get(path, params={"after": known})
         for answer in (by_header, by_query):
-            assert [one["seq"] for one in parse(answer.text)] == list(range(known + 1, 8))
+            assert [event["seq"] for event in parse(answer.text)] == list(range(known + 1, 8))
     both = second.client.get(f"{path}?after=1", headers={"Last-Event-ID": "6"})
-    assert [one["seq"] for one in parse(both.text)] == [7], "the header wins"
+    assert [event["seq"] for event in parse(both.text)] == [7], "the header wins"
     all_known = second.client.get(path, headers={"Last-Event-ID": "7"})
     assert (all_known.status_code, all_known.text) == (204, "")
 
@@ -73,7 +73,7 @@ def test_a_stream_goes_on_after_what_is_known_from_any_replica(serve: Serve) -> 
 def test_events_are_to_be_had_page_by_page(served: Served, ended: str) -> None:
     headers = {"Accept": "application/json"}
     page = served.client.get(f"/v1/sessions/{ended}/events?after=3", headers=headers).json()
-    assert [one["seq"] for one in page["items"]] == [4, 5, 6, 7]
+    assert [event["seq"] for event in page["items"]] == [4, 5, 6, 7]
     assert (page["next_after"], page["ended"]) == (7, True)
 
 
@@ -84,7 +84,7 @@ def test_more_events_than_one_look_holds_all_come(served: Served, monkeypatch: p
     tell(served, id, 30)
     served.client.post(f"/v1/sessions/{id}/cancel")
     answer = served.client.get(f"/v1/sessions/{id}/events")
-    assert [one["seq"] for one in parse(answer.text)] == list(range(1, 33))
+    assert [event["seq"] for event in parse(answer.text)] == list(range(1, 33))
 
 
 def test_a_session_that_went_on_after_its_end_is_told_whole(served: Served) -> None:
@@ -92,7 +92,9 @@ def test_a_session_that_went_on_after_its_end_is_told_whole(served: Served) -> N
     served.end(id, "completed", report={"proposals": []})
     served.client.post(f"/v1/sessions/{id}/decision", json={"action": "approve"})
     served.end(id, "completed", report={"proposals": []})
-    states = [one["content"]["state"] for one in parse(served.client.get(f"/v1/sessions/{id}/events").text)]
+    states = [
+        event["content"]["state"] for event in parse(served.client.get(f"/v1/sessions/{id}/events").text)
+    ]
     assert states == ["queued", "running", "completed", "queued", "running", "completed"]
 
 
@@ -137,7 +139,7 @@ def test_a_quiet_stream_shows_that_it_lives_and_ends_when_the_server_stops(serve
 
     texts = follow(served, served.submit(), stop, nothing)
     assert texts[0].startswith("retry: ")
-    assert [one["seq"] for one in parse("".join(texts))] == [1]
+    assert [event["seq"] for event in parse("".join(texts))] == [1]
 
 
 @pytest.mark.usefixtures("_polls_at_once")
@@ -149,7 +151,7 @@ def test_a_stream_tells_what_happens_while_it_is_open(served: Served) -> None:
             served.end(id, "failed")
 
     events = parse("".join(follow(served, id, fail_once, nothing)))
-    assert [one["content"]["state"] for one in events] == ["queued", "running", "failed"]
+    assert [event["content"]["state"] for event in events] == ["queued", "running", "failed"]
 
 
 @pytest.mark.usefixtures("_polls_at_once")

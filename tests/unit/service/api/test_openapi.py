@@ -142,7 +142,7 @@ def find(document: dict[str, Any], call: Call[Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.method} {call.path}")
 def test_each_call_of_the_client_is_described(document: dict[str, Any], call: Call[Any]) -> None:
     operation = find(document, call)
-    known = {one["name"].lower(): one for one in operation.get("parameters", [])}
+    known = {parameter["name"].lower(): parameter for parameter in operation.get("parameters", [])}
     assert {name.lower() for name in call.params} <= known.keys()
     assert {name.lower() for name in call.headers} <= known.keys()
     sends_json = "application/json" in operation.get("requestBody", {}).get("content", {})
@@ -206,7 +206,7 @@ def kinds(schema: dict[str, Any], whole: dict[str, Any]) -> set[str]:
             place = place[part]
         return kinds(place, whole)
     if "anyOf" in schema:
-        return set().union(*(kinds(one, whole) for one in schema["anyOf"]))
+        return set().union(*(kinds(part, whole) for part in schema["anyOf"]))
     return {schema["type"]}
 
 

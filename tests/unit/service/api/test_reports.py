@@ -58,7 +58,7 @@ def test_a_session_without_a_report_says_why(served: Served, state: str) -> None
 
 def test_proposals_are_the_report_s(served: Served, done: str, report: dict[str, Any]) -> None:
     items = served.client.get(f"{done}/proposals").json()["items"]
-    assert [one["plan"] for one in items] == [one["plan"] for one in report["proposals"]]
+    assert [proposal["plan"] for proposal in items] == [proposal["plan"] for proposal in report["proposals"]]
     assert items[0]["prediction"]["step_time_s"] == report["proposals"][0]["prediction"]["step_time_s"]
 
 

@@ -34,7 +34,7 @@ def test_a_schedule_is_added_shown_paused_resumed_and_removed(served: Served) ->
     assert client.post(f"{NAMES}/{id}/pause").json()["state"] == "paused"
     assert client.get(f"{NAMES}/{id}").json()["next_at"] is None
     assert client.post(f"{NAMES}/{id}/resume").json()["state"] == "active"
-    assert [one["id"] for one in client.get(NAMES).json()["items"]] == [id]
+    assert [item["id"] for item in client.get(NAMES).json()["items"]] == [id]
     assert client.delete(f"{NAMES}/{id}").status_code == 204
     assert client.get(f"{NAMES}/{id}").status_code == 404
 
@@ -151,7 +151,7 @@ def test_a_run_is_asked_for_and_its_report_is_fetched_in_three_forms(served: Ser
     finish(served, run.json()["id"], broken_report(run.json()["id"]))
     assert client.get(place).json()["outcome"] == "broken"
     assert client.get(f"{NAMES}/nightly").json()["last_run"]["outcome"] == "broken"
-    assert [one["id"] for one in client.get(f"{NAMES}/nightly/runs").json()["items"]] == [run.json()["id"]]
+    assert [item["id"] for item in client.get(f"{NAMES}/nightly/runs").json()["items"]] == [run.json()["id"]]
     assert client.get(f"{place}/report").json()["workloads"][0]["name"] == "llama"
     markdown = client.get(f"{place}/report", headers={"Accept": "text/markdown"})
     assert "| llama | not read |" in markdown.text
@@ -178,7 +178,7 @@ def test_workloads_are_listed_by_what_they_waste(served: Served) -> None:
                 conn, WorkloadRow("", name, "slower", None, hours, 1.79e9, None, None, broken_result())
             )
     items = served.client.get("/v1/workloads").json()["items"]
-    assert [one["name"] for one in items] == ["large", "small"]
+    assert [item["name"] for item in items] == ["large", "small"]
     assert served.client.get("/v1/workloads/small").json()["wasted_device_hours_per_day"] == 1.0
     assert served.client.delete("/v1/workloads/small").status_code == 204
     assert served.client.get("/v1/workloads/small").status_code == 404
@@ -190,5 +190,5 @@ def test_every_change_is_in_the_audit_log(served: Served) -> None:
     for action in ("pause", "resume", "run"):
         served.client.post(f"{NAMES}/nightly/{action}")
     served.client.delete(f"{NAMES}/nightly")
-    actions = [one["action"] for one in served.client.get("/v1/audit").json()["items"]]
+    actions = [entry["action"] for entry in served.client.get("/v1/audit").json()["items"]]
     assert actions == [f"schedule.{name}" for name in ("remove", "run", "resume", "pause", "add")]

@@ -104,7 +104,7 @@ def test_lists_are_filtered_newest_first_and_turned_over(served: Served) -> None
     served.submit(SCENARIO | {"labels": {"name": "c"}, "cluster": cluster})
 
     def names(page: dict[str, Any]) -> list[str]:
-        return [one["labels"]["name"] for one in page["items"]]
+        return [item["labels"]["name"] for item in page["items"]]
 
     for filters, found in FILTERS:
         assert names(get(served, "/v1/sessions", **filters)) == found, filters
@@ -124,7 +124,7 @@ def test_a_queued_session_is_cancelled_at_once_and_again_changes_nothing(served:
     for _ in range(2):
         answer = served.client.post(f"{path}/cancel")
         assert (answer.status_code, answer.json()["state"]) == (202, "cancelled")
-    assert [one["action"] for one in get(served, "/v1/audit")["items"]] == ["session.cancel"]
+    assert [item["action"] for item in get(served, "/v1/audit")["items"]] == ["session.cancel"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ CASE: dict[str, Any] = {
 
 def test_every_device_is_listed_and_one_has_its_sources(served: Served) -> None:
     listed = served.client.get("/v1/hardware").json()
-    assert [one["name"] for one in listed] == list(device_names())
+    assert [device["name"] for device in listed] == list(device_names())
     assert "sources" not in listed[0]
     one = served.client.get("/v1/hardware/h100").json()
     assert one["name"] == "h100-sxm-80gb"
@@ -47,8 +47,8 @@ def test_a_batch_keeps_its_order_and_tells_errors_in_place(served: Served) -> No
     answer = served.client.post(
         "/v1/predict/batch", json=[SCENARIO | {"id": "a"}, wrong, SCENARIO | {"id": "b"}]
     )
-    assert [one["id"] for one in answer.json()] == ["a", "bad", "b"]
-    assert ["error" in one for one in answer.json()] == [False, True, False]
+    assert [answered["id"] for answered in answer.json()] == ["a", "bad", "b"]
+    assert ["error" in answered for answered in answer.json()] == [False, True, False]
     assert answer.json()[1]["field"].startswith("plan.")
 
 
@@ -132,7 +132,7 @@ def test_knowledge_is_listed_page_by_page(served: Served) -> None:
     first = served.client.get("/v1/knowledge?limit=3&kind=playbook").json()
     query = {"limit": 3, "kind": "playbook", "cursor": first["next_cursor"]}
     second = served.client.get("/v1/knowledge", params=query).json()
-    ids = [one["id"] for one in (*first["items"], *second["items"])]
+    ids = [item["id"] for item in (*first["items"], *second["items"])]
     assert len(set(ids)) == 6
     assert served.client.get("/v1/knowledge?cursor=nowhere").json()["field"] == "cursor"
 

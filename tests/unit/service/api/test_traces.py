@@ -214,7 +214,7 @@ def test_uploads_are_listed_newest_first_page_by_page(served: Served) -> None:
     paths = [begin(served) for _ in range(3)]
     first = served.client.get("/v1/traces?limit=2").json()
     rest = served.client.get("/v1/traces", params={"limit": 2, "cursor": first["next_cursor"]}).json()
-    ids = [f"/v1/traces/{one['id']}" for one in (*first["items"], *rest["items"])]
+    ids = [f"/v1/traces/{item['id']}" for item in (*first["items"], *rest["items"])]
     assert ids == paths[::-1]
     assert rest["next_cursor"] is None
 

@@ -25,7 +25,7 @@ def test_reading_makes_no_folder(asap: Asap, tmp_path: Path) -> None:
     keys = {"id", "kind", "title", "status", "facets", "warning", "score", "matched", "body"}
     assert keys <= found[0].keys()
     assert shown[0]["body"]["sources"]
-    assert {one["status"] for one in listed} == {"refuted"}
+    assert {entry["status"] for entry in listed} == {"refuted"}
     assert list(tmp_path.iterdir()) == []
 
 
@@ -38,7 +38,7 @@ def test_a_case_is_added_found_marked_and_shown(asap: Asap, tmp_path: Path) -> N
     mark = ("mark", "ours-1", "--status", "refuted", "--by", "bob", "--reason", "slower", *folder)
     assert answers(asap, *mark)[0]["status"] == "refuted"
     shown = answers(asap, "show", "ours-1", *folder)[0]
-    assert [one["by"] for one in shown["body"]["history"]] == ["anna", "bob"]
+    assert [entry["by"] for entry in shown["body"]["history"]] == ["anna", "bob"]
     assert answers(asap, "search", "zirconium", *folder)[0]["warning"] is True
     assert answers(asap, "reindex", *folder)[0]["vectors"] == 0
     assert (tmp_path / "kept" / "knowledge").is_dir()

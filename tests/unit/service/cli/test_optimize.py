@@ -82,11 +82,11 @@ def test_events_are_json_lines_on_standard_error_beside_the_report(run: Asap) ->
     result = run(SMALL, "--json", "--events")
     events = [json.loads(line) for line in result.err.splitlines()]
     assert {"coordinator", "analyzer", "proposal", "verify", "learn", "report"} == {
-        one["node"] for one in events
+        event["node"] for event in events
     }
-    searched = next(one for one in events if one.get("tool") == "search_plans")
+    searched = next(event for event in events if event.get("tool") == "search_plans")
     assert searched["seconds"] > 0
-    assert len({one["key"] for one in events}) == len(events)
+    assert len({event["key"] for event in events}) == len(events)
     assert json.loads(result.out)["id"] == "small"
 
 
@@ -99,7 +99,7 @@ def test_a_named_session_is_kept_repeats_its_report_and_is_remembered(run: Asap,
     case = json.loads(first.out)["case"]
     assert case.startswith("advice-")
     later = json.loads(run(SMALL, "--json").out)
-    assert case in [one["id"] for one in later["cases"]]
+    assert case in [past["id"] for past in later["cases"]]
 
 
 def test_a_killed_session_goes_on_without_repeating_what_was_done(

@@ -23,7 +23,7 @@ def append(database: Database, id: str, key: str, fence: int | None = None) -> i
 
 def seqs(database: Database, id: str, after: int = 0) -> list[int]:
     with database.read() as conn:
-        return [one.seq for one in events_after(conn, id, after)]
+        return [event.seq for event in events_after(conn, id, after)]
 
 
 def test_an_event_told_twice_is_kept_once(database: Database) -> None:
@@ -31,7 +31,7 @@ def test_an_event_told_twice_is_kept_once(database: Database) -> None:
     assert [append(database, id, key) for key in ("a", "a", "b")] == [2, None, 3]
     with database.read() as conn:
         told = events_after(conn, id, 1)
-    assert [(one.key, one.node, one.kind, one.content) for one in told] == [
+    assert [(event.key, event.node, event.kind, event.content) for event in told] == [
         ("a", "n", "tool", {"name": "search"}),
         ("b", "n", "tool", {"name": "search"}),
     ]
@@ -43,7 +43,7 @@ def test_reading_resumes_after_a_number(database: Database) -> None:
         append(database, id, str(number))
     assert seqs(database, id, after=4) == [5, 6]
     with database.read() as conn:
-        assert [one.seq for one in events_after(conn, id, 1, limit=2)] == [2, 3]
+        assert [event.seq for event in events_after(conn, id, 1, limit=2)] == [2, 3]
 
 
 def test_numbers_are_dense_under_concurrent_writers(database: Database) -> None:

@@ -27,7 +27,7 @@ from tests.unit.service.db.making import make, read, take
 
 def states(database: Database, id: str) -> list[str]:
     with database.read() as conn:
-        return [str(one.content["state"]) for one in events_after(conn, id, 0) if one.kind == "state"]
+        return [str(event.content["state"]) for event in events_after(conn, id, 0) if event.kind == "state"]
 
 
 def move(database: Database, id: str, state: str, fence: int | None = None, **columns: Any) -> None:  # noqa: ANN401
@@ -163,7 +163,7 @@ def test_a_decision_queues_the_leg_that_acts_on_it_once(database: Database) -> N
         assert find_decision(conn, id, attempt=2) is None
         told = list_decisions(conn, id)
     assert found == {**given, "by": "ann"}
-    assert [one["action"] for one in told] == ["approve"]
+    assert [decision["action"] for decision in told] == ["approve"]
 
 
 def test_the_latest_decision_is_the_one_to_act_on(database: Database) -> None:
@@ -202,10 +202,10 @@ def _all(conn: sa.Connection) -> list[SessionRow]:
 def test_a_webhook_is_booked_with_the_state_it_tells(database: Database) -> None:
     id = make(database, webhook="https://example.org/hook", labels={"team": "a"})
     silent = make(database)
-    for one in (id, silent):
-        held = take(database, one)
-        move(database, one, "waiting_approval", held.fence)
-        move(database, one, "completed", held.fence, verdict="fine")
+    for session_id in (id, silent):
+        held = take(database, session_id)
+        move(database, session_id, "waiting_approval", held.fence)
+        move(database, session_id, "completed", held.fence, verdict="fine")
     with database.read() as conn:
         booked, none = list_deliveries(conn, id), list_deliveries(conn, silent)
     bodies = [row.body for row in booked]

@@ -60,8 +60,8 @@ def full(text: str = "plain text") -> tuple[Raw, Raw]:
         "would_change": text,
         "diagnosis": report["diagnosis"] | {"weighed": text, "evidence": [{"kind": "profile", **said}]},
         "proposals": [
-            one | {"rationale": text, "risks": [text], "evidence": [{"kind": "knowledge", **said}]}
-            for one in report["proposals"]
+            proposal | {"rationale": text, "risks": [text], "evidence": [{"kind": "knowledge", **said}]}
+            for proposal in report["proposals"]
         ],
         "advice": [dict.fromkeys(BOOK, text) | {"risks": [text], "sources": [source]}],
         "cases": [_case(text, "confirmed"), _case(text, "refuted")],

@@ -13,7 +13,7 @@ from tests.unit.service.render.scenes import COLD, SMALL, session, view_of
 def test_every_segment_and_whisker_lies_inside_the_figure(raw: Raw) -> None:
     for figure in report_charts(view_of(raw, session(raw))):
         for bar in figure.bars:
-            ends = [one.x + one.width for one in bar.segments]
+            ends = [segment.x + segment.width for segment in bar.segments]
             whiskers = [bar.whisker.low, bar.whisker.middle, bar.whisker.high] if bar.whisker else []
             assert all(0 <= place <= 100 for place in [*ends, *whiskers])
             assert whiskers == sorted(whiskers)
@@ -33,7 +33,7 @@ def test_a_bar_twice_as_long_is_twice_as_much_memory() -> None:
     view = view_of(SMALL, session(SMALL))
     memory = report_charts(view)[1]
     for bar, plan in zip(memory.bars, view.plans, strict=True):
-        width = sum(one.width for one in bar.segments)
+        width = sum(segment.width for segment in bar.segments)
         expected = bar.marks[1].x * plan.prediction.peak_memory_gib / view.capacity_gib
         assert math.isclose(width, expected, rel_tol=1e-6)
 
@@ -51,8 +51,8 @@ def test_a_plan_that_does_not_fit_raises_alarm_and_passes_the_mark_of_the_device
 
 
 def test_speeds_are_compared_only_where_there_is_a_plan_of_today() -> None:
-    assert [one.id for one in report_charts(view_of(SMALL, session(SMALL)))] == ["step", "memory", "gain"]
-    assert [one.id for one in report_charts(view_of(COLD, session(COLD)))] == ["step", "memory"]
+    assert [chart.id for chart in report_charts(view_of(SMALL, session(SMALL)))] == ["step", "memory", "gain"]
+    assert [chart.id for chart in report_charts(view_of(COLD, session(COLD)))] == ["step", "memory"]
 
 
 def test_todays_speed_is_marked_left_of_a_clearly_faster_proposal() -> None:

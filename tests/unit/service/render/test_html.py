@@ -101,14 +101,14 @@ def test_figures_are_told_to_those_who_do_not_see_them() -> None:
     page = Page(html_report(SMALL, session(SMALL)))
     figures = [attributes for tag, attributes in page.elements if tag == "svg" and "role" in attributes]
     assert figures
-    assert all(re.match(r"(today|proposal \d): \S+ ", str(one["aria-label"])) for one in figures)
+    assert all(re.match(r"(today|proposal \d): \S+ ", str(figure["aria-label"])) for figure in figures)
 
 
 def test_ids_are_unique_and_every_label_names_one() -> None:
     attributes = [attributes for _, attributes in Page(html_report(*full())).elements]
-    ids = [one["id"] for one in attributes if "id" in one]
+    ids = [element["id"] for element in attributes if "id" in element]
     assert len(ids) == len(set(ids))
-    assert {one["aria-labelledby"] for one in attributes if "aria-labelledby" in one} <= set(ids)
+    assert {element["aria-labelledby"] for element in attributes if "aria-labelledby" in element} <= set(ids)
 
 
 def test_headings_go_down_one_level_at_a_time() -> None:

@@ -79,8 +79,10 @@ def test_hostile_text_changes_no_element_and_brings_no_raw_html_and_no_link() ->
 def test_a_source_with_an_address_becomes_a_link_to_it() -> None:
     scenario, report = full()
     report["advice"][0]["sources"] = [{"title": "A [paper]", "where": "arXiv 2205.05198, table 5"}]
-    links = [one for one in flat(PARSER.parse(markdown_report(scenario, report))) if one.type == "link_open"]
-    assert [one.attrs["href"] for one in links] == ["https://arxiv.org/abs/2205.05198"]
+    links = [
+        token for token in flat(PARSER.parse(markdown_report(scenario, report))) if token.type == "link_open"
+    ]
+    assert [link.attrs["href"] for link in links] == ["https://arxiv.org/abs/2205.05198"]
 
 
 @example("1. not a list")
@@ -92,11 +94,11 @@ def test_a_source_with_an_address_becomes_a_link_to_it() -> None:
 @given(st.text(alphabet=st.sampled_from("ab1.)(`*_[]<>|&~$#-+=!\\:/ \n\té\u202e")) | st.text())
 def test_escaped_text_reads_back_as_itself(text: str) -> None:
     tokens = flat(PARSER.parse(escape_markdown(text)))
-    assert {one.type for one in tokens} <= {
+    assert {token.type for token in tokens} <= {
         "paragraph_open", "paragraph_close", "inline", "text", "text_special", "code_inline",
     }  # fmt: skip
     expected = [(is_code, piece) for is_code, piece in pieces(text) if piece.strip() or not is_code]
-    shown = "".join(one.content for one in tokens if one.type in ("text", "code_inline"))
+    shown = "".join(token.content for token in tokens if token.type in ("text", "code_inline"))
     assert _dense(shown) == _dense("".join(piece for _, piece in expected))
 
 

@@ -48,18 +48,18 @@ def view() -> View:
 
 def test_the_parts_of_every_bar_add_up_to_its_step_time(view: View) -> None:
     *stack, interval = step_time_figure(view.plans)["data"]
-    for row, one in enumerate(view.plans):
-        assert sum(part["x"][row] for part in stack) == pytest.approx(one.prediction.step_time_s, rel=0.02)
-        assert interval["x"][row] == one.prediction.step_time_s
+    for row, plan in enumerate(view.plans):
+        assert sum(part["x"][row] for part in stack) == pytest.approx(plan.prediction.step_time_s, rel=0.02)
+        assert interval["x"][row] == plan.prediction.step_time_s
         assert interval["error_x"]["array"][row] > 0
 
 
 def test_memory_is_drawn_against_what_a_plan_may_fill_and_what_there_is(view: View) -> None:
     figure = memory_figure(view.plans)
     assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [view.limit_gib, view.capacity_gib]
-    for row, one in enumerate(view.plans):
+    for row, plan in enumerate(view.plans):
         total = sum(part["x"][row] for part in figure["data"])
-        assert total == pytest.approx(one.prediction.peak_memory_gib, rel=0.02)
+        assert total == pytest.approx(plan.prediction.peak_memory_gib, rel=0.02)
 
 
 def test_colours_are_names_of_the_stylesheet(view: View) -> None:
@@ -97,7 +97,9 @@ def test_names_of_kernels_and_plans_stay_text() -> None:
 def test_a_text_that_looks_like_a_field_of_plotly_is_not_filled_in() -> None:
     for figure in everything("%{x} %{customdata}"):
         templates = [str(trace.get("hovertemplate", "")) for trace in figure["data"]]
-        assert not any("%{customdata} %{" in one or "%{x} %{customdata}" in one for one in templates)
+        assert not any(
+            "%{customdata} %{" in template or "%{x} %{customdata}" in template for template in templates
+        )
 
 
 def test_the_space_shows_what_it_was_given_and_leaves_empty_parts_out() -> None:
@@ -138,8 +140,8 @@ def test_marks_are_written_out_in_their_unit() -> None:
 def test_operations_have_a_colour_by_name_and_the_rest_share_one() -> None:
     points = [Point(f"op {number}", 10.0, 1e12, 1.0 + number, "") for number in range(9)]
     data = roofline_figure(points, None, [])["data"]
-    assert [one["name"] for one in data] == [*(f"op {number}" for number in range(8, 1, -1)), "others"]
-    assert len({one["marker"]["color"] for one in data}) == 8
+    assert [trace["name"] for trace in data] == [*(f"op {number}" for number in range(8, 1, -1)), "others"]
+    assert len({trace["marker"]["color"] for trace in data}) == 8
 
 
 def test_the_roof_bends_where_peak_meets_bandwidth() -> None:

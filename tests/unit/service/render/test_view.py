@@ -36,7 +36,7 @@ def test_the_interval_is_no_risk_of_its_own_and_the_rationale_is_not_repeated_as
     ]
     shown = view_of(SMALL, report).proposals[0]
     assert shown.risks == ["a real one"]
-    assert [one.says for one in shown.evidence] == ["it fits"]
+    assert [item.says for item in shown.evidence] == ["it fits"]
 
 
 def test_another_cluster_whose_best_plan_is_a_proposal_says_so() -> None:

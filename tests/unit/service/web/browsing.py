@@ -37,7 +37,7 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
     def links(self) -> list[str]:
-        return [str(one["href"]) for one in self.all("a") if one.get("href")]
+        return [str(link["href"]) for link in self.all("a") if link.get("href")]
 
 
 def get(served: Served, path: str, **headers: str) -> tuple[Response, Page]:
@@ -47,7 +47,7 @@ def get(served: Served, path: str, **headers: str) -> tuple[Response, Page]:
 
 def token(served: Served, path: str = "/sessions/new", **headers: str) -> str:
     _, page = get(served, path, **headers)
-    return str(next(one["value"] for one in page.all("input") if one.get("name") == "csrf"))
+    return str(next(field["value"] for field in page.all("input") if field.get("name") == "csrf"))
 
 
 def post(served: Served, path: str, fields: Mapping[str, Any], **headers: str) -> Response:
@@ -59,8 +59,8 @@ def post(served: Served, path: str, fields: Mapping[str, Any], **headers: str) -
 def assert_only_text(text: str, page: Page) -> None:
     """Nothing of what was given became an element, an attribute that acts, or a template."""
     assert "alert(1)" in text
-    assert not [one for one in page.all("img") if one.get("src") == "x"]
-    assert all(str(one.get("src", "")).startswith("/static/") for one in page.all("script"))
-    assert not [name for _, one in page.elements for name in one if name.startswith("on")]
+    assert not [image for image in page.all("img") if image.get("src") == "x"]
+    assert all(str(script.get("src", "")).startswith("/static/") for script in page.all("script"))
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
     assert "<script>alert" not in text
     assert "{{7*7}}" in page.text or "{{7*7}}" in text

@@ -213,7 +213,7 @@ def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> No
     _, trail = get(served, f"/sessions/{id}/trail")
     assert "read traces" in trail.text
     assert f"/sessions/{id}/trail#step-2" in page.links()
-    assert [one for one in trail.all("details") if one.get("id") == "step-2"]
+    assert [element for element in trail.all("details") if element.get("id") == "step-2"]
 
 
 def test_a_figure_travels_compressed_where_the_browser_takes_it(served: Served, id: str) -> None:

@@ -80,7 +80,7 @@ def test_a_workload_whose_schedule_is_removed_wastes_nothing_and_keeps_its_histo
 def test_a_workload_leads_to_what_its_last_night_said(served: Served) -> None:
     workload(served, "large", 120.0, EVIL)
     _, fleet = get(served, "/fleet")
-    assert [one for one in fleet.all("a") if one.get("href") == "/fleet/large"]
+    assert [link for link in fleet.all("a") if link.get("href") == "/fleet/large"]
     answer, page = get(served, "/fleet/large")
     assert answer.status_code == 200
     assert "large" in page.text

@@ -62,8 +62,8 @@ def test_every_page_keeps_the_strict_content_policy_and_holds_no_script_or_style
         answer, page = get(served, path)
         assert answer.headers["content-security-policy"] == CONTENT_POLICY, path
         assert page.all("style") == [], path
-        assert all(one.get("src") for one in page.all("script")), path
-        assert not [one for _, one in page.elements if "style" in one], path
+        assert all(script.get("src") for script in page.all("script")), path
+        assert not [attributes for _, attributes in page.elements if "style" in attributes], path
 
 
 def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_for(
@@ -72,12 +72,14 @@ def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_f
     answer, page = get(served, f"/sessions/{done(served, report)}")
     assert answer.status_code == 200
     assert report["verdict"][:40] in page.text
-    for one in report["proposals"]:
-        assert f"plan-{one['rank']}" in answer.text
+    for proposal in report["proposals"]:
+        assert f"plan-{proposal['rank']}" in answer.text
     for words in ("Step time", "Memory per device", "Export", "Approve", "Reject", "Diagnosis", "Evidence"):
         assert words in page.text
     drawn = {
-        str(one.get("data-figure")).rpartition("/")[2] for one in page.all("figure") if one.get("data-figure")
+        str(figure.get("data-figure")).rpartition("/")[2]
+        for figure in page.all("figure")
+        if figure.get("data-figure")
     }
     assert drawn == {"step", "memory", "space", "roofline", "collectives", "mesh"}
 
@@ -109,7 +111,7 @@ def test_a_tuned_session_shows_what_was_measured_beside_what_was_predicted(
     assert "2 of at most 4 plans were tried, in 1.5 of 8 device-hours" in page.text
     assert "measured speedup over today" in page.text
     assert "2.00 s (1.80 to 2.20)" in page.text
-    assert [one for one in page.all("a") if one.get("href") == "#trials"]
+    assert [link for link in page.all("a") if link.get("href") == "#trials"]
 
 
 def test_after_trials_every_page_predicts_by_what_they_taught(served: Served, report: dict[str, Any]) -> None:
@@ -135,7 +137,9 @@ def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     answer, page = get(served, f"/sessions/{id}")
     assert answer.status_code == 200
     assert "Decide which one to take" in page.text
-    assert [one.get("data-figure") for one in page.all("figure") if "mesh" in str(one.get("data-figure"))]
+    assert [
+        figure.get("data-figure") for figure in page.all("figure") if "mesh" in str(figure.get("data-figure"))
+    ]
     speedup = report["proposals"][0]["speedup"]
     assert f"{speedup:.2f}x" in page.text
 
@@ -179,7 +183,11 @@ def test_a_queued_session_says_that_it_waits_and_where_its_events_are(served: Se
     id = served.submit()
     _, page = get(served, f"/sessions/{id}")
     assert "as soon as a worker is free" in page.text
-    assert [one for one in page.all("div") if one.get("data-events") == f"/v1/sessions/{id}/events?after=1"]
+    assert [
+        element
+        for element in page.all("div")
+        if element.get("data-events") == f"/v1/sessions/{id}/events?after=1"
+    ]
 
 
 def test_pages_are_light(served: Served, report: dict[str, Any]) -> None:
@@ -220,7 +228,7 @@ def test_a_page_that_breaks_says_so_without_its_reasons(
 
 def test_an_asset_may_be_kept_for_ever_under_its_own_address_only(served: Served) -> None:
     _, page = get(served, "/")
-    address = next(str(one["href"]) for one in page.all("link") if str(one["href"]).endswith("app.css"))
+    address = next(str(link["href"]) for link in page.all("link") if str(link["href"]).endswith("app.css"))
     kept = served.client.get(address)
     assert "immutable" in kept.headers["cache-control"]
     other = served.client.get(re.sub(r"/static/\w+/", "/static/0000/", address))

@@ -47,7 +47,7 @@ def test_a_key_opens_the_pages_and_the_event_stream(served: Served) -> None:
 def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(served: Served) -> None:
     key = served.key("read")
     answer = login(served, key)
-    sent = next(one for one in answer.headers.get_list("set-cookie") if one.startswith(COOKIE))
+    sent = next(cookie for cookie in answer.headers.get_list("set-cookie") if cookie.startswith(COOKIE))
     assert "HttpOnly" in sent
     assert "SameSite=lax" in sent
     assert "Secure" not in sent  # over plain HTTP the browser would not send it back
@@ -58,7 +58,7 @@ def test_over_tls_the_cookie_is_sent_over_tls_only(serve: Serve) -> None:
     served = serve(base="https://127.0.0.1")
     answer = login(served, served.key("read"), Origin="https://127.0.0.1")
     assert answer.status_code == 303
-    assert all("Secure" in one for one in answer.headers.get_list("set-cookie"))
+    assert all("Secure" in cookie for cookie in answer.headers.get_list("set-cookie"))
 
 
 def test_a_wrong_key_is_told_so_and_opens_nothing(served: Served) -> None:

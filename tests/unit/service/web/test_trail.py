@@ -71,9 +71,9 @@ def test_the_current_node_is_lit_and_no_other() -> None:
 def test_stretches_stay_inside_the_strip() -> None:
     worked, stretches = strip_of(trail_of(EVENTS))
     assert worked == ["coordinator", "analyzer"]
-    for one in stretches:
-        assert one.x >= 0
-        assert one.x + one.width <= 100.0001
+    for stretch in stretches:
+        assert stretch.x >= 0
+        assert stretch.x + stretch.width <= 100.0001
 
 
 def test_time_in_which_nobody_works_takes_no_room_in_the_strip() -> None:

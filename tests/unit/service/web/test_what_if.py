@@ -62,7 +62,7 @@ def test_whatever_the_address_says_is_answered(given: dict[str, str]) -> None:
 
 def test_every_control_stands_on_one_of_its_own_values() -> None:
     groups = controls_of(parse_scenario(EXAMPLE), {"tp": "2", "pp": "nonsense"})
-    for control in (one for group in groups.values() for one in group):
+    for control in (control for group in groups.values() for control in group):
         assert control.chosen in [value for value, _ in control.options], control.name
-    chosen = {one.name: one.chosen for one in groups["Plan"]}
+    chosen = {control.name: control.chosen for control in groups["Plan"]}
     assert (chosen["tp"], chosen["pp"]) == ("2", "4")

@@ -65,7 +65,7 @@ def test_errors_are_told_by_kind_and_strangers_only_by_name() -> None:
             KeyError("sk-secret"),
         )
     ]
-    assert [one["kind"] for one in told] == ["input", "infeasible", "failed", "unexpected"]
+    assert [error["kind"] for error in told] == ["input", "infeasible", "failed", "unexpected"]
     assert told[0]["field"] == "tp"
     assert "s1" in told[3]["message"]
     assert "sk-secret" not in told[3]["message"]
