@@ -249,71 +249,44 @@ def run(args: Namespace) -> int:
     return 0
 
 
-DEVICES = re.compile(r"\s*([0-9][0-9,_]*)\s*(?:x|×|\*)?\s*([A-Za-z].*?)\s*")
-FRAMEWORK = "megatron-core"
-MAX_ASSUMED_SEQ_LEN = 8192
-ASSUMED_TOKENS = 4 * 2**20
-"""Per step: usual for pretraining (Llama 3, arXiv 2407.21783, section 3.4)."""
-
-
 def _read_scenario(args: Namespace) -> JsonObject:
     """The scenario of the file, or made from a configuration and --devices."""
     if args.devices is None:
         return read_object(args.file, MAX_SCENARIO_BYTES)
-    count, device = _parse_devices(args.devices)
+    from tools.frameworks.start import is_scenario, parse_devices
+
+    count, device = parse_devices(args.devices, "--devices")
     data = read_bytes(args.file, MAX_SCENARIO_BYTES)
-    if b'"model"' in data and (b'"training"' in data or b'"cluster"' in data):
+    text = data.decode("utf-8", "replace")
+    if is_scenario(text):
         cluster: JsonObject = {"device": device, "num_devices": count}
         return {**parse_object(data, args.file), "cluster": cluster}
-    return _imported(args, data.decode("utf-8", "replace"), count, device)
-
-
-def _parse_devices(text: str) -> tuple[int, str]:
-    match = DEVICES.fullmatch(text)
-    if match is None or not (count := int(re.sub(r"[,_]", "", match[1]))):
-        raise InputError("--devices", text, 'allowed: a number and a device, for example "64 x H100"')
-    return count, match[2]
+    return _imported(args, text, count, device)
 
 
 def _imported(args: Namespace, text: str, count: int, device: str) -> JsonObject:
     """From any configuration that `asap import` reads; assumptions go to standard error."""
     from service.cli.import_plan import print_notes, read_text
-    from tools.frameworks import ImportOptions, import_plan
+    from tools.frameworks import ImportOptions
     from tools.frameworks.reading import parse_json
-    from tools.frameworks.recognition import recognise
+    from tools.frameworks.start import start_scenario
 
-    name = recognise(text)
-    model = parse_json(read_text(args.model, "--model")) if args.model else None
-    assumed = {}
-    if name == "huggingface":
-        config = parse_json(text)
-        inner = config.get("text_config")
-        longest = {**config, **(inner if isinstance(inner, dict) else {})}.get("max_position_embeddings")
-        usable = longest if isinstance(longest, int) else MAX_ASSUMED_SEQ_LEN
-        seq_len = args.seq_len or min(usable, MAX_ASSUMED_SEQ_LEN)
-        per_step = max(ASSUMED_TOKENS // seq_len, 1)
-        assumed = {
-            "seq_len": seq_len,
-            "global_batch_size": max(per_step // count, 1) * count,
-            "framework": FRAMEWORK,
-        }
-    names = ("seq_len", "global_batch_size", "framework")
-    stated = {key: getattr(args, key) for key in names if getattr(args, key) is not None}
-    options = ImportOptions(
-        model=model,
+    stated = ImportOptions(
+        model=parse_json(read_text(args.model, "--model")) if args.model else None,
         device=device,
         num_devices=count,
         precision=args.precision,
         vocab_size=args.vocab_size,
-        **{**assumed, **stated},
+        seq_len=args.seq_len,
+        global_batch_size=args.global_batch_size,
+        framework=args.framework,
     )
-    imported = import_plan(text, name, options)
-    for key, value in assumed.items():
-        if key not in stated:
-            option = key.replace("_", "-")
-            print(f"asap: assumed: {key} {value} (--{option} states another)", file=sys.stderr)
-    print_notes(imported)
-    return dict(imported.scenario)
+    start = start_scenario(text, None, stated)
+    for key, value in start.assumed.items():
+        option = key.replace("_", "-")
+        print(f"asap: assumed: {key} {value} (--{option} states another)", file=sys.stderr)
+    print_notes(start.imported)
+    return dict(start.imported.scenario)
 
 
 def _run_there(args: Namespace, scenario: JsonObject) -> int:

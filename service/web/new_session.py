@@ -1,6 +1,8 @@
 """/sessions/new: the form, its conversion to the body of POST /v1/sessions, and /web/validate."""
 
+import hashlib
 import json
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query, Request, Response
@@ -15,17 +17,28 @@ from service.auth import Caller
 from service.db.models import new_id
 from service.db.sessions import get_session
 from service.errors import ConflictError
-from service.render.text import gib, seconds
+from service.render.text import gib, seconds, size_of
 from service.strict_json import parse_object
 from service.web.forms import CheckedForm, Form, text_of, whole_number
 from service.web.rendering import PageRoute, page
+from tools.cost.memory import GIB
 from tools.cost.predict import predict
+from tools.cost.sizes import count_parameters
 from tools.errors import InputError
-from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
+from tools.frameworks import IMPORT_FORMATS, ImportOptions
+from tools.frameworks.start import (
+    HUGGING_FACE,
+    is_scenario,
+    parse_devices,
+    preset_models,
+    start_scenario,
+)
 from tools.hardware import PRECISIONS, device_names
-from tools.scenario import RECOMPUTES, parse_scenario
+from tools.recommend.optimize import workload_of
+from tools.scenario import RECOMPUTES, Scenario, parse_scenario
 from tools.scenario.columns import CHOICES, MIN_VALUES
 from tools.scenario.spec import REQUIRED_PLAN_FIELDS, SEARCHED_FIELDS, Framework
+from tools.search.search import Search
 
 Body = dict[str, Any]
 """The body of POST /v1/sessions, or a part of it, before it is parsed."""
@@ -33,92 +46,155 @@ _CHANGED = {"tp": 8, "pp": 4, "vpp": 1, "dp": 2, "dp_shard": 2, "recompute": "fu
 EXAMPLE: Body = {**scenario.EXAMPLE, "plan": {**scenario.PLAN, **_CHANGED}}
 
 
-HUGGING_FACE, SCENARIO = "huggingface", "scenario"
+SCENARIO = "scenario"
 KINDS = {
-    HUGGING_FACE: "a Hugging Face config.json",
+    "": "recognised",
     SCENARIO: "a whole scenario (JSON)",
     **{name: f"a configuration of {name}" for name in IMPORT_FORMATS if name != HUGGING_FACE},
+    HUGGING_FACE: "a Hugging Face config.json",
 }
-CLUSTER = ("device", "num_devices", "devices_per_node")
+CLUSTER = ("devices_per_node",)
 TRAINING = ("seq_len", "global_batch_size", "precision", "framework")
 NOT_ASKED = ("etp", "schedule")
 """Searched plan fields that the form leaves to the framework's default."""
 PLAN = tuple(name for name in SEARCHED_FIELDS if name not in NOT_ASKED)
 PLAN_DEFAULTS = {name: MIN_VALUES[name] for name in REQUIRED_PLAN_FIELDS if name != "dp"}
 """What an empty field stands for; data parallelism takes the devices that are left."""
-WORDS = ("device", "precision", "framework", "recompute")
+WORDS = ("precision", "framework", "recompute")
 OPTIONS = ("traces", "notes", "mode", "approval")
 _OPTION_FIELDS = {
     "FILE": "config",
     "--model": "model_config",
     "--format": "kind",
     "--micro-batch-size": "plan.micro_batch_size",
+    "--vocab-size": "model.vocab_size",
+    "--device": "devices",
+    "--num-devices": "devices",
+    "cluster.device": "devices",
+    "cluster.num_devices": "devices",
 }
+"""Fields of the form by the name that an error has for them."""
+OWN = (
+    "kind",
+    "config",
+    "model_config",
+    "model.name",
+    "model.vocab_size",
+    "devices",
+    "constraints",
+    "labels",
+    *OPTIONS,
+)
+FORM_FIELDS = (
+    *OWN,
+    *(f"cluster.{name}" for name in CLUSTER),
+    *(f"training.{name}" for name in TRAINING),
+    *(f"plan.{name}" for name in PLAN),
+)
 
 
-def body_of(form: Form) -> Body:
-    """Raises InputError for the first thing that no request could say."""
-    kind = form.get("kind", HUGGING_FACE)
+@dataclass(frozen=True)
+class Reading:
+    """What a form says: the request, and what it left to the file or to an assumption."""
+
+    body: Body
+    assumed: tuple[str, ...] = ()
+    """Fields of `training` that nobody stated."""
+
+
+def read_form(form: Form) -> Reading:
+    """Raises InputError for the first thing that no request could say; it names a field of the form."""
+    kind = form.get("kind", "")
     if kind not in KINDS:
-        raise InputError("kind", kind, f"allowed: {', '.join(KINDS)}")
-    if kind == SCENARIO:
-        body = _json(form, "config")
-    elif kind == HUGGING_FACE:
-        body = _body_from_fields(form)
-    else:
-        body = _body_from_config(form, kind)
+        raise InputError("kind", kind, f"allowed: {', '.join(filter(None, KINDS))}")
+    text = _model_text(form)
+    try:
+        is_whole = kind == SCENARIO or (not kind and is_scenario(text))
+        reading = _with_fields(form, text) if is_whole else _imported(form, text, kind or None)
+    except InputError as error:
+        raise InputError(_form_field(error.field), error.given, error.allowed) from None
     stated = {name: value for name in OPTIONS if (value := text_of(form, name))}
     constraints = {"constraints": _json(form, "constraints")} if text_of(form, "constraints") else {}
-    return {**body, **stated, **constraints, "labels": _labels(form)}
+    return replace(reading, body={**reading.body, **stated, **constraints, "labels": _labels(form)})
 
 
-def _body_from_fields(form: Form) -> Body:
-    model = _json(form, "config")
-    if name := text_of(form, "model.name"):
-        model["name"] = name
-    body = {
-        "model": model,
-        "cluster": _part(form, "cluster", CLUSTER),
-        "training": _part(form, "training", TRAINING),
-    }
+def _model_text(form: Form) -> str:
+    """What was pasted, or the well-known model that was chosen."""
+    preset = text_of(form, "preset")
+    if text := text_of(form, "config"):
+        return text
+    if preset is None:
+        raise InputError(
+            "config", "nothing", "choose a model, paste its configuration, or drop the file here"
+        )
+    if preset not in preset_models():
+        raise InputError("preset", preset, f"allowed: {', '.join(preset_models())}")
+    return json.dumps(preset_models()[preset])
+
+
+def _with_fields(form: Form, text: str) -> Reading:
+    """A whole scenario; what is stated beside it wins."""
+    body = parse_object(text.encode(), "config")
+    devices: Body = {}
+    if stated := text_of(form, "devices"):
+        devices["num_devices"], devices["device"] = parse_devices(stated, "devices")
+    for part, fields in (
+        ("cluster", devices | _part(form, "cluster", CLUSTER)),
+        ("training", _part(form, "training", TRAINING)),
+        ("plan", _part(form, "plan", PLAN)),
+    ):
+        if fields:
+            known = body.get(part)
+            body[part] = {**(known if isinstance(known, dict) else {}), **fields}
+    return Reading(body)
+
+
+def _imported(form: Form, text: str, kind: str | None) -> Reading:
+    """A model or a tool's file, with what is stated beside it."""
+    if not (devices := text_of(form, "devices")):
+        raise InputError("devices", "nothing", 'say what to train on, for example "64 x H100 SXM"')
+    num_devices, device = parse_devices(devices, "devices")
     plan = _part(form, "plan", PLAN)
-    return {**body, "plan": _complete_plan(plan, body["cluster"])} if plan else body
+    start = start_scenario(
+        text,
+        kind,
+        ImportOptions(
+            model=_json(form, "model_config") if text_of(form, "model_config") else None,
+            device=device,
+            num_devices=num_devices,
+            micro_batch_size=plan.get("micro_batch_size"),
+            vocab_size=_part(form, "model", ("vocab_size",)).get("vocab_size"),
+            **_part(form, "cluster", CLUSTER),
+            **_part(form, "training", TRAINING),
+        ),
+    )
+    body: Body = dict(start.imported.scenario)
+    if name := text_of(form, "model.name"):
+        body["model"] = {**body["model"], "name": name}
+    if plan:
+        body["plan"] = {**body["plan"], **plan} if "plan" in body else _complete_plan(plan, num_devices)
+    return Reading(body, tuple(start.assumed))
 
 
-def _complete_plan(plan: Body, cluster: Body) -> Body:
+def _complete_plan(plan: Body, num_devices: int) -> Body:
     whole = {**PLAN_DEFAULTS, **plan}
-    others, devices = whole["tp"] * whole["pp"] * whole["cp"], cluster.get("num_devices", 0)
-    whole.setdefault("dp", max(devices // others, 1) if others else 1)
+    others = whole["tp"] * whole["pp"] * whole["cp"]
+    whole.setdefault("dp", max(num_devices // others, 1) if others else 1)
     return whole
 
 
-def _body_from_config(form: Form, kind: str) -> Body:
-    """What a framework's file says, with what stands beside it in the form."""
-    stated = {
-        name: value
-        for part, names in (("cluster", CLUSTER), ("training", TRAINING[:3]))
-        for name, value in _part(form, part, names).items()
-    }
-    model = _json(form, "model_config") if text_of(form, "model_config") else None
-    micro_batch = _part(form, "plan", ("micro_batch_size",))
-    try:
-        scenario = import_plan(
-            form.get("config", ""), kind, ImportOptions(model=model, **stated, **micro_batch)
-        ).scenario
-    except InputError as error:
-        raise InputError(_form_field(error.field), error.given, error.allowed) from None
-    if name := text_of(form, "model.name"):
-        scenario["model"] = {**scenario["model"], "name": name}
-    return scenario
-
-
-def _form_field(option: str) -> str:
-    """Where in the form an option of `asap import` stands."""
-    name = option.removeprefix("--").replace("-", "_")
-    part = next(
-        (part for part, names in (("cluster", CLUSTER), ("training", TRAINING)) if name in names), None
-    )
-    return _OPTION_FIELDS.get(option) or (f"{part}.{name}" if part else option)
+def _form_field(name: str) -> str:
+    """The field of the form that holds what an error is about."""
+    if name in FORM_FIELDS:
+        return name
+    if name in _OPTION_FIELDS:
+        return _OPTION_FIELDS[name]
+    option = name.removeprefix("--").replace("-", "_")
+    for part, names in (("cluster", CLUSTER), ("training", TRAINING), ("plan", PLAN)):
+        if option in names:
+            return f"{part}.{option}"
+    parts = {"cluster": "devices", "training": "training.seq_len", "plan": "plan.tp"}
+    return parts.get(name.partition(".")[0], "config")
 
 
 def _part(form: Form, part: str, names: tuple[str, ...]) -> Body:
@@ -176,43 +252,91 @@ def show(
 @router.post("/sessions/new")
 def submit(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     try:
-        row = app.sessions.submit(caller, _parse_form(form).submission(form.get("key") or None))
+        row = app.sessions.submit(caller, _parse_form(form)[0].submission(_idempotency_key(form)))
     except (InputError, ConflictError) as error:
         return _form(request, caller, form, error, 422)
     return RedirectResponse(f"/sessions/{row.id}", 303)
 
 
+def _idempotency_key(form: Form) -> str | None:
+    """The same form sent twice is one session; changed after Back, it is another."""
+    return hashlib.sha256(json.dumps(form, sort_keys=True).encode()).hexdigest() if form.get("key") else None
+
+
 @router.post("/web/validate")
 def validate(form: CheckedForm, app: AppDep, caller: Submitter) -> JSONResponse:
+    """What is wrong, or the size of the model, whether it fits and what was assumed."""
     try:
-        submission = _parse_form(form).submission()
+        body, reading = _parse_form(form)
+        submission = body.submission()
         app.sessions.check(caller, submission)
     except (InputError, ConflictError) as error:
-        return JSONResponse({"ok": False, "field": error.field, "says": _says(error)})
-    return JSONResponse({"ok": True, "field": None, "says": _summary(submission.request)})
+        field = _form_field(error.field or "config")
+        return JSONResponse({"ok": False, "field": field, "says": _says(error), "model": _size(form)})
+    scenario = parse_scenario(_described(submission.request), need_plan=False)
+    answer = {"ok": True, "field": None, "says": _summary(scenario), "model": _size_of(scenario)}
+    return JSONResponse(answer | {"filled": _filled(form, scenario, reading)})
 
 
-def _parse_form(form: Form) -> SessionCreate:
-    body = body_of(form)
+def _parse_form(form: Form) -> tuple[SessionCreate, Reading]:
+    reading = read_form(form)
     try:
-        return SessionCreate(**body)
+        return SessionCreate(**reading.body), reading
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(".".join(map(str, first["loc"])), first["input"], first["msg"]) from None
 
 
-def _summary(request: Body) -> str:
-    """A prediction of today's plan, before anything is searched."""
-    described = {
-        name: request[name] for name in ("model", "cluster", "training", "plan") if request.get(name)
+def _described(request: Body) -> Body:
+    return {name: request[name] for name in ("model", "cluster", "training", "plan") if request.get(name)}
+
+
+def _filled(form: Form, scenario: Scenario, reading: Reading) -> dict[str, dict[str, str]]:
+    """Fields that were left empty, with the value that they take and where it comes from."""
+    values = {f"cluster.{name}": getattr(scenario.cluster, name) for name in CLUSTER}
+    values |= {f"training.{name}": getattr(scenario.training, name) for name in TRAINING}
+    assumed = {f"training.{name}" for name in reading.assumed} | {f"cluster.{name}" for name in CLUSTER}
+    return {
+        name: {"value": str(value), "source": "assumed" if name in assumed else "from the file"}
+        for name, value in values.items()
+        if not text_of(form, name)
     }
-    if "plan" not in described:
-        return "Ready. There is no plan of today to compare with."
-    prediction = predict([parse_scenario(described)])[0]
+
+
+def _size(form: Form) -> str:
+    """The model's size while the rest of the form is still wrong; empty if the model is what is wrong."""
+    unknown = {"devices": "1 x h100", "kind": form.get("kind", ""), "plan.micro_batch_size": "1"}
+    stand_ins = {name: form[name] for name in ("config", "preset", "model_config") if name in form}
+    try:
+        scenario = parse_scenario(_described(read_form({**unknown, **stand_ins}).body), need_plan=False)
+    except InputError:
+        return ""
+    return _size_of(scenario)
+
+
+def _size_of(scenario: Scenario) -> str:
+    count = count_parameters(scenario.model)
+    return f"{scenario.model.name or 'The model'} has {size_of(count.total, count.active, ' parameters')}."
+
+
+def _summary(scenario: Scenario) -> str:
+    """Whether any plan could fit, and a prediction of today's plan; nothing is searched."""
+    workload = workload_of(scenario)
+    search = Search(scenario, workload.constraints, workload.calibration)
+    least_gib, usable = search.least_bytes() / GIB, f"of {gib(workload.limit_gib)} usable per device"
+    if least_gib <= workload.limit_gib:
+        fits = f"Fits: plans begin at about {gib(least_gib)} {usable}."
+    elif least_gib < float("inf"):
+        fits = f"Does not fit: every plan needs at least about {gib(least_gib)} {usable}."
+    else:
+        fits = f"{scenario.training.framework} accepts no plan for these devices and this batch."
+    if scenario.plan is None:
+        return fits
+    prediction = predict([scenario])[0]
     step_s, memory_gib = prediction.step_time_s, prediction.peak_memory_gib
-    fits = "" if prediction.fits else ", which does not fit"
-    cost = f"{seconds(step_s)} per step and {gib(memory_gib)} per device{fits}"
-    return f"Ready. Today's plan is predicted to take {cost}."
+    too_large = "" if prediction.fits else ", which does not fit"
+    cost = f"{seconds(step_s)} per step and {gib(memory_gib)} per device{too_large}"
+    return f"{fits} Today's plan is predicted to take {cost}."
 
 
 def _says(error: InputError | ConflictError) -> str:
@@ -234,8 +358,9 @@ def _form(
         caller,
         status,
         values=values,
-        wrong={"field": error.field, "says": _says(error)} if error else None,
+        wrong={"field": _form_field(error.field or "config"), "says": _says(error)} if error else None,
         kinds=KINDS,
+        presets=tuple(preset_models()),
         devices=device_names(),
         precisions=[precision for precision in PRECISIONS if precision != "tf32"],
         frameworks=FRAMEWORKS,
@@ -269,7 +394,10 @@ def _of_session(app: AppState, caller: Caller, id: str) -> Form:
 
 def _example() -> Form:
     values = {"kind": HUGGING_FACE, "config": json.dumps(EXAMPLE["model"], indent=2)}
-    for part in ("cluster", "training", "plan"):
+    cluster = EXAMPLE["cluster"]
+    values["devices"] = f"{cluster['num_devices']} x {cluster['device']}"
+    values["cluster.devices_per_node"] = str(cluster["devices_per_node"])
+    for part in ("training", "plan"):
         for name, value in EXAMPLE[part].items():
             values[f"{part}.{name}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return values

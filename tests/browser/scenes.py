@@ -25,7 +25,7 @@ def filled() -> dict[str, str]:
     return {
         "config": json.dumps(SCENARIO["model"]),
         "model.name": evil("model"),
-        "cluster.num_devices": "8",
+        "devices": "8 x H100 SXM",
         "training.seq_len": "2048",
         "training.global_batch_size": "64",
         "plan.tp": "8",

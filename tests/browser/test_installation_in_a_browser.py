@@ -71,13 +71,13 @@ def test_two_servers_behind_one_address_are_one_to_the_browser(
         with watch(browser, proxy.address, signed_in) as watched:
             view = watched.page
             view.goto("/sessions/new?example=true")
-            view.locator('[name="cluster.num_devices"]').fill("8")
+            view.locator('[name="devices"]').fill("8 x H100")
             for name in ("plan.dp", "plan.dp_shard", "plan.vpp"):
                 view.locator(f'[name="{name}"]').fill("")
             for name in ("plan.tp", "plan.pp"):
                 view.locator(f'[name="{name}"]').fill("2")
             view.locator('[name="config"]').fill(json.dumps(SCENARIO["model"]))
-            expect(view.locator("[data-verdict]")).to_contain_text("Ready.")
+            expect(view.locator("[data-verdict]")).to_contain_text("Fits")
             view.get_by_role("button", name="Submit").click()
             expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
             figure = view.locator("figure[data-figure]").first

@@ -174,6 +174,13 @@ class Search:
         every = best_of(together(explored), MAX_EXPLORED)
         return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started, every)
 
+    def least_bytes(self) -> float:
+        """A bound of the memory per device that any plan needs, without a search; infinite if none is legal."""
+        degrees = self.space.degrees()
+        if not self.codes or not count(degrees):
+            return np.inf
+        return float(np.min(self._min_bytes(_simple_cores(degrees), self.codes[-1])))
+
     def _drop_dominated(self, degrees: Table) -> Table:
         """Without sequence parallelism only if the same degrees with it are not legal."""
         scatters_cheaply = self._device.collectives.reduce_scatter_passes <= 1.0
@@ -186,8 +193,7 @@ class Search:
 
     def _likely_first(self, degrees: Table) -> Table:
         """In the order of a guess, so that good plans are kept early and bounds close more branches."""
-        simple = {name: np.ones_like(degrees["tp"]) for name in ("vpp", "ep", "etp", "micro_batch_size")}
-        cores = {**degrees, **simple, "schedule": np.zeros_like(degrees["tp"])}
+        cores = _simple_cores(degrees)
         min_bytes = self._min_bytes(cores, self.codes[-1])
         min_s = self._evaluate(cores, self.codes[0], min_bytes).min_s
         return where(degrees, np.lexsort((min_s, min_bytes > self.limit_bytes)))
@@ -282,6 +288,12 @@ class Search:
     def _inputs(self, table: Table, code: int) -> Inputs:
         columns = to_columns({**table, "recompute": np.full(count(table), code)})
         return encode_plans(self.scenario, columns)[0]
+
+
+def _simple_cores(degrees: Table) -> Table:
+    """The degrees without virtual stages, experts' own degrees or larger micro-batches."""
+    ones = {name: np.ones_like(degrees["tp"]) for name in ("vpp", "ep", "etp", "micro_batch_size")}
+    return {**degrees, **ones, "schedule": np.zeros_like(degrees["tp"])}
 
 
 def count_changes(today: Plan, plans: Table) -> NDArray[np.int64]:

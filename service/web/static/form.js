@@ -1,36 +1,57 @@
-// The form of a new session: shows what fits the kind of file, asks the server what is wrong, uploads traces.
+// The form of a new session: asks the server while typing, shows what it assumes, uploads traces.
 import { acceptDrops } from "./drops.js";
 import { uploadTraces } from "./uploads.js";
 
 const form = document.querySelector("[data-new-session]");
 const verdict = form.querySelector("[data-verdict]");
+const model = form.querySelector("[data-model]");
 const traces = form.querySelector("[data-traces]");
 const touched = new Set();
-const PAUSE_MS = 400;
+const assumed = new Map(); // field: the value that the server would take
+const PAUSE_MS = 300;
+const CONFIG_ENDINGS = [".json", ".toml", ".yaml", ".yml", ".sh", ".py", ".txt"];
 let timer = null;
 let lastRequest = 0;
 
-function showFor(kind) {
-  for (const part of form.querySelectorAll("[data-for]")) part.hidden = !part.dataset.for.split(" ").includes(kind);
-}
-
+/** What the server says of the form as it is; null if a newer question is under way. */
 async function check() {
+  clearTimeout(timer);
   const number = ++lastRequest;
   const answer = await fetch("/web/validate", { method: "POST", body: new URLSearchParams(new FormData(form)) })
     .then((response) => (response.ok ? response.json() : null))
     .catch(() => null);
-  if (!answer || number !== lastRequest) return;
+  if (!answer || number !== lastRequest) return null;
   clear();
-  verdict.textContent = answer.ok ? answer.says : `${answer.field}: ${answer.says}`;
+  model.textContent = answer.model;
+  verdict.textContent = answer.says;
   verdict.classList.toggle("soft", !answer.ok);
-  const field = answer.ok ? null : fieldFor(answer.field);
+  verdict.classList.toggle("alarm", answer.ok && answer.says.startsWith("Does not fit"));
+  const field = answer.ok ? null : form.elements[answer.field];
   if (field && touched.has(field.name)) point(field, answer.says);
+  if (answer.ok) fill(answer.filled);
+  return answer;
 }
 
-/** The field that an error names, or the one that holds it. */
-function fieldFor(name) {
-  const parts = { model: "config", scenario: "config", cluster: "cluster.device", training: "training.seq_len", plan: "plan.tp" };
-  return form.elements[name] ?? form.elements[parts[String(name).split(".")[0]]] ?? null;
+/** Shows the values that empty fields take, marked; a field that the user changes is the user's. */
+function fill(filled) {
+  for (const [name, { value, source }] of Object.entries(filled)) {
+    const field = form.elements[name];
+    field.value = value;
+    assumed.set(name, value);
+    mark(field, source);
+  }
+  const words = Object.values(filled).some(({ source }) => source === "assumed");
+  form.querySelector("[data-assumed]").textContent = words ? summary() : "from the file";
+}
+
+function summary() {
+  const value = (name) => Number(form.elements[name].value).toLocaleString("en");
+  return `sequence length ${value("training.seq_len")}, global batch ${value("training.global_batch_size")}, ${form.elements["training.precision"].value}: open to change`;
+}
+
+function mark(field, source) {
+  field.classList.toggle("assumed", Boolean(source));
+  field.closest("label").querySelector("[data-source]").textContent = source;
 }
 
 function point(field, text) {
@@ -51,45 +72,54 @@ function clear() {
   }
 }
 
-function later(event) {
-  if (event.target.name) touched.add(event.target.name);
+function changed({ target }) {
+  if (target.name) touched.add(target.name);
+  if (assumed.delete(target.name)) mark(target, "");
+  if (target.name === "config" && target.value.trim()) form.elements.preset.value = "";
+  if (target.name === "preset" && target.value) form.elements.config.value = "";
   clearTimeout(timer);
   timer = setTimeout(check, PAUSE_MS);
 }
 
-async function readFile(input) {
-  const [file] = input.files;
-  if (!file) return;
-  const place = form.elements[input.dataset.into];
-  place.value = await file.text();
-  form.elements.kind.value = guess(file.name, place.value);
-  showFor(form.elements.kind.value);
-  touched.add(place.name);
+async function readFile(file) {
+  form.elements.config.value = await file.text();
+  form.elements.kind.value = "";
+  form.elements.preset.value = "";
+  touched.add("config");
   check();
 }
 
-/** What kind of file this is, by its name and by what it holds. */
-function guess(name, text) {
-  if (name.endsWith(".toml")) return "torchtitan";
-  if (name.endsWith(".sh") || text.includes("--tensor-model-parallel-size")) return "megatron";
-  if (/\.ya?ml$/.test(name)) return "maxtext";
-  if (text.includes('"zero_optimization"')) return "deepspeed";
-  return text.includes('"cluster"') && text.includes('"model"') ? "scenario" : "huggingface";
-}
-
+/** A refused form stays as it is, with the focus on the field; no page of a POST comes between here and Back. */
 async function submit(event) {
-  if (!traces.files.length || form.elements.traces.value) return;
   event.preventDefault();
   const button = form.querySelector(".submit .button");
   button.disabled = true;
+  const answer = await check();
+  if (answer && !answer.ok) refuse(form.elements[answer.field], answer.says);
+  else if (await uploaded()) return form.submit();
+  button.disabled = false;
+}
+
+function refuse(field, text) {
+  if (!field) return;
+  const fold = field.closest("details");
+  if (fold) fold.open = true;
+  if (!document.getElementById("field-error")) point(field, text);
+  touched.add(field.name);
+  field.focus();
+}
+
+async function uploaded() {
+  if (!traces.files.length || form.elements.traces.value) return true;
   try {
     form.elements.traces.value = await uploadTraces(form, [...traces.files]);
-    form.submit();
+    return true;
   } catch (error) {
     const line = form.querySelector("[data-upload]");
     line.textContent = `Not uploaded: ${error.message}`;
+    line.closest("details").open = true;
     line.scrollIntoView({ block: "center" });
-    button.disabled = false;
+    return false;
   }
 }
 
@@ -106,10 +136,13 @@ traces.onchange = () => {
   const message = count ? `${count === 1 ? names[0] : `${count} files`}, uploaded when you submit.` : "No trace among these files.";
   form.querySelector("[data-upload]").textContent = message;
 };
-for (const input of form.querySelectorAll("[data-into]")) input.onchange = () => readFile(input);
-form.elements.kind.onchange = (event) => showFor(event.target.value);
-form.addEventListener("input", later);
+for (const input of form.querySelectorAll("[data-into]")) input.onchange = () => input.files[0] && readFile(input.files[0]);
+form.addEventListener("formdata", ({ formData }) => assumed.forEach((_, name) => formData.delete(name)));
+form.addEventListener("input", changed);
 form.addEventListener("submit", submit);
+acceptDrops(form.querySelector("[data-drop-model]"), CONFIG_ENDINGS, ([file]) => file && readFile(file));
 acceptDrops(form.querySelector("[data-drop]"), traces.accept.split(","), takeTraces);
-showFor(form.elements.kind.value);
-if (form.elements.config.value.trim()) check();
+addEventListener("pageshow", ({ persisted }) => {
+  form.querySelector(".submit .button").disabled = false;
+  if (persisted || form.elements.config.value.trim() || form.elements.preset.value) check();
+});

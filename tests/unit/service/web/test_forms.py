@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from service.api.errors import ApiError
 from service.db.sessions import NewSession, create_session
 from service.web.forms import MEDIA_TYPE, parse_form
-from service.web.new_session import body_of
+from service.web.new_session import _form_field, read_form
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
 from tools.errors import InputError
+from tools.frameworks.start import preset_models
+from tools.scenario import parse_scenario
 
 FILLED = {
-    "kind": "huggingface",
     "config": json.dumps(SCENARIO["model"]),
-    "cluster.device": "h100-sxm-80gb",
-    "cluster.num_devices": "8",
+    "devices": "8 x h100-sxm-80gb",
     "training.seq_len": "2,048",
     "training.global_batch_size": "64",
     "training.precision": "bf16",
@@ -34,9 +34,13 @@ MEGATRON = (
 )
 
 
+def body_of(form: dict[str, str]) -> dict[str, Any]:
+    return read_form(form).body
+
+
 def test_a_filled_form_is_the_scenario() -> None:
     body = body_of(FILLED)
-    assert body["model"] == SCENARIO["model"]
+    assert parse_scenario({**SCENARIO, "model": body["model"]}) == parse_scenario(SCENARIO)
     assert body["cluster"] == {"device": "h100-sxm-80gb", "num_devices": 8}
     assert body["training"] == SCENARIO["training"]
     assert "plan" not in body
@@ -48,7 +52,7 @@ def test_degrees_left_empty_are_one_and_data_parallelism_follows() -> None:
 
 
 def test_a_whole_scenario_is_taken_as_it_is_with_what_the_form_adds() -> None:
-    form = {"kind": "scenario", "config": json.dumps(SCENARIO), "notes": "slow at night"}
+    form = {"config": json.dumps(SCENARIO), "notes": "slow at night"}
     assert body_of({**form, "labels": "team=a, night"}) == {
         **SCENARIO,
         "notes": "slow at night",
@@ -56,11 +60,26 @@ def test_a_whole_scenario_is_taken_as_it_is_with_what_the_form_adds() -> None:
     }
 
 
-def test_a_launch_script_is_read_with_what_stands_beside_it() -> None:
-    cluster = {"cluster.device": "h100-sxm-80gb", "cluster.num_devices": "8"}
-    body = body_of({"kind": "megatron", "config": MEGATRON, "model.name": "mine", **cluster})
+def test_what_the_form_states_beside_a_scenario_wins() -> None:
+    body = body_of({"config": json.dumps(SCENARIO), "devices": "16 x a100", "training.seq_len": "4096"})
+    assert body["cluster"] == {**SCENARIO["cluster"], "device": "a100", "num_devices": 16}
+    assert body["training"] == {**SCENARIO["training"], "seq_len": 4096}
+
+
+def test_a_launch_script_is_recognised_and_read_with_what_stands_beside_it() -> None:
+    body = body_of({"config": MEGATRON, "model.name": "mine", "devices": "8 x H100 SXM"})
     assert body["plan"]["tp"] == 2
     assert body["model"]["name"] == "mine"
+    assert body["training"]["framework"] == "megatron-core"
+
+
+@pytest.mark.parametrize("name", preset_models())
+def test_three_fields_are_a_request_and_every_assumption_is_named(name: str) -> None:
+    reading = read_form({"preset": name, "devices": "64 x H100 SXM", "training.framework": "torchtitan"})
+    assert reading.body["model"]["name"] == name
+    assert reading.body["training"]["framework"] == "torchtitan"
+    assert set(reading.assumed) == {"seq_len", "global_batch_size"}
+    parse_scenario({name: reading.body[name] for name in ("model", "cluster", "training")}, need_plan=False)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +89,17 @@ def test_a_launch_script_is_read_with_what_stands_beside_it() -> None:
         ({"config": ""}, "config"),
         ({"config": "{"}, "config"),
         ({"config": "[1]"}, "config"),
-        ({"cluster.num_devices": "many"}, "cluster.num_devices"),
+        ({"devices": "many"}, "devices"),
+        ({"devices": "0 x h100"}, "devices"),
+        ({"devices": "8 x abacus"}, "devices"),
+        ({"devices": ""}, "devices"),
+        ({"config": "", "preset": "abacus"}, "preset"),
+        ({"training.framework": "abacus"}, "training.framework"),
+        ({"config": MEGATRON, "training.framework": "torchtitan"}, "training.framework"),
         ({"plan.tp": "2.5"}, "plan.tp"),
         ({"plan.tp": "9" * 30}, "plan.tp"),
         ({"constraints": "tp"}, "constraints"),
-        ({"kind": "megatron", "config": MEGATRON, "cluster.num_devices": ""}, "cluster.num_devices"),
-        ({"kind": "megatron", "config": MEGATRON, "cluster.device": ""}, "cluster.device"),
+        ({"config": MEGATRON, "training.framework": "", "devices": "7 x h100"}, "devices"),
         ({"kind": "torchtitan", "config": "= ="}, "config"),
     ],
 )
@@ -128,8 +152,30 @@ def test_the_form_is_judged_by_the_rules_of_the_api(served: Served) -> None:
     refused = served.client.post(
         "/v1/sessions", json={**SCENARIO, "plan": body_of({**FILLED, "plan.tp": "3"})["plan"]}
     )
-    assert wrong["field"] == refused.json()["field"]
+    assert wrong["field"] == _form_field(refused.json()["field"])
     assert refused.json()["allowed"] in wrong["says"]
+
+
+def test_the_size_of_the_model_and_whether_it_fits_are_said_before_anything_is_searched(
+    served: Served,
+) -> None:
+    few = {"preset": "Llama 3.1 70B", "devices": "8 x H100 SXM"}
+    answer = validated(served, few)
+    assert answer["model"] == "Llama 3.1 70B has 70.6 B parameters."
+    assert answer["says"].startswith("Does not fit: every plan needs at least about")
+    assert validated(served, {**few, "devices": "64 x H100"})["says"].startswith("Fits: plans begin at about")
+    assert validated(served, {"preset": "Llama 3.1 70B"})["model"] == "Llama 3.1 70B has 70.6 B parameters."
+
+
+def test_empty_fields_are_filled_with_what_they_stand_for_and_marked(served: Served) -> None:
+    filled = validated(
+        served, {"preset": "Llama 3.1 8B", "devices": "64 x H100", "training.seq_len": "4,096"}
+    )["filled"]
+    assert filled["training.global_batch_size"] == {"value": "1024", "source": "assumed"}
+    assert filled["cluster.devices_per_node"] == {"value": "8", "source": "assumed"}
+    assert "training.seq_len" not in filled
+    read = validated(served, {"config": MEGATRON, "devices": "8 x H100"})["filled"]
+    assert read["training.seq_len"] == {"value": "2048", "source": "from the file"}
 
 
 def test_a_form_with_todays_plan_is_answered_with_its_prediction(served: Served) -> None:
@@ -157,6 +203,13 @@ def test_a_form_that_is_sent_twice_makes_one_session(served: Served) -> None:
     places = {post(served, "/sessions/new", fields).headers["location"] for _ in range(2)}
     assert len(places) == 1
     assert len(served.client.get("/v1/sessions").json()["items"]) == 1
+
+
+def test_a_form_that_is_changed_after_going_back_makes_another_session(served: Served) -> None:
+    fields = {**FILLED, "csrf": token(served), "key": "k" * 32}
+    post(served, "/sessions/new", fields)
+    assert post(served, "/sessions/new", {**fields, "devices": "16 x h100"}).status_code == 303
+    assert len(served.client.get("/v1/sessions").json()["items"]) == 2
 
 
 def test_a_wrong_form_comes_back_with_what_was_typed(served: Served) -> None:
