@@ -26,13 +26,7 @@ from tools.cost.predict import predict
 from tools.cost.sizes import count_parameters
 from tools.errors import InputError
 from tools.frameworks import IMPORT_FORMATS, ImportOptions
-from tools.frameworks.start import (
-    HUGGING_FACE,
-    is_scenario,
-    parse_devices,
-    preset_models,
-    start_scenario,
-)
+from tools.frameworks.start import HUGGING_FACE, is_scenario, parse_devices, preset_models, start_scenario
 from tools.hardware import PRECISIONS, device_names
 from tools.recommend.optimize import workload_of
 from tools.scenario import RECOMPUTES, Scenario, parse_scenario
@@ -305,13 +299,14 @@ def _filled(form: Form, scenario: Scenario, reading: Reading) -> dict[str, dict[
 
 def _size(form: Form) -> str:
     """The model's size while the rest of the form is still wrong; empty if the model is what is wrong."""
-    unknown = {"devices": "1 x h100", "kind": form.get("kind", ""), "plan.micro_batch_size": "1"}
-    stand_ins = {name: form[name] for name in ("config", "preset", "model_config") if name in form}
+    alone: Form = {"devices": "1 x h100", "plan.micro_batch_size": "1"}
+    alone |= {
+        name: text for name, text in form.items() if name in ("kind", "config", "preset", "model_config")
+    }
     try:
-        scenario = parse_scenario(_described(read_form({**unknown, **stand_ins}).body), need_plan=False)
+        return _size_of(parse_scenario(_described(read_form(alone).body), need_plan=False))
     except InputError:
         return ""
-    return _size_of(scenario)
 
 
 def _size_of(scenario: Scenario) -> str:

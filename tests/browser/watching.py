@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (
@@ -21,8 +21,8 @@ REFUSALS = """
 window.refused = [];
 addEventListener("securitypolicyviolation", (event) => window.refused.push(event.effectiveDirective));
 """
-PLOTLY_TRIES = {"style-src-attr", "style-src-elem"}
-"""Styles that Plotly would write into the page; the stylesheet has them instead."""
+BY_DESIGN = ("Failed to load resource", "net::ERR_")
+"""The browser reports answers like 404 and a server that is away; tests bring them about."""
 
 Cookies = Any
 """What Playwright keeps of a context and puts into another."""
@@ -35,7 +35,11 @@ class Watched:
 
     def refused(self) -> set[str]:
         found: list[str] = self.page.evaluate("window.refused")
-        return set(found) - PLOTLY_TRIES
+        return set(found)
+
+    def take_message(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and not any(words in message.text for words in BY_DESIGN):
+            self.errors.append(f"console: {message.text}")
 
     def take_dialog(self, dialog: Dialog) -> None:
         self.errors.append(f"dialog: {dialog.message}")
@@ -44,11 +48,12 @@ class Watched:
 
 @contextmanager
 def watch(browser: Browser, address: str, cookies: Cookies, **options: Cookies) -> Iterator[Watched]:
-    """Whatever a script throws, or tries against the policy, fails the test."""
+    """Whatever a script throws, writes to the console as an error or tries against the policy fails the test."""
     context = browser.new_context(base_url=address, storage_state=cookies, reduced_motion="reduce", **options)
     context.add_init_script(REFUSALS)
     watched = Watched(context.new_page())
     watched.page.on("pageerror", lambda error: watched.errors.append(str(error)))
+    watched.page.on("console", watched.take_message)
     watched.page.on("dialog", watched.take_dialog)
     yield watched
     refused = watched.refused()

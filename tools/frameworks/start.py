@@ -20,6 +20,7 @@ DEVICES = re.compile(r"\s*([0-9][0-9,_]*)\s*(?:x|×|\*)?\s*([A-Za-z].*?)\s*")
 MAX_DIGITS = 12
 HUGGING_FACE = "huggingface"
 FRAMEWORK = "megatron-core"
+ASSUMABLE = ("seq_len", "global_batch_size", "framework")
 MAX_ASSUMED_SEQ_LEN = 8192
 ASSUMED_TOKENS = 4 * 2**20
 """Per step: usual for pretraining (Llama 3, arXiv 2407.21783, section 3.4)."""
@@ -47,26 +48,27 @@ def is_scenario(text: str) -> bool:
 
 
 def start_scenario(text: str, format: str | None, stated: ImportOptions) -> Start:
-    """From any configuration that `import_plan` reads, with a number of devices."""
+    """From any configuration that `import_plan` reads; a config.json says nothing about training."""
     name = format or recognise(text)
-    assumed = _assumed(text, stated) if name == HUGGING_FACE else {}
-    return Start(import_plan(text, name, replace(stated, **assumed)), assumed)
+    if name != HUGGING_FACE:
+        return Start(import_plan(text, name, stated), {})
+    seq_len, count = stated.seq_len or _usual_seq_len(text), stated.num_devices or 1
+    whole = replace(
+        stated,
+        seq_len=seq_len,
+        global_batch_size=stated.global_batch_size or max(ASSUMED_TOKENS // seq_len // count, 1) * count,
+        framework=stated.framework or FRAMEWORK,
+    )
+    assumed = {key: getattr(whole, key) for key in ASSUMABLE if getattr(stated, key) is None}
+    return Start(import_plan(text, name, whole), assumed)
 
 
-def _assumed(text: str, stated: ImportOptions) -> dict[str, int | str]:
-    """For a model's config.json, which says nothing about training."""
+def _usual_seq_len(text: str) -> int:
     config = parse_json(text)
     inner = config.get("text_config")
     longest = {**config, **(inner if isinstance(inner, dict) else {})}.get("max_position_embeddings")
     usable = longest if isinstance(longest, int) and longest > 0 else MAX_ASSUMED_SEQ_LEN
-    seq_len = stated.seq_len or min(usable, MAX_ASSUMED_SEQ_LEN)
-    count = stated.num_devices or 1
-    values: dict[str, int | str] = {
-        "seq_len": seq_len,
-        "global_batch_size": max(ASSUMED_TOKENS // seq_len // count, 1) * count,
-        "framework": FRAMEWORK,
-    }
-    return {key: value for key, value in values.items() if getattr(stated, key) is None}
+    return min(usable, MAX_ASSUMED_SEQ_LEN)
 
 
 @cache

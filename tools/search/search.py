@@ -175,7 +175,7 @@ class Search:
         return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started, every)
 
     def least_bytes(self) -> float:
-        """A bound of the memory per device that any plan needs, without a search; infinite if none is legal."""
+        """A bound of the memory per device that any plan needs, unsearched; infinite if none is legal."""
         degrees = self.space.degrees()
         if not self.codes or not count(degrees):
             return np.inf

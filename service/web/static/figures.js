@@ -5,8 +5,22 @@ const PLOTLY = new URL("./plotly.min.js", import.meta.url).href;
 const CONFIG = { displayModeBar: false, responsive: true };
 let loading = null;
 
+/** Plotly writes styles into the page, which the content policy refuses: figures.css has its rules instead, and
+ *  a style attribute is set through the object model. */
+function keepToPolicy() {
+  const [create, set] = [document.createElement, Element.prototype.setAttribute];
+  document.createElement = (name, ...more) => create.call(document, name === "style" ? "template" : name, ...more);
+  Element.prototype.setAttribute = function (name, value) {
+    if (name === "style") this.style.cssText = value;
+    else set.call(this, name, value);
+  };
+  for (const id of ["plotly.js-style-global", "plotly.js-style-maplibre"])
+    document.head.append(Object.assign(document.createElement("template"), { id, className: "no-inline-styles" }));
+}
+
 function loadPlotly() {
   loading ??= new Promise((resolve, reject) => {
+    keepToPolicy();
     const script = document.createElement("script");
     script.src = PLOTLY;
     script.onload = () => resolve(window.Plotly);
