@@ -48,7 +48,7 @@ class Watched:
 
 @contextmanager
 def watch(browser: Browser, address: str, cookies: Cookies, **options: Cookies) -> Iterator[Watched]:
-    """Whatever a script throws, writes to the console as an error or tries against the policy fails the test."""
+    """A script that throws, writes an error to the console or acts against the policy fails the test."""
     context = browser.new_context(base_url=address, storage_state=cookies, reduced_motion="reduce", **options)
     context.add_init_script(REFUSALS)
     watched = Watched(context.new_page())
