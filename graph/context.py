@@ -69,3 +69,8 @@ class Context:
     """Told how far the search is, where somebody watches."""
     keep_plans: Callable[[Ranked], None] | None = None
     """Handed every plan that the session's search timed, where they are kept."""
+
+    def check(self) -> None:
+        """For work that has no progress to tell: raises if the session must stop."""
+        if self.progress is not None:
+            self.progress(0.0)

@@ -264,7 +264,7 @@ class Toolbox(ProfileTools):
     def _read_trace(self) -> TraceReport:
         if not self.scenario.traces:
             raise InputError("traces", None, "this workload has no traces; use predict_plan")
-        report = analyse_folder(Path(self.scenario.traces)).report
+        report = analyse_folder(Path(self.scenario.traces), check=self.context.check).report
         if not report.ranks:
             raise InputError("traces", self.scenario.traces, "no trace of the folder can be read")
         return report

@@ -100,7 +100,7 @@ def catalogue_facts(context: Context, scenario: Scenario) -> list[Fact]:
 
 def read_traces(context: Context, folder: str, scenario: Scenario) -> Profile:
     """The measured diagnosis of a folder of profiler traces, checked against the scenario."""
-    return read_profile(folder, scenario)
+    return read_profile(folder, scenario, context.check)
 
 
 def search_plans(context: Context, scenario: Scenario, trials: Sequence[TrialRecord] = ()) -> SessionSearch:

@@ -70,8 +70,12 @@ class Settings(BaseSettings):
     embedding_model: str | None = None
     embedding_api_key: SecretStr | None = None
 
-    worker_sessions: int = Field(2, ge=1, le=256, description="sessions a worker runs at a time")
-    tenant_sessions: int = Field(20, ge=1, description="sessions of one tenant that run at a time")
+    worker_sessions: int = Field(3, ge=1, le=256, description="sessions a worker runs at a time")
+    tenant_sessions: int = Field(
+        20,
+        ge=1,
+        description="sessions of one tenant that run at a time; one place of a lone worker stays free",
+    )
     lease_s: float = Field(15, ge=1, description="a worker silent for longer loses its jobs")
     shutdown_s: float = Field(20, ge=0, description="time to finish before sessions are handed back")
 

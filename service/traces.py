@@ -151,14 +151,19 @@ NOTHING_READABLE = "no file of it could be read as a trace"
 UNEXPECTED = "the analysis failed in a way that was not expected; the server's log has it"
 
 
+class StoppedError(Exception):
+    """The server stops; whoever asks for the analysis next starts it again."""
+
+
 class Analyses:
-    """Analyses complete uploads one after the other, in the background."""
+    """Analyses complete uploads in the background, each tenant's one after the other."""
 
     def __init__(self, database: Database, uploads: Uploads) -> None:
         self._database, self._uploads = database, uploads
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="analysis")
+        self._threads: dict[str, ThreadPoolExecutor] = {}
         self._lock = Lock()
         self._running: set[str] = set()
+        self._is_closed = False
 
     def ensure_started(self, row: TraceRow) -> None:
         """Starts the analysis if it is missing and not already running here. Idempotent."""
@@ -168,15 +173,26 @@ class Analyses:
             if row.id in self._running:
                 return
             self._running.add(row.id)
-        self._threads.submit(self._run, row)
+            if row.tenant not in self._threads:
+                self._threads[row.tenant] = ThreadPoolExecutor(1, thread_name_prefix="analysis")
+            self._threads[row.tenant].submit(self._run, row)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Kills the processes that read files."""
+        self._is_closed = True
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise StoppedError
 
     def _run(self, row: TraceRow) -> None:
         try:
             if not self._is_done(row):
                 self._analyse(row.id)
+        except StoppedError:
+            log.info("an analysis was stopped", extra={"trace": row.id})
         except Exception:  # database unavailable: the next request starts it again
             log.exception("an analysis could not be stored", extra={"trace": row.id})
         finally:
@@ -198,7 +214,7 @@ class Analyses:
         analysis: JsonObject | None = None
         error: JsonObject | None = None
         try:
-            report = analyse_folder(self._uploads.folder(id)).drawn()
+            report = analyse_folder(self._uploads.folder(id), check=self._check).drawn()
             if report.diagnosis is not None:
                 analysis = report.model_dump()
             else:
@@ -210,6 +226,8 @@ class Analyses:
                 "kind": "input",
                 "message": str(refused).replace(str(self._uploads.folder(id)), "the upload"),
             }
+        except StoppedError:
+            raise
         except Exception:  # stored too: a retry would fail again, and clients would wait forever
             log.exception("analysis failed", extra={"trace": id})
             error = {"kind": "unexpected", "message": UNEXPECTED}

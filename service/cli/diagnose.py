@@ -126,7 +126,7 @@ def _analyse(
 ) -> TraceAnalysis:
     with _progress_bar(folder) as progress:
         try:
-            analysis = analyse_folder(Path(folder), patterns, device, progress, workers)
+            analysis = analyse_folder(Path(folder), patterns, device, progress, workers, limits=None)
         except InputError as error:
             raise InputError(argument, error.given, error.allowed) from None
     if not analysis.profile.ranks:

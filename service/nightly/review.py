@@ -51,6 +51,8 @@ class NightContext:
     reoptimizer: Reoptimizer | None
     run_id: str | None = None
     clock: Callable[[], float] = time.time
+    check: Callable[[], None] | None = None
+    """Raises, while traces are read, if this worker may not go on."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,7 @@ def _record(
     if source.is_metrics:
         night = read_metrics_night(described, source.path)
     else:
-        night, analysis = read_profile_night(described, source.path)
+        night, analysis = read_profile_night(described, source.path, context.check)
         diagnosis = _diagnosis(analysis.report)
     with context.database.begin() as conn:
         add_night(conn, context.tenant, workload.name, night)

@@ -149,7 +149,9 @@ def _report(deps: WorkerDeps, row: RunRow, spec: ScheduleSpec) -> NightReport:
         spec,
         deps.check,
     )
-    context = NightContext(deps.database, row.tenant, Path("/"), deps.uploads, reoptimizer, row.id)
+    context = NightContext(
+        deps.database, row.tenant, Path("/"), deps.uploads, reoptimizer, row.id, check=deps.check
+    )
     return run_night(context, spec, schedule.name, row.planned_at, lambda _: deps.check())
 
 

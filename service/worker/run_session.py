@@ -208,8 +208,8 @@ def _check(deps: WorkerDeps, row: SessionRow, ends_at: float) -> None:
     """Between nodes the coordinator sees to the time and reports what it has; a search has nothing yet."""
     if time.monotonic() > ends_at:
         raise OutOfTimeError(
-            "the time of the session was over before its search was; allow it more (budget.session_s, "
-            "ASAP_SESSION_S), or narrow the search by constraints"
+            "the time of the session was over before its traces were read and its search was done; allow it "
+            "more (budget.session_s, ASAP_SESSION_S), or narrow the search by constraints"
         )
     _write(deps, lambda conn: check_claim(conn, row.id, row.fence))
 

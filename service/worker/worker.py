@@ -193,6 +193,14 @@ def _session_jobs(deps: WorkerDeps) -> Jobs[Any]:
         queue=deps.queue,
         run=lambda row: run_session(deps, row),
         per_worker=settings.worker_sessions,
-        per_partition=settings.tenant_sessions,
+        per_partition=_tenant_limit(deps),
         poll_s=SESSION_POLL_S,
     )
+
+
+def _tenant_limit(deps: WorkerDeps) -> int:
+    """SQLite has one worker: one tenant's slow sessions must leave another's a place."""
+    settings = deps.settings
+    if not deps.database.is_sqlite:
+        return settings.tenant_sessions
+    return min(settings.tenant_sessions, max(1, settings.worker_sessions - 1))

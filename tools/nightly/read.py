@@ -29,6 +29,7 @@ from tools.scenario import Scenario, parse_scenario
 from tools.trace.alignment import align
 from tools.trace.breakdown import add_breakdowns
 from tools.trace.folder import find_trace_files
+from tools.trace.isolate import Check
 from tools.trace.rank_profile import RankProfile
 from tools.trace.report import TraceAnalysis, analyse_folder
 from tools.trace.terms import measure_terms
@@ -39,11 +40,13 @@ EDGE_BYTES = 1 << 16
 PLAIN_TERMS = ("compute", "exposed_communication", "memory", "idle")
 
 
-def read_profile_night(described: Described, folder: Path) -> tuple[Night, TraceAnalysis]:
+def read_profile_night(
+    described: Described, folder: Path, check: Check | None = None
+) -> tuple[Night, TraceAnalysis]:
     """The night, and the analysis it was made from. Raises InputError if there is nothing to measure."""
     environment = read_environment(folder)
     scenario = parse_scenario(with_job_plan(described, environment.plan), need_plan=False)
-    analysis = analyse_folder(folder)
+    analysis = analyse_folder(folder, check=check)
     ranks = [rank for rank in analysis.profile.ranks if rank.steady_steps]
     if not ranks:
         raise InputError("traces", str(folder), _reason(analysis))

@@ -21,6 +21,7 @@ from tools.recommend.words import format_same_decimals
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario, TrainingSpec
 from tools.trace.compare import check_prediction
+from tools.trace.isolate import Check
 from tools.trace.match import match_scenario, with_match
 from tools.trace.report import Profile, TraceAnalysis, analyse_folder
 
@@ -50,13 +51,13 @@ def _option(
     return NumericsOption(lever=name, throughput_ratio=ratio, fits=prediction.fits, says=says)
 
 
-def read_profile(folder: str, scenario: Scenario | None = None) -> Profile:
+def read_profile(folder: str, scenario: Scenario | None = None, check: Check | None = None) -> Profile:
     """Analyses the traces and checks them against the scenario they came with.
 
     A folder without a readable trace is the caller's mistake.
     """
     try:
-        analysed = analyse_folder(Path(folder))
+        analysed = analyse_folder(Path(folder), check=check)
     except InputError as error:
         raise InputError("traces", error.given, error.allowed) from None
     profile = analysed.summary()

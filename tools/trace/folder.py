@@ -1,4 +1,5 @@
-"""Reads a folder of traces, one per rank, into rank profiles, several files at once in separate processes.
+"""Reads a folder of traces, one per rank, into rank profiles, several files at once in separate processes
+with limits.
 
 The reader is chosen by name and content; an unreadable file is listed with the reason and the rest is
 analysed.
@@ -6,9 +7,7 @@ analysed.
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -17,6 +16,7 @@ from tools.errors import InputError
 from tools.hardware import Device
 from tools.scenario.spec import Result
 from tools.trace.classify import CommunicationPatterns, load_patterns
+from tools.trace.isolate import Check, ReaderLimits, read_isolated
 from tools.trace.kineto import find_rank_in_name, read_kineto
 from tools.trace.rank_profile import FORMAT, NO_WORK, RankProfile, profile_rank
 from tools.trace.record import UnreadableTraceError
@@ -106,6 +106,11 @@ Progress = Callable[[int, int], None]
 
 _PARALLEL_FROM_BYTES = 4 << 20
 """A process takes longer to start than this much gzip takes to read."""
+UNTRUSTED = ReaderLimits()
+_TEBIBYTE = 1 << 40
+OWN_FILES = ReaderLimits(
+    memory_bytes=_TEBIBYTE, profile_bytes=_TEBIBYTE, folder_bytes=_TEBIBYTE, cpu_s=3600, folder_s=86_400
+)
 
 
 class UnreadableFile(Result):
@@ -151,13 +156,19 @@ def profile_folder(
     device: Device | None = None,
     progress: Progress | None = None,
     workers: int | None = None,
+    limits: ReaderLimits | None = UNTRUSTED,
+    check: Check | None = None,
 ) -> FolderProfile:
-    """Reads and analyses every rank of a folder; raises InputError when there is nothing to read."""
+    """Reads and analyses every rank of a folder; raises InputError when there is nothing to read.
+
+    `limits` None is for the user's own files: large ones may take what memory there is, small ones are read
+    in this process.
+    """
     files = find_trace_files(folder)
     result = FolderProfile(str(folder))
     profiles: dict[Path, RankProfile] = {}
     for done, (path, outcome) in enumerate(
-        _profile_all(files, patterns or load_patterns(), device, workers), 1
+        _profile_all(files, patterns or load_patterns(), device, workers, limits, check), 1
     ):
         if isinstance(outcome, RankProfile):
             profiles[path] = outcome
@@ -171,36 +182,32 @@ def profile_folder(
 
 
 def _profile_all(
-    files: list[Path], patterns: CommunicationPatterns, device: Device | None, workers: int | None
+    files: list[Path],
+    patterns: CommunicationPatterns,
+    device: Device | None,
+    workers: int | None,
+    limits: ReaderLimits | None,
+    check: Check | None,
 ) -> Iterator[tuple[Path, RankProfile | str]]:
     workers = min(workers or os.cpu_count() or 1, len(files))
-    if workers == 1 or sum(path.stat().st_size for path in files) < _PARALLEL_FROM_BYTES:
+    is_small = sum(path.stat().st_size for path in files) < _PARALLEL_FROM_BYTES
+    if limits is None and (workers == 1 or is_small):
         for path in files:
-            yield path, _profile_or_reason(path, patterns, device)
+            yield path, profile_or_reason(path, patterns, device)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(_profile_or_reason, path, patterns, device): path for path in files}
-        for future in as_completed(futures):
-            yield futures[future], _outcome(future)
+    if is_small:
+        workers = 1
+    yield from read_isolated(files, patterns, device, limits or OWN_FILES, workers, check)
 
 
-def _profile_or_reason(
+def profile_or_reason(
     path: Path, patterns: CommunicationPatterns, device: Device | None
 ) -> RankProfile | str:
     try:
         profile = profile_file(path, patterns, device)
     except UnreadableTraceError as error:
         return str(error)
-    except MemoryError:
-        return "there is not enough memory to read it"
     return profile if profile.num_work_events else NO_WORK
-
-
-def _outcome(future: Future[RankProfile | str]) -> RankProfile | str:
-    try:
-        return future.result()
-    except BrokenExecutor:
-        return "the process that read it died (out of memory?)"
 
 
 def _number_ranks(profiles: list[RankProfile]) -> list[RankProfile]:

@@ -1,9 +1,12 @@
 """Reads an Nsight Systems report exported to SQLite (`nsys export --type sqlite`) into a `RankTrace`.
 
-Table and column names: NVIDIA Nsight Systems, "SQLite Export Schema Reference".
+Table and column names: NVIDIA Nsight Systems, "SQLite Export Schema Reference". A SQLite file is a program
+as much as data: only plain tables are read, and nothing but reading is allowed.
 """
 
 import sqlite3
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +37,13 @@ _QUERIES = {
     _RANGE: "SELECT e.start, e.end, COALESCE(e.text, s.value), e.globalTid, NULL FROM {table} e"
     " LEFT JOIN StringIds s ON s.id = e.textId WHERE e.eventType IN (59, 60) AND e.end IS NOT NULL",
 }
+_Row = tuple[int, int, str | None, int | None, int | None]
+_READABLE = frozenset({*_QUERIES, "StringIds", "TARGET_INFO_GPU", "sqlite_master"})
+_FUNCTIONS = frozenset({"count", "coalesce"})
+_ROWS = 1 << 16
+_MAX_VALUE_BYTES = 1 << 20
+_STEPS_PER_CHECK = 100_000
+_MIN_CPU_S, _CPU_S_PER_BYTE = 5.0, 1e-6
 
 
 def read_nsight(path: Path) -> RankTrace:
@@ -42,6 +52,7 @@ def read_nsight(path: Path) -> RankTrace:
         # Immutable: the user's file is not touched and no journal appears beside it.
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:
+            _restrict(connection, path.stat().st_size)
             return _Report(connection).read(path)
         finally:
             connection.close()
@@ -49,12 +60,36 @@ def read_nsight(path: Path) -> RankTrace:
         raise UnreadableTraceError(f"not an Nsight Systems SQLite export: {error}") from error
 
 
+def _restrict(connection: sqlite3.Connection, size_bytes: int) -> None:
+    """Against files that compute: views, triggers, virtual tables, computed columns, endless statements."""
+    connection.executescript("PRAGMA trusted_schema=OFF; PRAGMA temp_store=MEMORY; PRAGMA cell_size_check=ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_VALUE_BYTES)
+    connection.set_authorizer(_authorize)
+    ends_at = time.process_time() + _MIN_CPU_S + size_bytes * _CPU_S_PER_BYTE
+    connection.set_progress_handler(lambda: time.process_time() > ends_at, _STEPS_PER_CHECK)
+
+
+def _authorize(
+    action: int, name: str | None, _column: str | None, _schema: str | None, via: str | None
+) -> int:
+    """`via` is the view or trigger that a statement works through."""
+    if action == sqlite3.SQLITE_SELECT and via is None:
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_READ and via is None and name in _READABLE:
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION and via is None and _column in _FUNCTIONS:
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
+
+
 class _Report:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.names = NameTable()
-        listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
-        self.tables = {name for (name,) in listed}
+        listed = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        self.tables = {
+            name for name, sql in listed if name in _READABLE and str(sql).startswith("CREATE TABLE")
+        }
 
     def read(self, path: Path) -> RankTrace:
         if not self.tables & {_KERNEL, _RUNTIME, _RANGE}:
@@ -97,11 +132,19 @@ class _Report:
         """The rows of one table; none when the table is missing."""
         if table not in self.tables:
             return empty_spans()
-        rows = self.connection.execute(_QUERIES[table].format(table=table), parameters).fetchall()
-        if table == _RUNTIME:
-            rows = [row for row in rows if row[2] is not None and is_device_work(row[2])]
-        if not rows:
-            return empty_spans()
+        parts = [self._part(rows) for rows in self._batches(table, parameters)]
+        return join_spans(parts) if parts else empty_spans()
+
+    def _batches(self, table: str, parameters: tuple[int, ...]) -> Iterator[list[_Row]]:
+        """Not all rows at once: as Python objects they take ten times the memory."""
+        cursor = self.connection.execute(_QUERIES[table].format(table=table), parameters)
+        while rows := cursor.fetchmany(_ROWS):
+            if table == _RUNTIME:
+                rows = [row for row in rows if row[2] is not None and is_device_work(row[2])]
+            if rows:
+                yield rows
+
+    def _part(self, rows: list[_Row]) -> Spans:
         starts, ends, given_names, lanes, links = zip(*rows, strict=True)
         start_ns, end_ns = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
         names = [str(name) for name in given_names]

@@ -178,7 +178,7 @@ def test_an_analysis_that_fails_is_told_instead_of_being_made_again_and_again(
 ) -> None:
     tries = []
 
-    def fail(folder: Path) -> None:
+    def fail(folder: Path, **_options: object) -> None:
         tries.append(folder)
         raise RuntimeError("a bug, with the server's own secrets")
 

@@ -1,0 +1,73 @@
+"""A session whose traces are a bomb: cancel, budget and shutdown reach it, and others go on beside it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.db.models import RUNNING
+from service.settings import Settings
+from tests.integration.service.at_work import TINY, Desk, wait_for, working
+from tests.unit.trace.bombs import BOMBS
+
+on_sqlite = pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
+"""For what does not depend on the database."""
+
+
+@pytest.fixture
+def bomb(tmp_path: Path) -> dict[str, Any]:
+    """Reading these goes on for much longer than any test of them."""
+    folder = tmp_path / "bomb"
+    folder.mkdir()
+    for number in range(40):
+        BOMBS["crossed tables"](folder).rename(folder / f"rank{number}.sqlite")
+    return {**TINY, "traces": str(folder)}
+
+
+def readers() -> list[str]:
+    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    children = [pid for task in tasks for pid in task.read_text().split()]
+    return [pid for pid in children if b"tools.trace.isolate" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def reading(desk: Desk, request: dict[str, Any], **fields: Any) -> str:  # noqa: ANN401 - of NewSession
+    id = desk.submit(request=request, **fields)
+    wait_for(readers)
+    return id
+
+
+@on_sqlite
+def test_a_bomb_neither_delays_others_nor_outlives_its_cancel(
+    settings: Settings, desk: Desk, bomb: dict[str, Any]
+) -> None:
+    with working(settings):
+        id = reading(desk, bomb)
+        twin = desk.submit(request=bomb)
+        desk.submit(request=bomb)
+        other = desk.wait(desk.submit(tenant="other"), tenant="other")
+        assert other.state == "completed"
+        assert desk.row(id).state == RUNNING
+        desk.cancel(id)
+        assert desk.wait(id).state == "cancelled"
+        assert desk.row(twin).state == RUNNING
+
+
+@on_sqlite
+def test_a_bomb_ends_with_the_budget(settings: Settings, desk: Desk, bomb: dict[str, Any]) -> None:
+    with working(settings):
+        row = desk.wait(reading(desk, bomb, budget={"session_s": 3.0}))
+    assert row.state == "failed"
+    assert row.error is not None
+    assert "time of the session was over" in row.error["message"]
+    assert readers() == []
+
+
+@on_sqlite
+def test_a_worker_that_stops_hands_a_bomb_back(settings: Settings, desk: Desk, bomb: dict[str, Any]) -> None:
+    hurried = settings.model_copy(update={"shutdown_s": 0.5})
+    with working(hurried) as worker:
+        id = reading(desk, bomb)
+        assert worker.stop()
+    assert (desk.row(id).state, readers()) == (RUNNING, [])
+    desk.cancel(id)
