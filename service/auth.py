@@ -59,7 +59,7 @@ class Caller:
 
     @property
     def knowledge_tenant(self) -> str | None:
-        """The knowledge base calls the default tenant None: what it adds, everybody sees."""
+        """The knowledge base calls the default tenant None."""
         return self.tenant or None
 
 

@@ -101,9 +101,10 @@ def has_knowledge(settings: Settings) -> bool:
 def open_knowledge(settings: Settings) -> KnowledgeBase:
     """The installation's store: a Chroma server where one is set, else a folder of its own."""
     if settings.chroma_url is None:
-        return open_folder(settings.data_dir / KNOWLEDGE_FOLDER, embedder_of(settings))
+        folder = settings.data_dir / KNOWLEDGE_FOLDER
+        return open_folder(folder, embedder_of(settings), shares=settings.share_knowledge)
     host, port, secure = _chroma_address(settings.chroma_url)
-    return open_server(host, port, embedder_of(settings), ssl=secure)
+    return open_server(host, port, embedder_of(settings), ssl=secure, shares=settings.share_knowledge)
 
 
 def _chroma_address(url: str) -> tuple[str, int, bool]:

@@ -63,6 +63,9 @@ class Settings(BaseSettings):
     trial_runs: int = Field(3, ge=1, le=10, description="runs of a plan whose interval is too wide")
     trial_queue_s: float = Field(14_400, gt=0, description="a job that waits longer is given up")
 
+    share_knowledge: bool = Field(
+        False, description="tenants see facts and measured figures of each other's cases, never words"
+    )
     embedding: Literal["minilm", "endpoint", "none"] = Field(
         "minilm", description="how knowledge is embedded"
     )

@@ -103,7 +103,7 @@ def public_entry(entry: kb.Entry) -> EntryPublic:
         title=entry.title,
         status=entry.status,
         facets={name: list(values) for name, values in entry.facets.items()},
-        is_own=entry.tenant is not None,
+        is_own=entry.is_own,
         body=entry.json_body(),
     )
 

@@ -46,7 +46,10 @@ def utc_now() -> datetime:
 
 
 class KnowledgeBase:
-    """Playbooks and cases. A tenant sees what is public and its own, and nothing reveals the rest."""
+    """Playbooks and cases. A tenant sees what comes with ASAP and its own, and nothing reveals the rest.
+
+    With `shares` it also sees facts and measured figures of other tenants' cases, without their words.
+    """
 
     def __init__(
         self,
@@ -54,8 +57,9 @@ class KnowledgeBase:
         store: CaseStore | None = None,
         vectors: "VectorIndex | None" = None,
         clock: Clock = utc_now,
+        shares: bool = False,
     ) -> None:
-        self._seed, self._store, self._clock = seed, store, clock
+        self._seed, self._store, self._clock, self._shares = seed, store, clock, shares
         self.vectors = vectors
         self._indexes: dict[str | None, TenantIndex] = {}
         self._paused_until: datetime | None = None
@@ -177,7 +181,7 @@ class KnowledgeBase:
         size = self._store.size() if self._store else 0
         index = self._indexes.get(tenant)
         if index is None or index.store_size != size:
-            records = self._store.read([None, tenant]) if self._store else []
+            records = self._store.read(None if self._shares else [tenant]) if self._store else []
             index = TenantIndex(visible_entries(self._seed.entries, records, tenant), size)
             if len(self._indexes) >= _MAX_INDEXES:
                 self._indexes.clear()
@@ -229,12 +233,17 @@ def open_seed(seed: Seed | None = None) -> KnowledgeBase:
 
 
 def open_folder(
-    folder: Path, embedder: Embedder | None, *, clock: Clock = utc_now, seed: Seed | None = None
+    folder: Path,
+    embedder: Embedder | None,
+    *,
+    clock: Clock = utc_now,
+    seed: Seed | None = None,
+    shares: bool = False,
 ) -> KnowledgeBase:
     """The seed, and cases kept in a folder by Chroma inside this process. For one writing process."""
     from tools.kb.store import open_folder_client
 
-    return _open(open_folder_client(folder), embedder, clock, seed)
+    return _open(open_folder_client(folder), embedder, clock, seed, shares)
 
 
 def open_server(
@@ -245,16 +254,19 @@ def open_server(
     ssl: bool = False,
     clock: Clock = utc_now,
     seed: Seed | None = None,
+    shares: bool = False,
 ) -> KnowledgeBase:
     """The seed, and cases kept by a Chroma server, which any number of processes may share."""
     from tools.kb.store import open_server_client
 
-    return _open(open_server_client(host, port, ssl=ssl), embedder, clock, seed)
+    return _open(open_server_client(host, port, ssl=ssl), embedder, clock, seed, shares)
 
 
-def _open(client: "ClientAPI", embedder: Embedder | None, clock: Clock, seed: Seed | None) -> KnowledgeBase:
+def _open(
+    client: "ClientAPI", embedder: Embedder | None, clock: Clock, seed: Seed | None, shares: bool
+) -> KnowledgeBase:
     from tools.kb.store import ChromaStore, VectorIndex
 
     known = seed or load_seed()
     vectors = VectorIndex(client, embedder, known.version) if embedder else None
-    return KnowledgeBase(known, ChromaStore(client), vectors, clock)
+    return KnowledgeBase(known, ChromaStore(client), vectors, clock, shares)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field
@@ -117,6 +118,8 @@ class Change(KnowledgeRecord):
     measured: JsonTable | None = None
 
 
+SHARED = "/shared"
+"""In place of the tenant of a case that others see too; no tenant can be called that."""
 Facets = Mapping[str, tuple[str, ...]]
 """What an entry is about: facet name to the values it is restricted to. An absent name means any."""
 
@@ -133,7 +136,7 @@ class Entry:
     facets: Facets
     status: Status
     tenant: str | None
-    """The only tenant who may see it; None if everybody may."""
+    """The only one who may see it, None for the default tenant; of the seed and of SHARED cases everybody."""
     body: Playbook | Case
     history: tuple[Change, ...] = ()
     """Of a case that was added or marked, oldest first."""
@@ -144,6 +147,11 @@ class Entry:
     def key(self) -> str:
         """Its name among the entries of all tenants."""
         return f"seed:{self.id}" if self.is_seed else f"case:{self.tenant or ''}/{self.id}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is seen by one tenant only."""
+        return not self.is_seed and self.tenant != SHARED
 
     def json_body(self) -> JsonObject:
         """What was written, as JSON; of a case with its present status and its history."""
@@ -208,6 +216,39 @@ def case_entry(
         history=history,
         is_seed=is_seed,
     )
+
+
+MEASURED_FIGURES = ("step_time_s", "speedup", "before", "after", "mfu", "tokens_per_s_per_device")
+
+
+def shared_case(case: Case, key: str) -> Case | None:
+    """What other tenants may learn of a case: typed facts and measured figures.
+
+    No name, text, scenario or id of its owner; None if nothing was measured.
+    """
+    measured = {
+        name: value
+        for name, value in (case.measured or {}).items()
+        if name in MEASURED_FIGURES and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    if not measured:
+        return None
+    facts: JsonObject = case.model_dump(include=SHARED_FIELDS, exclude_none=True)
+    words = {**dict.fromkeys(("architecture", "num_devices", "device", "framework"), "any"), **facts}
+    return Case.model_validate(
+        {
+            **facts,
+            "id": f"shared-{sha256(key.encode()).hexdigest()[:16]}",
+            "title": "{architecture} model on {num_devices} {device}, {framework}".format_map(words),
+            "story": "Measured by another tenant of this installation.",
+            "measured": measured,
+        }
+    )
+
+
+SHARED_FIELDS = frozenset(
+    ("status", "architecture", "device", "num_devices", "framework", "bottleneck", "before", "after")
+)
 
 
 def _search_texts(case: Case) -> list[str]:

@@ -13,7 +13,18 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.kb.entries import STATUSES, Case, Change, Entry, Status, case_entry, check_size, parse_case
+from tools.kb.entries import (
+    SHARED,
+    STATUSES,
+    Case,
+    Change,
+    Entry,
+    Status,
+    case_entry,
+    check_size,
+    parse_case,
+    shared_case,
+)
 from tools.kb.fields import (
     MAX_LINE_CHARACTERS,
     MAX_TEXT_CHARACTERS,
@@ -70,7 +81,7 @@ class CaseStore(Protocol):
         """The number of records; grows with every new one."""
 
     def read(self, tenants: Sequence[str | None] | None) -> list[AnyRecord]:
-        """The records of these tenants (None: the public ones), or all without a list."""
+        """The records of these tenants (None: the default one's), or all without a list."""
 
     def append(self, record: AnyRecord) -> AnyRecord:
         """Adds a record unless its key exists; returns the stored one."""
@@ -80,16 +91,34 @@ class CaseStore(Protocol):
 
 
 def visible_entries(seed: Iterable[Entry], records: Sequence[AnyRecord], tenant: str | None) -> list[Entry]:
-    """What this tenant sees: one entry per id, its own before a public one, each with its present status."""
-    entries = {entry.id: entry for entry in seed}
-    for scope in dict.fromkeys((None, tenant)):
-        own = [record for record in records if record.tenant == scope]
-        entries |= {entry.id: entry for entry in stored_entries(own)}
-        marks = [(record.body, record.key) for record in own if isinstance(record.body, Mark)]
-        for mark, _ in sorted(marks, key=lambda item: (item[0].at, item[1])):
-            if mark.id in entries:
-                entries[mark.id] = _apply(mark, entries[mark.id])
-    return list(entries.values())
+    """One entry per id, each with its present status: the seed, what the records of others share if there are
+    any, and the tenant's own.
+    """
+    others = [record for record in records if record.tenant != tenant]
+    own = [record for record in records if record.tenant == tenant]
+    entries = {entry.id: entry for entry in (*seed, *_shared_entries(others), *stored_entries(own))}
+    return list(_marked(entries, own).values())
+
+
+def _shared_entries(records: Sequence[AnyRecord]) -> list[Entry]:
+    """With the status that each owner gave its case."""
+    shared = []
+    for owner in dict.fromkeys(record.tenant for record in records):
+        theirs = [record for record in records if record.tenant == owner]
+        for entry in _marked({entry.id: entry for entry in stored_entries(theirs)}, theirs).values():
+            assert isinstance(entry.body, Case)
+            case = shared_case(entry.body.model_copy(update={"status": entry.status}), entry.key)
+            if case is not None:
+                shared.append(case_entry(case, SHARED))
+    return shared
+
+
+def _marked(entries: dict[str, Entry], records: Sequence[AnyRecord]) -> dict[str, Entry]:
+    marks = [(record.body, record.key) for record in records if isinstance(record.body, Mark)]
+    for mark, _ in sorted(marks, key=lambda item: (item[0].at, item[1])):
+        if mark.id in entries:
+            entries[mark.id] = _apply(mark, entries[mark.id])
+    return entries
 
 
 def stored_entries(records: Iterable[AnyRecord]) -> list[Entry]:

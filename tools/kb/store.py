@@ -21,12 +21,12 @@ from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 
 from tools.kb.embed import Embedder
-from tools.kb.entries import Entry, KnowledgeError
+from tools.kb.entries import SHARED, Entry, KnowledgeError
 from tools.kb.ledger import AddedCase, AnyRecord, LedgerRecord, Mark
 
 LEDGER = "asap-cases"
 _TIMEOUT_S = 30.0
-_PUBLIC = ""
+_DEFAULT = ""
 _NO_VECTOR: list[Sequence[float] | Sequence[int]] = [[1.0]]
 _OPENING = Lock()
 """Chroma's dictionary of clients is not thread-safe: a worker and a page that opened the same folder at the
@@ -78,7 +78,7 @@ def _settings() -> Settings:
 
 def tenant_field(tenant: str | None) -> str:
     """A tenant in metadata: Chroma cannot filter by an absent value."""
-    return _PUBLIC if tenant is None else tenant
+    return _DEFAULT if tenant is None else tenant
 
 
 def belonging_to(tenants: Iterable[str | None]) -> Where:
@@ -139,6 +139,8 @@ def _record(key: str, metadata: Mapping[str, object]) -> AnyRecord:
 
 
 PREFIX = "asap-vectors-"
+SEED = "/seed"
+"""In place of a tenant: vectors that every tenant searches."""
 _CANDIDATES = 50
 # The title and the symptoms or the beginning of the story: longer texts blur what they are about (recall@3 of
 # vectors alone on the retrieval benchmark: 0.71 with 300 characters, 0.68 with 600 and with 1,200).
@@ -153,7 +155,7 @@ class VectorIndex:
 
     def __init__(self, client: ClientAPI, embedder: Embedder, seed_version: str) -> None:
         self._client, self._embedder, self._seed_version = client, embedder, seed_version
-        digest = sha256(f"{embedder.identity}\n{seed_version}".encode()).hexdigest()
+        digest = sha256(f"{embedder.identity}\n{seed_version}\n{SEED}".encode()).hexdigest()
         self.name = f"{PREFIX}{digest[:24]}"
         self._collection: Collection | None = None
         self._present: set[str] = set()
@@ -199,7 +201,7 @@ class VectorIndex:
         nearest = self._opened().query(
             query_embeddings=vectors,
             n_results=_CANDIDATES,
-            where=belonging_to({None, tenant}),
+            where=belonging_to({SEED, SHARED, tenant}),
             include=["distances"],
         )
         distances = nearest["distances"] or [[]]
@@ -224,7 +226,9 @@ class VectorIndex:
         self._opened().add(
             ids=[entry.key for entry in entries],
             embeddings=vectors,
-            metadatas=[{"tenant": tenant_field(entry.tenant)} for entry in entries],
+            metadatas=[
+                {"tenant": SEED if entry.is_seed else tenant_field(entry.tenant)} for entry in entries
+            ],
         )
 
     def _opened(self) -> Collection:

@@ -104,13 +104,15 @@ def test_a_wrong_mark_names_the_field(changes: dict[str, Any], field: str) -> No
             opened().add(own_case(), **({"by": "anna"} | changes))
 
 
-def test_a_tenant_sees_the_public_and_its_own_only() -> None:
-    knowledge = opened(cases=[own_case(id="public-1", title="Public remedy")])
+def test_a_tenant_sees_the_seed_and_its_own_only() -> None:
+    """The default tenant is one as others are: its cases were everybody's once."""
+    knowledge = opened(cases=[own_case(id="default-1", title="Default remedy")])
     knowledge.add(own_case(id="red-1", title="Scarlet remedy"), by="anna", tenant="red")
     knowledge.add(own_case(id="blue-1", title="Azure remedy"), by="anna", tenant="blue")
     seed = {entry.id for entry in small_seed().entries}
-    for tenant, own in ((None, set()), ("red", {"red-1"}), ("blue", {"blue-1"}), ("green", set())):
-        assert {entry.id for entry in knowledge.entries(tenant=tenant)} - seed == {"public-1"} | own
+    for tenant, own in ((None, {"default-1"}), ("red", {"red-1"}), ("blue", {"blue-1"}), ("green", set())):
+        assert {entry.id for entry in knowledge.entries(tenant=tenant)} - seed == own
+    assert knowledge.search("default", tenant="red") == []
     assert knowledge.search("scarlet", tenant="blue") == []
     assert knowledge.search("scarlet", tenant="red")[0].entry.id == "red-1"
     for tenant in (None, "blue"):
@@ -136,11 +138,36 @@ def test_two_tenants_may_use_one_id_without_learning_of_it() -> None:
     assert knowledge.get("ours-1", "blue").json_body()["story"] == "Blue story."
 
 
-def test_a_tenants_mark_of_a_public_case_counts_for_it_alone() -> None:
-    knowledge = opened(cases=[own_case()])
-    knowledge.mark("ours-1", "refuted", by="bob", reason="not here", tenant="red")
-    statuses = {tenant: knowledge.get("ours-1", tenant).status for tenant in (None, "red", "blue")}
-    assert statuses == {None: "hypothesis", "red": "refuted", "blue": "hypothesis"}
+def test_a_tenants_mark_of_a_seed_case_counts_for_it_alone() -> None:
+    knowledge = opened()
+    knowledge.mark("case-tp-node", "confirmed", by="bob", reason="not here", tenant="red")
+    statuses = {tenant: knowledge.get("case-tp-node", tenant).status for tenant in (None, "red", "blue")}
+    assert statuses == {None: "refuted", "red": "confirmed", "blue": "refuted"}
+
+
+SECRETS = {
+    "id": "secret-id", "title": "secret title", "story": "secret story", "lesson": "secret lesson",
+    "model": "secret model", "author": "secret author", "facts": {"secret fact": "secret value"},
+    "scenario": {"model": {"name": "secret name"}}, "predicted": {"secret": "secret"},
+    "measured": {"step_time_s": 4.5, "secret": "secret", "metric": "secret"},
+    "sources": [{"title": "secret", "where": "secret"}],
+    "device": "h100-sxm-80gb", "num_devices": 64, "after": {"tp": 4}, "status": "confirmed",
+}  # fmt: skip
+
+
+def test_sharing_shows_facts_and_measured_figures_and_no_word_of_the_owner() -> None:
+    store = MemoryStore()
+    opened(store).add(SECRETS, by="secret person", tenant="red")
+    opened(store).add({**SECRETS, "id": "secret-2", "measured": {"note": "secret"}}, by="x", tenant="red")
+    sharing = KnowledgeBase(small_seed(), store, clock=Clock(), shares=True)
+    seed = {entry.id for entry in small_seed().entries}
+    (shared,) = [entry for entry in sharing.entries(tenant="blue") if entry.id not in seed]
+    body = shared.json_body()
+    assert "secret" not in str(shared)
+    assert (body["measured"], body["after"], body["status"]) == ({"step_time_s": 4.5}, {"tp": 4}, "confirmed")
+    assert not shared.is_own
+    assert sharing.get("secret-id", "red").is_own
+    assert {entry.id for entry in opened(store).entries(tenant="blue")} == seed
 
 
 def test_entries_can_be_listed_by_kind_and_status() -> None:

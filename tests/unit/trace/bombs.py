@@ -101,7 +101,8 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     "huge integers": _sqlite(
         _TABLES,
         _KERNELS,
-        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (-9223372036854775807, 9223372036854775807, 0, 7, 1, 1)",
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES"
+        " (-9223372036854775807, 9223372036854775807, 0, 7, 1, 1)",
     ),
     "broken pages": lambda folder: _broken_pages(folder),
     "gzip of zeros": _json(lambda: bytes(256 * MIB), "rank0.json.gz"),
@@ -140,7 +141,7 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     ),
     "huge world": _json(
         lambda: (
-            '{"distributedInfo": {"rank": 0, "world_size": 1000000000, "pg_config": [{"pg_name": "0", "ranks": ['
+            '{"distributedInfo": {"rank": 0, "world_size": 1000000000, "pg_config": [{"ranks": ['
             + ",".join(map(str, range(2_000_000)))
             + "]}]}, "
             + _EVENTS
@@ -154,7 +155,7 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
             + _EVENTS
             + KERNEL
             + "".join(
-                f',{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#{n}","ts":{n},"dur":1,"tid":1,"args":{{}}}}'
+                f',{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#{n}","ts":{n},"dur":1,"tid":1}}'
                 for n in range(300_000)
             )
             + "]}"
