@@ -246,9 +246,16 @@ def shared_case(case: Case, key: str) -> Case | None:
     )
 
 
-SHARED_FIELDS = frozenset(
-    ("status", "architecture", "device", "num_devices", "framework", "bottleneck", "before", "after")
-)
+SHARED_FIELDS = {
+    "status",
+    "architecture",
+    "device",
+    "num_devices",
+    "framework",
+    "bottleneck",
+    "before",
+    "after",
+}
 
 
 def _search_texts(case: Case) -> list[str]:

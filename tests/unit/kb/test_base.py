@@ -145,7 +145,7 @@ def test_a_tenants_mark_of_a_seed_case_counts_for_it_alone() -> None:
     assert statuses == {None: "refuted", "red": "confirmed", "blue": "refuted"}
 
 
-SECRETS = {
+SECRETS: dict[str, Any] = {
     "id": "secret-id", "title": "secret title", "story": "secret story", "lesson": "secret lesson",
     "model": "secret model", "author": "secret author", "facts": {"secret fact": "secret value"},
     "scenario": {"model": {"name": "secret name"}}, "predicted": {"secret": "secret"},
