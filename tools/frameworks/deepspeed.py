@@ -15,6 +15,7 @@ from tools.frameworks.importing import (
     Draft,
     ImportOptions,
     Sharding,
+    read_levers,
     stated_plan,
 )
 from tools.frameworks.reading import SettingsReader, parse_json
@@ -51,6 +52,7 @@ def zero_section(job: ExportJob) -> Settings:
     # Ulysses ranks hold the same weights, and ZeRO shards over them too: the whole group is dp * cp.
     if job.zero_stage == 3 and job.plan.dp_shard not in (job.plan.dp, job.plan.dp * job.plan.cp):
         section["zero_hpz_partition_size"] = job.plan.dp_shard
+    section |= {name.rpartition(".")[2]: value for name, value in job.lever_settings.items()}
     if job.scenario.training.optimizer_offload:
         section["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     return section
@@ -127,7 +129,7 @@ def import_deepspeed(text: str, options: ImportOptions) -> Draft:
         _precision(settings, options),
         global_batch_size=batch.global_batch_size,
         num_devices=degrees.num_devices,
-        training={"optimizer_offload": True} if offload else {},
+        training={**read_levers(settings, "deepspeed"), **({"optimizer_offload": True} if offload else {})},
         notes=(*(() if checkpoints else (RECOMPUTE_NOTE,)), *settings.unused_notes()),
     )
 

@@ -3,17 +3,22 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, get_args
 
 import yaml
 
+from tools.cost.traits import framework_traits
 from tools.errors import InputError
+from tools.hardware import get_device
 from tools.scenario import Plan, Scenario
+from tools.scenario.levers import PLAN_SETTINGS, Lever, SettingValue, framework_levers, offered_levers
+from tools.scenario.spec import Framework
 
 Setting: TypeAlias = "bool | int | float | str | Sequence[str] | Mapping[str, Setting] | None"
 """A value in a configuration file; a mapping is a section."""
 Settings = dict[str, Setting]
 
+_FRAMEWORKS: tuple[str, ...] = get_args(Framework)
 RECOMPUTE_NOT_STATED = "the plan does not state recompute, so the framework's own default applies"
 
 Name = TypeVar("Name")
@@ -41,6 +46,13 @@ class ExportJob:
 
     scenario: Scenario
     plan: Plan
+    levers: tuple[Lever, ...] = ()
+    """The settings that the file is to state."""
+
+    @property
+    def lever_settings(self) -> dict[str, bool | int | str]:
+        """What the file says for the levers, by the framework's own names."""
+        return {name: value for lever in self.levers for name, value in lever.writes.items()}
 
     @property
     def micro_batches(self) -> int:
@@ -69,6 +81,44 @@ class ExportJob:
     def refuse_precision(self, format_name: str, supported: Iterable[str]) -> InputError:
         precision = self.scenario.training.precision
         return InputError("training.precision", precision, f"{format_name} takes {', '.join(supported)}")
+
+
+def chosen_levers(scenario: Scenario, framework: str) -> tuple[Lever, ...]:
+    """The levers that a configuration must state so that what runs is what is priced.
+
+    Those that the scenario states, and those that the cost model takes for granted although the framework
+    does otherwise if nothing is said; only as far as release, device and plan allow them.
+    """
+    training = scenario.training.model_copy(update={"framework": framework})
+    scenario = scenario.model_copy(update={"training": training})
+    stated = stated_settings(scenario)
+    assumed = {**_priced_settings(scenario), **stated}
+    return tuple(
+        lever
+        for lever in offered_levers(scenario)
+        if assumed.get(lever.setting) == lever.value
+        and (lever.setting in stated or not lever.is_default)
+        and lever.suits(scenario)
+    )
+
+
+def stated_settings(scenario: Scenario) -> dict[str, SettingValue]:
+    """The settings of the scenario's training that levers may change, as far as it states them."""
+    names = {lever.setting for name in _FRAMEWORKS for lever in framework_levers(name)} - {*PLAN_SETTINGS}
+    values = {name: getattr(scenario.training, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _priced_settings(scenario: Scenario) -> dict[str, SettingValue]:
+    """What the cost model assumes for settings that are not stated."""
+    t, traits = scenario.training, framework_traits(scenario.training.framework)
+    is_moe, device = scenario.model.is_moe, get_device(scenario.cluster.device, scenario.cluster.overrides)
+    return {
+        "overlap_tensor_communication": traits.overlaps_tensor_traffic(t),
+        "overlap_gradient_communication": traits.overlaps_data_traffic(t),
+        "cuda_graph": traits.has_cuda_graph(t, device, is_moe),
+        **({"moe_dispatcher": traits.dispatcher(t)} if is_moe else {}),
+    }
 
 
 def comment_lines(lines: tuple[str, ...]) -> str:

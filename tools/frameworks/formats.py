@@ -4,7 +4,7 @@ A plan may be legal for the framework it was made for and not for the one it is 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tools.errors import InputError
 from tools.frameworks import (
@@ -22,7 +22,7 @@ from tools.frameworks import (
     torchtitan,
     trl,
 )
-from tools.frameworks.exporting import Export, ExportJob
+from tools.frameworks.exporting import Export, ExportJob, chosen_levers, stated_settings
 from tools.frameworks.importing import Draft, ImportedScenario, ImportOptions, assemble, missing
 from tools.frameworks.reading import UNUSED, parse_json
 from tools.frameworks.recognition import recognise
@@ -66,16 +66,20 @@ class Format:
     """The framework it belongs to; a function if that depends on the plan, None if it belongs to none."""
     export: Exporter | None = None
     import_: Importer | None = None
+    has_levers: bool = False
+    """Whether the exporter writes the framework's levers."""
+    dials_recompute: bool = False
+    """Whether it can say which layers or modules are recomputed."""
 
 
 REGISTRY = {
     format.name: format
     for format in (
-        Format("torchtitan", "torchtitan", torchtitan.export_torchtitan, torchtitan.import_torchtitan),
-        Format("megatron", "megatron-core", megatron.export_megatron, megatron.import_megatron),
-        Format("nemo", "megatron-core", nemo.export_nemo, nemo.import_nemo),
-        Format("deepspeed", "deepspeed", deepspeed.export_deepspeed, deepspeed.import_deepspeed),
-        Format("maxtext", "maxtext", maxtext.export_maxtext, maxtext.import_maxtext),
+        Format("torchtitan", "torchtitan", torchtitan.export_torchtitan, torchtitan.import_torchtitan, True),
+        Format("megatron", "megatron-core", megatron.export_megatron, megatron.import_megatron, True, True),
+        Format("nemo", "megatron-core", nemo.export_nemo, nemo.import_nemo, True, True),
+        Format("deepspeed", "deepspeed", deepspeed.export_deepspeed, deepspeed.import_deepspeed, True),
+        Format("maxtext", "maxtext", maxtext.export_maxtext, maxtext.import_maxtext, True),
         Format(
             "accelerate",
             accelerate.engine_framework,
@@ -107,7 +111,29 @@ def export_plan(scenario: Scenario, format: str) -> Export:
     framework = known.framework(job) if callable(known.framework) else known.framework
     if framework is not None:
         check_for_framework(job, framework)
-    return known.export(job)
+        if known.has_levers:
+            job = replace(job, levers=chosen_levers(scenario, framework))
+    if not known.dials_recompute:
+        _refuse_recompute_dial(job, format)
+    export = known.export(job)
+    return replace(export, notes=(*export.notes, *_left_out(job, format)))
+
+
+def _refuse_recompute_dial(job: ExportJob, format: str) -> None:
+    for field, what in (("recompute_layers", "layers"), ("recompute_modules", "modules")):
+        if getattr(job.plan, field) is not None:
+            raise job.refuse(field, f"{format} has no setting for which {what} are recomputed; leave it out")
+
+
+def _left_out(job: ExportJob, format: str) -> tuple[str, ...]:
+    """Of settings that are on in the scenario and that the file does not state."""
+    written = {lever.setting for lever in job.levers}
+    stated = stated_settings(job.scenario)
+    return tuple(
+        f"{name} is left out: {format} does not offer it for this plan, release and device"
+        for name, value in stated.items()
+        if value is not False and name not in written
+    )
 
 
 def check_for_framework(job: ExportJob, framework: str) -> None:

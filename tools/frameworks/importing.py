@@ -8,10 +8,11 @@ from pydantic import JsonValue
 
 from tools.cost.sizes import ParameterCount, count_parameters
 from tools.errors import InputError
-from tools.frameworks.reading import JsonObject
+from tools.frameworks.reading import JsonObject, SettingsReader
 from tools.scenario import StatedPlan, parse_scenario
 from tools.scenario.fields import NOTHING, build, usable_count
 from tools.scenario.huggingface import canonical_model
+from tools.scenario.levers import PLAN_SETTINGS, framework_levers
 
 NEEDED_OF_MODEL = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 
@@ -79,6 +80,17 @@ def missing(option: str, why: str) -> InputError:
     return InputError(option, NOTHING, f"the file does not state it, so give it here: {why}")
 
 
+def read_levers(settings: SettingsReader, framework: str) -> JsonObject:
+    """The fields of `training` that the file states by the framework's own names; the closest lever wins."""
+    fields: JsonObject = {}
+    for lever in sorted(framework_levers(framework), key=lambda lever: len(lever.writes)):
+        # All are asked for, so that none is reported as unused.
+        states = [settings.states(name, value) for name, value in lever.writes.items()]
+        if lever.setting not in PLAN_SETTINGS and states and all(states):
+            fields[lever.setting] = lever.value
+    return fields
+
+
 class Degrees(NamedTuple):
     """The parallel degrees whose product is the number of devices."""
 
@@ -105,7 +117,9 @@ class Sharding(NamedTuple):
 NO_SHARDING = Sharding(zero_stage=0, dp_shard=1)
 
 
-def stated_plan(degrees: Degrees, sharding: Sharding, **fields: int | bool | str | None) -> StatedPlan:
+def stated_plan(
+    degrees: Degrees, sharding: Sharding, **fields: int | bool | str | tuple[str, ...] | None
+) -> StatedPlan:
     """The plan of a file; a number that no plan can have is an InputError."""
     return build(StatedPlan, {**degrees._asdict(), **sharding._asdict(), **fields}, "plan.")
 

@@ -22,6 +22,7 @@ from tools.frameworks.importing import (
     Draft,
     ImportOptions,
     Sharding,
+    read_levers,
     stated_plan,
 )
 from tools.frameworks.maxtext_model import read_model
@@ -77,6 +78,7 @@ def export_maxtext(job: ExportJob) -> Export:
         **_mesh_settings(job),
         **_batch_settings(job),
         **_precision_settings(job),
+        **job.lever_settings,
     }
     if job.plan.recompute is not None:
         settings["remat_policy"] = first_names(REMAT_POLICIES)[job.plan.recompute]
@@ -223,6 +225,7 @@ def import_maxtext(text: str, options: ImportOptions) -> Draft:
         model=model,
         model_changes={} if is_whole else stated,
         model_name=settings.word("model_name") or "",
+        training=read_levers(settings, "maxtext"),
         notes=settings.unused_notes(),
     )
 

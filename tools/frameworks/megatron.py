@@ -4,9 +4,9 @@ Names and defaults: megatron/training/arguments.py, TransformerConfig, ModelPara
 TrainingConfig.
 """
 
-import re
 import shlex
 from dataclasses import replace
+from typing import get_args
 
 from tools.errors import InputError
 from tools.frameworks.exporting import (
@@ -23,11 +23,15 @@ from tools.frameworks.importing import (
     Draft,
     ImportOptions,
     Sharding,
+    read_levers,
     stated_plan,
 )
 from tools.frameworks.megatron_model import read_model
+from tools.frameworks.megatron_stages import chunks_per_stage, uneven_stages
 from tools.frameworks.reading import JsonObject, SettingsReader, check_length, parse_yaml
-from tools.frameworks.shell import has_options, parse_arguments, substitute
+from tools.frameworks.shell import LIST_OPTIONS, has_options, parse_arguments, substitute
+from tools.scenario import Plan
+from tools.scenario.spec import RecomputeModule
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 FSDP_STRATEGIES = first_names(STRATEGIES)
@@ -47,13 +51,8 @@ PRECISION_ARGUMENTS: dict[str, Settings] = {
     "mxfp8": {"bf16": True, "fp8_format": "e4m3", "fp8_recipe": "mxfp8"},
     "nvfp4": {"bf16": True, "fp4_format": "e2m1"},
 }
-RECOMPUTE_ARGUMENTS: dict[str, Settings] = {
-    "none": {},
-    "selective": {"recompute_granularity": "selective"},
-    "full": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
-}
+RECOMPUTE_MODULES: tuple[str, ...] = get_args(RecomputeModule)
 DISPATCHERS = {"alltoall": "alltoall", "alltoall_seq": "alltoall", "allgather": "allgather", "flex": "deepep"}
-MAX_STAGES = 10_000
 
 
 def export_megatron(job: ExportJob) -> Export:
@@ -81,7 +80,8 @@ def _arguments(job: ExportJob) -> Settings:
         "global_batch_size": training.global_batch_size,
         "seq_length": training.seq_len,
         **PRECISION_ARGUMENTS[training.precision],
-        **RECOMPUTE_ARGUMENTS[plan.recompute or "none"],
+        **recompute_arguments(plan),
+        **job.lever_settings,
         **({"optimizer_cpu_offload": True} if training.optimizer_offload else {}),
     }
 
@@ -94,43 +94,28 @@ def degree_arguments(job: ExportJob) -> Settings:
     return sizes | ({"sequence_parallel": True} if plan.sequence_parallel else {})
 
 
+def recompute_arguments(plan: Plan) -> Settings:
+    """Megatron counts the recomputed layers of a chunk (transformer_block.py), a plan those of a stage."""
+    if plan.recompute == "selective":
+        modules = {"recompute_modules": " ".join(plan.recompute_modules)} if plan.recompute_modules else {}
+        return {"recompute_granularity": "selective", **modules}
+    if plan.recompute == "full" and plan.recompute_layers:
+        per_chunk = -(-plan.recompute_layers // plan.vpp)
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": "block",
+            "recompute_num_layers": per_chunk,
+        }
+    if plan.recompute == "full":
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    return {}
+
+
 def _stage_arguments(job: ExportJob) -> Settings:
     uneven = uneven_stages(job, "decoder_last_pipeline_num_layers")
     if job.plan.vpp == 1 or "pipeline_model_parallel_layout" in uneven:
         return uneven  # a layout implies the chunks, and Megatron-LM takes one of the two only
     return {"num_virtual_stages_per_pipeline_rank": job.plan.vpp} | uneven
-
-
-def uneven_stages(job: ExportJob, last_stage_name: str) -> Settings:
-    """Layers that do not divide: embedding and loss count as layers, or the last stage takes fewer.
-
-    TransformerConfig and the command line call the layers of the last stage differently.
-    """
-    plan, layers = job.plan, job.scenario.model.num_hidden_layers
-    missing = -layers % (plan.pp * plan.vpp)
-    if missing <= 2:
-        flags = ("account_for_loss_in_pipeline_split", "account_for_embedding_in_pipeline_split")
-        return dict.fromkeys(flags[:missing], True)
-    if plan.vpp > 1:
-        return {"pipeline_model_parallel_layout": _layout(job, (layers + missing) // (plan.pp * plan.vpp))}
-    per_stage = -(-layers // plan.pp)
-    last = layers - per_stage * (plan.pp - 1)
-    if last < 1:
-        reason = f"{layers} layers in {plan.pp} stages leave the last one empty"
-        raise job.refuse("pp", reason)
-    return {last_stage_name: last}
-
-
-def _layout(job: ExportJob, places: int) -> str:
-    """Three places are missing: embedding and loss take one each, and MTP (or nothing) the third.
-
-    Letters as in megatron/core/transformer/pipeline_parallel_layer_layout.py.
-    """
-    if places < 2:
-        raise job.refuse("vpp", "leaves no layer for the chunks of embedding and loss")
-    middle = f"({'t' * places}|)*{job.plan.pp * job.plan.vpp - 2}"
-    predictions = "m" * job.scenario.model.num_nextn_predict_layers
-    return f"E{'t' * (places - 1)}|{middle}{'t' * (places - 2)}{predictions}L"
 
 
 def _sharding_arguments(job: ExportJob) -> Settings:
@@ -143,6 +128,7 @@ def _sharding_arguments(job: ExportJob) -> Settings:
             "use_megatron_fsdp": True,
             "data_parallel_sharding_strategy": FSDP_STRATEGIES[job.zero_stage],
             "ckpt_format": "fsdp_dtensor",  # the only format that Megatron-FSDP saves in
+            "no_gradient_accumulation_fusion": True,  # it writes into a buffer that Megatron-FSDP shards
         }
     return arguments | ({"num_distributed_optimizer_instances": job.replicas} if job.replicas > 1 else {})
 
@@ -165,6 +151,9 @@ def export_notes(job: ExportJob) -> tuple[str, ...]:
             f"dp_shard {plan.dp} is less than dp * cp = {plan.dp * plan.cp}: what is sharded is kept "
             f"{job.replicas} times; Megatron's own default shards over all {plan.dp * plan.cp}"
         )
+    if plan.recompute == "full" and plan.recompute_layers and plan.recompute_layers % plan.vpp:
+        layers = recompute_arguments(plan)["recompute_num_layers"]
+        notes.append(f"Megatron counts recomputed layers per chunk: {layers} in each of {plan.vpp} per stage")
     if job.zero_stage in FSDP_STAGES:
         notes.append("Megatron-FSDP needs CUDA_DEVICE_MAX_CONNECTIONS unset or above 1")
     return tuple(notes)
@@ -172,6 +161,8 @@ def export_notes(job: ExportJob) -> tuple[str, ...]:
 
 def _argument(name: str, value: object) -> str:
     flag = "--" + name.replace("_", "-")
+    if name in LIST_OPTIONS:
+        return f"{flag} {value}"
     return flag if value is True else f"{flag} {shlex.quote(str(value))}"
 
 
@@ -190,15 +181,16 @@ def draft_of_arguments(settings: SettingsReader, options: ImportOptions) -> Draf
     layers = settings.integer("num_layers")
     degrees = _degrees(settings, options)
     micro_batch_size = options.get_micro_batch_size(settings.integer("micro_batch_size"))
+    vpp = chunks_per_stage(settings, degrees.pp, options, layers)
     plan = stated_plan(
         degrees,
         _sharding(settings, degrees),
         ep=settings.integer(EXPERT_DEGREES["ep"]) or 1,
         etp=_expert_tensor_size(settings, degrees.tp, is_moe=options.is_moe(model)),
         micro_batch_size=micro_batch_size,
-        vpp=_chunks_per_stage(settings, degrees.pp, options, layers),
+        vpp=vpp,
         sequence_parallel=bool(settings.flag("sequence_parallel")),
-        recompute=_recompute(settings),
+        **_recompute(settings, vpp),
     )
     total = options.global_batch_size or settings.integer("global_batch_size")
     return Draft(
@@ -261,19 +253,21 @@ def _training(settings: SettingsReader) -> JsonObject:
     """Switches that change speed at the same plan."""
     dispatcher = settings.word("moe_token_dispatcher_type")
     deepep, hybridep = settings.flag("moe_enable_deepep"), settings.word("moe_flex_dispatcher_backend")
-    fields: JsonObject = {}
+    graphs = [settings.text(name) for name in ("cuda_graph_impl", "enable_cuda_graph", "external_cuda_graph")]
+    fields = read_levers(settings, "megatron-core")
+    if any(graphs):
+        fields["cuda_graph"] = any(graph not in (None, "none", "False") for graph in graphs)
     if dispatcher in DISPATCHERS:
         fields["moe_dispatcher"] = DISPATCHERS[dispatcher]
     if deepep or hybridep in ("deepep", "hybridep"):
         fields["moe_dispatcher"] = hybridep or "deepep"
-    if settings.flag("overlap_moe_expert_parallel_comm"):
-        fields["overlap_moe_communication"] = True
     if settings.flag("optimizer_cpu_offload"):
         fields["optimizer_offload"] = True
     if settings.has("moe_expert_capacity_factor"):
         fields["capacity_factor"] = settings.number("moe_expert_capacity_factor")
-    for name in ("use_mcore_models", "use_flash_attn", "transformer_impl", "moe_grouped_gemm", "hybrid"):
-        settings.used(name)
+    settings.used("use_mcore_models", "use_flash_attn", "transformer_impl", "moe_grouped_gemm", "hybrid")
+    settings.used("cuda_graph_scope", "cuda_graph_modules", "te_rng_tracker", "use_te_rng_tracker")
+    settings.used("no_gradient_accumulation_fusion", "gradient_accumulation_fusion")
     return fields
 
 
@@ -341,42 +335,21 @@ def _expert_tensor_size(settings: SettingsReader, tp: int, *, is_moe: bool) -> i
     return (stated or tp) if is_moe else 1
 
 
-def _chunks_per_stage(
-    settings: SettingsReader, pp: int, options: ImportOptions, layers_in_file: int | None
-) -> int:
-    stated = settings.integer("num_virtual_stages_per_pipeline_rank")
-    size = settings.integer("virtual_pipeline_model_parallel_size")
-    per_chunk = settings.integer("num_layers_per_virtual_pipeline_stage")
-    layout = settings.word("pipeline_model_parallel_layout")
-    ends = [bool(settings.flag(f"account_for_{end}_in_pipeline_split")) for end in ("embedding", "loss")]
-    settings.used("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
-    settings.used("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
-    if pp == 1:
-        return 1
-    if layout:
-        return max(1, _count_stages(layout) // pp)
-    if per_chunk:
-        layers = options.get_num_layers(layers_in_file) + sum(ends)
-        return max(1, layers // (pp * per_chunk))
-    return stated or size or 1
-
-
-def _count_stages(layout: str) -> int:
-    """Bars separate stages; `(tt|)*29` repeats (pipeline_parallel_layer_layout.py)."""
-    groups: list[tuple[str, str]] = re.findall(r"\(([^()]*)\)\*(\d{1,4})", layout)
-    repeated = sum(group.count("|") * int(times) for group, times in groups)
-    stages = repeated + re.sub(r"\([^()]*\)\*\d+", "", layout).count("|") + 1
-    if stages > MAX_STAGES:
-        raise InputError("megatron: pipeline_model_parallel_layout", layout, f"at most {MAX_STAGES} stages")
-    return stages
-
-
-def _recompute(settings: SettingsReader) -> str:
+def _recompute(settings: SettingsReader, vpp: int) -> dict[str, str | int | tuple[str, ...]]:
+    """The plan's fields; blocks of whole layers are counted per chunk."""
     granularity = settings.word("recompute_granularity", ("full", "selective"))
     activations = settings.flag("recompute_activations")
-    settings.word("recompute_method")
-    settings.integer("recompute_num_layers")
-    return "selective" if activations else granularity or "none"
+    method, layers = settings.word("recompute_method"), settings.integer("recompute_num_layers", minimum=0)
+    stated = settings.words("recompute_modules") or (settings.text("recompute_modules") or "").split()
+    if granularity == "full" and not activations:
+        return {
+            "recompute": "full",
+            **({"recompute_layers": layers * vpp} if method == "block" and layers else {}),
+        }
+    if not activations and not granularity:
+        return {"recompute": "none"}
+    modules = tuple(name for name in stated if name in RECOMPUTE_MODULES)
+    return {"recompute": "selective", **({"recompute_modules": modules} if modules else {})}
 
 
 def _precision(settings: SettingsReader) -> str:

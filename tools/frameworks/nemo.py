@@ -12,13 +12,13 @@ from tools.frameworks.importing import Draft, ImportOptions
 from tools.frameworks.megatron import (
     FSDP_STAGES,
     FSDP_STRATEGIES,
-    RECOMPUTE_ARGUMENTS,
     check_replicas,
     degree_arguments,
     draft_of_arguments,
     export_notes,
-    uneven_stages,
+    recompute_arguments,
 )
+from tools.frameworks.megatron_stages import uneven_stages
 from tools.frameworks.python_config import VARIABLE, looks_like_python, parse_python
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 from tools.frameworks.shell import substitute
@@ -37,6 +37,10 @@ NO_RECOMPUTE: Settings = {
     "recompute_method": None,
     "recompute_num_layers": None,
 }
+DDP_LEVERS = ("overlap_grad_reduce", "overlap_param_gather")
+OVERLAP_LEVERS = ("tp_comm_overlap", "overlap_moe_expert_parallel_comm")
+OVERLAP_CLASS = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
+LISTS = ("recompute_modules", "cuda_graph_scope")
 
 
 def export_nemo(job: ExportJob) -> Export:
@@ -50,6 +54,7 @@ def export_nemo(job: ExportJob) -> Export:
         "dataset": {"sequence_length": training.seq_len},
         "ddp": _ddp(job),
         "optimizer": {"use_distributed_optimizer": job.zero_stage > 0},
+        **_overlap(job),
         **({"checkpoint": {"ckpt_format": "fsdp_dtensor"}} if job.zero_stage in FSDP_STAGES else {}),
         "mixed_precision": MIXED_PRECISIONS[training.precision],
     }
@@ -62,7 +67,16 @@ def export_nemo(job: ExportJob) -> Export:
 
 def _model(job: ExportJob) -> Settings:
     plan = job.plan
-    recompute = {} if plan.recompute is None else NO_RECOMPUTE | RECOMPUTE_ARGUMENTS[plan.recompute]
+    recompute = {} if plan.recompute is None else NO_RECOMPUTE | recompute_arguments(plan)
+    levers = {
+        name: value
+        for name, value in job.lever_settings.items()
+        if name not in (*DDP_LEVERS, *OVERLAP_LEVERS)
+    }
+    graphs = {"use_te_rng_tracker": True} if "cuda_graph_impl" in levers else {}
+    fsdp = {"gradient_accumulation_fusion": False} if job.zero_stage in FSDP_STAGES else {}
+    # Fields of the configuration are lists where the command line takes several words.
+    lists = {name: str(value).split() for name, value in (recompute | levers).items() if name in LISTS}
     return {
         **degree_arguments(job),
         "virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else None,
@@ -70,7 +84,20 @@ def _model(job: ExportJob) -> Settings:
         **uneven_stages(job, "num_layers_in_last_pipeline_stage"),
         "seq_length": job.scenario.training.seq_len,
         **recompute,
+        **levers,
+        **graphs,
+        **fsdp,
+        **lists,
     }
+
+
+def _overlap(job: ExportJob) -> Settings:
+    """With its class, as a recipe may have none."""
+    levers: Settings = {name: value for name, value in job.lever_settings.items() if name in OVERLAP_LEVERS}
+    if not levers:
+        return {}
+    section: Settings = {"_target_": OVERLAP_CLASS, "tp_comm_overlap": False, **levers}
+    return {"comm_overlap": section}
 
 
 def _ddp(job: ExportJob) -> Settings:
@@ -83,7 +110,7 @@ def _ddp(job: ExportJob) -> Settings:
     }
     if job.zero_stage in FSDP_STAGES:
         settings["data_parallel_sharding_strategy"] = FSDP_STRATEGIES[job.zero_stage]
-    return settings
+    return settings | {name: value for name, value in job.lever_settings.items() if name in DDP_LEVERS}
 
 
 RENAMED = {
@@ -103,7 +130,7 @@ RECIPE_NOTE = (
     "parallelism; --precision and --set plan.FIELD=VALUE state the recipe's own"
 )
 GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
-SECTIONS = ("model", "train", "dataset", "ddp", "optimizer", "trainer")
+SECTIONS = ("model", "train", "dataset", "ddp", "optimizer", "trainer", "comm_overlap")
 
 
 def import_nemo(text: str, options: ImportOptions) -> Draft:
@@ -141,7 +168,11 @@ def _arguments(values: JsonObject) -> JsonObject:
     for name in SECTIONS:
         section = values.get(name)
         for key, value in section.items() if isinstance(section, dict) else ():
-            if not isinstance(value, dict) and not (isinstance(value, str) and value.startswith("${")):
+            if (
+                key != "_target_"
+                and not isinstance(value, dict)
+                and not (isinstance(value, str) and value.startswith("${"))
+            ):
                 flat.setdefault(RENAMED.get(key, key), value)
     devices, nodes = flat.pop("devices", None), flat.pop("num_nodes", None)
     if isinstance(devices, int) and devices > 0:

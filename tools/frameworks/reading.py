@@ -178,6 +178,15 @@ class SettingsReader:
         """Whether the file states the setting at all."""
         return self._get(name) is not None
 
+    def states(self, name: str, value: bool | int | str) -> bool:
+        """Whether the file gives the setting this value."""
+        stated = self._get(name)
+        if isinstance(value, bool):
+            return stated is value or str(stated).lower() == str(value).lower()
+        if isinstance(stated, list):
+            stated = " ".join(map(str, stated))
+        return stated is not None and str(stated) == str(value)
+
     def is_auto(self, name: str) -> bool:
         """Whether the file leaves the setting to what runs it."""
         return self._values.get(name) == "auto"

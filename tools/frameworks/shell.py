@@ -26,6 +26,8 @@ _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?$", re.DOTALL)
 _TEST = re.compile(r"^\s*(!?)\s*\[\[?\s*(.*?)\s*\]\]?\s*$")
 _COMPARED = re.compile(r"^(.*?)\s*(==|=|!=|-eq|-ne|-gt|-lt|-ge|-le)\s*(.*)$")
 _MAX_ROUNDS = 8
+LIST_OPTIONS = frozenset({"recompute_modules", "cuda_graph_scope", "cuda_graph_modules"})
+"""Options that take several words; of all others the words behind the first belong to something else."""
 
 
 def has_options(text: str) -> bool:
@@ -49,6 +51,9 @@ def parse_arguments(text: str, variables: Mapping[str, str] | None = None) -> Js
             options[name] = True if option[2] is None else option[2]
         elif _ASSIGNED.match(word):
             name = None  # the next line of the script, not a value
+        elif name in LIST_OPTIONS and word:
+            earlier = options[name]
+            options[name] = word if earlier is True else f"{earlier} {word}"
         elif name is not None and word:
             options[name], name = word, None
     return options

@@ -21,10 +21,11 @@ from tools.frameworks.importing import (
     Draft,
     ImportOptions,
     Sharding,
+    read_levers,
     stated_plan,
 )
 from tools.frameworks.python_config import VARIABLE, looks_like_python, parse_python
-from tools.frameworks.reading import SettingsReader, parse_toml
+from tools.frameworks.reading import JsonObject, SettingsReader, parse_toml
 
 SCHEDULES = {
     "GPipe": "gpipe",
@@ -58,6 +59,9 @@ def export_torchtitan(job: ExportJob) -> Export:
         "torchtitan 0.3 takes the same as options, behind --module NAME --config FUNCTION:",
         *_options(job, tables),
     )
+    for name, value in job.lever_settings.items():
+        table, _, key = name.partition(".")
+        tables[table] = {**tables.get(table, {}), key: value}
     if converter := first_names(CONVERTERS).get(job.scenario.training.precision):
         tables["model"] = {"converters": [converter]}
     filled = {name: table for name, table in tables.items() if table}
@@ -154,7 +158,7 @@ def _options(job: ExportJob, tables: Mapping[str, Settings]) -> tuple[str, ...]:
         for key, value in tables[table].items()
     ]
     # torchtitan/trainer.py of 0.3 refuses its default, CUDA graphs, with a pipeline and most expert kernels.
-    if job.plan.pp > 1 or job.plan.ep > 1:
+    if job.plan.pp > 1 or job.plan.ep > 1 or job.scenario.training.cuda_graph is False:
         options.append("  --training.disable_cuda_graphs")
     mode = tables["activation_checkpoint"].get("mode")
     return (*options, *([f"  activation_checkpoint:{mode}"] if mode else []))
@@ -207,10 +211,19 @@ def import_torchtitan(text: str, options: ImportOptions) -> Draft:
         seq_len=_sequence_length(settings),
         global_batch_size=batch.global_batch_size,
         num_devices=degrees.num_devices,
-        training={"optimizer_offload": True} if settings.flag("training.enable_cpu_offload") else {},
+        training=_switches(settings),
         model_name=" ".join(filter(None, (settings.text("model.name"), settings.text("model.flavor")))),
         notes=settings.unused_notes(),
     )
+
+
+def _switches(settings: SettingsReader) -> JsonObject:
+    fields = read_levers(settings, "torchtitan")
+    if settings.flag("training.enable_cpu_offload"):
+        fields["optimizer_offload"] = True
+    if settings.flag("training.disable_cuda_graphs"):
+        fields["cuda_graph"] = False
+    return fields
 
 
 def _sequence_length(settings: SettingsReader) -> int:

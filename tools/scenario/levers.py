@@ -66,6 +66,8 @@ class Lever:
     """Device generations that run it; empty: all."""
     without_modules: tuple[str, ...] = ()
     """Modules that must not be recomputed beside it."""
+    is_default: bool = False
+    """What the framework does if its configuration says nothing."""
     writes: Mapping[str, bool | int | str] = field(default_factory=dict)
     """What the framework's configuration says, by its own names; empty if the exporter derives it."""
 

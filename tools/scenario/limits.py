@@ -52,9 +52,9 @@ def hybrid_needs_stage(facts: Facts, field: str, values: Values) -> BoolArray:
 
 def piped_stage_is(facts: Facts, field: str, values: Values) -> BoolArray:
     """With a pipeline only these ZeRO stages are legal."""
-    return (facts.plan.pp > 1) & one_of(facts, field, values)
+    return (facts.plan.pp > 1) & (facts.plan.dp_shard > 1) & one_of(facts, field, values)
 
 
-def moe_stage_is(facts: Facts, field: str, values: Values) -> BoolArray:
-    """With experts only these ZeRO stages are legal."""
-    return one_of(facts, field, values) & facts.model.is_moe
+def expert_parallel_stage_is(facts: Facts, field: str, values: Values) -> BoolArray:
+    """With expert parallelism only these ZeRO stages are legal; experts in one place are layers like any."""
+    return one_of(facts, field, values) & (facts.plan.ep > 1)

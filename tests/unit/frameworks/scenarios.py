@@ -19,9 +19,12 @@ DEVICE_OF_PRECISION = {"mxfp8": "b200", "nvfp4": "b200", "int8": "tpu-v6e"}
 
 
 def build(
-    plan: dict[str, Any], model: dict[str, Any] | None = None, device: str | None = None, **training: str
+    plan: dict[str, Any],
+    model: dict[str, Any] | None = None,
+    device: str | None = None,
+    **training: str | bool,
 ) -> Scenario:
-    device = device or DEVICE_OF_PRECISION.get(training.get("precision", ""), "h100-sxm-80gb")
+    device = device or DEVICE_OF_PRECISION.get(str(training.get("precision")), "h100-sxm-80gb")
     return parse_scenario(
         {
             "model": MODEL | (model or {}),
