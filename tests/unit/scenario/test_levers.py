@@ -35,7 +35,7 @@ def test_a_lever_names_a_value_that_a_scenario_can_state_and_its_source(framewor
         scenario = build(fields if lever.setting == "recompute_modules" else plan)
         assert isinstance(scenario.plan, Plan)
     else:
-        stated = build({}, **{lever.setting: lever.value})
+        stated = build({}, None, None, **{lever.setting: lever.value})
         assert getattr(stated.training, lever.setting) == lever.value
 
 
@@ -95,6 +95,8 @@ def test_many_plans_are_judged_as_each_alone() -> None:
 @pytest.mark.parametrize("field", [name for name in TrainingSpec.model_fields if name.startswith("overlap_")])
 def test_overlap_never_slows_a_prediction(field: str) -> None:
     plan = {"tp": 4, "dp": 16, "dp_shard": 16, "zero_stage": 1, "sequence_parallel": True, "ep": 8}
-    off, on = (build(plan, EXPERTS, framework="megatron-core", **{field: state}) for state in (False, True))
+    off, on = (
+        build(plan, EXPERTS, None, framework="megatron-core", **{field: state}) for state in (False, True)
+    )
     slow, fast = predict([off, on])
     assert fast.step_time_s < slow.step_time_s
