@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from graph.answers import A, Question, ReasonerError, Reply, arguments_model, strict_schema
 from graph.model import (
     BAD_REQUEST,
+    MALFORMED,
     OF_THE_ANSWER,
     OVERFLOW,
     TOOL_LOOP,
@@ -22,10 +23,10 @@ from graph.model import (
     Fault,
     OutputStrategy,
     Spend,
-    bounded_client,
     make_chat,
 )
 from graph.prompts import SYSTEM, WITH_TOOLS, plain_json, schema_text, shrunk, task_text
+from graph.transport import bounded_client
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import BaseCallbackHandler
@@ -120,7 +121,7 @@ class LanguageModel:
         from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededError
         from langchain.agents.structured_output import ToolStrategy
 
-        from graph.middleware import Fence, Repair, Requests, tool_error, trail_of
+        from graph.middleware import UNREADABLE, Fence, Repair, Requests, tool_error, trail_of
 
         question, by_tools = run.question, run.strategy is OutputStrategy.TOOLS
         max_replies = question.max_calls + EXTRA_REPLIES
@@ -146,9 +147,12 @@ class LanguageModel:
         settings = {"callbacks": listeners, "max_concurrency": 1, "recursion_limit": 10 * max_replies}
         try:
             result = agent.invoke({"messages": [("user", prompt)]}, settings)
+            return result["structured_response"], trail_of(result["messages"], run.spend)
         except ModelCallLimitExceededError:
             raise Fault(TOOL_LOOP, f"the model did not answer in {max_replies} replies") from None
-        return result["structured_response"], trail_of(result["messages"], run.spend)
+        except UNREADABLE as error:
+            kind = type(error).__name__
+            raise Fault(MALFORMED, f"the endpoint's replies cannot be worked with ({kind})") from error
 
     @cached_property
     def _http(self) -> Any:  # noqa: ANN401 - of the library that the OpenAI client uses

@@ -213,7 +213,7 @@ def arguments_model(name: str, function: Callable[..., object]) -> type[BaseMode
 MAX_TRIED = 40
 MAX_ERRORS = 5
 _OPENED = re.compile(r"\s*(```\w*\s*)?\{")
-_THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.S | re.I)
+_THOUGHT = re.compile(r"<(/?)think(?:ing)?>", re.I)
 
 
 class UnusableError(ValueError):
@@ -226,7 +226,7 @@ class UnusableError(ValueError):
 
 def read_answer(text: str, answer: type[A]) -> A:
     """The first object of the text that is an answer."""
-    plain = _THOUGHTS.sub("", text)
+    plain = _without_thoughts(text)
     first: UnusableError | None = None
     for data in _objects(plain):
         try:
@@ -234,6 +234,18 @@ def read_answer(text: str, answer: type[A]) -> A:
         except UnusableError as error:
             first = first or error
     raise first or UnusableError("there is no complete JSON object in it", bool(_OPENED.match(plain)))
+
+
+def _without_thoughts(text: str) -> str:
+    """In one pass: a pattern from opening to closing mark would look for the end from every beginning."""
+    kept, end, opened = [], 0, None
+    for mark in _THOUGHT.finditer(text):
+        if not mark[1] and opened is None:
+            opened = mark.start()
+        elif mark[1] and opened is not None:
+            kept.append(text[end:opened])
+            end, opened = mark.end(), None
+    return "".join([*kept, text[end:]])
 
 
 def check_answer(data: Any, answer: type[A]) -> A:  # noqa: ANN401 - JSON of any shape

@@ -46,11 +46,15 @@ MIN_TIME_S = 0.05
 MAX_RESULT_CHARACTERS = 8000
 MAX_REPEATED_CHARACTERS = 4000
 """Of an unusable reply, when the model is asked to mend it."""
+MAX_CALLS_PER_REPLY = 32
 ENOUGH = "No more lookups. Call {name} now, with what you know."
 CUT_OFF, FILTERED = "length", "content_filter"
 SHORTER = "That was cut off at the limit of its length. Answer again, much shorter."
-_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
-"""What ChatOpenAI raises for a reply that is not a chat completion."""
+UNREADABLE = (
+    ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, AssertionError,
+    RecursionError,
+)  # fmt: skip
+"""What ChatOpenAI, or the agent around it, raises for a reply that is not a chat completion."""
 TOOL_FAILURES = (
     InputError, InfeasibleError, DataError, KnowledgeError,
     ValueError, TypeError, LookupError, ArithmeticError,
@@ -134,7 +138,9 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
             settings = self._settings()
             try:
                 return handler(request.override(model_settings=settings))
-            except (openai.OpenAIError, *_UNREADABLE) as error:
+            except (openai.OpenAIError, *UNREADABLE) as error:
+                if not isinstance(error, openai.OpenAIError):
+                    run.spend.estimate(_text_of(request.messages), "")  # it answered something
                 if STREAM in settings and isinstance(error, ValueError):
                     run.abilities.unsupported.add(STREAM)  # it answered, but not in a stream
                     continue
@@ -167,16 +173,18 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
 
     def _count(self, asked: list[AnyMessage], reply: AIMessage) -> None:
         usage = reply.usage_metadata
-        if usage and usage["total_tokens"]:
-            self._run.spend.add(usage["input_tokens"], usage["output_tokens"])
-        else:
-            said = str(reply.text) + "".join(str(call["args"]) for call in reply.tool_calls)
-            self._run.spend.estimate("".join(str(message.content) for message in asked), said)
+        said = str(reply.text) + "".join(str(call["args"]) for call in reply.tool_calls)
+        input_tokens, output_tokens = (
+            (usage["input_tokens"], usage["output_tokens"]) if usage else (None, None)
+        )
+        self._run.spend.report(input_tokens, output_tokens, _text_of(asked), said)
 
     def _check(self, reply: AIMessage) -> None:
         if reply.additional_kwargs.get("refusal") or _finish(reply) == FILTERED:
             raise Fault(REFUSAL, "the model refuses to answer")
         names = [call["name"] for call in (*reply.tool_calls, *reply.invalid_tool_calls)]
+        if len(names) > MAX_CALLS_PER_REPLY:
+            raise Fault(TOOL_LOOP, f"the model calls {len(names)} tools at once")
         if self._run.is_closing and names and self._run.answer_tool not in names:
             raise Fault(TOOL_LOOP, f"the model went on calling tools after {self._run.calls} calls")
 
@@ -271,6 +279,10 @@ def _bounded(result: object) -> object:
     short = brief(rounded(result))
     text = json.dumps(short, default=str)
     return short if len(text) <= MAX_RESULT_CHARACTERS else {"cut_off": text[:MAX_RESULT_CHARACTERS]}
+
+
+def _text_of(messages: list[AnyMessage]) -> str:
+    return "".join(str(message.content) for message in messages)
 
 
 def _last_reply(state: Mapping[str, Any]) -> AIMessage:

@@ -5,11 +5,11 @@ The errors are those of the `openai` client; a `Fault` says which of them a repe
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tools.errors import InputError
 from tools.names import parse_address
@@ -22,6 +22,9 @@ LOCAL_KEY = "none"
 MILLION = 1_000_000
 CHARACTERS_PER_TOKEN = 4
 """OpenAI's rule of thumb for English text; used only where the endpoint reports nothing."""
+MAX_CHARACTERS_PER_TOKEN = 24
+"""No tokenizer packs text denser than this: an endpoint that counts fewer tokens is not believed."""
+MAX_COUNT = 10**9
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,17 @@ class Spend:
         """For a reply that came without its token counts."""
         self.add(*(-(-len(text) // CHARACTERS_PER_TOKEN) for text in (asked, answered)))
         self.is_estimated = True
+
+    def report(self, input_tokens: object, output_tokens: object, asked: str, answered: str) -> None:
+        """What an endpoint counted, if that can be: it must not talk its way around the budget."""
+        counts = (input_tokens, output_tokens)
+        least = (len(asked) + len(answered)) // MAX_CHARACTERS_PER_TOKEN
+        if all(isinstance(count, int) and 0 <= count <= MAX_COUNT for count in counts):
+            input_count, output_count = cast("tuple[int, int]", counts)
+            if input_count + output_count > least:
+                self.add(input_count, output_count)
+                return
+        self.estimate(asked, answered)
 
     @property
     def tokens(self) -> int:
@@ -285,10 +299,6 @@ class Abilities:
         return given
 
 
-MAX_REPLY_BYTES = 8_000_000
-_STARTED = "asap_started"
-
-
 def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenAI":  # noqa: ANN401 - see below
     """Nothing is left to the environment; the import takes two seconds."""
     from langchain_openai import ChatOpenAI
@@ -310,40 +320,3 @@ def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenA
         use_responses_api=False,
         cache=False,
     )
-
-
-def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa: ANN401 - of httpx or httpx2
-    """For `ChatOpenAI(http_client=...)`; whoever makes it closes it."""
-    import openai
-
-    def start(request: Any) -> None:  # noqa: ANN401
-        request.extensions = {**request.extensions, _STARTED: clock()}
-
-    def bound(response: Any) -> None:  # noqa: ANN401
-        response.stream = _bounded(response, clock)
-
-    return openai.DefaultHttpxClient(event_hooks={"request": [start], "response": [bound]})
-
-
-def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
-    """The SDK's timeout is for silence; a reply that trickles or never ends is given up here."""
-    import httpx2
-
-    inner, limits = response.stream, response.request.extensions
-    give_up_at = limits[_STARTED] + limits["timeout"]["read"]
-
-    class BoundedStream(httpx2.SyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            received = 0
-            for chunk in inner:
-                received += len(chunk)
-                if clock() > give_up_at:
-                    raise httpx2.ReadTimeout("the reply takes too long", request=response.request)
-                if received > MAX_REPLY_BYTES:
-                    raise httpx2.ReadError("the reply is too long", request=response.request)
-                yield chunk
-
-        def close(self) -> None:
-            inner.close()
-
-    return BoundedStream()

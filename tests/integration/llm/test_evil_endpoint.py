@@ -1,0 +1,193 @@
+"""A broken or evil endpoint: whatever it sends, the rules answer within the deadline and the budget."""
+
+import gzip
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from graph.agents import LanguageModel
+from graph.context import Context, Limits
+from graph.model import Endpoint
+from tests.unit.graph.cases import data_of, run, small
+from tools.kb import open_seed
+
+DEADLINE_S = 1.5
+TOKENS = 3000
+Send = Callable[[bytes], None]
+Behaviour = Callable[[Send], None]
+RULES = data_of(run(small())[0])
+
+
+def _ok(body: bytes, *headers: str) -> bytes:
+    head = ["HTTP/1.1 200 OK", "Content-Type: application/json", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def _completion(message: Any, usage: Any = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    return {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice],
+            "usage": usage} | more  # fmt: skip
+
+
+def _says(content: Any, usage: Any = None, **more: Any) -> Behaviour:  # noqa: ANN401 - any JSON
+    body = json.dumps(_completion({"role": "assistant", "content": content}, usage, **more))
+    return lambda send: send(_ok(body.encode()))
+
+
+def _calls(count: int, **call: Any) -> Behaviour:  # noqa: ANN401 - any JSON
+    whole = {"id": "c", "type": "function", "function": {"name": "stragglers", "arguments": "{}"}} | call
+    message = {"role": "assistant", "content": None, "tool_calls": [whole] * count}
+    return lambda send: send(_ok(json.dumps(_completion(message)).encode()))
+
+
+def _raw(body: bytes, *headers: str) -> Behaviour:
+    return lambda send: send(_ok(body, *headers))
+
+
+def _trickle(first: bytes, piece: bytes) -> Behaviour:
+    def behave(send: Send) -> None:
+        send(first)
+        while True:
+            send(piece)
+            time.sleep(0.05)
+
+    return behave
+
+
+def _flood(first: bytes, piece: bytes) -> Behaviour:
+    def behave(send: Send) -> None:
+        send(first)
+        while True:
+            send(piece)
+
+    return behave
+
+
+def _hang(send: Send) -> None:
+    time.sleep(60)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+USAGE = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
+BEHAVIOURS: dict[str, Behaviour] = {
+    "says nothing": _hang,
+    "trickles headers": _trickle(HEAD, b"X-Pad: a\r\n"),
+    "trickles one header": _trickle(HEAD + b"X-Pad: ", b"a"),
+    "trickles the body": _trickle(HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
+    "trickles events": _trickle(EVENTS, b": ping\n\n"),
+    "continues for ever": _trickle(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "floods headers": _flood(HEAD, b"X-Pad: " + b"a" * 4000 + b"\r\n"),
+    "floods the body": _flood(HEAD + b"\r\n", b" " * 65536),
+    "floods events": _flood(EVENTS, b'data: {"choices": []}\n\n' * 500),
+    "closes at once": lambda send: None,
+    "is no HTTP": _flood(b"", b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "is half an answer": lambda send: send(_ok(b"{" * 500)[:-100]),
+    "thinks for ever": _says("<think>" * 60_000),
+    "thinks in brackets": _says("<think>" + "{" * 400_000),
+    "opens objects": _says('{"a":' * 80_000),
+    "is a gzip bomb": _raw(gzip.compress(bytes(200 << 20), 9), "Content-Encoding: gzip"),
+    "is deeply nested": _raw(b"[" * 2_000_000),
+    "has a long number": _raw(b'{"choices": ' + b"9" * 2_000_000 + b"}"),
+    "negative usage": _says("no", {"prompt_tokens": -(10**9), "completion_tokens": -1, "total_tokens": -5}),
+    "usage that is no number": _says("no", dict.fromkeys(USAGE, float("nan"))),
+    "zero usage": _says("no", dict.fromkeys(USAGE, 0)),
+    "endless usage": _says("no", dict.fromkeys(USAGE, 10**300)),
+    "usage in words": _says("no", {"prompt_tokens": "many", "completion_tokens": [], "total_tokens": {}}),
+    "content of a wrong type": _says({"a": [1, None]}),
+    "choices of a wrong type": _raw(b'{"choices": {"0": 1}, "usage": 7, "model": []}'),
+    "no message": _raw(json.dumps(_completion(None)).encode()),
+    "calls of a wrong type": _calls(1, function=["x"], id=7),
+    "arguments of a wrong type": _calls(1, function={"name": 5, "arguments": {"a": 1}}),
+    "a thousand calls": _calls(1000),
+    "an unknown tool": _calls(1, function={"name": "rm -rf /", "arguments": "{}"}),
+    "surrogates and NUL": _says('{"cause": "\ud800\x00", "step": "\ud800"}'),
+    "a status of its own": lambda send: send(b"HTTP/1.1 799 What\r\nContent-Length: 2\r\n\r\n{}"),
+    "a wait without end": lambda send: send(
+        b"HTTP/1.1 429 Wait\r\nRetry-After: 1e999\r\nretry-after-ms: nan\r\nContent-Length: 2\r\n\r\n{}"
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def _serving(behave: Behaviour) -> Iterator[str]:
+    """A real server; what it is asked is read first, as a client expects."""
+    listening, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        def send(data: bytes) -> None:
+            if is_over.is_set():
+                raise OSError
+            connection.sendall(data)
+
+        with connection, suppress(OSError):
+            connection.settimeout(20)
+            connection.recv(1 << 20)
+            behave(send)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listening.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+    finally:
+        is_over.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+
+
+@contextmanager
+def _model(url: str) -> Iterator[LanguageModel]:
+    endpoint = Endpoint(url, "evil", "sk-secret", timeout_s=0.7, deadline_s=DEADLINE_S)
+    model = LanguageModel(replace(endpoint, price_per_million_input=1.0, price_per_million_output=1.0))
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("name", BEHAVIOURS)
+def test_the_rules_answer_in_place_of_an_evil_endpoint(name: str) -> None:
+    """The deadline is the endpoint's own: a session that is done has kept it for every question."""
+    with _serving(BEHAVIOURS[name]) as url, _model(url) as model:
+        context = Context(open_seed(), reasoner=model, limits=Limits(tokens=TOKENS, cost=1.0))
+        started = time.thread_time()
+        report = data_of(run(small(), context)[0])
+        print(f"{name}: {time.thread_time() - started:.1f} s of CPU")  # for whoever runs this with -s
+    assert [proposal["plan"] for proposal in report["proposals"]] == [
+        proposal["plan"] for proposal in RULES["proposals"]
+    ]
+    assert report["verdict"] == RULES["verdict"]
+    assert report["incidents"]
+    assert report["usage"]["tokens"] >= 0
+    assert report["usage"]["cost"] >= 0
+    text = json.dumps(report, ensure_ascii=False, allow_nan=False)
+    assert "\x00" not in text.encode().decode()
+
+
+def test_a_redirect_takes_no_prompt_to_another_host() -> None:
+    asked: list[bytes] = []
+
+    def listen(send: Send) -> None:
+        asked.append(b"asked")
+        send(_ok(b"{}"))
+
+    with _serving(listen) as other:
+        for status in (301, 302, 307, 308):
+            answer = (
+                f"HTTP/1.1 {status} Go\r\nLocation: {other}/chat/completions\r\nContent-Length: 0\r\n\r\n"
+            )
+            with _serving(lambda send, text=answer: send(text.encode())) as url, _model(url) as model:  # type: ignore[misc]
+                report = data_of(run(small(), Context(open_seed(), reasoner=model))[0])
+            assert report["verdict"] == RULES["verdict"]
+    assert asked == []
