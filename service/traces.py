@@ -13,10 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import BinaryIO
 
 from anyio.to_thread import run_sync
+from isal import igzip
 from pydantic import JsonValue
 from sqlalchemy.exc import IntegrityError
 
@@ -108,6 +109,20 @@ class Uploads:
         with (self.folder(id) / check_name(name)).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
+    def timeline(self, id: str, name: str) -> bytes:
+        """A file's events as tools/trace/timeline.py packs them, gzipped; kept beside the file."""
+        from tools.trace.timeline import pack_timeline
+
+        path = self.folder(id) / check_name(name)
+        kept = path.with_name(f".{name}.timeline")
+        with suppress(FileNotFoundError):
+            return kept.read_bytes()
+        packed: bytes = igzip.compress(pack_timeline(path), 1)
+        part = path.with_name(f".{name}.{get_ident()}.part")
+        part.write_bytes(packed)
+        os.replace(part, kept)
+        return packed
+
     def discard(self, id: str) -> None:
         """Renamed first: a folder that is half deleted must not be read as whole.
 
@@ -147,6 +162,7 @@ def _check_offset(file: BinaryIO, offset: int) -> None:
 
 
 log = logging.getLogger("asap.traces")
+PACKED_RANKS = 16
 NOTHING_READABLE = "no file of it could be read as a trace"
 UNEXPECTED = "the analysis failed in a way that was not expected; the server's log has it"
 
@@ -233,6 +249,15 @@ class Analyses:
             error = {"kind": "unexpected", "message": UNEXPECTED}
         with self._database.begin() as conn:
             set_analysis(conn, id, analysis, error)
+        if analysis is not None:
+            self._pack_timelines(id)
+
+    def _pack_timelines(self, id: str) -> None:
+        """Of the ranks that the first page of the trace view shows, so that it opens at once."""
+        names = sorted(file.name for file in self._uploads.folder(id).glob("*"))
+        for name in [name for name in names if is_trace_name(name)][:PACKED_RANKS]:
+            with suppress(AsapError, OSError):
+                self._uploads.timeline(id, name)
 
 
 DAY_S = 86_400.0

@@ -15,6 +15,8 @@ from service.web import (
     session,
     session_figures,
     sessions,
+    topology,
+    trace,
     trail,
     what_if,
 )
@@ -28,6 +30,8 @@ ROUTERS = (
     session.router,
     session_figures.router,
     trail.router,
+    trace.router,
+    topology.router,
     what_if.router,
     compare.router,
     knowledge.router,

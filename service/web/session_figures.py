@@ -112,11 +112,15 @@ RETRY_AFTER_S = 2
 def get_analysis(app: AppState, row: SessionRow) -> DrawnReport:
     """The report of `asap diagnose`, with what figures need; NotFoundError if there are no traces."""
     traces = str((row.request or {}).get("traces") or "")
-    id = find_reference(traces)
     if not traces:
         raise NotFoundError("trace of session", row.id)
-    if id:
-        return _of_upload(app, row.tenant, id)
+    return analysis_of(app, row.tenant, traces)
+
+
+def analysis_of(app: AppState, tenant: str, traces: str) -> DrawnReport:
+    """Of an upload or a folder."""
+    if id := find_reference(traces):
+        return _of_upload(app, tenant, id)
     return run_bounded_search(app, lambda _: _of_folder(traces, _written(Path(traces))))
 
 

@@ -179,7 +179,7 @@ def cluster_facts(s: Scenario, device: Device) -> Facts:
         "scale_out_bandwidth": device.inter_node_bytes_per_s
         / (topology.oversubscription if topology else 1.0),
         "scale_out_latency": device.inter_node_latency_s,
-        "scale_up_size": _scale_up_size(s.cluster, device),
+        "scale_up_size": scale_up_size(s.cluster, device),
         "torus_dimensions": _torus_dimensions(s.cluster, device),
         "scatter_passes": device.collectives.reduce_scatter_passes,
         "flat_rings": float(device.collectives.is_flat),
@@ -202,7 +202,7 @@ def power_share(device: Device, half_peak: float) -> float:
     return float(min(1.0, device.power_w / half_peak / POWER_OF_FULL_CLOCK) ** CLOCK_BY_POWER)
 
 
-def _scale_up_size(cluster: ClusterSpec, device: Device) -> float:
+def scale_up_size(cluster: ClusterSpec, device: Device) -> float:
     """Devices that fast links join: the node, or a larger domain where the device has one."""
     if cluster.topology and cluster.topology.nvlink_domain_size:
         return cluster.topology.nvlink_domain_size

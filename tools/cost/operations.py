@@ -179,3 +179,28 @@ def _message(axis: str, kind: str, group: Group, message_bytes: Array, seconds: 
     return Message(
         axis, kind, round(float(group.size)), float(group.outside) > 1.0, float(message_bytes), float(seconds)
     )
+
+
+def messages_per_step(scenario: Scenario, message: Message) -> float:
+    """How many such messages a rank of a middle stage takes part in, as `traffic.py` counts them: per layer
+    and micro-batch for tensor, context and expert parallelism, per chunk and micro-batch for the pipeline."""
+    plan, training = scenario.plan, scenario.training
+    if plan is None:
+        return 0.0
+    x, _ = encode([scenario])
+    micro_batches = training.global_batch_size / (plan.dp * plan.micro_batch_size)
+    layers = scenario.model.num_hidden_layers / plan.pp
+    passes = 3.0 if plan.recompute == "full" else 2.0
+    counts = {
+        "tp": 2.0 * passes * layers * micro_batches,
+        "cp": 3.0 * (plan.cp - 1) * layers * micro_batches,
+        "pp": 2.0 * (plan.vpp or 1) * micro_batches,
+        "ep": 2.0 * passes * layers * float(stages(x).moe_share) * micro_batches,
+    }
+    if message.axis in counts:
+        return counts[message.axis]
+    if message.kind == "all_reduce":  # over the replicas, at the end of the step
+        return layers
+    per_micro_batch = {3: 3.0, 2: 1.0}.get(plan.zero_stage, 0.0)
+    at_the_end = {3: 0.0, 2: 1.0}.get(plan.zero_stage, 2.0)
+    return layers * (per_micro_batch * micro_batches + at_the_end)

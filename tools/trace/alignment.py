@@ -260,7 +260,7 @@ def find_stragglers(aligned: list[AlignedCollectives]) -> list[Straggler]:
     return sorted(stragglers, key=lambda straggler: (-straggler.arrives_last_ratio, straggler.rank))
 
 
-def _aligned_starts_ns(group: AlignedCollectives) -> Integers:
+def aligned_starts_ns(group: AlignedCollectives) -> Integers:
     """Starts on one clock: each rank is shifted by the median difference of its ends."""
     middle = np.median(group.end_ns, axis=0)
     offset = np.median(group.end_ns - middle, axis=1).astype(np.int64)
@@ -268,7 +268,7 @@ def _aligned_starts_ns(group: AlignedCollectives) -> Integers:
 
 
 def _count_arrivals(group: AlignedCollectives, arrivals: dict[int, _Arrivals]) -> None:
-    starts_ns = _aligned_starts_ns(group)
+    starts_ns = aligned_starts_ns(group)
     last = starts_ns.argmax(axis=0)
     in_order_ns = np.sort(starts_ns, axis=0)
     late_ns = in_order_ns[-1] - in_order_ns[-2]
@@ -331,7 +331,7 @@ def measure_lateness(aligned: Sequence[AlignedCollectives]) -> Lateness | None:
     ranks = sorted({rank for group in synchronising for rank in group.ranks})
     blocks, first_ns = [], []
     for group in synchronising:
-        starts_ns = _aligned_starts_ns(group)
+        starts_ns = aligned_starts_ns(group)
         late_us = (starts_ns - starts_ns.min(axis=0)) / 1000
         block = np.full((len(ranks), late_us.shape[1]), np.nan)
         block[[ranks.index(rank) for rank in group.ranks]] = late_us

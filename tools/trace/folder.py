@@ -19,7 +19,7 @@ from tools.trace.classify import CommunicationPatterns, load_patterns
 from tools.trace.isolate import Check, ReaderLimits, read_isolated
 from tools.trace.kineto import find_rank_in_name, read_kineto
 from tools.trace.rank_profile import FORMAT, NO_WORK, RankProfile, profile_rank
-from tools.trace.record import UnreadableTraceError
+from tools.trace.record import RankTrace, UnreadableTraceError
 from tools.trace.roofline import under_roof
 from tools.trace.stream import ReadLimits, open_json
 
@@ -41,27 +41,32 @@ def is_trace_name(name: str) -> bool:
     return name.endswith((*_JSON_SUFFIXES, *_SQLITE_SUFFIXES, XPLANE_SUFFIX))
 
 
+def read_trace(path: Path, limits: ReadLimits | None = None) -> RankTrace:
+    """The events of one rank from any format; raises UnreadableTraceError with the reason."""
+    if path.name.endswith(_SQLITE_SUFFIXES):
+        from tools.trace.nsight import read_nsight
+
+        return read_nsight(path)
+    if path.name.endswith(XPLANE_SUFFIX):
+        from tools.trace.xplane import read_xplane
+
+        return read_xplane(path)
+    return read_kineto(path, limits or ReadLimits())
+
+
 def profile_file(
     path: Path,
     patterns: CommunicationPatterns,
     device: Device | None = None,
     limits: ReadLimits | None = None,
 ) -> RankProfile:
-    """The profile of one rank from any format; raises UnreadableTraceError with the reason."""
+    """The profile of one rank, from any format or a summary; raises UnreadableTraceError with the reason."""
     limits = limits or ReadLimits()
-    if path.name.endswith(_SQLITE_SUFFIXES):
-        from tools.trace.nsight import read_nsight
-
-        return profile_rank(read_nsight(path), patterns, device)
-    if path.name.endswith(XPLANE_SUFFIX):
-        from tools.trace.xplane import read_xplane
-
-        return profile_rank(read_xplane(path), patterns, device)
-    if _is_summary(path, limits):
+    if path.name.endswith(_JSON_SUFFIXES) and _is_summary(path, limits):
         profile = read_summary(path, limits)
         profile.roofline = under_roof(profile.roofline, device)
         return profile
-    return profile_rank(read_kineto(path, limits), patterns, device)
+    return profile_rank(read_trace(path, limits), patterns, device)
 
 
 def _is_summary(path: Path, limits: ReadLimits) -> bool:

@@ -31,6 +31,7 @@ from tools.trace.isolate import Check, ReaderLimits
 from tools.trace.match import TraceFacts, TraceMatch, trace_facts
 from tools.trace.rank_profile import RankProfile, RankReport, TopOp, find_device
 from tools.trace.roofline import RoofReport
+from tools.trace.waits import LateCollective, find_latest
 
 MAX_DRAWN_RANKS = 64
 _MAX_DRAWN_POINTS = 200
@@ -90,6 +91,7 @@ class Drawing(Result):
     points: list[RoofReport]
     """The longest ops of all ranks."""
     lateness: Lateness | None
+    latest: tuple[LateCollective, ...] = ()
 
 
 class DrawnReport(TraceReport):
@@ -200,8 +202,10 @@ def _draw(ranks: list[RankProfile]) -> Drawing:
         for rank in drawn
         if rank.timeline is not None
     ]
+    aligned = align(drawn)
     return Drawing(
         strips=strips,
         points=[point.report() for point in points[:_MAX_DRAWN_POINTS]],
-        lateness=measure_lateness(align(drawn)),
+        lateness=measure_lateness(aligned),
+        latest=tuple(find_latest(aligned)),
     )

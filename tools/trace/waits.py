@@ -1,14 +1,16 @@
-"""Whom the ranks of a group wait for and why, and what its transfers suffer: a slow link, small messages."""
+"""Whom the ranks of a group wait for and why, and what its transfers suffer: a slow link, small messages; the
+collectives that waited longest."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from tools.hardware import Device
-from tools.trace.alignment import AlignedCollectives, bus_factor, link_bytes_per_s
+from tools.scenario.spec import Result
+from tools.trace.alignment import AlignedCollectives, aligned_starts_ns, bus_factor, link_bytes_per_s
 
 ALIKE_LATE = 0.8
 """Of the last rank's lateness: who comes as late as this is blamed alike."""
@@ -110,3 +112,40 @@ def _cause_of_lateness(group: AlignedCollectives, row: int, column: int, slow: d
 
 def _median(values: Iterable[int]) -> float:
     return float(np.median(list(values)))
+
+
+MAX_LATE = 20
+
+
+class LateCollective(Result):
+    """A collective that waited long for one rank."""
+
+    kind: str
+    group: str
+    rank: int
+    late_us: float
+    """After the first rank that entered it."""
+    start_us: float
+    """When the late rank entered it, on its own clock."""
+
+
+def find_latest(aligned: Sequence[AlignedCollectives]) -> list[LateCollective]:
+    """Those that waited longest for their last rank, longest first."""
+    found = []
+    for group in aligned:
+        if not group.is_synchronising:
+            continue
+        starts_ns = aligned_starts_ns(group)
+        late_ns, last = starts_ns.max(axis=0) - starts_ns.min(axis=0), starts_ns.argmax(axis=0)
+        for column in np.argsort(-late_ns, kind="stable")[:MAX_LATE].tolist():
+            row = int(last[column])
+            found.append(
+                LateCollective(
+                    kind=group.kind,
+                    group=group.group,
+                    rank=group.ranks[row],
+                    late_us=round(float(late_ns[column]) / 1000, 2),
+                    start_us=float(group.start_ns[row, column]) / 1000,
+                )
+            )
+    return sorted(found, key=lambda late: -late.late_us)[:MAX_LATE]

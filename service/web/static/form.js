@@ -40,8 +40,7 @@ function fill(filled) {
     assumed.set(name, value);
     mark(field, source);
   }
-  const words = Object.values(filled).some(({ source }) => source === "assumed");
-  form.querySelector("[data-assumed]").textContent = words ? summary() : "from the file";
+  form.querySelector("[data-assumed]").textContent = summary();
 }
 
 function summary() {

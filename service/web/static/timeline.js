@@ -1,0 +1,371 @@
+// The events of ranks on a canvas that zooms: every pixel column of a row is found by binary search, and what is
+// narrower than a pixel is drawn as the share of it that was busy. So a frame costs pixels, not events.
+import { CLASSES, NAME_BITS, NAME_MASK, alignClocks, duration, firstAt } from "./timeline_data.js";
+
+const COLOURS = ["--compute", "--tp_comm_exposed", "--activations", "--pipeline_bubble", "--optimizer"];
+const LIGHT_TEXT = [true, true, false, false, false];
+const ROW_PX = 15;
+const MEMORY_PX = 36;
+const HEAD_PX = 20;
+const GUTTER_PX = 92;
+const AXIS_PX = 22;
+const MIN_TEXT_PX = 36;
+
+const isHost = ({ lane }) => lane.startsWith("thread") || lane.startsWith("launches");
+
+export class Timeline {
+  constructor(box, { tell, selected }) {
+    Object.assign(this, { box, tell, selected, ranks: [], layout: [], view: [0, 1], chosen: null, isSelecting: false });
+    this.canvas = box.querySelector("canvas");
+    this.spacer = box.querySelector("[data-spacer]");
+    this.tip = box.parentElement.querySelector("[data-tip]");
+    this.listen();
+    new ResizeObserver(() => this.redraw()).observe(box);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+  }
+
+  add(rank) {
+    this.ranks.push(rank);
+    this.ranks.sort((a, b) => a.place - b.place);
+    const sides = Map.groupBy(this.ranks, ({ side }) => side);
+    for (const ranks of sides.values()) alignClocks(ranks);
+    this.end = Math.max(...this.ranks.map((one) => one.shift + one.span * one.unit_ns));
+    this.view = [0, this.end];
+    this.arrange();
+  }
+
+  /** Which row stands where. */
+  arrange() {
+    this.layout = [];
+    let y = AXIS_PX;
+    const put = (entry, height) => (this.layout.push({ ...entry, y, height }), (y += height));
+    for (const rank of this.ranks) {
+      put({ rank, head: true }, HEAD_PX);
+      for (const row of rank.rows) if (rank.isOpen || !isHost(row)) put({ rank, row }, ROW_PX);
+      if (rank.memory) put({ rank, memory: rank.memory }, MEMORY_PX);
+    }
+    this.box.style.height = `${y + 10}px`;
+    this.spacer.style.height = `${y + 8}px`;
+    this.redraw();
+  }
+
+  redraw() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = null;
+      const began = performance.now();
+      const drawn = this.draw();
+      this.canvas.dataset.frameMs = (performance.now() - began).toFixed(1);
+      this.tell(drawn, performance.now() - began);
+    });
+  }
+
+  draw() {
+    const [width, height] = [this.box.clientWidth, this.box.clientHeight];
+    const ratio = devicePixelRatio;
+    if (this.canvas.width !== width * ratio || this.canvas.height !== height * ratio)
+      Object.assign(this.canvas, { width: width * ratio, height: height * ratio });
+    this.canvas.style.width = `${width}px`;
+    this.canvas.style.height = `${height}px`;
+    this.spacer.style.marginTop = `${-height}px`;
+    const style = getComputedStyle(document.documentElement);
+    const paint = (this.paint = this.canvas.getContext("2d"));
+    this.colours = COLOURS.map((name) => style.getPropertyValue(name).trim());
+    this.ink = style.getPropertyValue("--ink");
+    this.soft = style.getPropertyValue("--soft");
+    this.rule = style.getPropertyValue("--rule");
+    this.page = style.getPropertyValue("--page");
+    paint.setTransform(ratio, 0, 0, ratio, 0, 0);
+    paint.clearRect(0, 0, width, height);
+    paint.font = "11px system-ui, sans-serif";
+    paint.textBaseline = "middle";
+    this.scale = (width - GUTTER_PX) / (this.view[1] - this.view[0]);
+    this.drawGrid(width, height);
+    let drawn = 0;
+    const top = this.box.scrollTop;
+    for (const entry of this.layout) {
+      const y = entry.y - top;
+      if (y + entry.height < AXIS_PX || y > height) continue;
+      if (entry.head) this.drawHead(entry, y, width);
+      else if (entry.memory) this.drawMemory(entry, y, width);
+      else drawn += this.drawRow(entry, y, width);
+    }
+    this.drawAxis(width, height);
+    return drawn;
+  }
+
+  drawHead({ rank }, y, width) {
+    const { paint } = this;
+    paint.fillStyle = this.rule;
+    paint.fillRect(0, y, width, 1);
+    paint.fillStyle = this.ink;
+    const folded = rank.rows.some(isHost) ? (rank.isOpen ? "▾ " : "▸ ") : "";
+    paint.fillText(`${folded}${rank.label}`, 4, y + HEAD_PX / 2 + 1);
+  }
+
+  drawRow({ rank, row }, y, width) {
+    const { paint, scale } = this;
+    const unit = rank.unit_ns;
+    const [from, to] = this.view.map((time) => (time - rank.shift) / unit);
+    const { start, duration, name, busy, talk, matches } = row;
+    if (row.depth === 0) {
+      paint.globalAlpha = 1;
+      paint.fillStyle = this.soft;
+      paint.fillText(row.lane, 10, y + ROW_PX / 2, GUTTER_PX - 14);
+    }
+    let drawn = 0;
+    let i = Math.max(firstAt(start, from) - 1, 0);
+    const perPixel = 1 / (scale * unit);
+    while (i < row.count && start[i] < to) {
+      const x = GUTTER_PX + (start[i] - from) * unit * scale;
+      const wide = duration[i] * unit * scale;
+      if (wide >= 1.5) {
+        const left = Math.max(x, GUTTER_PX);
+        const right = Math.min(x + wide, width);
+        if (right > left) {
+          const kind = name[i] >>> NAME_BITS;
+          paint.globalAlpha = !matches || matches[i + 1] > matches[i] ? 1 : 0.15;
+          paint.fillStyle = this.colours[kind];
+          paint.fillRect(left, y + 1, Math.max(right - left - (wide > 4 ? 0.5 : 0), 1), ROW_PX - 2);
+          if (right - left > MIN_TEXT_PX) this.write(rank.names[name[i] & NAME_MASK], kind, left, right - left, y);
+          drawn++;
+        }
+        i++;
+      } else {
+        const column = Math.max(Math.floor(x), GUTTER_PX);
+        const next = firstAt(start, from + (column + 1 - GUTTER_PX) * perPixel, i + 1);
+        const time = busy[next] - busy[i];
+        const isTalk = talk[next] - talk[i] > time / 2;
+        const share = Math.min(1, time / perPixel);
+        const isMatch = !matches || matches[next] > matches[i];
+        paint.globalAlpha = isMatch ? 0.25 + 0.75 * share : 0.08;
+        paint.fillStyle = this.colours[isTalk ? 1 : name[(i + next - 1) >>> 1] >>> NAME_BITS];
+        if (column >= GUTTER_PX) paint.fillRect(column, y + 1, 1, ROW_PX - 2);
+        drawn++;
+        i = next;
+      }
+    }
+    paint.globalAlpha = 1;
+    return drawn;
+  }
+
+  write(text, kind, x, room, y) {
+    const { paint } = this;
+    const letters = Math.floor((room - 6) / 6.7);
+    paint.fillStyle = LIGHT_TEXT[kind] ? "#fff" : "#1c2026";
+    paint.fillText(text.length > letters ? `${text.slice(0, Math.max(letters - 1, 1))}…` : text, x + 3, y + ROW_PX / 2 + 0.5);
+  }
+
+  drawMemory({ rank, memory }, y, width) {
+    const { paint } = this;
+    const peak = Math.max(...memory.gib, 1e-9);
+    const place = (at) => GUTTER_PX + (at * rank.unit_ns + rank.shift - this.view[0]) * this.scale;
+    const level = (gib) => y + MEMORY_PX - 3 - (gib / peak) * (MEMORY_PX - 6);
+    paint.save();
+    paint.beginPath();
+    paint.rect(GUTTER_PX, y, width - GUTTER_PX, MEMORY_PX);
+    paint.clip();
+    paint.beginPath();
+    paint.moveTo(place(memory.at[0]), y + MEMORY_PX - 3);
+    memory.at.forEach((at, i) => {
+      if (i) paint.lineTo(place(at), level(memory.gib[i - 1]));
+      paint.lineTo(place(at), level(memory.gib[i]));
+    });
+    paint.lineTo(place(memory.at.at(-1)), y + MEMORY_PX - 3);
+    paint.globalAlpha = 0.55;
+    paint.fillStyle = this.colours[2];
+    paint.fill();
+    paint.restore();
+    paint.fillStyle = this.soft;
+    paint.fillText("memory", 10, y + 12);
+    paint.fillText(`${peak.toPrecision(3)} GiB`, 10, y + 26, GUTTER_PX - 14);
+  }
+
+  ticks(width, put) {
+    const [from, to] = this.view;
+    const step = niceStep((to - from) / Math.max((width - GUTTER_PX) / 110, 1));
+    for (let time = Math.ceil(from / step) * step; time <= to; time += step)
+      put(GUTTER_PX + (time - from) * this.scale, time, step);
+  }
+
+  drawGrid(width, height) {
+    this.paint.fillStyle = this.rule;
+    this.ticks(width, (x) => this.paint.fillRect(x, AXIS_PX - 5, 1, height));
+  }
+
+  drawAxis(width, height) {
+    const { paint } = this;
+    paint.fillStyle = this.page;
+    paint.fillRect(0, 0, width, AXIS_PX);
+    paint.fillStyle = this.soft;
+    this.ticks(width, (x, time, step) => paint.fillText(duration(time, step), x + 3, AXIS_PX / 2));
+    if (!this.chosen) return;
+    const [left, right] = this.chosen.map((time) => GUTTER_PX + (time - this.view[0]) * this.scale);
+    paint.globalAlpha = 0.15;
+    paint.fillStyle = this.ink;
+    paint.fillRect(Math.max(left, GUTTER_PX), AXIS_PX, Math.min(right, width) - Math.max(left, GUTTER_PX), height);
+    paint.globalAlpha = 1;
+  }
+
+  timeAt(x) {
+    return this.view[0] + (x - GUTTER_PX) / this.scale;
+  }
+
+  /** The event under the pointer, and its rank. */
+  hit(x, y) {
+    const entry = this.layout.find((one) => y >= one.y - this.box.scrollTop && y < one.y + one.height - this.box.scrollTop);
+    if (!entry?.row || x < GUTTER_PX) return { entry };
+    const { rank, row } = entry;
+    const time = (this.timeAt(x) - rank.shift) / rank.unit_ns;
+    const slack = 1.5 / (this.scale * rank.unit_ns);
+    const i = firstAt(row.start, time + slack) - 1;
+    return i >= 0 && row.start[i] + row.duration[i] + slack >= time ? { entry, rank, row, i } : { entry };
+  }
+
+  show(from, to) {
+    const least = 20;
+    const wide = Math.min(Math.max(to - from, least), this.end * 1.02);
+    const left = Math.min(Math.max(from, -0.01 * this.end), this.end * 1.01 - wide);
+    this.view = [left, left + wide];
+    this.tip.hidden = true;
+    this.redraw();
+  }
+
+  zoom(factor, at = (this.view[0] + this.view[1]) / 2) {
+    this.show(at - (at - this.view[0]) * factor, at + (this.view[1] - at) * factor);
+  }
+
+  pan(share) {
+    const by = (this.view[1] - this.view[0]) * share;
+    this.show(this.view[0] + by, this.view[1] + by);
+  }
+
+  /** Marks the events whose names contain the words; how many there are. */
+  search(words) {
+    const wanted = words.trim().toLowerCase();
+    let found = 0;
+    for (const rank of this.ranks) {
+      const isWanted = wanted ? rank.names.map((name) => name.toLowerCase().includes(wanted)) : null;
+      for (const row of rank.rows) {
+        row.matches = isWanted ? new Uint32Array(row.count + 1) : null;
+        if (!isWanted) continue;
+        for (let i = 0; i < row.count; i++) row.matches[i + 1] = row.matches[i] + isWanted[row.name[i] & NAME_MASK];
+        found += row.matches[row.count];
+      }
+    }
+    this.redraw();
+    return found;
+  }
+
+  /** Brings the next matching event after the middle of the view into it. */
+  next() {
+    const middle = (this.view[0] + this.view[1]) / 2;
+    let best = null;
+    for (const rank of this.ranks)
+      for (const row of rank.rows) {
+        if (!row.matches) continue;
+        const after = firstAt(row.start, (middle - rank.shift) / rank.unit_ns + 1);
+        const i = firstAt(row.matches, row.matches[after] + 1) - 1;
+        if (i < row.count && i >= 0) {
+          const at = row.start[i] * rank.unit_ns + rank.shift;
+          if (!best || at < best.at) best = { at, wide: row.duration[i] * rank.unit_ns, rank, row };
+        }
+      }
+    if (!best) return this.show(0, this.view[1] - this.view[0]);
+    const half = Math.max(Math.min(this.view[1] - this.view[0], best.wide * 6) / 2, best.wide);
+    const at = best.at + 1;
+    this.show(at - half, at + half);
+  }
+
+  /** The moment `us` of the rank's own clock. */
+  showMoment(label, us, aroundUs) {
+    const rank = this.ranks.find((one) => one.label === label) ?? this.ranks[0];
+    const at = (us - rank.start_us) * 1000 + rank.shift;
+    const half = Math.max(aroundUs * 1500, 20_000);
+    this.show(at - half, at + half);
+    const entry = this.layout.find((one) => one.rank === rank);
+    this.box.scrollTop = Math.max(entry.y - 40, 0);
+    this.chosen = [at - aroundUs * 1000, at];
+    this.selected(this.chosen);
+  }
+
+  listen() {
+    const { canvas, box } = this;
+    let held = null;
+    const spot = (event) => {
+      const rect = canvas.getBoundingClientRect();
+      return [event.clientX - rect.left, event.clientY - rect.top];
+    };
+    box.addEventListener("scroll", () => this.redraw());
+    canvas.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey && !event.metaKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
+      event.preventDefault();
+      if (event.ctrlKey || event.metaKey) this.zoom(1.0015 ** event.deltaY, this.timeAt(spot(event)[0]));
+      else this.pan(event.deltaX / box.clientWidth);
+    }, { passive: false });
+    canvas.addEventListener("pointerdown", (event) => {
+      const [x, y] = spot(event);
+      held = { x, y, view: this.view, top: box.scrollTop, selects: event.shiftKey || this.isSelecting };
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      const [x, y] = spot(event);
+      if (!held) return this.point(x, y);
+      if (held.selects) {
+        this.chosen = [this.timeAt(Math.min(held.x, x)), this.timeAt(Math.max(held.x, x))];
+        this.redraw();
+      } else if (Math.abs(x - held.x) > 2) {
+        const by = (held.x - x) / this.scale;
+        this.show(held.view[0] + by, held.view[1] + by);
+      }
+    });
+    canvas.addEventListener("pointerup", (event) => {
+      const [x, y] = spot(event);
+      const isClick = held && Math.hypot(x - held.x, y - held.y) < 3;
+      if (isClick) this.click(x, y);
+      else if (held?.selects) this.selected(this.chosen);
+      held = null;
+    });
+    canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    canvas.addEventListener("dblclick", (event) => {
+      const { rank, row, i } = this.hit(...spot(event));
+      if (!row) return;
+      const at = row.start[i] * rank.unit_ns + rank.shift;
+      const wide = Math.max(row.duration[i] * rank.unit_ns, 50);
+      this.show(at - wide / 2, at + wide * 1.5);
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const keys = { w: () => this.zoom(0.6), "+": () => this.zoom(0.6), s: () => this.zoom(1.6), "-": () => this.zoom(1.6), a: () => this.pan(-0.2), d: () => this.pan(0.2), ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2), f: () => this.show(0, this.end), n: () => this.next() };
+      if (event.ctrlKey || event.metaKey || !keys[event.key]) return;
+      event.preventDefault();
+      keys[event.key]();
+    });
+  }
+
+  click(x, y) {
+    const { entry } = this.hit(x, y);
+    if (entry?.head) {
+      entry.rank.isOpen = !entry.rank.isOpen;
+      this.arrange();
+    } else if (this.chosen) {
+      this.chosen = null;
+      this.selected(null);
+      this.redraw();
+    }
+  }
+
+  point(x, y) {
+    const { rank, row, i } = this.hit(x, y);
+    this.tip.hidden = !row;
+    if (!row) return;
+    const [at, wide] = [row.start[i] * rank.unit_ns + rank.shift, row.duration[i] * rank.unit_ns];
+    const kind = CLASSES[row.name[i] >>> NAME_BITS];
+    this.tip.textContent = `${rank.names[row.name[i] & NAME_MASK]}\n${duration(wide)}, ${kind}, at ${duration(at, wide)}, ${rank.label}, ${row.lane}`;
+    const left = Math.min(x + 14, this.box.clientWidth - 320);
+    this.tip.style.transform = `translate(${Math.max(left, 0)}px, ${y + 16}px)`;
+  }
+}
+
+function niceStep(least) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least);
+}

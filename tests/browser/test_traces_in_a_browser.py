@@ -1,0 +1,135 @@
+"""Timelines in a real browser: loaded, zoomed, searched, selected, compared; a million events stay fluid."""
+
+import gzip
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.gallery import TRACES, upload
+from tests.browser.installation import Installation
+from tests.browser.watching import Watched
+
+LOADED = "[data-timeline][data-loaded-ms]"
+FRAMES = """async (keys) => {
+    const canvas = document.querySelector("canvas"), frames = [];
+    for (const key of keys) {
+        canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+        await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+        frames.push(Number(canvas.dataset.frameMs));
+    }
+    return frames;
+}"""
+
+
+@pytest.fixture(scope="module")
+def reference(installation: Installation) -> str:
+    return upload(installation, TRACES)
+
+
+def view_of(page: Page) -> str:
+    found = re.search(r"([\d.]+ \S+) in view", page.locator("[data-status]").inner_text())
+    assert found
+    return found[1]
+
+
+def test_a_trace_is_zoomed_searched_and_selected(page: Watched, reference: str) -> None:
+    view = page.page
+    view.goto(f"/trace?a={reference}")
+    view.wait_for_selector(LOADED)
+    expect(view.locator("[data-status]")).to_contain_text("events")
+    whole = view_of(view)
+    view.locator("canvas").focus()
+    view.keyboard.press("w")
+    expect(view.locator("[data-status]")).not_to_contain_text(f"{whole} in view")
+    view.get_by_role("button", name="Whole trace").click()
+    expect(view.locator("[data-status]")).to_contain_text(f"{whole} in view")
+    view.get_by_role("searchbox", name="Find").fill("all_reduce")
+    expect(view.locator("[data-found]")).to_contain_text("events")
+    view.get_by_role("button", name="Next match").click()
+    expect(view.locator("[data-status]")).not_to_contain_text(f"{whole} in view")
+    view.get_by_role("button", name="Select time").click()
+    box = view.locator("canvas").bounding_box()
+    assert box
+    view.mouse.move(box["x"] + 300, box["y"] + 60)
+    view.mouse.down()
+    view.mouse.move(box["x"] + 700, box["y"] + 60, steps=4)
+    view.mouse.up()
+    expect(view.get_by_role("heading", name=re.compile("Selected stretch"))).to_be_visible()
+    expect(view.locator("[data-selection-body]")).to_contain_text("rank 1")
+
+
+def test_a_late_collective_leads_to_its_moment_and_a_kernel_to_its_events(
+    page: Watched, reference: str
+) -> None:
+    view = page.page
+    view.goto(f"/trace?a={reference}")
+    view.wait_for_selector(LOADED)
+    whole = view_of(view)
+    view.get_by_role("button", name="Show").first.click()
+    expect(view.locator("[data-status]")).not_to_contain_text(f"{whole} in view")
+    expect(view.get_by_role("heading", name=re.compile("Selected stretch"))).to_be_visible()
+    view.locator("[data-kernel]").first.click()
+    expect(view.locator("[data-found]")).to_contain_text("events")
+    with view.expect_download() as download:
+        view.get_by_role("link", name="Download").first.click()
+    assert download.value.suggested_filename == "rank0.json.gz"
+
+
+def test_two_traces_stand_on_one_axis_with_what_differs(page: Watched, reference: str) -> None:
+    view = page.page
+    view.goto(f"/trace?a={reference}&b={reference}")
+    view.wait_for_selector(LOADED)
+    expect(view.locator("[data-differences] tbody tr").first).to_contain_text("+0")
+    assert view.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_a_rank_lights_its_peers_and_leads_to_theirs(page: Watched, done: str) -> None:
+    view = page.page
+    view.goto(f"/topology?session={done.rpartition('/')[2]}&plan=today")
+    expect(view.locator("a.cell.own")).to_have_text("0")
+    view.get_by_role("link", name=re.compile("rank 5")).click()
+    expect(view.locator("a.cell.own")).to_have_text("5")
+    expect(view.locator("table tbody tr").first).to_contain_text("fast links")
+
+
+def write_million(path: Path) -> None:
+    """Half a million kernels and the calls that launch them."""
+    pick, at_us = random.Random(1), 1.7e15
+    names = [*(f"gemm_{number}" for number in range(40)), "ncclDevKernel_AllReduce", "flash_fwd"]
+    launch, kernel = (
+        {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 7}
+        for cat, name, pid in (("cuda_runtime", "cudaLaunchKernel", 1), ("kernel", "", 0))
+    )
+    with gzip.open(path, "wt", compresslevel=1) as out:
+        out.write('{"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [')
+        for number in range(500_000):
+            wide, link = round(1 + pick.random() * 60, 3), {"correlation": number}
+            first = {**launch, "ts": round(at_us - 9, 3), "dur": 2, "args": link}
+            work = {"name": pick.choice(names), "ts": round(at_us, 3), "dur": wide}
+            second = {**kernel, **work, "args": {**link, "stream": 7, "device": 0}}
+            out.write(("," if number else "") + json.dumps(first) + "," + json.dumps(second))
+            at_us += wide + pick.random()
+        out.write("]}")
+
+
+@pytest.mark.slow
+def test_a_million_events_are_drawn_by_pixels_not_by_events(
+    page: Watched, installation: Installation, tmp_path: Path
+) -> None:
+    write_million(tmp_path / "rank0.json.gz")
+    view, reference = page.page, upload(installation, tmp_path)
+    view.goto(f"/trace?a={reference}")
+    view.wait_for_selector(LOADED, timeout=120_000)
+    expect(view.locator("[data-status]")).to_contain_text("1,000,000 events")
+    frames = view.evaluate(FRAMES, list("wwwwwwwwwwwwaaddssssssssssf"))
+    print(
+        "loaded in",
+        view.locator("[data-timeline]").get_attribute("data-loaded-ms"),
+        "ms; frames in ms:",
+        frames,
+    )
+    assert len(frames) == 27

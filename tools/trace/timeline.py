@@ -1,0 +1,139 @@
+"""One rank's events for a timeline that zooms: rows of streams and threads, packed as 32-bit columns.
+
+Little-endian: the length of a JSON header, the header (`TimelineHeader`, padded to four bytes with spaces),
+then for every row three columns of `count` numbers: start, duration, and name with the class in the highest
+four bits. Times count `unit_ns` since `start_us`.
+"""
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.trace.classify import COMMUNICATION, classify, load_patterns
+from tools.trace.folder import read_trace
+from tools.trace.rank_profile import GIB
+from tools.trace.record import Integers, MemoryCounter, RankTrace, Spans
+
+MAX_DEPTH = 24
+"""Deeper host calls are left out: nobody reads them, and Python recursion nests thousands."""
+ROUNDING_NS = 1000
+"""Profilers round to microseconds: what follows may seem to begin before the end."""
+MAX_NAME = 400
+MAX_MEMORY_POINTS = 4000
+LARGEST = 2**32 - 1
+CLASS_SHIFT = 28
+HOST, MARK = 3, 4
+"""Beside the classes of work in classify.py."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Events that do not overlap: one depth of a stream or thread."""
+
+    lane: str
+    depth: int
+    count: int
+
+
+class MemoryLine(msgspec.Struct, frozen=True):
+    at: list[int]
+    gib: list[float]
+
+
+class TimelineHeader(msgspec.Struct, frozen=True):
+    start_us: float
+    unit_ns: int
+    span: int
+    events: int
+    names: list[str]
+    rows: list[Row]
+    memory: MemoryLine | None
+
+
+@dataclass(frozen=True)
+class _Lane:
+    label: str
+    spans: Spans
+    work_class: Integers
+
+
+def pack_timeline(path: Path) -> bytes:
+    """Of a trace file in any format; raises UnreadableTraceError with the reason."""
+    trace = read_trace(path)
+    lanes = _lanes(trace)
+    start_ns = min((int(lane.spans.start_ns.min()) for lane in lanes), default=0)
+    end_ns = max((int(lane.spans.end_ns.max()) for lane in lanes), default=1)
+    unit_ns = (end_ns - start_ns) // LARGEST + 1
+    rows: list[Row] = []
+    columns: list[NDArray[np.uint32]] = []
+    for lane in lanes:
+        for depth, chosen in _by_depth(lane.spans):
+            spans = lane.spans.take(chosen)
+            rows.append(Row(lane.label, depth, len(spans)))
+            name = spans.name | lane.work_class[chosen] << CLASS_SHIFT
+            starts, lengths = (spans.start_ns - start_ns) // unit_ns, spans.duration_ns // unit_ns
+            columns += [column.astype(np.uint32) for column in (starts, lengths, name)]
+    header = TimelineHeader(
+        start_us=start_ns / 1000,
+        unit_ns=unit_ns,
+        span=(end_ns - start_ns) // unit_ns,
+        events=sum(row.count for row in rows),
+        names=[name[:MAX_NAME] for name in trace.names],
+        rows=rows,
+        memory=_memory(trace.memory, start_ns, unit_ns),
+    )
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 4)
+    return b"".join([struct.pack("<I", len(text)), text, *(column.tobytes() for column in columns)])
+
+
+def _lanes(trace: RankTrace) -> list[_Lane]:
+    """Marks of steps, streams of the device, then threads of the host."""
+    work = classify(trace, load_patterns())
+    of_device = np.zeros(len(trace.device), dtype=np.int64)
+    of_marks = np.full(len(trace.annotations), MARK)
+    if work.basis == "device":
+        of_device[work.origin] = work.work_class
+    else:
+        of_marks[work.origin[work.work_class == COMMUNICATION]] = COMMUNICATION
+    return [
+        *_split("stream", trace.device, of_device),
+        *_split("marks", trace.annotations, of_marks),
+        *_split("thread", trace.host_ops, np.full(len(trace.host_ops), HOST)),
+        *_split("launches", trace.launches, np.full(len(trace.launches), HOST)),
+    ]
+
+
+def _split(kind: str, spans: Spans, work_class: Integers) -> list[_Lane]:
+    """One for each stream or thread, the busiest first."""
+    numbers, counts = np.unique(spans.lane, return_counts=True)
+    return [
+        _Lane(f"{kind} {numbers[place]}", spans.take(chosen), work_class[chosen])
+        for place in np.argsort(-counts, kind="stable")
+        for chosen in [np.flatnonzero(spans.lane == numbers[place])]
+    ]
+
+
+def _by_depth(spans: Spans) -> list[tuple[int, Integers]]:
+    """Rows of the lane by how many spans are open where each begins."""
+    order = np.lexsort((-spans.end_ns, spans.start_ns))
+    ends_ns = spans.end_ns - np.minimum(ROUNDING_NS, spans.duration_ns // 2)
+    ended = np.searchsorted(np.sort(ends_ns), spans.start_ns[order], side="right")
+    depth = np.maximum(np.arange(len(spans)) - ended, 0)
+    deepest = min(int(depth.max(initial=0)), MAX_DEPTH - 1)
+    return [(level, rows) for level in range(deepest + 1) if len(rows := order[depth == level])]
+
+
+def _memory(counters: tuple[MemoryCounter, ...], start_ns: int, unit_ns: int) -> MemoryLine | None:
+    """The highest of each stretch, so that no peak is lost."""
+    if not counters:
+        return None
+    counter = max(counters, key=lambda counter: (counter.is_accelerator, int(counter.allocated_bytes.max())))
+    count = len(counter.time_ns)
+    starts = np.unique(np.linspace(0, count, min(count, MAX_MEMORY_POINTS), endpoint=False).astype(np.int64))
+    at = np.clip((counter.time_ns[starts] - start_ns) // unit_ns, 0, LARGEST)
+    peaks = np.maximum.reduceat(counter.allocated_bytes, starts)
+    return MemoryLine(at.tolist(), np.round(peaks / GIB, 4).tolist())
