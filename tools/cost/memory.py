@@ -151,6 +151,33 @@ def with_state(x: Inputs, s: MemorySettings, a: Activity) -> Memory:
     )
 
 
+def stage_memory(x: Inputs, s: MemorySettings) -> list[tuple[float, float]]:
+    """Of the first stage, one in between and the last: bytes held throughout a step, and the activations of
+    one micro-batch. Of a single plan."""
+    a, lay = activity_bytes(x, s), stages(x)
+    dense, expert = layer_parameters(x, lay.moe_share)
+    gathered = np.where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
+    matrices = vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
+    reserved = s.fragmentation_ratio * np.where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
+    kept = _kept_bytes(x, s, lay.moe_share) * reserved
+    parts = (
+        (lay.inner, matrices, a.first_buffers),
+        (lay.inner, np.zeros(()), a.first_buffers),
+        (lay.last, matrices, a.last_buffers),
+    )
+    return [
+        (
+            float(
+                sum(
+                    _state(x, s, dense * layers + more, expert * layers), buffers + gathered + s.runtime_bytes
+                )
+            ),
+            float(kept * layers),
+        )
+        for layers, more, buffers in parts
+    ]
+
+
 def _state(x: Inputs, s: MemorySettings, dense: Array, expert: Array) -> tuple[Array, Array, Array]:
     """Parameters, gradients and optimizer state under ZeRO (Rajbhandari et al., arXiv 1910.02054)."""
     sharded = dense / dense_shards(x) + expert / expert_shards(x)

@@ -293,7 +293,7 @@ def step_core(x: Inputs, c: Coefficients) -> BeforeDataParallel:
 def with_data_parallelism(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> Breakdown:
     """The step: `core` over all micro-batches, and what ZeRO's sharding adds."""
     stage, m = core.stage, x.micro_batches
-    dp = _data_exposed_s(x, c, core)
+    dp = data_exposed(x, c, core).total(m)
     optimizer = _optimizer_s(x, c, core)
     waiting = c.scale_jitter * np.log2(np.maximum(x.devices, 1.0))
     busy = stage.device * m + core.bubble + dp + optimizer
@@ -326,7 +326,18 @@ def _slowest_stage(x: Inputs, c: Coefficients, lay: Stages) -> tuple[StageTime, 
     return slowest, (inner.total * (x.pp - 1.0) + last.total) / x.pp
 
 
-def _data_exposed_s(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> Array:
+@dataclass(frozen=True)
+class DataExposed:
+    """Seconds of data-parallel traffic that nothing hides."""
+
+    every_micro_batch: Array
+    end: Array
+
+    def total(self, micro_batches: Array) -> Array:
+        return self.end + micro_batches * self.every_micro_batch
+
+
+def data_exposed(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> DataExposed:
     """ZeRO-2's and -3's traffic hides under each micro-batch, the step's end under what that leaves of the
     last ones. Time that the host adds hides traffic as well as compute does."""
     sent = data_s(x, c, core.dense, core.expert, core.layers)
@@ -339,7 +350,7 @@ def _data_exposed_s(x: Inputs, c: Coefficients, core: BeforeDataParallel) -> Arr
     left = np.maximum(window * chunks_left - sent.every_micro_batch, 0.0)
     scatter = not_hidden_bytes(x, c, sent.end_scatter, left * BACKWARD_SHARE, sent.scatter_bytes)
     gather = not_hidden_bytes(x, c, sent.end_gather, left * (1.0 - BACKWARD_SHARE), sent.gather_bytes)
-    return scatter + gather + x.micro_batches * each
+    return DataExposed(each, scatter + gather)
 
 
 BACKWARD_SHARE = 2.0 / 3.0
