@@ -33,6 +33,7 @@ from tools.recommend.report import (
     Sensitivity,
     Verification,
 )
+from tools.recommend.score import with_roles
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
@@ -303,6 +304,7 @@ def draft_of(request: RawJson, waiting_for: RawJson, mode: str) -> View:
         )
         for choice, prediction in zip(waiting, workload.predict(plans), strict=True)
     ]
+    proposals = with_roles(proposals)
     prediction, diagnosis = analyse(workload, scenario.plan or plans[0])
     report = Report(
         id=None,

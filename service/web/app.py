@@ -46,5 +46,4 @@ def add_pages(app: FastAPI) -> None:
     """After the API's routes and handlers."""
     for router in ROUTERS:
         app.include_router(router, include_in_schema=False)
-    app.state.search_cache = session_figures.SearchCache()
     add_error_pages(app)

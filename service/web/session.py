@@ -30,9 +30,10 @@ from service.errors import NotFoundError
 from service.render.bars import BarChart, memory_chart, step_chart, trial_chart
 from service.render.markdown import markdown_report
 from service.render.plan_figures import AXES, axes_of
-from service.render.text import seconds
+from service.render.text import count, gib, percent, seconds, times
 from service.render.view import Planned, View, find_view, get_view
-from service.sessions import export_proposal, missing_result
+from service.render.waterfall import Waterfall, measured_step_s, waterfall_of
+from service.sessions import MAX_NAME_CHARACTERS, export_proposal, missing_result
 from service.strict_json import JsonObject
 from service.web.accuracy import DENSE, EXPERTS, find_trust
 from service.web.forms import CheckedForm, Form, add_buttons, text_of, whole_number
@@ -43,19 +44,6 @@ from tools.frameworks import EXPORT_FORMATS
 from tools.recommend.report import Change, PlanFields
 from tools.scenario import RECOMPUTES, Plan
 
-SECTIONS = {
-    "proposals": "Proposals",
-    "trials": "Trials",
-    "diagnosis": "Diagnosis",
-    "first": "What to try first",
-    "figures": "Figures",
-    "change": "What would change the answer",
-    "made": "How this was made",
-    "request": "Request",
-}
-REPORT_ONLY = ("first", "change", "made")
-"""Sections that a draft does not have yet."""
-TRIALS = "trials"
 SCORING = "score_plan"
 """The tool that scores a submitted plan."""
 DERIVED_FIELDS = ("dp", "schedule")
@@ -100,12 +88,19 @@ def _submitted_plan(by: str, result: object) -> SubmittedPlan:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """A figure of the session: what was measured, or predicted, with the other beside it."""
+
+    name: str
+    value: str
+    aside: str
+
+
+@dataclass(frozen=True)
 class Card:
     """A proposal beside the baseline."""
 
     planned: Planned
-    step: BarChart
-    memory: BarChart
 
     @property
     def rank(self) -> int:
@@ -129,6 +124,7 @@ class SessionPage:
 
     row: SessionRow
     view: View | None
+    max_name: int = MAX_NAME_CHARACTERS
 
     @property
     def is_busy(self) -> bool:
@@ -159,12 +155,47 @@ class SessionPage:
         return f"{self.row.model or 'Model'}{devices}"
 
     @property
-    def contents(self) -> list[tuple[str, str]]:
-        """The sections that this session has, in their order."""
-        absent = set(REPORT_ONLY) if self.view and self.view.is_draft else set()
-        if not (self.view and (self.view.report.stopping or self.view.report.trials)):
-            absent.add(TRIALS)
-        return [(id, name) for id, name in SECTIONS.items() if id not in absent]
+    def name(self) -> str:
+        return self.row.name or self.title
+
+    @property
+    def tabs(self) -> list[tuple[str, str]]:
+        """Pages of this session that there is something for, by the end of their address."""
+        own = [("", "Overview")]
+        if self.view:
+            own += [("schedule", "Schedule"), ("plans", "Plans"), ("figures", "Figures")]
+        return [*own, ("trail", "Trail")]
+
+    @property
+    def decision(self) -> str | None:
+        """What people decided last, in words."""
+        made = (
+            [d for d in self.view.report.decisions if d.action in ("approve", "reject")] if self.view else []
+        )
+        if not made:
+            return None
+        verb = "approved" if made[-1].action == "approve" else "rejected"
+        return f"proposal {made[-1].proposal} {verb}" + (f" by {made[-1].by}" if made[-1].by else "")
+
+    @property
+    def waterfall(self) -> Waterfall | None:
+        return waterfall_of(self.view) if self.view and self.view.plans else None
+
+    @property
+    def charts(self) -> list[BarChart]:
+        """All plans side by side."""
+        if self.view is None:
+            return []
+        step, memory = step_chart(self.view.plans), memory_chart(self.view.plans)
+        return [
+            replace(step, caption="", title="Step time"),
+            replace(memory, caption="", title="Memory per device"),
+        ]
+
+    @property
+    def tiles(self) -> list[Tile]:
+        """Of the plan that runs today and of the proposal that counts, measured beside predicted."""
+        return tiles_of(self.view) if self.view else []
 
     @property
     def trial_chart(self) -> BarChart | None:
@@ -200,16 +231,7 @@ class SessionPage:
     def cards(self) -> list[Card]:
         if self.view is None:
             return []
-        step, memory = step_chart(self.view.plans), memory_chart(self.view.plans)
-        before = [plan.name for plan in self.view.plans if not plan.proposal]
-        return [
-            Card(
-                planned,
-                _only(step, planned, "Step time", before),
-                _only(memory, planned, "Memory per device", before),
-            )
-            for planned in self.view.proposals
-        ]
+        return [Card(planned) for planned in self.view.proposals]
 
     @property
     def decided(self) -> dict[int, str]:
@@ -225,15 +247,35 @@ class SessionPage:
         return format if format in EXPORT_FORMATS else next(iter(EXPORT_FORMATS))
 
 
-def _only(chart: BarChart, planned: Planned, title: str, before: Sequence[str]) -> BarChart:
-    """The same chart with this plan alone, below the baseline, on the scale of all plans."""
-    bars = [
-        bar if bar.name in before else replace(bar, name="this")
-        for bar in chart.bars
-        if bar.name in (*before, planned.name)
-    ]
-    id = f"{chart.id}-{planned.name.replace(' ', '-')}"
-    return replace(chart, id=id, title=title, caption="", bars=bars, legend={})
+def tiles_of(view: View) -> list[Tile]:
+    report, plans = view.report, view.plans
+    best = view.proposals[(report.chosen or 1) - 1]
+    proposal, before = best.proposal, plans[0] if not plans[0].proposal else None
+    tiles = []
+    if before:
+        tiles.append(_step_tile(f"step time {before.name}", before, measured_step_s(report, before)))
+    measured = proposal.measured if proposal else None
+    name = f"proposal {best.key}" if not before or best.key != "1" else "recommended step"
+    tiles.append(_step_tile(name, best, measured.step_time_s if measured else None))
+    if measured and measured.speedup and measured.speedup_low and measured.speedup_high:
+        interval = f"80% interval {times(measured.speedup_low)} to {times(measured.speedup_high)}"
+        tiles.append(Tile(f"measured speedup over {view.baseline_name}", times(measured.speedup), interval))
+    elif proposal and proposal.speedup and proposal.speedup_low and proposal.speedup_high:
+        kind = "indistinguishable from today's" if report.diagnosis.lever else "80% interval"
+        interval = f"{kind} {times(proposal.speedup_low)} to {times(proposal.speedup_high)}"
+        tiles.append(Tile(f"speedup over {view.baseline_name}", times(proposal.speedup), interval))
+    was = f"{before.name} {percent(before.prediction.mfu)}" if before else ""
+    rate = f"{count(best.prediction.tokens_per_s_per_device)} tokens/s per device"
+    tiles.append(Tile("MFU, predicted", percent(best.prediction.mfu), was or rate))
+    memory = f"of {gib(view.limit_gib)} usable, fits with {best.prediction.fit_probability:.0%}"
+    return [*tiles, Tile("memory per device", gib(best.prediction.peak_memory_gib), memory)]
+
+
+def _step_tile(name: str, plan: Planned, measured_s: float | None) -> Tile:
+    predicted = f"{seconds(plan.prediction.step_time_s)} predicted"
+    if measured_s:
+        return Tile(name, f"{seconds(measured_s)} measured", f"{predicted} ({plan.interval})")
+    return Tile(name, predicted, f"80% interval {plan.interval}")
 
 
 HERE = "/sessions/{id}"
@@ -268,6 +310,7 @@ def show(
         "session",
         caller,
         session=session,
+        tab="",
         trail=trail_of(events),
         submitted=submitted_plans(events),
         formats=EXPORT_FORMATS,
@@ -276,6 +319,19 @@ def show(
         decision_id=new_id(),
         answered=answered,
     )
+
+
+@router.get("/figures")
+def show_figures(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
+    row = app.sessions.get(caller, id)
+    session = SessionPage(row, get_view(row, "there is nothing to draw yet"))
+    return page(request, "session_figures", caller, session=session, tab="figures")
+
+
+@router.post("/name")
+def rename(id: Id, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
+    app.sessions.rename(caller, id, text_of(form, "name"))
+    return RedirectResponse(f"/sessions/{id}", 303)
 
 
 @router.post("/decision")

@@ -1,11 +1,9 @@
 """The figures of a session's page by name, from its report, its searched space and its traces."""
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
@@ -14,7 +12,7 @@ from service.api.deps import AppDep, Id, Reader, run_bounded_search
 from service.api.errors import ApiError
 from service.api.state import AppState
 from service.db.models import SessionRow
-from service.db.sessions import get_session
+from service.db.sessions import find_search, get_session
 from service.db.traces import get_trace
 from service.errors import NotFoundError
 from service.render.plan_figures import (
@@ -47,41 +45,24 @@ from tools.cost.operations import list_messages, list_operations
 from tools.cost.predict import Prediction
 from tools.hardware import get_device
 from tools.recommend.words import short
-from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
-from tools.search.search import Ranked, Search
+from tools.search.explored import unpack
+from tools.search.search import Ranked, front_of
 from tools.search.space import decode_row
 from tools.trace.rank_profile import find_device
 from tools.trace.report import DrawnReport, analyse_folder
 
 MAX_DOTS = 1200
 MAX_FRONT = 200
-MAX_CACHED = 32
-
-Progress = Callable[[float], None]
 
 
-class SearchCache:
-    """The spaces that were drawn last, so that a page viewed again costs no search."""
-
-    def __init__(self) -> None:
-        self._lock, self._cached = Lock(), OrderedDict[str, tuple[list[Dot], list[Dot]]]()
-
-    def find(self, key: str) -> tuple[list[Dot], list[Dot]] | None:
-        with self._lock:
-            return self._cached.get(key)
-
-    def add(self, key: str, dots: tuple[list[Dot], list[Dot]]) -> None:
-        with self._lock:
-            self._cached[key] = dots
-            if len(self._cached) > MAX_CACHED:
-                self._cached.popitem(last=False)
-
-
-def search_dots(workload: Workload, progress: Progress | None = None) -> tuple[list[Dot], list[Dot]]:
-    """Plans that fit, the fastest first, and the front of time against memory."""
-    result = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
-    return _sample(result.best, MAX_DOTS), _sample(result.front, MAX_FRONT)
+def get_explored(app: AppState, row: SessionRow) -> Ranked:
+    """The plans that the session's search timed, from the store; never searched again."""
+    with app.database.read() as conn:
+        packed = find_search(conn, row.tenant, row.id)
+    if packed is None:
+        raise NotFoundError("searched plans of session", row.id)
+    return unpack(packed)
 
 
 def _sample(ranked: Ranked, limit: int) -> list[Dot]:
@@ -152,7 +133,6 @@ def _of_folder(folder: str, _files: tuple[tuple[Path, int], ...]) -> DrawnReport
 @dataclass(frozen=True)
 class FigureRequest:
     app: AppState
-    cache: SearchCache
     row: SessionRow
     view: View
     plan_key: str
@@ -187,18 +167,14 @@ def memory(request: FigureRequest) -> Figure:
 
 
 def space(request: FigureRequest) -> Figure:
-    key, view = f"{request.row.id}.{request.row.attempt}", request.view
-    dots = request.cache.find(key)
-    if dots is None:
-        dots = run_bounded_search(request.app, lambda progress: search_dots(view.workload, progress))
-        request.cache.add(key, dots)
+    view, plans = request.view, get_explored(request.app, request.row)
     considered = [
         (f"{scored.origin}: {scored.summary}", scored.proposal) for scored in view.report.considered
     ]
     return space_figure(
         Space(
-            plans=dots[0],
-            front=dots[1],
+            plans=_sample(plans, MAX_DOTS),
+            front=_sample(front_of(plans), MAX_FRONT),
             proposals=[_dot(plan.summary, plan.prediction) for plan in view.proposals],
             today=[_baseline_dot(plan) for plan in view.plans if not plan.proposal],
             considered=[_dot(label, scored.prediction) for label, scored in considered if scored],
@@ -306,5 +282,5 @@ def get_figure(
     with app.database.read() as conn:
         row = get_session(conn, caller.tenant, id)
     view = get_view(row, "there is nothing to draw yet")
-    drawn = FIGURES[name](FigureRequest(app, request.app.state.search_cache, row, view, plan, by))
+    drawn = FIGURES[name](FigureRequest(app, row, view, plan, by))
     return figure_answer(request, drawn)

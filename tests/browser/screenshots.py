@@ -39,7 +39,7 @@ PAGES = {
     "accuracy": "/accuracy",
     "not-found": "/nowhere",
     "first-look": "/sessions/{done}#main",
-    "figures": "/sessions/{done}#figures",
+    "figures": "/sessions/{done}/figures",
     "trail-first-look": "/sessions/{done}/trail#main",
     "what-if-first-look": "/what-if?session={done}&tp=4&recompute=selective#main",
 }

@@ -49,7 +49,10 @@ def test_a_session_is_submitted_with_traces_watched_and_drawn(page: Watched, tmp
     expect(view.locator(".verdict")).to_be_visible(timeout=PATIENCE_MS)
     expect(view.locator(".state").first).to_have_text("done")
     assert view.evaluate("window.same"), "the page followed without being loaded again"
+    session = view.url
+    view.get_by_role("link", name="Figures").click()
     assert draw_all(view) == {"step", "memory", "space", "roofline", "collectives", "mesh"} | MEASURED
+    view.goto(session)
     expect(view.get_by_role("heading", level=1)).to_contain_text(evil("model"))
     expect(view.locator("blockquote")).to_have_text(evil("notes"))
     view.get_by_role("link", name="Trail").click()
@@ -135,7 +138,7 @@ def test_a_file_that_is_no_trace_is_refused_where_it_is_seen(page: Watched, tmp_
 
 def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(page: Watched, done: str) -> None:
     view = page.page
-    view.goto(done)
+    view.goto(f"{done}/figures")
     mesh = view.locator("figure", has_text="The device mesh")
     mesh.scroll_into_view_if_needed()
     expect(mesh).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)

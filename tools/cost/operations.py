@@ -25,7 +25,7 @@ from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.kernels import attention_pairs, attention_s, gemm_moved_bytes, gemm_s
 from tools.cost.layers import grouped_ratio, projections, routed
-from tools.cost.sizes import dense_shards, expert_ranks, expert_shards, layer_parameters, stages
+from tools.cost.sizes import causal_keys, dense_shards, expert_ranks, expert_shards, layer_parameters, stages
 from tools.cost.traffic import ring_block_bytes, tensor_pair_s
 from tools.scenario import Scenario
 
@@ -113,6 +113,27 @@ def _operation(
     name: str, shape: str, flops: Array | float, moved: Array | float, seconds: Array | float
 ) -> Operation:
     return Operation(name, shape, float(flops), float(moved), float(seconds))
+
+
+@dataclass(frozen=True)
+class ComputeParts:
+    """Seconds of one step in attention cores, as predicted and at the device's peak."""
+
+    attention_s: float
+    attention_ideal_s: float
+
+
+def split_compute(scenario: Scenario, calibration: Calibration | None = None) -> ComputeParts:
+    """What of the term `compute` is attention, on the stage with the most layers; FLOPs as in
+    `sizes.model_flops_per_token`."""
+    x, keys = encode([scenario])
+    c = resolve(keys, (calibration or shipped_calibration()).shifts)
+    lay = stages(x)
+    layers = np.where(x.pp > 1, np.maximum(lay.inner, lay.last), lay.inner)
+    each_s = sum(attention_s(x, c), np.zeros(())) * x.attention_share
+    flops = 6.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * causal_keys(x) * x.attention_share
+    ideal_s = flops * x.batch * x.seq / x.devices / x.gemm_peak
+    return ComputeParts(float(np.squeeze(each_s * layers * x.micro_batches)), float(np.squeeze(ideal_s)))
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
-// A session's page: follows its events, swaps what changed, draws figures, shows exports.
+// A session's page: follows its events, swaps what changed, shows exports.
 import { attachExports } from "./exports.js";
-import { attach } from "./figures.js";
 import { follow } from "./follow.js";
 import { fetchPage, swap } from "./live.js";
 
 function begin() {
   const root = document.getElementById("session");
-  attach(root);
   attachExports(root);
 }
 

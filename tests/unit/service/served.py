@@ -11,7 +11,12 @@ from service.auth import new_key
 from service.db.access import add_key
 from service.db.lifecycle import claim, set_state
 from service.db.models import sessions
+from service.db.sessions import keep_search
 from tests.unit.graph.cases import SMALL, small
+from tools.scenario import parse_scenario
+from tools.search.constraints import Constraints
+from tools.search.explored import pack
+from tools.search.search import Search
 
 LOOPBACK = ("127.0.0.1", 50_000)
 BASE = "http://127.0.0.1"
@@ -53,6 +58,13 @@ class Served:
             held = claim(conn, id, "test", _leg(self.app, id))
             assert held
             set_state(conn, id, state, held.fence, **columns)
+
+    def keep_plans(self, id: str) -> int:
+        """What a worker would keep of the search; how many plans."""
+        found = Search(parse_scenario(SCENARIO), Constraints()).run()
+        with self.app.database.begin() as conn:
+            keep_search(conn, id, pack(found.every))
+        return len(found.every.step_time_s)
 
     def state(self, id: str) -> str:
         with self.app.database.read() as conn:

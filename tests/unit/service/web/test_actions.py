@@ -88,6 +88,7 @@ def test_a_session_is_cancelled_run_again_and_deleted(served: Served) -> None:
 
 
 def test_figures_of_plans_are_answered(served: Served, id: str) -> None:
+    served.keep_plans(id)
     for name in ("step", "memory", "space", "roofline", "collectives", "mesh"):
         for plan in ("today", "1"):
             answer = served.client.get(f"/sessions/{id}/figures/{name}", params={"plan": plan, "by": "dp"})
@@ -96,10 +97,11 @@ def test_figures_of_plans_are_answered(served: Served, id: str) -> None:
             assert "NaN" not in answer.text
 
 
-def test_the_space_is_searched_once(served: Served, id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = served.client.get(f"/sessions/{id}/figures/space").json()
-    monkeypatch.setattr("service.web.session_figures.search_dots", None)
-    assert served.client.get(f"/sessions/{id}/figures/space").json() == first
+def test_the_space_is_drawn_from_what_the_search_kept(served: Served, id: str) -> None:
+    assert served.client.get(f"/sessions/{id}/figures/space").status_code == 404
+    served.keep_plans(id)
+    drawn = served.client.get(f"/sessions/{id}/figures/space").json()
+    assert len(next(trace["x"] for trace in drawn["data"] if trace["name"] == "plans")) > 1
 
 
 def test_a_figure_before_there_is_a_report_says_so(served: Served) -> None:

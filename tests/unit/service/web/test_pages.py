@@ -76,6 +76,7 @@ def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_f
         assert f"plan-{proposal['rank']}" in answer.text
     for words in ("Step time", "Memory per device", "Export", "Approve", "Reject", "Diagnosis", "Evidence"):
         assert words in page.text
+    _, page = get(served, f"{answer.request.url.path}/figures")
     drawn = {
         str(figure.get("data-figure")).rpartition("/")[2]
         for figure in page.all("figure")
@@ -111,7 +112,7 @@ def test_a_tuned_session_shows_what_was_measured_beside_what_was_predicted(
     assert "2 of at most 4 plans were tried, in 1.5 of 8 device-hours" in page.text
     assert "measured speedup over today" in page.text
     assert "2.00 s (1.80 to 2.20)" in page.text
-    assert [link for link in page.all("a") if link.get("href") == "#trials"]
+    assert [heading for heading in page.all("h2") if heading.get("id") == "trials"]
 
 
 def test_after_trials_every_page_predicts_by_what_they_taught(served: Served, report: dict[str, Any]) -> None:
@@ -124,9 +125,6 @@ def test_after_trials_every_page_predicts_by_what_they_taught(served: Served, re
     id = done(served, learned)
     for path in (f"/what-if?session={id}", f"/compare?a={id}&a_plan=today&b={id}&b_plan=1"):
         assert seconds(step_s) in get(served, path)[1].text, path
-    drawn = served.client.get(f"/sessions/{id}/figures/space").json()
-    times = [y for trace in drawn["data"] if trace["name"] == "plans" for y in trace["y"]]
-    assert min(times) > report["proposals"][0]["prediction"]["step_time_s"]
 
 
 def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
@@ -137,9 +135,8 @@ def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     answer, page = get(served, f"/sessions/{id}")
     assert answer.status_code == 200
     assert "Decide which one to take" in page.text
-    assert [
-        figure.get("data-figure") for figure in page.all("figure") if "mesh" in str(figure.get("data-figure"))
-    ]
+    figures = get(served, f"/sessions/{id}/figures")[1].all("figure")
+    assert [figure for figure in figures if "mesh" in str(figure.get("data-figure"))]
     speedup = report["proposals"][0]["speedup"]
     assert f"{speedup:.2f}x" in page.text
 

@@ -186,6 +186,7 @@ def test_all_that_a_report_says_stays_text(served: Served) -> None:
     answer, page = get(served, f"/sessions/{id}")
     assert answer.status_code == 200, answer.text
     assert_only_text(answer.text, page)
+    served.keep_plans(id)
     space = json.dumps(served.client.get(f"/sessions/{id}/figures/space").json(), ensure_ascii=False)
     assert "&lt;script&gt;alert(1)" in space
     assert "<script>" not in space

@@ -55,7 +55,7 @@ def test_an_uploads_figures_are_drawn_and_its_kernels_stay_text(served: Served, 
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"]
         assert "<img" not in answer.text
-    page = served.client.get(f"/sessions/{uploaded}", headers={"Accept": "text/html"}).text
+    page = served.client.get(f"/sessions/{uploaded}/figures", headers={"Accept": "text/html"}).text
     assert "Measured: late ranks" in page
     assert "<img" not in page
 

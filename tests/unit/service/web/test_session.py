@@ -1,0 +1,73 @@
+"""The session page: its name, its decision, the loss waterfall, cards with roles."""
+
+from typing import Any
+
+import pytest
+
+from service.db.models import COMPLETED
+from service.render.view import View
+from service.render.waterfall import loss_seconds, waterfall_of
+from service.web.session import tiles_of
+from tests.unit.service.render import scenes
+from tests.unit.service.served import Served
+from tests.unit.service.web.browsing import get, post, token
+
+
+@pytest.fixture(scope="module")
+def view() -> View:
+    return scenes.view_of(scenes.SMALL, scenes.session(scenes.SMALL))
+
+
+def test_the_losses_of_every_plan_add_up_to_its_step(view: View) -> None:
+    for plan in view.plans:
+        lost = loss_seconds(view, plan)
+        assert sum(lost.values()) == pytest.approx(plan.prediction.step_time_s)
+        assert all(value >= 0 for value in lost.values()), lost
+
+
+def test_each_loss_begins_where_the_one_before_ends(view: View) -> None:
+    falls = waterfall_of(view)
+    ends = [loss.x + loss.width for loss in falls.losses]
+    for before, loss in zip(ends, falls.losses[1:], strict=False):
+        assert loss.x == pytest.approx(before, abs=2.0)  # between them only what is too small to be seen
+    assert ends[-1] == pytest.approx(falls.total.width, abs=2.0)
+
+
+def test_recomputation_names_the_proposal_that_removes_it(view: View) -> None:
+    recomputed = next(loss for loss in waterfall_of(view).losses if loss.key == "recompute")
+    assert recomputed.saving is not None
+    rank = recomputed.saving.rank
+    assert view.proposals[rank - 1].plan.recompute != "full"
+    assert "recompute full" in recomputed.saving.changes
+
+
+def test_tiles_show_the_measured_step_beside_the_predicted_one() -> None:
+    report = scenes.session(scenes.SMALL)
+    predicted = tiles_of(scenes.view_of(scenes.SMALL, report))[0]
+    assert predicted.value.endswith("predicted")
+    measured = {"measured_s": 0.5, "model_s": 0.4, "calibrated_s": 0.5, "says": "calibrated"}
+    report["diagnosis"]["recalibrated"] = measured
+    tile = tiles_of(scenes.view_of(scenes.SMALL, report))[0]
+    assert (tile.name, tile.value) == ("step time today", "500 ms measured")
+    assert "predicted" in tile.aside
+
+
+def test_a_session_is_named_renamed_and_unnamed(served: Served, report: dict[str, Any]) -> None:
+    id = served.submit()
+    served.end(id, COMPLETED, report=report, verdict="v")
+    for name, shown in (("  Before the\tswitch ", "Before the switch"), ("", "tiny on 8 x h100-sxm-80gb")):
+        fields = {"csrf": token(served, f"/sessions/{id}"), "name": name}
+        assert post(served, f"/sessions/{id}/name", fields).status_code == 303
+        assert f"<h1>{shown}</h1>" in get(served, f"/sessions/{id}")[0].text
+    assert served.client.get(f"/v1/sessions/{id}").json()["name"] is None
+    too_long = {"csrf": token(served, f"/sessions/{id}"), "name": "n" * 121}
+    assert post(served, f"/sessions/{id}/name", too_long).status_code == 422
+
+
+def test_cards_say_their_role_and_how_likely_they_fit(served: Served, report: dict[str, Any]) -> None:
+    id = served.submit()
+    served.end(id, COMPLETED, report=report, verdict="v")
+    text = get(served, f"/sessions/{id}")[1].text
+    for proposal in report["proposals"]:
+        assert proposal["role"] in text
+        assert f"fits with {proposal['prediction']['fit_probability']:.0%}" in text
