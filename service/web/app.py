@@ -11,6 +11,7 @@ from service.web import (
     knowledge,
     new_session,
     nightly,
+    pipeline,
     rendering,
     session,
     session_figures,
@@ -29,6 +30,7 @@ ROUTERS = (
     new_session.router,  # before a session whose id could be "new"
     session.router,
     session_figures.router,
+    pipeline.router,
     trail.router,
     trace.router,
     topology.router,

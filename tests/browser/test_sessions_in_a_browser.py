@@ -266,3 +266,57 @@ def test_sliders_are_answered_and_the_question_stands_in_the_address(page: Watch
     expect(view.get_by_role("slider", name="Tensor parallel")).to_have_attribute("aria-valuetext", "4")
     view.goto("/what-if?tp=64&pp=64")
     expect(view.locator("#answer .alarm")).to_contain_text("divide 64 devices")
+
+
+def test_the_simulated_schedule_is_zoomed_by_keyboard_wheel_and_drag(page: Watched, done: str) -> None:
+    view = page.page
+    view.goto(f"{done}/schedule")
+    chart = view.locator("canvas.chart").first
+    expect(view.locator("figure.gantt[data-drawn]")).to_have_count(2, timeout=PATIENCE_MS)
+    shown = view.locator("[data-range]")
+    whole = shown.text_content()
+    chart.focus()
+    chart.press("+")
+    expect(shown).not_to_have_text(str(whole))
+    closer = shown.text_content()
+    box = chart.bounding_box()
+    assert box
+    view.mouse.move(box["x"] + 300, box["y"] + 8)
+    expect(view.locator("[data-tip]")).to_contain_text("stage 0")
+    view.mouse.down()
+    view.mouse.move(box["x"] + 200, box["y"] + 8)
+    view.mouse.up()
+    expect(shown).not_to_have_text(str(closer))
+    view.keyboard.down("Control")
+    view.mouse.wheel(0, 2000)
+    view.keyboard.up("Control")
+    chart.press("0")
+    expect(shown).to_have_text(str(whole))
+
+
+def test_a_loss_opens_to_its_meaning_and_leads_to_the_proposal_that_removes_it(
+    page: Watched, done: str
+) -> None:
+    view = page.page
+    view.goto(done)
+    for loss in view.locator("details.loss").all():
+        loss.locator("summary").click()
+        expect(loss.locator("div").first).to_be_visible()
+    expect(view.locator("details.loss[open]")).to_have_count(1)
+    above = "charts => charts.filter(one => one.getBoundingClientRect().top < 900).length"
+    view.set_viewport_size({"width": 1440, "height": 900})
+    view.goto(done)
+    assert view.locator("section.waterfall, .charts figure").evaluate_all(above) >= 2
+
+
+def test_a_session_is_renamed_on_its_page(page: Watched, installation: Installation) -> None:
+    id = installation.submit(small())
+    installation.wait(id)
+    view = page.page
+    view.goto(f"/sessions/{id}")
+    view.get_by_text("Rename").click()
+    view.get_by_label("Name", exact=True).fill(evil("name"))
+    view.get_by_role("button", name="Save").click()
+    expect(view.get_by_role("heading", level=1)).to_have_text(evil("name"))
+    view.go_back()
+    assert view.evaluate("window.hacked") is None

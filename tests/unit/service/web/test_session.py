@@ -71,3 +71,25 @@ def test_cards_say_their_role_and_how_likely_they_fit(served: Served, report: di
     for proposal in report["proposals"]:
         assert proposal["role"] in text
         assert f"fits with {proposal['prediction']['fit_probability']:.0%}" in text
+
+
+def test_the_schedule_page_says_that_it_is_simulated_and_how_it_agrees(
+    served: Served, report: dict[str, Any]
+) -> None:
+    id = served.submit()
+    assert get(served, f"/sessions/{id}/schedule")[0].status_code == 409
+    served.end(id, COMPLETED, report=report, verdict="v")
+    answer, page = get(served, f"/sessions/{id}/schedule?plan=2")
+    assert answer.status_code == 200
+    assert "Simulated schedule" in page.text
+    drawn = [str(one["data-gantt"]) for one in page.all("figure") if one.get("data-gantt")]
+    assert drawn == [f"/sessions/{id}/schedule/today", f"/sessions/{id}/schedule/2"]
+    steps = [served.client.get(address).json() for address in drawn]
+    for step, prediction in zip(
+        steps, (report["baseline"], report["proposals"][1]["prediction"]), strict=True
+    ):
+        assert step["makespan_s"] == pytest.approx(prediction["step_time_s"], rel=0.03)
+        peak_gib = max(max(gib) for _, gib in step["memory"])
+        assert peak_gib == pytest.approx(prediction["peak_memory_gib"], rel=0.03)
+    for path in ("?plan=9", "/9", "/nothing"):
+        assert get(served, f"/sessions/{id}/schedule{path}")[0].status_code == 404, path
