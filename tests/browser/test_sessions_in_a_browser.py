@@ -303,7 +303,7 @@ def test_a_loss_opens_to_its_meaning_and_leads_to_the_proposal_that_removes_it(
         loss.locator("summary").click()
         expect(loss.locator("div").first).to_be_visible()
     expect(view.locator("details.loss[open]")).to_have_count(1)
-    above = "charts => charts.filter(one => one.getBoundingClientRect().top < 900).length"
+    above = "charts => charts.filter(chart => chart.getBoundingClientRect().top < 900).length"
     view.set_viewport_size({"width": 1440, "height": 900})
     view.goto(done)
     assert view.locator("section.waterfall, .charts figure").evaluate_all(above) >= 2

@@ -27,7 +27,7 @@ async function load(figure) {
   if (!answer.ok) return void (figure.querySelector("figcaption").textContent += ` ${step.detail}`);
   const [chart, held] = figure.querySelectorAll("canvas");
   charts.push({ figure, step, chart, held });
-  span.whole = span.end = Math.max(...charts.map((one) => one.step.makespan_s)) * 1.005;
+  span.whole = span.end = Math.max(...charts.map((entry) => entry.step.makespan_s)) * 1.005;
   wire(chart);
   redraw();
 }
@@ -150,10 +150,10 @@ function redraw() {
   waiting = true;
   requestAnimationFrame(() => {
     waiting = false;
-    for (const one of charts) {
-      drawSchedule(one);
-      drawMemory(one);
-      one.figure.dataset.drawn = "true";
+    for (const entry of charts) {
+      drawSchedule(entry);
+      drawMemory(entry);
+      entry.figure.dataset.drawn = "true";
     }
     root.querySelector("[data-range]").textContent = `${span.start.toPrecision(3)} to ${span.end.toPrecision(4)} s`;
   });
@@ -214,7 +214,7 @@ function wire(canvas) {
 
 function explain(canvas, event, at) {
   const tip = root.querySelector("[data-tip]");
-  const { step } = charts.find((one) => one.chart === canvas);
+  const { step } = charts.find((entry) => entry.chart === canvas);
   const stage = Math.floor(event.offsetY / rowHeight(step.stages));
   const found = step.stage.findIndex((own, i) => own === stage && step.start_s[i] <= at && at < step.end_s[i]);
   tip.hidden = stage >= step.stages || at < 0 || at > step.makespan_s;

@@ -57,8 +57,8 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_makespan_and_memory_agree_with_the_prediction_over_all_schedules(kind: str) -> None:
     for schedule, pp, vpp in PIPELINES:
-        one = scenario(pp, vpp, schedule, **KINDS[kind])
-        simulated, predicted = simulate(one), predict([one])[0]
+        workload = scenario(pp, vpp, schedule, **KINDS[kind])
+        simulated, predicted = simulate(workload), predict([workload])[0]
         place = f"{schedule} pp {pp} vpp {vpp}"
         assert simulated.makespan_s == pytest.approx(predicted.step_time_s, rel=AGREEMENT), place
         peak_gib = max(simulated.peak_bytes) / GIB

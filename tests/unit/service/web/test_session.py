@@ -82,7 +82,7 @@ def test_the_schedule_page_says_that_it_is_simulated_and_how_it_agrees(
     answer, page = get(served, f"/sessions/{id}/schedule?plan=2")
     assert answer.status_code == 200
     assert "Simulated schedule" in page.text
-    drawn = [str(one["data-gantt"]) for one in page.all("figure") if one.get("data-gantt")]
+    drawn = [str(figure["data-gantt"]) for figure in page.all("figure") if figure.get("data-gantt")]
     assert drawn == [f"/sessions/{id}/schedule/today", f"/sessions/{id}/schedule/2"]
     steps = [served.client.get(address).json() for address in drawn]
     for step, prediction in zip(
