@@ -8,12 +8,14 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 
 from service.api.deps import AppDep, Reader
+from service.api.state import AppState
 from service.db.models import COMPLETED, SessionRow
 from service.db.sessions import SessionFilter, get_session, list_sessions
 from service.errors import NotFoundError
 from service.render.bars import BarChart, plan_charts
 from service.render.text import format_value
 from service.render.view import TODAY, Planned, get_view, title_of
+from service.web.plans import PREFIX, find_plan
 from service.web.rendering import PageRoute, page
 from service.web.sessions import Line
 from tools.scenario import Scenario
@@ -83,9 +85,9 @@ class Comparison:
         return plan_charts([self.a.planned, self.b.planned])
 
 
-def side_of(name: str, row: SessionRow, which: str) -> Side:
+def side_of(app: AppState, name: str, row: SessionRow, which: str) -> Side:
     view = get_view(row, "it has no plans to compare yet")
-    workload, plan = view.workload, view.find_plan(which)
+    workload, plan = view.workload, find_plan(app, row, view, which)
     if plan is None:
         kind = f"plan of today in session {row.id}" if which == TODAY else "proposal"
         raise NotFoundError(kind, which)
@@ -131,14 +133,14 @@ def show(
         rows = [get_session(conn, caller.tenant, id) for id in (a, b) if id]
     comparison = None
     if len(rows) == 2:
-        comparison = Comparison(side_of("A", rows[0], a_plan), side_of("B", rows[1], b_plan))
+        comparison = Comparison(side_of(app, "A", rows[0], a_plan), side_of(app, "B", rows[1], b_plan))
     known = {row.id: row for row in (*recent, *rows)}
     return page(
         request,
         "compare",
         caller,
         lines=[Line(row) for row in known.values()],
-        plans=PLANS,
+        plans=PLANS | {key: f"searched plan {key[1:]}" for key in (a_plan, b_plan) if key.startswith(PREFIX)},
         chosen={"a": a, "b": b, "a_plan": a_plan, "b_plan": b_plan},
         comparison=comparison,
         too_many=len(s) > 2,

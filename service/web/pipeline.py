@@ -11,7 +11,6 @@ from fastapi.responses import Response
 from service.api.deps import AppDep, Id, Reader, run_bounded_search
 from service.api.state import AppState
 from service.errors import NotFoundError
-from service.render.plotly import PlotlyJson
 from service.render.text import gib, percent, seconds
 from service.render.view import Planned, View, get_view
 from service.web.rendering import PageRoute, figure_answer, page
@@ -130,7 +129,7 @@ def _cached_step(key: _Key) -> SimulatedStep:
     return simulate(key.scenario, key.calibration)
 
 
-def _drawing(step: SimulatedStep, view: View) -> PlotlyJson:
+def _drawing(step: SimulatedStep, view: View) -> dict[str, object]:
     return {
         "stages": step.stages,
         "makespan_s": step.makespan_s,

@@ -9,7 +9,7 @@ import json
 import logging
 import mimetypes
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -33,7 +33,6 @@ from service.logs import request_id
 from service.render import terms
 from service.render import text as units
 from service.render.html import make_environment
-from service.render.plotly import Figure
 from tools.errors import AsapError
 
 PREFIX = "/static"
@@ -207,7 +206,7 @@ MEDIA_TYPE = "application/json"
 GZIP_LEVEL = 5
 
 
-def figure_answer(request: Request, figure: Figure) -> Response:
+def figure_answer(request: Request, figure: Mapping[str, object]) -> Response:
     body = json.dumps(figure, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if len(body) < MIN_GZIP_BYTES or "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(body, media_type=MEDIA_TYPE)

@@ -12,7 +12,7 @@ from service.api.deps import AppDep, Id, Reader, run_bounded_search
 from service.api.errors import ApiError
 from service.api.state import AppState
 from service.db.models import SessionRow
-from service.db.sessions import find_search, get_session
+from service.db.sessions import get_session
 from service.db.traces import get_trace
 from service.errors import NotFoundError
 from service.render.plan_figures import (
@@ -39,6 +39,7 @@ from service.render.trace_figures import (
 )
 from service.render.view import Planned, View, get_view
 from service.traces import find_reference
+from service.web.plans import get_explored
 from service.web.rendering import PageRoute, figure_answer
 from tools.cost.memory import GIB
 from tools.cost.operations import list_messages, list_operations
@@ -46,7 +47,6 @@ from tools.cost.predict import Prediction
 from tools.hardware import get_device
 from tools.recommend.words import short
 from tools.scenario import Plan, Scenario
-from tools.search.explored import unpack
 from tools.search.search import Ranked, front_of
 from tools.search.space import decode_row
 from tools.trace.rank_profile import find_device
@@ -54,15 +54,6 @@ from tools.trace.report import DrawnReport, analyse_folder
 
 MAX_DOTS = 1200
 MAX_FRONT = 200
-
-
-def get_explored(app: AppState, row: SessionRow) -> Ranked:
-    """The plans that the session's search timed, from the store; never searched again."""
-    with app.database.read() as conn:
-        packed = find_search(conn, row.tenant, row.id)
-    if packed is None:
-        raise NotFoundError("searched plans of session", row.id)
-    return unpack(packed)
 
 
 def _sample(ranked: Ranked, limit: int) -> list[Dot]:

@@ -16,6 +16,7 @@ from service.errors import NotFoundError
 from service.render.bars import plan_charts
 from service.render.view import TODAY, Planned, get_view, title_of
 from service.web.new_session import EXAMPLE
+from service.web.plans import PREFIX, find_plan
 from service.web.rendering import PageRoute, page
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
@@ -304,13 +305,16 @@ def _of_session(
 ) -> tuple[Scenario, dict[str, str], str, Calibration]:
     """The session's scenario with the chosen plan, names of all plans, the chosen one, and its cost model."""
     with app.database.read() as conn:
-        view = get_view(get_session(conn, tenant, id), "it has no plans yet")
+        row = get_session(conn, tenant, id)
+    view = get_view(row, "it has no plans yet")
     names = {str(p.rank): f"proposal {p.rank}" for p in view.report.proposals}
     if view.baseline_plan:
         first = "the default plan" if view.baseline_name == "default" else "today's plan"
         names = {TODAY: first, **names}
     chosen = key or next(iter(names))
-    plan = view.find_plan(chosen)
+    if chosen.startswith(PREFIX):
+        names[chosen] = f"searched plan {chosen.removeprefix(PREFIX)}"
+    plan = find_plan(app, row, view, chosen)
     if plan is None:
         raise NotFoundError("plan", chosen)
     return view.workload.with_plan(plan), names, chosen, view.workload.calibration

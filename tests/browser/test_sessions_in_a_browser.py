@@ -320,3 +320,35 @@ def test_a_session_is_renamed_on_its_page(page: Watched, installation: Installat
     expect(view.get_by_role("heading", level=1)).to_have_text(evil("name"))
     view.go_back()
     assert view.evaluate("window.hacked") is None
+
+
+def test_plans_are_sorted_filtered_brushed_and_opened(page: Watched, done: str) -> None:
+    view = page.page
+    view.goto(f"{done}/plans")
+    shown, rows = view.locator("[data-shown]"), view.locator("[data-rows] tr[data-row]")
+    expect(shown).to_have_text(re.compile(r"^[\d,]+ plans$"), timeout=PATIENCE_MS)
+    everything = str(shown.text_content())
+    memory = view.get_by_role("button", name="memory, GiB")
+    memory.click()
+    expect(view.locator('th[aria-sort="ascending"]')).to_contain_text("memory")
+    memory.press("Enter")
+    expect(view.locator('th[aria-sort="descending"]')).to_contain_text("memory")
+    view.locator("[data-filters] select[name=tp]").select_option("2")
+    expect(shown).to_contain_text(" of ")
+    filtered = str(shown.text_content())
+    box = view.locator("[data-coordinates]").bounding_box()
+    assert box
+    x = box["x"] + 35  # the first axis: step time
+    view.mouse.move(x, box["y"] + box["height"] - 8)
+    view.mouse.down()
+    view.mouse.move(x, box["y"] + 0.7 * box["height"])
+    view.mouse.up()
+    expect(shown).not_to_have_text(filtered)
+    view.get_by_role("button", name="Clear filters").click()
+    expect(shown).to_have_text(everything)
+    rows.nth(3).click()
+    expect(view.locator("#plan")).to_contain_text("Why not:")
+    expect(view.locator("#plan").get_by_role("link", name="What if")).to_be_visible()
+    view.locator("[data-grid]").focus()
+    view.keyboard.press("ArrowDown")
+    expect(view.locator('tr[aria-selected="true"]')).to_have_count(1)

@@ -1,5 +1,6 @@
 """The session page: its name, its decision, the loss waterfall, cards with roles."""
 
+import gzip
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from service.web.session import tiles_of
 from tests.unit.service.render import scenes
 from tests.unit.service.served import Served
 from tests.unit.service.web.browsing import get, post, token
+from tools.search.explored import unpack
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +95,32 @@ def test_the_schedule_page_says_that_it_is_simulated_and_how_it_agrees(
         assert peak_gib == pytest.approx(prediction["peak_memory_gib"], rel=0.03)
     for path in ("?plan=9", "/9", "/nothing"):
         assert get(served, f"/sessions/{id}/schedule{path}")[0].status_code == 404, path
+
+
+def test_the_explorer_serves_the_kept_plans_and_says_of_each_why_it_is_not_proposed(
+    served: Served, report: dict[str, Any]
+) -> None:
+    id = served.submit()
+    served.end(id, COMPLETED, report=report, verdict="v")
+    assert get(served, f"/sessions/{id}/plans")[0].status_code == 404  # searched before plans were kept
+    kept = served.keep_plans(id)
+    answer, page = get(served, f"/sessions/{id}/plans")
+    assert answer.status_code == 200
+    assert f"{kept:,} timed plans" in page.text
+    data = served.client.get(f"/sessions/{id}/plans/data")
+    assert len(unpack(gzip.compress(data.content)).step_time_s) == kept
+    answer, page = get(served, f"/sessions/{id}/plans/{kept - 1}")
+    assert "Why not:" in page.text
+    for link in (
+        f"/what-if?session={id}&plan=p{kept - 1}",
+        f"/compare?a={id}&a_plan=1&b={id}&b_plan=p{kept - 1}",
+    ):
+        assert link in page.links()
+        answer, page_of_link = get(served, link)
+        assert answer.status_code == 200
+        assert f"searched plan {kept - 1}" in page_of_link.text
+    exported = served.client.get(f"/sessions/{id}/plans/0/export?format=megatron")
+    assert "--tensor-model-parallel-size" in exported.text
+    for path in (f"plans/{kept}", "plans/nothing", f"plans/{kept}/export?format=megatron"):
+        assert get(served, f"/sessions/{id}/{path}")[0].status_code in (404, 422), path
+    assert get(served, f"/what-if?session={id}&plan=p{kept}")[0].status_code == 404

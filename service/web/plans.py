@@ -1,0 +1,159 @@
+"""/sessions/{id}/plans: every plan that the search timed, from the store: a table, coordinates, and one plan
+in detail with why it is not proposed.
+"""
+
+import gzip
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from service.api.deps import AppDep, Id, Reader
+from service.api.reports import file_response
+from service.api.state import AppState
+from service.auth import Caller
+from service.db.models import SessionRow
+from service.db.sessions import find_search
+from service.errors import NotFoundError
+from service.render.bars import BarChart, plan_charts
+from service.render.view import Planned, View, get_view
+from service.web.rendering import PageRoute, page
+from service.web.session import SessionPage
+from tools.errors import InputError
+from tools.frameworks import EXPORT_FORMATS, export_plan
+from tools.recommend.report import Change, RejectedPlan
+from tools.recommend.why_not import explain_plan
+from tools.recommend.words import changes
+from tools.scenario import Plan
+from tools.search.explored import unpack
+from tools.search.search import Ranked
+from tools.search.space import count, get_plan
+
+PREFIX = "p"
+"""Before the row of a plan where an address names it beside `today` and the ranks of proposals."""
+
+
+def get_explored(app: AppState, row: SessionRow) -> Ranked:
+    """The plans that the session's search timed; never searched again."""
+    return unpack(_get_packed(app, row))
+
+
+def find_plan(app: AppState, row: SessionRow, view: View, key: str) -> Plan | None:
+    """`today`, the rank of a proposal, or `p` and the row of a plan that the search timed."""
+    number = key.removeprefix(PREFIX)
+    if key == number or not number.isdecimal():
+        return view.find_plan(key)
+    plans = get_explored(app, row).plans
+    return get_plan(plans, int(number)) if plans and int(number) < count(plans) else None
+
+
+@dataclass(frozen=True)
+class ExploredPlan:
+    """A timed plan beside the recommended one."""
+
+    row: int
+    planned: Planned
+    verdict: RejectedPlan
+    best: Planned
+    today: Planned | None
+
+    @property
+    def key(self) -> str:
+        return f"{PREFIX}{self.row}"
+
+    @property
+    def is_proposed(self) -> bool:
+        return self.planned.plan == self.best.plan
+
+    @property
+    def changes(self) -> list[Change]:
+        before = self.today or self.best
+        return changes(before.plan, self.planned.plan)
+
+    @property
+    def charts(self) -> list[BarChart]:
+        return plan_charts([*([self.today] if self.today else []), self.best, self.planned])
+
+
+router = APIRouter(prefix="/sessions/{id}/plans", route_class=PageRoute)
+
+
+@router.get("")
+def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
+    row, view = _session(app, caller, id)
+    explored = get_explored(app, row)
+    timed = len(explored.step_time_s)
+    return page(
+        request,
+        "session_plans",
+        caller,
+        session=SessionPage(row, view),
+        tab="plans",
+        timed=timed,
+        fastest=_explored_plan(app, row, view, 0) if timed else None,
+    )
+
+
+@router.get("/data")
+def get_data(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
+    """As they are kept: `tools/search/explored.py` describes the format."""
+    packed = _get_packed(app, app.sessions.get(caller, id, report=False))
+    media_type = "application/octet-stream"
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(packed), media_type=media_type)
+    headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return Response(packed, media_type=media_type, headers=headers)
+
+
+@router.get("/{number}")
+def show_plan(id: Id, number: int, request: Request, app: AppDep, caller: Reader) -> Response:
+    row, view = _session(app, caller, id)
+    explored = _explored_plan(app, row, view, number)
+    session = SessionPage(row, view)
+    return page(
+        request,
+        "session_plan",
+        caller,
+        session=session,
+        tab="plans",
+        explored=explored,
+        formats=EXPORT_FORMATS,
+    )
+
+
+@router.get("/{number}/export")
+def export(id: Id, number: int, format: str, app: AppDep, caller: Reader) -> Response:
+    """The configuration as a file."""
+    row, view = _session(app, caller, id)
+    try:
+        return file_response(export_plan(view.workload.with_plan(_plan(app, row, view, number)), format))
+    except InputError as error:
+        raise InputError(error.field.removeprefix("--"), error.given, error.allowed) from None
+
+
+def _session(app: AppState, caller: Caller, id: str) -> tuple[SessionRow, View]:
+    row = app.sessions.get(caller, id)
+    return row, get_view(row, "it has no plans yet")
+
+
+def _get_packed(app: AppState, row: SessionRow) -> bytes:
+    with app.database.read() as conn:
+        packed = find_search(conn, row.tenant, row.id)
+    if packed is None:
+        raise NotFoundError("searched plans of session", row.id)
+    return packed
+
+
+def _plan(app: AppState, row: SessionRow, view: View, number: int) -> Plan:
+    plan = find_plan(app, row, view, f"{PREFIX}{number}")
+    if plan is None:
+        raise NotFoundError("plan", str(number))
+    return plan
+
+
+def _explored_plan(app: AppState, row: SessionRow, view: View, number: int) -> ExploredPlan:
+    plan, best = _plan(app, row, view, number), view.proposals[0]
+    limits = view.limit_gib, view.capacity_gib
+    planned = Planned(f"plan {number}", plan, view.workload.predict([plan])[0], *limits)
+    today = next((other for other in view.plans if not other.proposal), None)
+    return ExploredPlan(number, planned, explain_plan(view.workload, plan, best.plan), best, today)
