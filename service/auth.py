@@ -28,15 +28,17 @@ from threading import Lock
 from service.db.access import KeyRow, find_key, has_keys, touch_key
 from service.db.engine import Database
 
-Scope = Literal["read", "submit", "approve", "admin"]
+Scope = Literal["read", "submit", "approve", "admin", "operator"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 MEANINGS: dict[Scope, str] = {
     "read": "see sessions, reports, traces and knowledge of the own tenant; predict",
     "submit": "submit, cancel, retry and delete sessions; upload traces; search plans; add cases",
     "approve": "decide on proposals: approve, reject, edit, submit a plan of one's own; mark cases",
-    "admin": "all of it; also name folders of the server as traces, read the audit log and the metrics",
+    "admin": "all of it, for the own tenant; also read its audit log",
+    "operator": "all of it; also name folders of the server as traces, and read the metrics of all tenants",
 }
 DEFAULT_TENANT = ""
+LOCAL_ID = "local"
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,15 @@ class Caller:
     """Tells callers apart where requests are counted."""
 
     def may(self, scope: Scope) -> bool:
-        return scope in self.scopes or "admin" in self.scopes
+        """A tenant's admin may do everything in it; what belongs to no tenant is the operator's."""
+        if "operator" in self.scopes or scope in self.scopes:
+            return True
+        return scope != "operator" and "admin" in self.scopes
+
+    @property
+    def is_local(self) -> bool:
+        """Whoever reaches a server without keys: the user of this machine."""
+        return self.id == LOCAL_ID
 
     def check(self, scope: Scope) -> None:
         if not self.may(scope):
@@ -63,7 +73,7 @@ class Caller:
         return self.tenant or None
 
 
-LOCAL = Caller("local", DEFAULT_TENANT, frozenset(SCOPES), "local")
+LOCAL = Caller("local", DEFAULT_TENANT, frozenset(SCOPES), LOCAL_ID)
 """Whoever reaches a server without keys; that server listens on loopback only."""
 
 

@@ -38,7 +38,7 @@ from service.logs import request_id
 from service.runtime import check_tune, shared_reasoner
 from service.settings import Settings
 from service.strict_json import JsonObject
-from service.traces import find_reference
+from service.traces import check_server_path, find_reference
 from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.frameworks import Export, export_plan
@@ -181,7 +181,7 @@ class Sessions:
         if submission.webhook is not None:
             self._check_webhook(submission.webhook)
         if scenario.traces is not None:
-            _check_traces(caller, scenario.traces)
+            self._check_traces(caller, scenario.traces)
         return NewSession(
             request=submission.request,
             tenant=caller.tenant,
@@ -198,6 +198,10 @@ class Sessions:
             webhook=submission.webhook,
             idempotency_key=submission.idempotency_key,
         )
+
+    def _check_traces(self, caller: Caller, traces: str) -> None:
+        if find_reference(traces) is None:
+            check_server_path(self.settings, caller, "traces", traces)
 
     def _check_webhook(self, url: str) -> None:
         if self.settings.webhook_secret is None:
@@ -273,12 +277,6 @@ def _check_upload(conn: sa.Connection, tenant: str, request: JsonObject) -> None
         raise InputError("traces", traces, "there is no such upload") from None
     if trace.state != COMPLETE:
         raise ConflictError(f"the upload {id} is {trace.state}; complete it first", field="traces")
-
-
-def _check_traces(caller: Caller, traces: str) -> None:
-    if find_reference(traces) is None and not caller.may("admin"):
-        allowed = "trace:<id> of an upload (POST /v1/traces); a folder of the server needs the scope admin"
-        raise InputError("traces", traces, allowed)
 
 
 def parse_name(name: str | None) -> str | None:

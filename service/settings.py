@@ -33,6 +33,10 @@ class Settings(BaseSettings):
         None, description="uploaded traces; a shared folder if there are replicas"
     )
 
+    trace_roots: tuple[Path, ...] | None = Field(
+        None, description='folders of the server whose traces the operator may name, as JSON: ["/profiles"]'
+    )
+
     llm_base_url: str | None = Field(
         None, description="an OpenAI-compatible endpoint; without it expert rules"
     )

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,6 +58,23 @@ class NoRoomError(Exception):
 def find_reference(traces: str) -> str | None:
     """The id of the upload that a request names; None if it names a folder."""
     return traces.removeprefix(REFERENCE) if traces.startswith(REFERENCE) else None
+
+
+def check_server_path(settings: Settings, caller: Caller, field: str, path: str) -> None:
+    """Folders of the server hold what other tenants and the installation keep there."""
+    if not caller.may("operator"):
+        allowed = "give an upload (POST /v1/traces); a path of the server needs the scope operator"
+        raise InputError(field, path, allowed)
+    if not (caller.is_local and settings.trace_roots is None) and not is_below(settings.trace_roots, path):
+        named = ", ".join(map(str, settings.trace_roots or ())) or "none is set"
+        raise InputError(field, path, f"must lie below one of ASAP_TRACE_ROOTS ({named})")
+
+
+def is_below(roots: Sequence[Path] | None, path: str | Path) -> bool:
+    """Where links lead counts; of a pattern, the folder before its first wildcard."""
+    literal = Path(re.split(r"[*?\[]", str(path))[0] or ".")
+    real = Path(path).resolve() if literal == Path(path) else literal.resolve()
+    return ".." not in Path(path).parts and any(real.is_relative_to(root.resolve()) for root in roots or ())
 
 
 def check_name(name: str) -> str:

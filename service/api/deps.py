@@ -187,6 +187,7 @@ Reader = Annotated[Caller, Depends(caller_with("read"))]
 Submitter = Annotated[Caller, Depends(caller_with("submit"))]
 Approver = Annotated[Caller, Depends(caller_with("approve"))]
 Admin = Annotated[Caller, Depends(caller_with("admin"))]
+Operator = Annotated[Caller, Depends(caller_with("operator"))]
 
 Id = Annotated[str, Path(description="32 hexadecimal digits", max_length=64)]
 Cursor = Annotated[str | None, Query_fastapi(description="`next_cursor` of the page before", max_length=64)]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from service import __version__
-from service.api.deps import Admin, AppDep, Cursor, Limit, StrictRoute
+from service.api.deps import Admin, AppDep, Cursor, Limit, Operator, StrictRoute
 from service.api.state import AppState
 from service.db.access import list_audit
 from service.db.lifecycle import list_living
@@ -61,7 +61,7 @@ def readyz(app: AppDep, response: Response) -> ReadyPublic:
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-def metrics(app: AppDep, caller: Admin) -> Response:
+def metrics(app: AppDep, caller: Operator) -> Response:
     return Response(app.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 

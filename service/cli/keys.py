@@ -25,7 +25,8 @@ A key belongs to a tenant and sees only that tenant's sessions, traces and cases
   read      see sessions, reports, traces and knowledge; predict
   submit    submit, cancel, retry and delete sessions; upload traces; search plans; add cases
   approve   decide on proposals; mark cases
-  admin     all of it; also folders of the server as traces, the audit log and the metrics
+  admin     all of it, for its tenant; also the tenant's audit log
+  operator  all of it; also folders of the server as traces (below ASAP_TRACE_ROOTS), and the metrics
 
 The key is shown once, when it is made: only its digest is kept. Every change is in the audit log.
 The first key closes the server: from then on every caller needs one, even if all are revoked.
@@ -46,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--scope",
         action="append",
         metavar="SCOPE",
-        help="read, submit, approve or admin; may be repeated (read)",
+        help="read, submit, approve, admin or operator; may be repeated (read)",
     )
     adding.add_argument("--tenant", default="", metavar="NAME", help="whose things it sees (the default one)")
     adding.add_argument("--days", type=float, metavar="N", help="days until the key expires (default: never)")

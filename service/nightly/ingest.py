@@ -4,6 +4,7 @@ read.
 
 import glob
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +15,7 @@ from graph.request import parse_request
 from service.db.models import traces
 from service.db.traces import COMPLETE
 from service.nightly.config import Workload, load_scenario
-from service.traces import REFERENCE, Uploads
+from service.traces import REFERENCE, Uploads, is_below
 from tools.errors import AsapError, InputError
 from tools.nightly.read import profile_time, read_metrics_night, read_profile_night
 
@@ -33,11 +34,18 @@ class Source:
     """How a session's request names it; None for metrics, which no session reads."""
 
 
-def find_sources(workload: Workload, base: Path, now_s: float | None = None) -> list[Source]:
-    """Folders and files, oldest first. Raises InputError if the pattern matches nothing that can be read."""
+def find_sources(
+    workload: Workload, base: Path, now_s: float | None = None, roots: Sequence[Path] | None = None
+) -> list[Source]:
+    """Folders and files, oldest first. Raises InputError if the pattern matches nothing that can be read.
+
+    With `roots`, what leads elsewhere, by a link too, is as if it were not there.
+    """
     field = "metrics" if workload.metrics else "traces"
     pattern, to_source = str(getattr(workload, field)), _metrics if workload.metrics else _profile
     matches = glob.glob(pattern, root_dir=base, recursive=True)[:MAX_MATCHES]
+    if roots is not None:
+        matches = [path for path in matches if is_below(roots, base / path)]
     if not matches:
         raise InputError(field, pattern, "matches nothing; is the pattern right?")
     sources = [source for path in matches if (source := to_source(base / path))]

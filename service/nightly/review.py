@@ -4,7 +4,7 @@ report.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,8 @@ class NightContext:
     reoptimizer: Reoptimizer | None
     run_id: str | None = None
     clock: Callable[[], float] = time.time
+    roots: Sequence[Path] | None = None
+    """Where paths of the server may lead; None anywhere, for who runs nights on their own machine."""
     check: Callable[[], None] | None = None
     """Raises, while traces are read, if this worker may not go on."""
 
@@ -193,7 +195,9 @@ def _ingest(
     with context.database.read() as conn:
         known = list_nights(conn, context.tenant, workload.name, limit=1)
         uploaded = find_uploads(conn, context.tenant, workload, context.uploads) if workload.uploads else None
-    sources = find_sources(workload, context.base, context.clock()) if uploaded is None else uploaded
+    sources = (
+        find_sources(workload, context.base, context.clock(), context.roots) if uploaded is None else uploaded
+    )
     last_s = last.at if last and known else float("-inf")
     fresh = [source for source in sources if source.at > last_s][-MAX_NEW_NIGHTS:]
     if not fresh:

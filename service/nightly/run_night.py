@@ -9,7 +9,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from graph.report import Report
-from service.auth import Caller
+from service.auth import LOCAL_ID, Caller
+from service.db.access import has_keys
 from service.db.engine import is_outage, retry_transaction
 from service.db.models import BUSY, COMPLETED, WAITING, SessionRow
 from service.db.schedules import FAILED, RunRow, get_schedule, set_run
@@ -140,10 +141,19 @@ def _report(deps: WorkerDeps, row: RunRow, spec: ScheduleSpec) -> NightReport:
             schedule = get_schedule(conn, row.tenant, row.schedule_id)
         except NotFoundError:
             raise FencedError(f"the schedule of run {row.id} was removed") from None
+        is_open = deps.settings.jwt_issuer is None and not has_keys(conn)
+    roots = deps.settings.trace_roots
+    if roots is None and not is_open:
+        roots = ()
     reoptimizer = QueuedReoptimizer(
         Sessions(deps.settings, deps.database, deps.queue),
-        # What the owner may read was checked when the schedule was added.
-        Caller(schedule.owner, row.tenant, frozenset({"admin"}), id=f"schedule:{schedule.id}"),
+        # What the owner may read was checked when the schedule was added, and is again when it is read.
+        Caller(
+            schedule.owner,
+            row.tenant,
+            frozenset({"operator"}),
+            id=LOCAL_ID if roots is None else f"schedule:{schedule.id}",
+        ),
         schedule.name,
         row.id,
         spec,

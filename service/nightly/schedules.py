@@ -22,6 +22,7 @@ from service.nightly.dispatch import NightQueue, database_clock, run_now
 from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, qualify_field
 from service.runtime import check_tune
 from service.settings import Settings
+from service.traces import check_server_path
 from tools.errors import InputError
 from tools.nightly.result import NightReport
 
@@ -44,7 +45,7 @@ class Schedules:
         """Runs from now on. Raises InputError for what could not run here or what the caller may not name."""
         check_schedule(spec, may_tune=self.settings.launch_templates is not None)
         self._check_trials(spec)
-        _check_sources(spec, caller)
+        _check_sources(self.settings, spec, caller)
         self._check_recipients(spec)
         definition = spec.model_dump(mode="json", by_alias=True)
         with self.database.begin() as conn:
@@ -140,13 +141,14 @@ class Schedules:
                     raise InputError(f"recipients.{name}", "an address", error.allowed) from None
 
 
-def _check_sources(spec: ScheduleSpec, caller: Caller) -> None:
+def _check_sources(settings: Settings, spec: ScheduleSpec, caller: Caller) -> None:
     for place, workload in enumerate(spec.workloads):
         for name in ("traces", "metrics"):
             pattern = getattr(workload, name)
-            if pattern is not None and not caller.may("admin"):
-                allowed = "give uploads; a path of the server needs the scope admin"
-                raise InputError(f"workloads[{place}].{name}", pattern, allowed)
+            if pattern is not None:
+                check_server_path(settings, caller, f"workloads[{place}].{name}", pattern)
+        if isinstance(workload.scenario, str):
+            check_server_path(settings, caller, f"workloads[{place}].scenario", workload.scenario)
         described = workload.scenario if isinstance(workload.scenario, dict) else {}
         if described.get("traces") is not None:
             allowed = "must be absent: the run fills it in with the newest profile"

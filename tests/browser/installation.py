@@ -17,7 +17,7 @@ from service.settings import Settings
 from service.worker.jobs import prepare
 from tests.integration.service.api_process import ApiProcess, environment, running
 
-ALL_SCOPES = ("read", "submit", "approve", "admin")
+ALL_SCOPES = ("read", "submit", "approve", "operator")
 TIMEOUT_S = 60.0
 DAY_S = 86_400.0
 

@@ -54,7 +54,7 @@ class Place:
         return ApiProcess(folder, compose_services()[service].command, self.environment(service))
 
     def key(self, name: str) -> str:
-        command = [sys.executable, "-m", "service.cli.main", "keys", "add", name, "--scope", "admin"]
+        command = [sys.executable, "-m", "service.cli.main", "keys", "add", name, "--scope", "operator"]
         made = subprocess.run(
             command, cwd=REPO, env=self.environment("api"), capture_output=True, text=True, check=True
         )

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from service.auth import digest_of, find_id, is_loopback, is_same, new_key
+from service.auth import MEANINGS, digest_of, find_id, is_loopback, is_same, new_key
 from service.db.access import list_keys, revoke_key
 from tests.unit.service.served import SCENARIO, Serve, Served
 
@@ -85,7 +85,7 @@ SCOPES = {
     "POST /v1/sessions/{id}/decision": "approve",
     "POST /v1/knowledge/{id}/mark": "approve",
     "GET /v1/audit": "admin",
-    "GET /metrics": "admin",
+    "GET /metrics": "operator",
 }
 """Of the operations whose method does not say it: GET is read, all others are submit."""
 BODIES: dict[str, object] = {
@@ -101,16 +101,17 @@ def test_every_operation_but_health_needs_its_scope(served: Served) -> None:
     operations = [(method.upper(), path) for path, methods in paths.items() for method in methods]
     closed = [(method, path) for method, path in operations if path not in ("/healthz", "/readyz")]
     assert {f"{method} {path}" for method, path in closed} >= SCOPES.keys()
-    keys = {scope: served.key(scope) for scope in ("read", "submit", "approve", "admin")}
+    keys = {str(scope): served.key(scope) for scope in MEANINGS}
     for method, path in closed:
         scope = SCOPES.get(f"{method} {path}", "read" if method == "GET" else "submit")
-        others = served.key(*({"read", "submit", "approve"} - {scope}))
+        most = {"admin"} if scope == "operator" else {"read", "submit", "approve"}
+        others = served.key(*(most - {scope}))
         place = re.sub(r"\{\w+\}", "1", path)
         body = BODIES.get(path, SCENARIO) if method == "POST" else None
         refused = served.client.request(method, place, json=body, headers=others)
         assert refused.status_code == 403, (method, path, refused.text)
         assert scope in refused.json()["detail"]
-        for enough in (scope, "admin"):
+        for enough in (scope, "operator"):
             allowed = served.client.request(method, place, json=body, headers=keys[enough])
             assert allowed.status_code != 403, (method, path, enough)
 

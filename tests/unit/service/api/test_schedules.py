@@ -2,13 +2,17 @@
 
 import copy
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.db.schedules import WorkloadRow, claim_run, set_run, set_workload
+from service.nightly.config import Workload
+from service.nightly.ingest import find_sources
 from tests.unit.service.served import SCENARIO, Serve, Served
+from tools.errors import InputError
 from tools.nightly.result import NightReport, NightResult, report_of
 
 NAMES = "/v1/schedules"
@@ -85,18 +89,41 @@ def test_the_same_name_twice_is_a_conflict(served: Served) -> None:
     assert (again.status_code, again.json()["field"]) == (409, "name")
 
 
-def test_paths_of_the_server_are_for_administrators(served: Served) -> None:
-    given = body()
-    given["workloads"][0] |= {"uploads": None, "traces": "/profiles/*"}
-    submit, admin = served.key("read", "submit"), served.key("admin")
-    refused = served.client.post(NAMES, json=given, headers=submit)
-    assert (refused.status_code, refused.json()["field"]) == (422, "workloads[0].traces")
-    assert served.client.post(NAMES, json=given, headers=admin).status_code == 201
+def test_paths_of_the_server_are_for_the_operator_and_below_the_roots(serve: Serve, tmp_path: Path) -> None:
+    """A tenant's admin could read every tenant's uploads by a pattern."""
+    root = tmp_path / "profiles"
+    root.mkdir()
+    (root / "link").symlink_to("/etc")
+    served = serve(trace_roots=(root,))
+    admin, operator = served.key("admin", tenant="a"), served.key("operator")
+
+    def add(pattern: str, headers: dict[str, str]) -> int:
+        given = body(name=f"n{len(pattern)}")
+        given["workloads"][0] |= {"uploads": None, "traces": pattern}
+        return served.client.post(NAMES, json=given, headers=headers).status_code
+
+    assert add(f"{root}/*", admin) == 422
+    assert add(f"{root}/*/run", operator) == 201
+    for elsewhere in ("/etc/*", f"{root}/../data/traces/*", f"{root}/link/*", f"{root}x/*", "*"):
+        assert add(elsewhere, operator) == 422
     sly = body(name="sly")
     sly["workloads"][0]["scenario"]["traces"] = "/etc"
-    assert (
-        served.client.post(NAMES, json=sly, headers=admin).json()["field"] == "workloads[0].scenario.traces"
-    )
+    field = served.client.post(NAMES, json=sly, headers=operator).json()["field"]
+    assert field == "workloads[0].scenario.traces"
+
+
+def test_a_night_reads_nothing_that_a_link_leads_to_outside_the_roots(tmp_path: Path) -> None:
+    root, outside = tmp_path / "profiles", tmp_path / "uploads"
+    for folder in (root / "mine", outside):
+        folder.mkdir(parents=True)
+        (folder / "rank0.json").write_text("{}")
+    (root / "theirs").symlink_to(outside)
+    workload = Workload(name="w", scenario={}, traces=f"{root}/*")
+    later_s = time.time() + 3600
+    sources = find_sources(workload, Path("/"), later_s, roots=(root,))
+    assert [source.path.name for source in sources] == ["mine"]
+    with pytest.raises(InputError, match="matches nothing"):
+        find_sources(workload, Path("/"), later_s, roots=())
 
 
 def test_scopes_and_tenants_are_kept_apart(served: Served) -> None:

@@ -1,5 +1,6 @@
 """Sessions over HTTP: submitted once, listed without gaps, moved by people, and every decision kept."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,11 +77,25 @@ def test_a_webhook_must_be_a_public_address(serve: Serve, url: str) -> None:
     served.submit(SCENARIO | {"webhook": "https://a.example/hook"})
 
 
-def test_a_folder_of_the_server_needs_the_scope_admin(served: Served) -> None:
+def test_a_folder_of_the_server_is_for_the_operator_and_below_the_roots(serve: Serve, tmp_path: Path) -> None:
+    root, body = tmp_path / "profiles", SCENARIO | {"traces": f"{tmp_path}/profiles/run"}
+    served = serve(trace_roots=(root,))
+    served.submit(SCENARIO | {"traces": f"{root}/run"})
+    for scopes in (("read", "submit"), ("admin",)):
+        answer = served.client.post("/v1/sessions", json=body, headers=served.key(*scopes))
+        assert (answer.status_code, answer.json()["field"]) == (422, "traces")
+    operator = served.key("operator")
+    served.submit(body, headers=operator)
+    for elsewhere in ("/etc", f"{root}/../data", str(served.app.settings.data_dir / "traces")):
+        answer = served.client.post("/v1/sessions", json=body | {"traces": elsewhere}, headers=operator)
+        assert "ASAP_TRACE_ROOTS" in answer.text
+
+
+def test_without_roots_only_the_user_of_a_server_without_keys_names_folders(served: Served) -> None:
     body = SCENARIO | {"traces": "some/folder"}
-    answer = served.client.post("/v1/sessions", json=body, headers=served.key("submit"))
+    served.submit(body)
+    answer = served.client.post("/v1/sessions", json=body, headers=served.key("operator"))
     assert (answer.status_code, answer.json()["field"]) == (422, "traces")
-    served.submit(body, headers=served.key("admin"))
 
 
 FILTERS: list[tuple[dict[str, object], list[str]]] = [
