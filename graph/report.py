@@ -146,6 +146,19 @@ class Stopping(Result):
     spent_trials: int
 
 
+class CalibrationUse(Result):
+    """Which runs of the cluster the predictions were calibrated by, and what they would be without."""
+
+    cluster: str
+    version: int
+    """0 if it is from a file."""
+    runs: int
+    says: str
+    baseline_without_s: float | None
+    proposal_without_s: float
+    """Step time of the first proposal as the general model predicts it."""
+
+
 class Report(Result):
     """What `asap optimize --json` prints and `GET /v1/sessions/{id}/report` returns."""
 
@@ -178,6 +191,8 @@ class Report(Result):
     trials: list[Trial]
     stopping: Stopping | None
     calibration: dict[str, JsonValue] | None
+    calibrated_by: CalibrationUse | None = None
+    """Runs of this cluster that the session began with; None: none were known."""
     verification: Verification
     incidents: list[Incident]
     route: list[RouteStep]

@@ -145,6 +145,11 @@ MAX_FAILURES = 2
 """So many failures, and nothing measured, are the installation's fault and not the plans'."""
 
 
+def calibration_data(context: Context, state: State) -> dict[str, JsonValue] | None:
+    """What the session predicts with, if that is not the shipped calibration."""
+    return state.get("calibration") or (context.calibration.to_data() if context.calibration else None)
+
+
 def workload_in(context: Context, scenario: Scenario) -> Workload:
     """The scenario as the session predicts it now."""
     return workload_of(scenario, context.session_calibration or context.calibration)

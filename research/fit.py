@@ -27,7 +27,8 @@ from research.published import (
     step_times,
 )
 from tools.cost.calibration import IntervalModel, Residuals, known_of, learn, novelty
-from tools.cost.constants import LEVELS, Coefficients, RowKeys, Shifts, definitions, resolve
+from tools.cost.cluster import ClusterPrior, nudged_terms_s, terms_s, with_slopes
+from tools.cost.constants import LEVELS, RowKeys, Shifts, definitions, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import GIB, memory_bytes, memory_settings
@@ -46,8 +47,6 @@ FULL_WEIGHT_ROWS = 12.0
 SMALL_MODEL_WEIGHT = 0.15
 ROBUST_FROM = 2.0
 """Residuals beyond this many standard deviations count linearly (pseudo-Huber)."""
-NUDGE = 1e-4
-BLOCK_ROWS = 8192
 MAX_ITERATIONS = 15
 Indices = NDArray[np.intp]
 
@@ -140,9 +139,6 @@ class Design:
     def bounded(self, log_values: Array) -> Array:
         return np.clip(log_values, self.low, self.high)
 
-    def coefficients(self, log_values: Array) -> Coefficients:
-        return Coefficients(**dict(zip(self.names, np.exp(log_values), strict=True)))
-
     def start(self, shifts: Shifts) -> Array:
         """The parameters' values in a table of shifts; 0 for those it does not have."""
         return np.array(
@@ -192,7 +188,7 @@ def fit(table: Table, start: Shifts | None = None) -> Fitted:
         step = -np.linalg.solve(hessian, jacobian @ (curvature * residuals) + values / spread**2)
         for factor in (1.0, 0.5, 0.25, 0.125, 0.0625):
             tried = values + factor * step
-            tried_s = _log_seconds(plan, table.inputs, plan.bounded(plan.log_values(tried[:count])))
+            tried_s = _log_seconds(table.inputs, plan.bounded(plan.log_values(tried[:count])))
             if (after := objective(tried, tried_s)) < before:
                 break
         else:
@@ -204,26 +200,15 @@ def fit(table: Table, start: Shifts | None = None) -> Fitted:
     return Fitted(plan.as_shifts(values[:count]), factors, count)
 
 
-def _log_seconds(plan: Design, x: Inputs, log_values: Array) -> Array:
-    return np.log(step_breakdown(x, plan.coefficients(log_values)).total)
+def _log_seconds(x: Inputs, log_values: Array) -> Array:
+    return np.asarray(np.log(terms_s(x, log_values).sum(axis=0)))
 
 
 def _derivatives(plan: Design, x: Inputs, log_values: Array) -> tuple[Array, Array]:
-    """Log seconds of every row, and their slope by each coefficient's logarithm (0 at a bound): one long
-    evaluation of the rows repeated, once with each coefficient nudged."""
-    number, rows = log_values.shape
+    """Log seconds of every row, and their slope by each coefficient's logarithm (0 at a bound)."""
     inside = plan.bounded(log_values)
-    tiled = np.tile(inside, (1, number + 1))
-    for i in range(number):
-        tiled[i, (i + 1) * rows : (i + 2) * rows] += NUDGE
-    index = np.tile(np.arange(rows), number + 1)
-    parts = []
-    for start in range(0, len(index), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        parts.append(_log_seconds(plan, x.take(index[block]), tiled[:, block]))
-    seconds = np.concatenate(parts).reshape(number + 1, rows)
-    slopes = (seconds[1:] - seconds[0]) / NUDGE
-    return seconds[0], np.where(inside == log_values, slopes, 0.0)
+    seconds, slopes = with_slopes(nudged_terms_s(x, inside).sum(axis=0))
+    return seconds, np.where(inside == log_values, slopes, 0.0)
 
 
 FOLDS = 10
@@ -355,11 +340,24 @@ def write_fit(measurements: Path, sweeps: Path, output: Path) -> None:
         "error": {"source_left_out": _error(table, by_source), "grouped": _error(table, by_group)},
         "memory_error": round(memory_error([*rows, *swept]), 4),
         "intervals": asdict(learn_intervals(table, by_group, by_source, always=always)),
+        "cluster_prior": asdict(_cluster_prior(table, by_source.predicted_s, always, fitted.shifts)),
         "shifts": fitted.shifts,
         "source_factors": fitted.source_factors,
     }
     output.write_text(json.dumps(data, indent=1) + "\n")
     print(json.dumps(data["error"]))
+
+
+def _cluster_prior(table: Table, left_out_s: Array, always: Table | None, shifts: Shifts) -> ClusterPrior:
+    """From sources left out whole, the sweep among them."""
+    from research.clusters import cluster_errors, learn_prior
+
+    clusters = cluster_errors(table, left_out_s, shifts)
+    if always:
+        without = fit(table, shifts).shifts
+        predicted_s = step_breakdown(always.inputs, resolve(always.keys, without)).total
+        clusters += cluster_errors(always, predicted_s, without)
+    return learn_prior(clusters)
 
 
 def _error(table: Table, result: OutOfFold) -> dict[str, float]:

@@ -7,7 +7,7 @@ from graph.report import Decision
 from graph.request import parse_decision
 from graph.services import NodeServices
 from graph.state import State, plain
-from graph.tuning import budget_of, first_open_rank
+from graph.tuning import budget_of, calibration_data, first_open_rank
 
 POLICY = "policy"
 
@@ -16,12 +16,12 @@ def approve(state: State, services: NodeServices) -> State:
     if state["session"].approval == POLICY:
         decision = _by_policy(state, services)
     else:
-        decision = parse_decision(interrupt(_question(state)))
+        decision = parse_decision(interrupt(_question(state, services)))
     services.log.emit("decided", action=decision.action, by=decision.by, proposal=decision.proposal)
     return services.done(decisions=[decision])
 
 
-def _question(state: State) -> dict[str, JsonValue]:
+def _question(state: State, services: NodeServices) -> dict[str, JsonValue]:
     """With what a list of sessions shows of each, and what was measured so far; stored as JSON."""
     proposals = [
         entry.model_dump(mode="json", include={"rank", "plan", "speedup", "measured"})
@@ -32,7 +32,7 @@ def _question(state: State) -> dict[str, JsonValue]:
         "bottleneck": state["analysis"].diagnosis.bottleneck,
         "proposals": proposals,
         "trials": plain([entry.public for entry in state.get("trials", [])]),
-        "calibration": state.get("calibration"),
+        "calibration": calibration_data(services.context, state),
     }
 
 

@@ -1,11 +1,21 @@
 """The report: what leaves the graph, assembled from verified parts only."""
 
-from graph import tools
+from graph import tools, tuning
 from graph.digest import chosen_rank
-from graph.report import Advice, BaselinePlan, CaseReference, Incident, Report, Stopping, Usage
+from graph.report import (
+    Advice,
+    BaselinePlan,
+    CalibrationUse,
+    CaseReference,
+    Incident,
+    Report,
+    Stopping,
+    Usage,
+)
 from graph.services import INSTEAD, NodeServices
 from graph.state import Knowledge, State
 from graph.tuning import budget_of, why_ended
+from tools.recommend.optimize import workload_of
 from tools.recommend.report import Proposal
 
 MAX_ADVICE = 6
@@ -44,7 +54,8 @@ def report(state: State, services: NodeServices) -> State:
         decisions=state.get("decisions", []),
         trials=[entry.public for entry in state.get("trials", [])],
         stopping=_stopping(state, services),
-        calibration=state.get("calibration"),
+        calibration=tuning.calibration_data(services.context, state),
+        calibrated_by=_calibrated_by(state, services),
         verification=verification,
         incidents=_merged([*state.get("incidents", []), *services.incidents]),
         route=state["route"],
@@ -58,6 +69,23 @@ def report(state: State, services: NodeServices) -> State:
         reasoner=services.context.reasoner.name,
     )
     return services.done(report=whole)
+
+
+def _calibrated_by(state: State, services: NodeServices) -> CalibrationUse | None:
+    calibration = services.context.calibration
+    if calibration is None or calibration.cluster is None:
+        return None
+    cluster, today = calibration.cluster, state["session"].plan
+    plans = [*([today] if today else []), state["search"].proposals[0].plan]
+    without = [prediction.step_time_s for prediction in workload_of(state["scenario"]).predict(plans)]
+    return CalibrationUse(
+        cluster=cluster.name,
+        version=cluster.version,
+        runs=cluster.runs,
+        says=cluster.says,
+        baseline_without_s=without[0] if today else None,
+        proposal_without_s=without[-1],
+    )
 
 
 def _baseline_plan(state: State) -> BaselinePlan | None:

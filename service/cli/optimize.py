@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from service.cli.calibrate import add_calibration, read_calibration
 from service.cli.io import MAX_SCENARIO_BYTES, read_bytes, read_object, write_document, write_json_line
 from service.cli.parser import positive_number
 from service.strict_json import JsonObject, parse_object
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from graph.report import Report
     from graph.request import Request
     from service.settings import Settings
+    from tools.cost.calibration import Calibration
     from tools.scenario import Scenario
 
 
@@ -43,11 +45,12 @@ AGENTS = {
 
 @dataclass(frozen=True)
 class ProgressCallbacks:
-    """Called while a session runs."""
+    """Called while a session runs, and the calibration it starts with."""
 
     progress: Callable[[float], None] | None = None
     """The share of the search that is done."""
     event: "Callable[[Event], None] | None" = None
+    calibration: "Calibration | None" = None
 
 
 @contextmanager
@@ -127,7 +130,8 @@ def _run(
     from service.runtime import open_context
 
     context = open_context(settings, saves_cases=saver is not None)
-    context = replace(context, progress=watch.progress, limits=context.limits.within(request.budget))
+    calibration, limits = watch.calibration or context.calibration, context.limits.within(request.budget)
+    context = replace(context, progress=watch.progress, limits=limits, calibration=calibration)
     report = Session(id, context, saver).run(request, watch.event).report
     if report is None:
         raise InputError("--session", id, "waits for a decision; asap serve takes it")
@@ -236,15 +240,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--events", action="store_true", help="print each step as a JSON line on standard error"
     )
     parser.add_argument("--server", metavar="URL", help="let this 'asap serve' answer")
+    add_calibration(parser)
 
 
 def run(args: Namespace) -> int:
     scenario = _read_scenario(args)
     if args.server:
         return _run_there(args, scenario)
-    request = _request(scenario)
+    request, calibration = _request(scenario), read_calibration(args.calibration)
     with _watching(args.events) as watch:
-        report = _answer(args.session, request, watch)
+        report = _answer(args.session, request, replace(watch, calibration=calibration))
     _print(args.format, scenario, report)
     return 0
 
@@ -291,8 +296,12 @@ def _imported(args: Namespace, text: str, count: int, device: str) -> JsonObject
 
 def _run_there(args: Namespace, scenario: JsonObject) -> int:
     """Submits it and waits; the report is printed as if it had been made here."""
-    if args.session:
-        raise InputError("--session", args.session, "a server keeps every session; leave one of the two out")
+    for option, why in (
+        ("session", "a server keeps every session"),
+        ("calibration", "a server uses the runs reported to it"),
+    ):
+        if getattr(args, option):
+            raise InputError(f"--{option}", getattr(args, option), f"{why}; leave one of the two out")
     from service.cli.io import check_ended, connect
 
     with connect(args.server) as client:
@@ -330,10 +339,7 @@ def _request(scenario: JsonObject) -> "Request":
 def _answer(session: str | None, request: "Request", watch: ProgressCallbacks) -> "Report":
     if session is None and request.mode == "tune":
         session = default_session_name()
-        print(
-            f"asap: kept as session {session}; if interrupted, go on with --session {session}",
-            file=sys.stderr,
-        )
+        print(f"asap: session {session}; if interrupted, go on with --session {session}", file=sys.stderr)
     if session is None:
         return run_once(request, watch)
     check_name(session)

@@ -46,6 +46,7 @@ def print_report(request: RawJson, report: Report) -> None:
         _cases(view),
         _rejected(report.rejected),
         _notes(report.notes),
+        _calibrated_by(report),
         [("question", safe_text(asked.text)) for asked in report.questions],
         [
             ("incident", safe_text(f"{incident.node}, {incident.kind}: {incident.says}"))
@@ -54,6 +55,17 @@ def print_report(request: RawJson, report: Report) -> None:
         _footer(report),
     ):
         _print_rows(console, list(rows))
+
+
+def _calibrated_by(report: Report) -> Iterator[Row]:
+    if used := report.calibrated_by:
+        version = f", version {used.version}" if used.version else ""
+        first = report.proposals[0].prediction.step_time_s if report.proposals else used.proposal_without_s
+        says = (
+            f"predicted with {used.says} of {used.cluster or 'this cluster'}{version}; the first proposal: "
+            f"{seconds(first)} with them, {seconds(used.proposal_without_s)} without"
+        )
+        yield "calibrated", safe_text(says)
 
 
 def _print_rows(console: Console, rows: Sequence[Row]) -> None:

@@ -61,6 +61,11 @@ COMMANDS = {
         "where the time of profiled training steps goes, and why",
         "asap diagnose examples/traces/ddp-gloo-straggler",
     ),
+    "calibrate": Command(
+        "service.cli.calibrate",
+        "learn from a cluster's own runs",
+        "asap calibrate runs.jsonl --out cluster.json",
+    ),
     "profile": Command(
         "service.cli.profile",
         "run a training command under the profiler",

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.io import JsonRecord, make_table, read_object, read_records, safe_text, write_json_line
+from service.cli.calibrate import add_calibration, read_calibration
+from service.cli.io import JsonRecord, make_table, read_records, safe_text, write_json_line
 from service.render.text import size_of
-from tools.cost.calibration import Calibration, parse_cluster_calibration
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
@@ -145,12 +145,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_calibration(parser)
 
 
-def add_calibration(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--calibration", metavar="FILE", help="a cluster's measured constants, from 'asap diagnose'"
-    )
-
-
 def run(args: Namespace) -> int:
     calibration = read_calibration(args.calibration)
     records = list(read_records(args.file))
@@ -162,12 +156,6 @@ def run(args: Namespace) -> int:
     else:
         print_predictions(scenarios, predictions)
     return _report_errors(records, outcomes)
-
-
-def read_calibration(source: str | None) -> Calibration | None:
-    if source is None:
-        return None
-    return parse_cluster_calibration(read_object(source, argument="--calibration"), "--calibration").apply()
 
 
 def _parse(record: JsonRecord) -> Outcome:

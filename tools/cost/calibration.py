@@ -11,18 +11,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue, TypeAdapter
 
 import kb_seed
+from tools.cost.cluster import ClusterModel, ClusterPrior
 from tools.cost.constants import Definition, LevelShifts, RowKeys, Shifts, definitions, log_value
 from tools.cost.inputs import Array, Inputs
+from tools.cost.memory import MemorySettings, memory_settings, scaled
 from tools.errors import DataError, InputError
 from tools.scenario.fields import JsonObject
 
 COVERAGE = 0.8
+SIGMAS = NormalDist().inv_cdf(0.5 + COVERAGE / 2.0)
+"""Standard deviations to either side that hold this share."""
 SHRINKAGE_ROWS = 8.0
 """A stack's own error counts as much as all stacks' error when it has this many rows."""
 WIDENING_PER_DOUBLING = 0.15
@@ -212,8 +217,46 @@ def _widening(model: IntervalModel, x: Inputs) -> Array:
 class Calibration:
     shifts: Shifts
     intervals: IntervalModel
+    cluster_prior: ClusterPrior
+    """How far a cluster that the fit has not seen may lie from it."""
     memory_error: float = 0.1
     """Standard deviation of the logarithm of predicted over measured peak memory."""
+    cluster: ClusterModel | None = None
+    """What the runs of one cluster say, beside its constants' shifts."""
+
+    def factor(self, x: Inputs, keys: RowKeys) -> Array:
+        """On each row's step time: what the cluster's runs show and no constant explains."""
+        return self.cluster.factor(x, keys) if self.cluster else np.ones(())
+
+    def interval(self, x: Inputs, keys: RowKeys, step_time_s: Array) -> tuple[Array, Array]:
+        """Low and high of each row, narrower the more the cluster's runs say about it."""
+        low, high = interval(self.intervals, x, keys, step_time_s)
+        if self.cluster is None:
+            return low, high
+        # Two estimates of the width that is left: the interval learned from other sources, as much narrower
+        # as the runs make this row's spread, and that spread itself. Their geometric mean.
+        before, after = self.cluster.spread(x, keys, self.shifts)
+        below, above = np.log(step_time_s / low), np.log(high / step_time_s)
+        learned, own = after / before, SIGMAS * after
+        is_known = after < before
+        below, above = (
+            np.where(is_known, np.minimum(np.sqrt(side * learned * own), side), side)
+            for side in (below, above)
+        )
+        return step_time_s * np.exp(-below), step_time_s * np.exp(above)
+
+    def memory_settings(self, keys: RowKeys, precisions: Sequence[str]) -> MemorySettings:
+        settings = memory_settings(keys.framework, precisions)
+        if self.cluster is None or not self.cluster.memory_shift:
+            return settings
+        factors = np.exp(self.cluster.memory_shift * self.cluster.is_here(keys))
+        return scaled(settings, factors if len(factors) > 1 else factors[0])
+
+    def memory_errors(self, keys: RowKeys) -> Array:
+        """Of each row, as `memory_error`."""
+        if self.cluster is None:
+            return np.full(len(keys.device), self.memory_error)
+        return np.where(self.cluster.is_here(keys), self.cluster.memory_error, self.memory_error)
 
     def to_data(self) -> JsonObject:
         """As plain data, which a session keeps and a later one reads."""

@@ -8,7 +8,7 @@ in `kb_seed`.
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 import numpy as np
@@ -63,6 +63,18 @@ def memory_settings(stacks: Sequence[str], precisions: Sequence[str]) -> MemoryS
         f.name: np.array([row[f.name] for row in rows], dtype=np.float64) for f in fields(MemorySettings)
     }
     return MemorySettings(**{k: v if len(rows) > 1 else v[0] for k, v in columns.items()})
+
+
+PROPORTIONAL = (
+    *("parameter_bytes", "gradient_bytes", "optimizer_bytes"),
+    *("fragmentation_ratio", "runtime_bytes"),
+)
+"""Each part of the peak is proportional to one of these."""
+
+
+def scaled(settings: MemorySettings, factor: Array) -> MemorySettings:
+    """Under which every part of the peak is `factor` times as large."""
+    return replace(settings, **{name: getattr(settings, name) * factor for name in PROPORTIONAL})
 
 
 @cache

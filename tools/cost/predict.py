@@ -11,11 +11,11 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.cost.calibration import Calibration, interval, shipped_calibration
+from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import Coefficients, RowKeys, resolve
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
-from tools.cost.memory import GIB, Memory, MemorySettings, memory_bytes, memory_settings
+from tools.cost.memory import GIB, Memory, MemorySettings, memory_bytes
 from tools.cost.sizes import count_parameters, model_flops_per_token, stages
 from tools.cost.step import Breakdown, step_breakdown
 from tools.scenario.spec import Result, Scenario
@@ -168,10 +168,10 @@ class Batch:
     costs: Costs
     low_s: Array
     high_s: Array
-    memory_error: float
+    memory_error: Array
 
 
-def fit_probability(predicted_bytes: Array, memory_bytes: Array, error: float) -> Array:
+def fit_probability(predicted_bytes: Array, memory_bytes: Array, error: Array | float) -> Array:
     """That the peak stays within the device's memory, if its logarithm is off by `error`, a standard
     deviation. The logistic curve is the normal one to a hundredth."""
     return np.asarray(1.0 / (1.0 + (predicted_bytes / memory_bytes) ** (LOGISTIC / error)))
@@ -242,10 +242,20 @@ def predict_rows(
 ) -> Batch:
     """Rows given as arrays; `keys` and `precisions` have one entry per row, or one for all rows."""
     calibration = calibration or shipped_calibration()
-    settings = memory_settings(keys.framework, precisions)
-    costs = evaluate(x, resolve(keys, calibration.shifts), settings)
-    low, high = interval(calibration.intervals, x, keys, costs.step_time_s)
-    return Batch(x, keys, costs, low, high, calibration.memory_error)
+    settings = calibration.memory_settings(keys, precisions)
+    costs = scaled_costs(
+        evaluate(x, resolve(keys, calibration.shifts), settings), calibration.factor(x, keys)
+    )
+    low, high = calibration.interval(x, keys, costs.step_time_s)
+    return Batch(x, keys, costs, low, high, calibration.memory_errors(keys))
+
+
+def scaled_costs(costs: Costs, factor: Array) -> Costs:
+    """With every term of the step `factor` times as long."""
+    if not np.ndim(factor):
+        return costs
+    terms = {f.name: getattr(costs.breakdown, f.name) * factor for f in fields(Breakdown)}
+    return replace(costs, breakdown=Breakdown(**terms), step_time_s=costs.step_time_s * factor)
 
 
 def bottlenecks(breakdown: Breakdown, fits: NDArray[np.bool_]) -> list[Bottleneck]:

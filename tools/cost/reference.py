@@ -34,7 +34,9 @@ def reference_prediction(scenario: Scenario, calibration: Calibration | None = N
         model = _Step(scenario, plan, plan.recompute, plan.recompute_layers, calibration)
     else:
         model = _chosen_by_memory(scenario, plan, calibration)
-    return ReferencePrediction(model.step(), {name: size / GIB for name, size in model.memory().items()})
+    factor = model.measured_factor()
+    step = {name: seconds * factor for name, seconds in model.step().items()}
+    return ReferencePrediction(step, {name: size / GIB for name, size in model.memory().items()})
 
 
 def _chosen_by_memory(scenario: Scenario, plan: Plan, calibration: Calibration) -> "_Step":

@@ -29,6 +29,8 @@ class ReferenceCase:
         m, t = s.model, s.training
         self.traits = framework_traits(t.framework)
         self.c = self._coefficients(t.framework, calibration)
+        measured = calibration.cluster
+        self.measured = measured if measured and measured.device == self.device.name else None
         # model
         self.h, self.heads, self.layers = m.hidden_size, m.num_attention_heads, m.num_hidden_layers
         self.latent = m.kv_lora_rank > 0
@@ -101,6 +103,23 @@ class ReferenceCase:
                 )
             values[d.name] = min(max(value, d.low), d.high)
         return values
+
+    def measured_factor(self) -> float:
+        """On every term of the step: what runs of this cluster show beyond its constants."""
+        if self.measured is None:
+            return 1.0
+        m, p, t, prior = self.model, self.plan, self.training, self.measured.prior
+        job = (m.hidden_size, m.num_hidden_layers, t.seq_len, t.global_batch_size, self.cluster.num_devices)
+        degrees = (p.micro_batch_size, p.tp, p.pp, p.cp, p.ep)
+        stage = p.zero_stage if p.dp_shard > 1 else 0
+        own = [*map(math.log2, job + degrees), stage, float(m.is_moe), math.log2(self.operand)]
+        lengths, shift = list(prior.lengths.values()), 0.0
+        for weight, shared, run in zip(
+            self.measured.weights, self.measured.shared, self.measured.features, strict=True
+        ):
+            apart = sum(abs(a - b) / length for a, b, length in zip(own, run, lengths, strict=True))
+            shift += weight * shared * (prior.offset**2 + prior.likeness**2 * math.exp(-apart))
+        return math.exp(shift)
 
     def _scale_up_size(self) -> float:
         topology, device = self.cluster.topology, self.device

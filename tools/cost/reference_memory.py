@@ -3,6 +3,7 @@
 Plain Python, written from docs/cost-model.md; shares no formula with `memory.py`, only its data file.
 """
 
+import math
 import tomllib
 from functools import cache, cached_property
 
@@ -25,7 +26,13 @@ class ReferenceMemory(ReferenceCase):
         """What the framework keeps, at the run's precision."""
         table, t = _memory_table(), self.training
         entries = {**table["default"], **table.get(t.framework, {})}
-        return {k: v.get(t.precision, v["default"]) if isinstance(v, dict) else v for k, v in entries.items()}
+        values = {
+            k: v.get(t.precision, v["default"]) if isinstance(v, dict) else v for k, v in entries.items()
+        }
+        factor = math.exp(self.measured.memory_shift) if self.measured else 1.0
+        state = ("parameter_bytes", "gradient_bytes", "optimizer_bytes")
+        scaled = (*state, "fragmentation_ratio", "runtime_bytes")
+        return {name: value * factor if name in scaled else value for name, value in values.items()}
 
     def memory(self) -> dict[str, float]:
         """Bytes on the fuller of the first stage and the last."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import resolve
 from tools.cost.encode import encode_plans, scenario_device
-from tools.cost.memory import GIB, memory_settings
-from tools.cost.predict import Costs, Prediction, evaluate, predict
+from tools.cost.memory import GIB
+from tools.cost.predict import Costs, Prediction, evaluate, predict, scaled_costs
 from tools.errors import InputError
 from tools.frameworks import export_plan
 from tools.hardware import Device
@@ -120,5 +120,6 @@ class Workload:
         """Many plans at once; `factors` multiply figures of the device, by their names in `Inputs`."""
         x, keys = encode_plans(self.scenario, plans)
         x = replace(x, **{name: getattr(x, name) * factor for name, factor in factors.items()})
-        settings = memory_settings(keys.framework, [self.scenario.training.precision])
-        return evaluate(x, resolve(keys, self.calibration.shifts), settings)
+        settings = self.calibration.memory_settings(keys, [self.scenario.training.precision])
+        costs = evaluate(x, resolve(keys, self.calibration.shifts), settings)
+        return scaled_costs(costs, self.calibration.factor(x, keys))

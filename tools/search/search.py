@@ -18,7 +18,7 @@ from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import resolve
 from tools.cost.encode import encode_plans, scenario_device
 from tools.cost.inputs import Array, Inputs
-from tools.cost.memory import Activity, activity_bytes, memory_bytes, memory_settings, with_state
+from tools.cost.memory import Activity, activity_bytes, memory_bytes, with_state
 from tools.cost.sizes import vocabulary_parameters
 from tools.cost.step import BeforeDataParallel, step_core, with_data_parallelism
 from tools.scenario import RECOMPUTES, Plan, Scenario, columns_of
@@ -144,8 +144,9 @@ class Search:
         self.kept = kept
         self.space = PlanSpace(scenario, constraints)
         _, keys = encode_plans(scenario, columns_of([]))
-        self.coefficients = resolve(keys, (calibration or shipped_calibration()).shifts)
-        self.settings = memory_settings(keys.framework, [scenario.training.precision])
+        self.calibration = calibration or shipped_calibration()
+        self.coefficients = resolve(keys, self.calibration.shifts)
+        self.settings = self.calibration.memory_settings(keys, [scenario.training.precision])
         self._device = scenario_device(scenario.cluster)
         self.limit_bytes = float(self._device.memory_bytes) * constraints.max_memory_fraction
         self.codes = [
@@ -171,7 +172,8 @@ class Search:
             explored = thinned([*explored, every])
             if progress:
                 progress((start + count(block)) / count(degrees))
-        every = best_of(together(explored), MAX_EXPLORED)
+        every = best_of(self._as_measured(together(explored)), MAX_EXPLORED)
+        kept, front = self._as_measured(kept), front_of(self._as_measured(front))
         return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started, every)
 
     def least_bytes(self) -> float:
@@ -180,6 +182,14 @@ class Search:
         if not self.codes or not count(degrees):
             return np.inf
         return float(np.min(self._min_bytes(_simple_cores(degrees), self.codes[-1])))
+
+    def _as_measured(self, ranked: Ranked) -> Ranked:
+        """Timed as runs of the cluster show beyond its constants; the bounds know the constants only."""
+        if self.calibration.cluster is None or not ranked.plans:
+            return ranked
+        x, keys = encode_plans(self.scenario, to_columns(ranked.plans))
+        times = ranked.step_time_s * self.calibration.factor(x, keys)
+        return fastest_first(replace(ranked, step_time_s=times))
 
     def _drop_dominated(self, degrees: Table) -> Table:
         """Without sequence parallelism only if the same degrees with it are not legal."""

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 from typing import Any, get_args
@@ -191,7 +192,7 @@ def test_measured_constants_move_both_models_alike() -> None:
         "gemm_efficiency": {"stack": {"megatron-core/hopper": -0.2}},
         "tp_exposed": {"device": {}},
     }
-    calibration = Calibration(shifts, shipped_calibration().intervals)
+    calibration = replace(shipped_calibration(), shifts=shifts)
     plan = random_plan(scenario, np.random.default_rng(1))
     planned = scenario.model_copy(update={"plan": plan})
     assert_same(planned, calibration)

@@ -1,0 +1,67 @@
+"""`asap calibrate`: what it writes is what `asap predict` and `asap optimize` take."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from service.cli.main import main
+from tools.calibrate.runs import parse_run
+from tools.cost.predict import predict
+from tools.errors import InputError
+from tools.scenario import parse_scenario
+
+REPO = Path(__file__).resolve().parents[4]
+SCENARIO = json.loads((REPO / "examples" / "llama-3.1-70b-64xh100.json").read_text())
+
+
+def rows(*factors: float) -> str:
+    predicted_s = predict([parse_scenario(SCENARIO)])[0].step_time_s
+    lines = [{"scenario": SCENARIO, "measured": {"step_time_s": predicted_s * f}} for f in factors]
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def test_predict_takes_what_calibrate_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs.jsonl").write_text(rows(1.2, 1.21, 1.19))
+    (tmp_path / "job.json").write_text(json.dumps(SCENARIO))
+    out = str(tmp_path / "cluster.json")
+    assert main(["calibrate", str(tmp_path / "runs.jsonl"), "--out", out, "--json"]) == 0
+    learned = json.loads(capsys.readouterr().out)
+    assert learned["runs"] == 3
+    assert learned["error_after"] < 0.05 < learned["error_before"]
+    assert main(["predict", "--json", str(tmp_path / "job.json"), "--calibration", out]) == 0
+    prediction = json.loads(capsys.readouterr().out)
+    before = predict([parse_scenario(SCENARIO)])[0]
+    assert prediction["step_time_s"] == pytest.approx(before.step_time_s * 1.2, rel=0.02)
+    width = prediction["step_time_high_s"] / prediction["step_time_low_s"]
+    assert width < before.step_time_high_s / before.step_time_low_s
+
+
+def test_runs_that_are_all_wrong_are_an_error_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.jsonl").write_text(rows(1000.0))
+    out = tmp_path / "cluster.json"
+    assert main(["calibrate", str(tmp_path / "runs.jsonl"), "--out", str(out)]) == 2
+    assert "seconds per step are meant" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"measured": {"step_time_s": -1}}, "measured.step_time_s"),
+        ({"measured": {"step_time_s": "9 s"}}, "measured.step_time_s"),
+        ({"measured": {}}, "measured.step_time_s"),
+        ({"measured": None}, "measured"),
+        ({"crashed": "yes"}, "crashed"),
+        ({"scenario": None}, "scenario"),
+        ({"scenario": {**SCENARIO, "plan": {**SCENARIO["plan"], "tp": 3}}}, "scenario.plan"),
+        ({"measured": {"step_time_s": 1, "terms_s": {"compte": 1}}}, "measured.terms_s.compte"),
+    ],
+)
+def test_a_wrong_run_is_refused_by_the_name_of_its_field(change: dict[str, object], field: str) -> None:
+    good = {"scenario": SCENARIO, "measured": {"step_time_s": 1.0}}
+    with pytest.raises(InputError) as caught:
+        parse_run({**good, **change}, "runs[0].")  # type: ignore[dict-item]
+    assert caught.value.field.startswith(f"runs[0].{field}")

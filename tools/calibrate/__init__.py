@@ -1,0 +1,1 @@
+"""A cluster's own truth: its runs update the cost model. Reading order: `runs`, `update`."""

@@ -1,0 +1,97 @@
+"""Runs as the numbers that an update explains: the log error of each step, of each term that a profile shows
+and of each constant that a probe measured, with their slopes by the cost model's constants.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tools.calibrate.runs import PIPELINE, Run
+from tools.cost.calibration import Calibration
+from tools.cost.cluster import Points, features, log_bounds, nudged_terms_s, resolved_logs, with_slopes
+from tools.cost.constants import RowKeys, definitions
+from tools.cost.encode import encode
+from tools.cost.inputs import Array, Inputs
+from tools.cost.predict import resolve_recompute
+from tools.cost.terms import STEP_TERMS
+
+TERM_NOISE = 0.1
+"""Of a term of a profiled step: profiled steps are slower than plain ones, and rules tell terms apart."""
+CONSTANT_NOISE = 0.05
+"""Of a constant measured by itself: a training step does not run it alone."""
+MIN_SHARE = 0.003
+"""Terms below this share of the step are indistinguishable from zero."""
+MIXED_TERMS = {"compute": ("compute", "recompute"), PIPELINE: ("pp_comm_exposed", "pipeline_bubble")}
+"""Terms that a trace shows as one."""
+UNMEASURED_TERMS = ("host_and_other", "recompute", "pp_comm_exposed", "pipeline_bubble")
+
+
+class Observations:
+    """The runs as observations: a step each, a term each, a constant each."""
+
+    def __init__(self, runs: Sequence[Run], base: Calibration) -> None:
+        scenarios = [run.scenario for run in runs if run.scenario.plan]
+        index = {i: row for row, i in enumerate(i for i, run in enumerate(runs) if run.scenario.plan)}
+        self.names = [d.name for d in definitions()]
+        self.term_names = list(STEP_TERMS)
+        self.base = base
+        self.keys = RowKeys([], [], [])
+        self.x: Inputs | None = None
+        if scenarios:
+            x, self.keys = encode(scenarios)
+            settings = base.memory_settings(self.keys, [s.training.precision for s in scenarios])
+            self.x = resolve_recompute(x, settings)
+            self.logs = np.atleast_2d(resolved_logs(self.keys, len(scenarios), base.shifts))
+        self.row_of: list[int] = []
+        """The run of each observation."""
+        self._wanted: list[tuple[int, str, float]] = []
+        """Row of `x` or -1, "" for the step or a name, what was measured."""
+        noise: list[float] = []
+        for i, run in enumerate(runs):
+            m, row = run.measured, index.get(i, -1)
+            if m.step_time_s and row >= 0:
+                self._add(i, row, "", m.step_time_s)
+                noise.append(m.noise)
+                for term, seconds in m.terms_s.items():
+                    if term not in UNMEASURED_TERMS:
+                        self._add(i, row, term, seconds)
+                        noise.append(TERM_NOISE)
+            for constant, value in m.constants.items():
+                self._add(i, -1, constant, value)
+                noise.append(CONSTANT_NOISE)
+        self.noise = np.array(noise)
+        self.is_step = np.array([name == "" for _, name, _ in self._wanted], dtype=np.bool_)
+        self.step_s = np.array([value for _, name, value in self._wanted if not name])
+        alone = encode([runs[0].scenario])[1] if not scenarios else self.keys
+        self.first_key = RowKeys(alone.generation[:1], alone.device[:1], alone.framework[:1])
+        self.start = resolved_logs(self.first_key, 1, base.shifts)[:, 0]
+
+    def _add(self, run: int, row: int, name: str, value: float) -> None:
+        self.row_of.append(run)
+        self._wanted.append((row, name, value))
+
+    def observe(self, moves: Array) -> tuple[Array, Points]:
+        """Log of measured over predicted after the constants' moves, and how the observations lie."""
+        low, high = log_bounds()
+        errors, slopes, lying, shared = [], [], [], []
+        if self.x is not None:
+            inside = np.clip(self.logs + moves[:, None], low, high)
+            nudged, own = nudged_terms_s(self.x, inside), features(self.x)
+        for row, name, value in self._wanted:
+            if row < 0:
+                place = self.names.index(name)
+                errors.append(np.log(value) - self.start[place] - moves[place])
+                slopes.append(np.eye(len(self.names))[place])
+                lying.append(np.zeros(len(self.base.cluster_prior.lengths)))
+                shared.append(0.0)
+                continue
+            whole = nudged[:, :, row].sum(axis=0)
+            least = MIN_SHARE * whole[0] if name else 0.0
+            parts = [self.term_names.index(part) for part in MIXED_TERMS.get(name, (name,))] if name else None
+            seconds = whole if parts is None else nudged[parts, :, row].sum(axis=0)
+            log_s, slope = with_slopes(seconds + least)
+            errors.append(np.log(value + least) - log_s)
+            slopes.append(slope)
+            lying.append(own[row])
+            shared.append(1.0)
+        return np.array(errors), Points(np.array(slopes), np.array(lying), np.array(shared))
