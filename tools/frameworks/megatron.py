@@ -97,8 +97,12 @@ def degree_arguments(job: ExportJob) -> Settings:
 def recompute_arguments(plan: Plan) -> Settings:
     """Megatron counts the recomputed layers of a chunk (transformer_block.py), a plan those of a stage."""
     if plan.recompute == "selective":
-        modules = {"recompute_modules": " ".join(plan.recompute_modules)} if plan.recompute_modules else {}
-        return {"recompute_granularity": "selective", **modules}
+        modules = plan.recompute_modules or ()
+        return {
+            "recompute_granularity": "selective",
+            **({"recompute_modules": " ".join(modules)} if modules else {}),
+            **({"moe_grouped_gemm": True} if "moe_act" in modules else {}),  # the only experts that have it
+        }
     if plan.recompute == "full" and plan.recompute_layers:
         per_chunk = -(-plan.recompute_layers // plan.vpp)
         return {

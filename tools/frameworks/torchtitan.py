@@ -160,6 +160,8 @@ def _options(job: ExportJob, tables: Mapping[str, Settings]) -> tuple[str, ...]:
     # torchtitan/trainer.py of 0.3 refuses its default, CUDA graphs, with a pipeline and most expert kernels.
     if job.plan.pp > 1 or job.plan.ep > 1 or job.scenario.training.cuda_graph is False:
         options.append("  --training.disable_cuda_graphs")
+    if "compile.enable" in job.lever_settings:  # async tensor parallelism, which 0.3 has moved
+        options.append("  --compile.enable --compile.enable_async_tensor_parallel")
     mode = tables["activation_checkpoint"].get("mode")
     return (*options, *([f"  activation_checkpoint:{mode}"] if mode else []))
 
@@ -221,6 +223,8 @@ def _switches(settings: SettingsReader) -> JsonObject:
     fields = read_levers(settings, "torchtitan")
     if settings.flag("training.enable_cpu_offload"):
         fields["optimizer_offload"] = True
+    if settings.flag("compile.enable_async_tensor_parallel"):
+        fields["overlap_tensor_communication"] = True
     if settings.flag("training.disable_cuda_graphs"):
         fields["cuda_graph"] = False
     return fields

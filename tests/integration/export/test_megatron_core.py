@@ -13,6 +13,10 @@ from tools.scenario import Scenario
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
 
+EXPERT_OVERLAP: dict[str, Any] = {
+    "moe": True, "zero_stage": 1, "ep": 8, "pp": 4, "vpp": 5, "dp": 16, "dp_shard": 16,
+    "recompute": "selective", "recompute_modules": ["moe_act", "layernorm"],
+}  # fmt: skip
 PLANS: list[dict[str, Any]] = [
     {"zero_stage": 1},
     {"zero_stage": 1, "tp": 4, "pp": 2, "vpp": 5, "dp": 8, "dp_shard": 8, "recompute": "none"},
@@ -26,13 +30,32 @@ PLANS: list[dict[str, Any]] = [
     {"layers": 79, "zero_stage": 1, "pp": 4, "vpp": 5, "dp": 16, "dp_shard": 16},
     {"layers": 77, "zero_stage": 1, "pp": 4, "vpp": 5, "dp": 16, "dp_shard": 16},
     {"layers": 77, "zero_stage": 1, "pp": 8, "dp": 8, "dp_shard": 8},
+    {"zero_stage": 1, "pp": 4, "vpp": 5, "dp": 16, "dp_shard": 16, "recompute_layers": 10},
+    {
+        "zero_stage": 1,
+        "tp": 4,
+        "dp": 16,
+        "dp_shard": 16,
+        "recompute": "none",
+        "training": {"cuda_graph": True},
+    },
+    EXPERT_OVERLAP | {"training": {"overlap_moe_communication": True, "moe_dispatcher": "alltoall"}},
+    EXPERT_OVERLAP | {"training": {"moe_dispatcher": "hybridep", "cuda_graph": True, "fused_loss": True}},
 ]
+LISTS = ("recompute_modules", "cuda_graph_scope")
 RENAMED = {
     "fp8_format": "fp8",
     "fp4_format": "fp4",
     "decoder_last_pipeline_num_layers": "num_layers_in_last_pipeline_stage",
     "num_virtual_stages_per_pipeline_rank": "virtual_pipeline_model_parallel_size",
 }
+
+
+@pytest.fixture(autouse=True)
+def transformer_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megatron asks for the version of Transformer Engine, which needs a GPU to install."""
+    module = pytest.importorskip("megatron.core.transformer.transformer_config")
+    monkeypatch.setattr(module, "is_te_min_version", lambda *_, **__: True)
 
 
 @pytest.fixture
@@ -56,6 +79,7 @@ def transformer_config(scenario: Scenario, values: dict[str, Any]) -> Any:  # no
     torch = pytest.importorskip("torch")
     model = scenario.model
     known = {field.name for field in fields(module.TransformerConfig)}
+    values = values | {name: str(values[name]).split() for name in LISTS if name in values}
     chosen = {RENAMED.get(key, key): value for key, value in values.items()}
     moe = {"num_moe_experts": model.num_experts, "moe_router_topk": 4, "add_bias_linear": False}
     if "pipeline_model_parallel_layout" in chosen and scenario.plan is not None:
