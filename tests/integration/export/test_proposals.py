@@ -55,7 +55,7 @@ def workloads() -> Iterator[tuple[str, Target, dict[str, Any]]]:
         return
     rows = [json.loads(line) for line in ROWS.read_text().splitlines()]
     for offset, target in enumerate(TARGETS):
-        distinct = {}
+        distinct: dict[tuple[str, str, int], tuple[str, dict[str, Any]]] = {}
         for row in rows:
             scenario = row["scenario"]
             if scenario["training"]["framework"] in target.published_with:
