@@ -244,11 +244,13 @@ def find_proposals(row: SessionRow) -> list[Proposal]:
 
 def export_proposal(row: SessionRow, rank: int, format: str) -> Export:
     """The proposal as a configuration file of a training framework."""
-    plan = next((proposal.plan for proposal in find_proposals(row) if proposal.rank == rank), None)
-    if plan is None:
+    proposal = next((proposal for proposal in find_proposals(row) if proposal.rank == rank), None)
+    if proposal is None:
         raise NotFoundError("proposal", str(rank))
+    scenario = parse_scenario(_with_plan(row, proposal.plan.model_dump()))
+    training = scenario.training.model_copy(update=proposal.settings)
     try:
-        return export_plan(parse_scenario(_with_plan(row, plan.model_dump())), format)
+        return export_plan(scenario.model_copy(update={"training": training}), format)
     except InputError as error:
         raise InputError(error.field.removeprefix("--"), error.given, error.allowed) from None
 

@@ -33,6 +33,7 @@ formats:
   accelerate   YAML for accelerate launch --config_file
   nanotron     YAML sections of a nanotron run
   automodel    YAML sections of a NeMo Automodel recipe
+  huggingface  TrainingArguments as JSON: FSDP 2, DeepSpeed or plain data parallelism
 
 Examples:
   asap export examples/llama-3.1-70b-64xh100.json --format megatron > megatron-args.sh
@@ -60,7 +61,10 @@ def run(args: Namespace) -> int:
     stated = read_object(args.file, MAX_SCENARIO_BYTES)
     if args.report:
         report = read_object(args.report, MAX_REPORT_BYTES, "--report")
-        stated["plan"] = _proposed_plan(report, args.proposal or 1)
+        proposal = _find_proposal(report, args.proposal or 1)
+        settings = get_object(proposal.get("settings") or {}, "--report: settings")
+        stated["plan"] = proposal.get("plan")
+        stated["training"] = {**get_object(stated.get("training"), "training"), **settings}
     elif args.proposal:
         raise InputError("--proposal", args.proposal, "needs --report, which contains the proposals")
     export = export_plan(parse_scenario(stated), args.format)
@@ -71,15 +75,14 @@ def run(args: Namespace) -> int:
     return 0
 
 
-def _proposed_plan(report: Mapping[str, JsonValue], rank: int) -> JsonValue:
-    """The plan of a proposal; its fields are checked with the scenario."""
+def _find_proposal(report: Mapping[str, JsonValue], rank: int) -> Mapping[str, JsonValue]:
+    """A proposal of the report; its plan and settings are checked with the scenario."""
     proposals = report.get("proposals")
     if not isinstance(proposals, list):
         raise InputError("--report", "no proposals", "must be what 'asap optimize --json' printed")
     if rank > len(proposals):
         raise InputError("--proposal", rank, f"the report has {len(proposals)}")
-    plan: JsonValue = get_object(proposals[rank - 1], f"--report: proposals[{rank - 1}]").get("plan")
-    return plan
+    return get_object(proposals[rank - 1], f"--report: proposals[{rank - 1}]")
 
 
 def _print(export: Export) -> None:

@@ -23,6 +23,7 @@ The scenario is checked and printed as JSON, ready for 'asap predict' and 'asap 
 
 formats:
   huggingface   a model's config.json   needs --framework, --seq-len, --global-batch-size; no plan yet
+                or TrainingArguments as JSON; needs --model and --seq-len
   megatron      a launch script, YAML of arguments or MODEL_ARGS; --set TP=8 gives a variable
   nemo          NeMo and Megatron-Bridge YAML
   torchtitan    TOML, or 0.3's Python configuration with --set CONFIG=FUNCTION

@@ -17,10 +17,11 @@ PRECISIONS = {"fp32": "no", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 def engine_framework(job: ExportJob) -> str:
     """The framework whose rules apply: the engine that Accelerate runs the plan with."""
     _refuse_unsupported(job)
-    return "deepspeed" if _uses_deepspeed(job) else "torch-fsdp2"
+    return "deepspeed" if uses_deepspeed(job) else "torch-fsdp2"
 
 
-def _uses_deepspeed(job: ExportJob) -> bool:
+def uses_deepspeed(job: ExportJob) -> bool:
+    """Only DeepSpeed has ZeRO stage 1."""
     return job.scenario.training.framework == "deepspeed" or job.zero_stage == 1
 
 
@@ -58,7 +59,7 @@ def _refuse_unsupported(job: ExportJob) -> None:
 
 def _refuse_unsupported_splits(job: ExportJob) -> None:
     plan = job.plan
-    if _uses_deepspeed(job):
+    if uses_deepspeed(job):
         for field in ("tp", "cp"):
             if getattr(plan, field) > 1:
                 raise job.refuse(field, "Accelerate with DeepSpeed runs ZeRO alone; must be 1")
@@ -76,7 +77,7 @@ def _refuse_unsupported_splits(job: ExportJob) -> None:
 
 
 def _engine(job: ExportJob) -> Settings:
-    if _uses_deepspeed(job):
+    if uses_deepspeed(job):
         section: Settings = {
             "gradient_accumulation_steps": job.micro_batches,
             "zero_stage": job.zero_stage,

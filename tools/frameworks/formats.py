@@ -12,6 +12,7 @@ from tools.frameworks import (
     automodel,
     axolotl,
     deepspeed,
+    huggingface,
     levanter,
     llamafactory,
     maxtext,
@@ -24,37 +25,11 @@ from tools.frameworks import (
 )
 from tools.frameworks.exporting import Export, ExportJob, chosen_levers, stated_settings
 from tools.frameworks.importing import Draft, ImportedScenario, ImportOptions, assemble, missing
-from tools.frameworks.reading import UNUSED, parse_json
 from tools.frameworks.recognition import recognise
 from tools.scenario import Facts, Scenario, check_plan, columns_of, did_you_mean, get_framework
-from tools.scenario.huggingface import unread_fields
-
-HUGGING_FACE_DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
-DEFAULT_PRECISION = "bf16"
 
 Exporter = Callable[[ExportJob], Export]
 Importer = Callable[[str, ImportOptions], Draft]
-
-
-def import_huggingface(text: str, options: ImportOptions) -> Draft:
-    """A draft without a plan: `asap optimize` starts cold from it."""
-    model = parse_json(text)
-    inner = model.get("text_config")
-    stated = (
-        {**model, **{key: value for key, value in inner.items() if value}}
-        if isinstance(inner, dict)
-        else model
-    )
-    dtype = str(stated.get("dtype") or stated.get("torch_dtype"))
-    is_stated = options.precision or dtype in HUGGING_FACE_DTYPES
-    assumed = f"precision {DEFAULT_PRECISION} is assumed; --precision states another"
-    return Draft(
-        plan=None,
-        precision=HUGGING_FACE_DTYPES.get(dtype, DEFAULT_PRECISION),
-        model=model,
-        has_class_defaults="model_type" in model or "text_config" in model,
-        notes=(*(() if is_stated else (assumed,)), *(f"{UNUSED}{name}" for name in unread_fields(model))),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +68,12 @@ REGISTRY = {
         Format("trl", None, import_=trl.import_trl),
         Format("neox", None, import_=neox.import_neox),
         Format("levanter", None, import_=levanter.import_levanter),
-        Format("huggingface", None, import_=import_huggingface),
+        Format(
+            "huggingface",
+            huggingface.engine_framework,
+            huggingface.export_huggingface,
+            huggingface.import_huggingface,
+        ),
     )
 }
 EXPORT_FORMATS = tuple(name for name, format in REGISTRY.items() if format.export)

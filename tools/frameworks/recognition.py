@@ -98,6 +98,7 @@ def _of_mapping(values: Mapping[str, JsonValue]) -> str:
         ("nanotron", "model_config" in sections.get("model", ()) or {"tokens", "parallelism"} <= keys),
         ("levanter", _is_levanter(sections, keys)),
         ("nemo", _is_nemo(sections, keys)),
+        ("huggingface", "per_device_train_batch_size" in keys),
         ("deepspeed", _is_deepspeed(keys)),
         ("huggingface", bool(keys & {"model_type", "architectures", "text_config"})),
         ("megatron", bool(keys & {"tensor_model_parallel_size", "num_layers", "language_model"})),

@@ -42,13 +42,14 @@ RANGES = {
     "nanotron": Range("nanotron", (0, 1), ("1f1b", "gpipe"), ("fp32", "fp16", "bf16")),
     "automodel": Range("torch-fsdp2", (0, 3), ("1f1b",), ("bf16",)),
     "accelerate": Range("torch-fsdp2", (0, 2, 3), ("1f1b",), ("fp32", "fp16", "bf16", "fp8")),
+    "huggingface": Range("torch-fsdp2", (0, 2, 3), ("1f1b",), ("fp32", "fp16", "bf16")),
     "maxtext": Range(
         "maxtext", (0, 1, 3), ("gpipe",), ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
     ),
 }  # fmt: skip
 
 
-UNSPLIT = ("deepspeed", "accelerate")
+UNSPLIT = ("deepspeed", "accelerate", "huggingface")
 """Formats without sequence parallelism."""
 SELECTIVE = ("torchtitan", "megatron", "nemo", "maxtext")
 
@@ -84,8 +85,13 @@ def recompute_dial(draw: st.DrawFn, plan: dict[str, Any]) -> dict[str, Any]:
 def scenarios(draw: st.DrawFn, name: str) -> Scenario:
     """Scenarios that are legal for the framework; the few that are not are drawn again."""
     size = st.sampled_from([1, 2, 4])
-    tp, cp = draw(size), draw(st.sampled_from([1, 1, 2] if name != "nanotron" else [1]))
-    pp, dp = draw(size if name != "accelerate" else st.just(1)), draw(st.sampled_from([1, 2, 4, 6, 8]))
+    alone = name == "huggingface"  # data parallelism and nothing else
+    tp = draw(size) if not alone else 1
+    cp = draw(st.sampled_from([1, 1, 2] if name != "nanotron" and not alone else [1]))
+    pp, dp = (
+        draw(size if name != "accelerate" and not alone else st.just(1)),
+        draw(st.sampled_from([1, 2, 4, 6, 8])),
+    )
     schedule = draw(st.sampled_from(RANGES[name].schedules))
     single = (
         pp == 1
@@ -94,12 +100,13 @@ def scenarios(draw: st.DrawFn, name: str) -> Scenario:
         or (schedule, name) == ("gpipe", "torchtitan")
     )
     vpp = 1 if single else draw(st.sampled_from([2, 3] if schedule != "gpipe" else [1, 2]))
-    experts = draw(st.booleans())
+    experts = draw(st.booleans()) and not alone
     split = dp * cp
+    divisors = [size for size in range(1, split + 1) if split % size == 0]
     plan = {
         "tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "dp": dp,
         "ep": draw(st.sampled_from([size for size in (1, 2, 4) if dp % size == 0])) if experts else 1,
-        "dp_shard": draw(st.sampled_from([size for size in range(1, split + 1) if split % size == 0])),
+        "dp_shard": split if alone else draw(st.sampled_from(divisors)),
         "zero_stage": draw(st.sampled_from(RANGES[name].stages)),
         "micro_batch_size": draw(st.sampled_from([1, 2, 4])),
         "sequence_parallel": tp > 1 and (draw(st.booleans()) if name not in UNSPLIT else False),
@@ -185,7 +192,7 @@ def test_export_then_import_gives_the_scenario_and_the_file_back(name: str, data
         device=cluster.device,
         num_devices=cluster.num_devices,
         devices_per_node=cluster.devices_per_node,
-        seq_len=scenario.training.seq_len if name in ("deepspeed", "accelerate") else None,
+        seq_len=scenario.training.seq_len if name in ("deepspeed", "accelerate", "huggingface") else None,
         global_batch_size=scenario.training.global_batch_size if name == "accelerate" else None,
         micro_batch_size=scenario.plan.micro_batch_size if name == "accelerate" else None,
     )

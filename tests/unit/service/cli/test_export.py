@@ -24,6 +24,15 @@ def test_todays_plan_or_a_proposal_of_a_report_is_written(
     assert f"--tensor-model-parallel-size {tp}\n" in result.out
 
 
+SETTINGS = {"cuda_graph": True, "fused_loss": True}
+
+
+def test_the_settings_of_a_proposal_are_written(asap: Asap) -> None:
+    report = {"proposals": [{"plan": PLAN | {"recompute": "none"}, "settings": SETTINGS}]}
+    plain, changed = asap(*EXPORT).out, asap(*EXPORT, "--report", report).out
+    assert {*changed.split()} - {*plain.split()} >= {"--cuda-graph-impl", "--cross-entropy-loss-fusion"}
+
+
 @pytest.mark.parametrize("rank", ["0", "3", "-1"])
 def test_a_proposal_that_is_not_there_is_refused(asap: Asap, rank: str) -> None:
     result = asap(*EXPORT, "--report", REPORT, "--proposal", rank)
