@@ -1,10 +1,16 @@
-"""Checkpoint savers for the graph: SQLite in the data folder, or PostgreSQL.
+"""Checkpoint savers for the graph: SQLite in the data folder, or PostgreSQL; checkpoints are signed.
 
 Imports LangGraph, so it is kept apart from runtime.py.
 """
 
+import hashlib
+import hmac
+import os
+import secrets
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -15,25 +21,79 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from graph.state import state_serializer
 from service.settings import Settings, make_data_folder
+from tools.errors import DataError
 
-FILE = "checkpoints.db"
+FILE, KEY_FILE = "checkpoints.db", "checkpoint.key"
+KEY_BYTES = 32
+
+
+class SignedSerializer(SerializerProtocol):
+    """Reads only what this installation wrote: to read a checkpoint is to call classes that it names.
+
+    The signature (HMAC-SHA256) stands before the data and is checked before anything of it is decoded.
+    """
+
+    def __init__(self, serializer: SerializerProtocol, key: bytes) -> None:
+        self._serializer, self._key = serializer, key
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:  # noqa: ANN401 - whatever a channel holds
+        kind, data = self._serializer.dumps_typed(obj)
+        return kind, self._sign(kind, data) + data
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:  # noqa: ANN401 - whatever a channel holds
+        kind, signed = data[0], bytes(data[1])
+        signature, content = signed[:KEY_BYTES], signed[KEY_BYTES:]
+        if not hmac.compare_digest(signature, self._sign(kind, content)):
+            raise DataError("a checkpoint is not signed with this installation's key; retry the session")
+        return self._serializer.loads_typed((kind, content))
+
+    def _sign(self, kind: str, content: bytes) -> bytes:
+        return hmac.new(self._key, f"{kind}\0".encode() + content, hashlib.sha256).digest()
+
+
+def _serializer(settings: Settings) -> SignedSerializer:
+    return SignedSerializer(state_serializer(), _signing_key(settings))
+
+
+def _signing_key(settings: Settings) -> bytes:
+    """The secret that is set; else PostgreSQL's address, which replicas share; else a file of our own."""
+    if settings.checkpoint_secret is not None:
+        secret = settings.checkpoint_secret.get_secret_value().encode()
+    elif settings.database_url is not None:
+        secret = settings.database_url.encode()
+    else:
+        secret = _key_of_file(make_data_folder(settings.data_dir) / KEY_FILE)
+    return hmac.new(b"asap-checkpoints", secret, hashlib.sha256).digest()
+
+
+def _key_of_file(path: Path) -> bytes:
+    """Made at first use, readable by this user only; whole as soon as it is there."""
+    if not path.exists():
+        descriptor, made = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+        with suppress(FileExistsError):  # another process was first
+            os.link(made, path)
+        os.unlink(made)
+    return path.read_bytes()
 
 
 @contextmanager
 def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
     """A saver that several sessions may share; its tables are made if they are missing."""
     if settings.database_url:
-        with _postgres(settings.database_url) as saver:
+        with _postgres(settings.database_url, _serializer(settings)) as saver:
             yield saver
         return
     from langgraph.checkpoint.sqlite import SqliteSaver
 
     file = make_data_folder(settings.data_dir) / FILE
     with SqliteSaver.from_conn_string(str(file)) as saver:
-        saver.serde = state_serializer()
+        saver.serde = _serializer(settings)
         saver.conn.execute("PRAGMA journal_mode=WAL")
         saver.conn.execute("PRAGMA busy_timeout=10000")
         saver.setup()
@@ -41,7 +101,7 @@ def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
 
 
 @contextmanager
-def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
+def _postgres(url: str, serializer: SerializerProtocol) -> Iterator[BaseCheckpointSaver[Any]]:
     """A pool, which replaces connections that broke; the saver itself writes one checkpoint at a time.
 
     Commits do not wait for the disk: if the server's machine loses power, a session continues from an
@@ -59,7 +119,7 @@ def _postgres(url: str) -> Iterator[BaseCheckpointSaver[Any]]:
 
     size: dict[str, Any] = {"min_size": 1, "max_size": 8}
     with ConnectionPool(url, **size, kwargs=options, configure=leave_unflushed, open=True) as pool:
-        saver = PostgresSaver(pool, serde=state_serializer())
+        saver = PostgresSaver(pool, serde=serializer)
         saver.setup()
         yield saver
 

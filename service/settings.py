@@ -95,6 +95,9 @@ class Settings(BaseSettings):
     cookie_secret: SecretStr | None = Field(
         None, description="signs browsers' cookies besides the key's digest; the same on every replica"
     )
+    checkpoint_secret: SecretStr | None = Field(
+        None, description="signs sessions' checkpoints; the same on every replica; else a key of our own"
+    )
     webhook_secret: SecretStr | None = Field(None, description="signs webhooks; without it none are sent")
     webhook_private: bool = Field(False, description="allow webhooks to private addresses")
     smtp_host: str | None = Field(None, description="mails nightly reports; without it none are mailed")

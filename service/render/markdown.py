@@ -2,6 +2,7 @@
 
 import re
 from functools import cache
+from urllib.parse import quote
 
 from jinja2 import BaseLoader, Environment, PackageLoader
 from markupsafe import Markup
@@ -15,6 +16,12 @@ from service.render.view import RawJson, view_of
 TEMPLATE = "report.md.jinja"
 # What means something anywhere in a line; an underscore inside a word does not.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|&~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+# What GitHub makes a link or a mention of, escaped or not: an invisible character breaks it.
+_LIVE = re.compile(r"@(?=\w)|:(?=//)|www(?=\.)|#(?=\d)|(?:mailto|xmpp)(?=:)|GH(?=-\d)", re.IGNORECASE)
+_BREAK = "\N{WORD JOINER}"
+_ADDRESS = "%/:=&?~#+!$;@()*[]"
+# In code nothing is interpreted, but a bar would end a table's cell, and what follows is no code any more.
+_PLAIN_CODE = re.compile(r"[A-Za-z0-9_ .,:;=/+()'\"%-]+")
 _AT_START = re.compile(r"^(#|[-+=](?=[\s=-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
@@ -35,11 +42,16 @@ def collapse_blank_lines(page: str) -> str:
 
 
 def escape_markdown(value: object) -> str:
-    """Text that shows as it is; only `code` between backticks stays code, which nothing interprets."""
-    parts = (
-        f"`{piece}`" if is_code else _SPECIAL.sub(r"\\\g<0>", piece) for is_code, piece in text.pieces(value)
-    )
+    """Text that shows as it is; only plain `code` between backticks stays code."""
+    parts = (_escape_piece(is_code, piece) for is_code, piece in text.pieces(value))
     return _AT_START.sub(_escape_start, "".join(parts))
+
+
+def _escape_piece(is_code: bool, piece: str) -> str:
+    if is_code and _PLAIN_CODE.fullmatch(piece) and piece.strip() == piece:
+        return f"`{piece}`"
+    shown = f"`{piece}`" if is_code else piece
+    return _LIVE.sub(rf"\g<0>{_BREAK}", _SPECIAL.sub(r"\\\g<0>", shown))
 
 
 def _escape_start(match: re.Match[str]) -> str:
@@ -74,5 +86,5 @@ def _source(source: Source) -> Markup:
     """A title with where to find it; a link only if there is an address."""
     title, address = escape_markdown(source.title), text.address(source.where)
     rest = escape_markdown(text.beside_address(source.where))
-    link = f"[{title}](<{address}>)" if address else title
+    link = f"[{title}](<{quote(address, safe=_ADDRESS)}>)" if address else title
     return Markup(f"{link}, {rest}" if rest else link)

@@ -3,6 +3,8 @@
 import re
 from itertools import pairwise
 
+import cmarkgfm
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -97,13 +99,43 @@ def test_escaped_text_reads_back_as_itself(text: str) -> None:
     assert {token.type for token in tokens} <= {
         "paragraph_open", "paragraph_close", "inline", "text", "text_special", "code_inline",
     }  # fmt: skip
-    expected = [(is_code, piece) for is_code, piece in pieces(text) if piece.strip() or not is_code]
-    shown = "".join(token.content for token in tokens if token.type in ("text", "code_inline"))
-    assert _dense(shown) == _dense("".join(piece for _, piece in expected))
+    expected = "".join(f"`{piece}`" if is_code else piece for is_code, piece in pieces(text))
+    shown = "".join(
+        f"`{token.content}`" if token.type == "code_inline" else token.content
+        for token in tokens
+        if token.type in ("text", "code_inline")
+    )
+    assert _dense(shown) == _dense(expected)
 
 
 def _dense(text: str) -> str:
-    return re.sub(r"\s", "", text)
+    return re.sub(r"[\s\N{WORD JOINER}]", "", text)
+
+
+@pytest.mark.parametrize("page", ["{}", "# {}", "- {}", "| a | b |\n| --- | --- |\n| {} | b |", "a **{}** b"])
+@settings(max_examples=300)
+@example("`a|<img src=x onerror=alert(1)>`")
+@example("_www.evil.example")
+@example("https://evil.example/x.sh www.evil.example mail@evil.example @everyone #12 mailto:a@b.example")
+@example("``<b>`` \\`<b>` `a\\`<b>")
+@given(
+    text=st.lists(
+        st.sampled_from(
+            ["`", "``", "|", "<b>", "<!--", "-->", "]]>", "](x)", "[", "![", "\\", "&lt;", "@team",
+             "https://e.example", "www.e.example", "a@e.example", "\n",
+             " ", "a", "*", "_", "~~", "#", "1.", ":", "//", "$", "é"]
+        ),
+        max_size=12,
+    ).map("".join) | st.text(max_size=40)
+)  # fmt: skip
+def test_cmark_gfm_makes_nothing_of_text_from_outside(page: str, text: str) -> None:
+    """GitHub's own parser, with raw HTML, tables, links and strikethrough switched on."""
+    html = cmarkgfm.github_flavored_markdown_to_html(
+        page.format(escape_markdown(text)), options=cmarkgfm.cmark.Options.CMARK_OPT_UNSAFE
+    )
+    tags = set(re.findall(r"<\s*/?\s*([a-zA-Z!?][^\s>]*)", html))
+    assert tags <= {"p", "code", "h1", "ul", "li", "strong", "table", "thead", "tbody", "tr", "th", "td"}
+    assert html.count("<td") in (0, 2)
 
 
 @settings(max_examples=25)
