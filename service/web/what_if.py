@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from service.api.deps import AppDep, Reader
+from service.api.deps import AppDep, Reader, run_bounded_search
 from service.api.state import AppState
 from service.db.sessions import get_session
 from service.errors import NotFoundError
@@ -21,13 +21,16 @@ from service.web.rendering import PageRoute, page
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
 from tools.errors import InputError
-from tools.hardware import Device, get_device
+from tools.hardware import Device, device_names, get_device
 from tools.recommend.optimize import workload_of
-from tools.recommend.report import PlanFields
+from tools.recommend.report import Change, PlanFields
 from tools.recommend.score import complete
+from tools.recommend.words import changes
 from tools.scenario import SEARCHED_FIELDS, Plan, Scenario, parse_scenario
 from tools.scenario.columns import CHOICES
 from tools.scenario.spec import PLAN_ROLES, plan_bounds
+from tools.search.search import Progress, Search
+from tools.search.space import get_plan
 
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 MEMORY_STEPS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0)
@@ -46,13 +49,26 @@ class Control:
     chosen: str
     start: str
     is_slider: bool = True
+    reloads: bool = False
+    """Whether the other controls depend on it."""
 
 
 def controls_of(scenario: Scenario, choices: Mapping[str, str]) -> dict[str, list[Control]]:
     """By heading, each with the value that the address states."""
+    is_known = choices.get("device") in device_names()
+    chosen = _with_device(scenario, choices) if is_known else scenario
+    device = Control(
+        "device",
+        "Device",
+        [(name, name) for name in device_names()],
+        "",
+        scenario.cluster.device,
+        is_slider=False,
+        reloads=True,
+    )
     groups = {
-        "Cluster": _cluster(scenario),
-        "Training": _training(scenario),
+        "Cluster": [device, *_cluster(chosen)],
+        "Training": _training(chosen),
         "Plan": _plan(scenario),
     }
     return {name: [_with_choice(control, choices) for control in group] for name, group in groups.items()}
@@ -83,8 +99,10 @@ def _cluster(scenario: Scenario) -> list[Control]:
 
 
 def _training(scenario: Scenario) -> list[Control]:
-    training = scenario.training
+    training, cluster = scenario.training, scenario.cluster
+    peaks = get_device(cluster.device, cluster.overrides).peak_flops
     return [
+        _choice("precision", "Precision", [*dict.fromkeys([training.precision, *peaks])], training.precision),
         _numbers(
             "global_batch_size",
             "Global batch",
@@ -164,6 +182,8 @@ class Answer:
     start: Planned
     variant: Planned | None
     refusal: InputError | None = None
+    changed: Scenario | None = None
+    """The facts of the variant."""
 
     @property
     def plans(self) -> list[Planned]:
@@ -188,9 +208,30 @@ def ask(scenario: Scenario, choices: Choices, calibration: Calibration | None = 
         if reason is not None:
             field, _, rest = reason.partition(": ")
             raise InputError(field, _refused_value(rest), rest.partition("; ")[2] or rest)
-        return Answer(title, start, _predict("what if", changed, calibration))
+        return Answer(title, start, _predict("what if", changed, calibration), changed=changed)
     except InputError as error:
         return Answer(title, start, None, error)
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The fastest plan of all legal ones for the changed facts; None if none fits."""
+
+    planned: Planned | None
+    changes: Sequence[Change] = ()
+    """From the plan of the what-if."""
+
+
+def find_winner(answer: Answer, calibration: Calibration | None, progress: Progress | None = None) -> Winner:
+    if answer.changed is None or answer.variant is None:
+        return Winner(None)
+    workload = workload_of(answer.changed, calibration)
+    best = Search(workload.scenario, workload.constraints, workload.calibration, kept=1).run(progress).best
+    if not best.plans:
+        return Winner(None)
+    plan = get_plan(best.plans, 0)
+    planned = _predict("fastest", workload.with_plan(plan), calibration)
+    return Winner(planned, changes(answer.variant.plan, plan))
 
 
 def _predict(name: str, scenario: Scenario, calibration: Calibration | None) -> Planned:
@@ -200,12 +241,20 @@ def _predict(name: str, scenario: Scenario, calibration: Calibration | None) -> 
 
 def with_changes(scenario: Scenario, choices: Choices) -> Scenario:
     """Raises InputError for what cannot be: a plan that does not divide the devices, text for a number."""
-    cluster = scenario.cluster
+    cluster = _with_device(scenario, choices).cluster
     devices = _whole("num_devices", choices, cluster.num_devices)
-    figures = _overrides(get_device(cluster.device, cluster.overrides), choices)
+    device = get_device(cluster.device, cluster.overrides)
+    figures = _overrides(device, choices)
     topology = cluster.topology if devices == cluster.num_devices else None
     update = {"num_devices": devices, "overrides": {**cluster.overrides, **figures}, "topology": topology}
-    training = {name: _whole(name, choices, getattr(scenario.training, name)) for name in TRAINING}
+    training: dict[str, int | str] = {
+        name: _whole(name, choices, getattr(scenario.training, name)) for name in TRAINING
+    }
+    training["precision"] = choices.get("precision") or scenario.training.precision
+    if training["precision"] not in device.peak_flops:
+        raise InputError(
+            "precision", training["precision"], f"{device.name} has {', '.join(device.peak_flops)}"
+        )
     changed = scenario.model_copy(
         update={
             "cluster": cluster.model_copy(update=update),
@@ -214,6 +263,20 @@ def with_changes(scenario: Scenario, choices: Choices) -> Scenario:
     )
     plan = complete(workload_of(changed), _plan_of(scenario), _fields(_plan_of(scenario), choices))
     return changed.model_copy(update={"plan": plan})
+
+
+def _with_device(scenario: Scenario, choices: Choices) -> Scenario:
+    """On another device of the catalogue, with its own figures and node size."""
+    name = choices.get("device") or scenario.cluster.device
+    if name == scenario.cluster.device:
+        return scenario
+    update = {
+        "device": name,
+        "devices_per_node": get_device(name, {}).devices_per_node,
+        "overrides": {},
+        "topology": None,
+    }
+    return scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update=update)})
 
 
 def _overrides(device: Device, choices: Choices) -> dict[str, float]:
@@ -279,14 +342,23 @@ PlanName = Annotated[str | None, Query(alias="plan", max_length=10)]
 
 @router.get("/what-if")
 def show(
-    request: Request, app: AppDep, caller: Reader, session: SessionId = None, plan: PlanName = None
+    request: Request,
+    app: AppDep,
+    caller: Reader,
+    session: SessionId = None,
+    plan: PlanName = None,
+    best: bool = False,
 ) -> Response:
+    """With `best` the fastest plan for the changed facts is searched too."""
     choices = dict(request.query_params)
     if session:
         scenario, plans, chosen, calibration = _of_session(app, caller.tenant, session, plan)
     else:
         scenario, plans, chosen, calibration = parse_scenario(EXAMPLE), {}, "", None
     answer = ask(scenario, choices, calibration)
+    winner = None
+    if best and answer.variant:
+        winner = run_bounded_search(app, lambda progress: find_winner(answer, calibration, progress))
     return page(
         request,
         "what_if",
@@ -296,6 +368,8 @@ def show(
         chosen=chosen,
         controls=controls_of(scenario, choices),
         answer=answer,
+        winner=winner,
+        best_address=str(request.url.include_query_params(best="true").query),
         charts=plan_charts(answer.plans),
     )
 

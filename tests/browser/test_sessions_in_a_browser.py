@@ -352,3 +352,16 @@ def test_plans_are_sorted_filtered_brushed_and_opened(page: Watched, done: str) 
     view.locator("[data-grid]").focus()
     view.keyboard.press("ArrowDown")
     expect(view.locator('tr[aria-selected="true"]')).to_have_count(1)
+
+
+def test_the_winner_of_a_what_if_follows_the_sliders(page: Watched) -> None:
+    view = page.page
+    view.goto("/what-if")
+    expect(view.locator("#winner .winner b")).to_be_visible(timeout=PATIENCE_MS)
+    slider = view.get_by_role("slider", name="Memory per device")
+    slider.focus()
+    slider.press("Home")
+    expect(view.locator("#winner")).to_contain_text("No legal plan fits", timeout=PATIENCE_MS)
+    view.get_by_label("Device", exact=True).select_option("b200")
+    view.wait_for_url(re.compile("device=b200"))
+    expect(view.get_by_label("Precision", exact=True).locator("option[value=nvfp4]")).to_have_count(1)

@@ -3,6 +3,7 @@ import { fetchPage, swap } from "./live.js";
 
 const form = document.querySelector("[data-what-if]");
 const PAUSE_MS = 120;
+const REST_MS = 400;
 let timer = null;
 let lastRequest = 0;
 
@@ -44,10 +45,30 @@ async function predict() {
   if (!page || number !== lastRequest) return;
   history.replaceState(null, "", address);
   swap(page, ["answer"]);
+  findWinner(number);
   const field = document.getElementById("answer").dataset.field ?? "";
   for (const control of form.querySelectorAll(".control")) {
     const name = control.querySelector("select").name;
     control.classList.toggle("wrong", field.split(".").pop() === name);
+  }
+}
+
+/** The fastest plan for these facts is searched once the sliders rest. */
+async function findWinner(number) {
+  const place = document.getElementById("winner");
+  if (!place || place.querySelector(".winner b")) return;
+  place.setAttribute("aria-busy", "true");
+  place.querySelector("a").textContent = "Searching the fastest plan for this";
+  await new Promise((resolve) => setTimeout(resolve, REST_MS));
+  if (number !== lastRequest) return;
+  try {
+    const answer = await fetch(place.dataset.winner, { headers: { Accept: "text/html" } });
+    if (number !== lastRequest) return;
+    if (!answer.ok) throw new Error(String(answer.status));
+    swap(new DOMParser().parseFromString(await answer.text(), "text/html"), ["winner"]);
+  } catch {
+    place.querySelector("a").textContent = "The search took too long; try again";
+    place.removeAttribute("aria-busy");
   }
 }
 
@@ -64,3 +85,4 @@ for (const select of form.querySelectorAll("select[data-slider]")) makeSlider(se
 for (const select of form.querySelectorAll("select:not([data-slider])"))
   select.onchange = () => ("start" in select.dataset ? location.assign(question()) : (mark(select), ask()));
 form.querySelector("button").hidden = true;
+findWinner(lastRequest);

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.web.new_session import EXAMPLE
-from service.web.what_if import ask, controls_of
+from service.web.what_if import ask, controls_of, find_winner
 from tools.scenario import parse_scenario
 
 
@@ -41,6 +41,8 @@ def test_data_parallelism_follows_the_other_degrees_and_the_devices() -> None:
         ({"inter": "-1"}, "inter"),
         ({"inter": "nan"}, "inter"),
         ({"num_devices": "0"}, "num_devices"),
+        ({"device": "abacus"}, "cluster.device"),
+        ({"precision": "nvfp4"}, "precision"),
         ({"recompute": "some"}, "plan.recompute"),
     ],
 )
@@ -66,3 +68,27 @@ def test_every_control_stands_on_one_of_its_own_values() -> None:
         assert control.chosen in [value for value, _ in control.options], control.name
     chosen = {control.name: control.chosen for control in groups["Plan"]}
     assert (chosen["tp"], chosen["pp"]) == ("2", "4")
+
+
+def test_another_device_brings_its_own_figures_and_precisions() -> None:
+    faster = asked(device="b200", precision="mxfp8")
+    assert faster.ratio > 1.5
+    assert faster.variant.capacity_gib > 1.5 * faster.start.capacity_gib
+    controls = {
+        control.name: control
+        for control in controls_of(parse_scenario(EXAMPLE), {"device": "b200"})["Training"]
+    }
+    assert "nvfp4" in dict(controls["precision"].options)
+
+
+def test_the_winner_is_the_fastest_plan_for_the_changed_facts() -> None:
+    answer = asked(num_devices="128", memory="2")
+    winner = find_winner(answer, None)
+    assert winner.planned is not None
+    assert winner.planned.prediction.step_time_s < answer.variant.prediction.step_time_s
+    assert (
+        winner.planned.plan.tp * winner.planned.plan.pp * winner.planned.plan.cp * winner.planned.plan.dp
+        == 128
+    )
+    assert {change.field for change in winner.changes} & {"tp", "pp", "recompute", "vpp"}
+    assert find_winner(asked(memory="0.25", num_devices="4", global_batch_size="8"), None).planned is None
