@@ -140,6 +140,10 @@ class SessionPage:
         return self.row.state in (WAITING, COMPLETED) and self.view is not None
 
     @property
+    def is_infeasible(self) -> bool:
+        return bool(self.row.error and self.row.error["kind"] == "infeasible")
+
+    @property
     def can_retry(self) -> bool:
         return self.row.state in (FAILED, CANCELLED)
 

@@ -1,20 +1,22 @@
 """Why a plan is not proposed (rule, memory, slower term), and what would help if no plan fits."""
 
-from dataclasses import replace
-
-import numpy as np
-
-from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError
+from tools.recommend.feasibility import (
+    LARGEST_CLUSTER,
+    constrained_fields,
+    more_devices,
+    smallest_plan,
+    without_constraints,
+)
 from tools.recommend.report import Binding, PlanFields, RejectedPlan
 from tools.recommend.words import changes, difference, short
-from tools.recommend.workload import Workload, limit_to_expressible
+from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan
 from tools.scenario.spec import FULL_SHARDING, sharding
-from tools.search.constraints import Constraints, parse_constraints
-from tools.search.search import Progress, Search, SearchOutcome, count_changes
-from tools.search.space import decode_row, table_of
+from tools.search.constraints import parse_constraints
+from tools.search.search import Progress, count_changes
+from tools.search.space import table_of
 
 MAX_REJECTED = 6
 _SCALED = ("tp", "pp", "cp", "ep", "micro_batch_size", "vpp")
@@ -139,69 +141,27 @@ def find_changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan | N
     return changed if "dp_shard" in update else changed.sharded_like(plan)
 
 
-UNLIMITED = 1e9
-LARGEST_CLUSTER = 65536
-
-
 def infeasible(workload: Workload, progress: Progress | None = None) -> InfeasibleError:
-    result = _search(workload, UNLIMITED, progress)
-    if not len(result.best.step_time_s):
+    smallest = smallest_plan(workload, progress)
+    if smallest is None:
         return InfeasibleError(_nothing_legal(workload))
-    # The front has every recomputation; the best, where memory is no limit, only none.
-    row = int(np.argmin(result.front.memory_bytes))
-    least = result.front.memory_bytes[row] / GIB
-    plan = Plan.model_validate(decode_row(result.front.plans, row))
     start = (
-        f"no legal plan fits: the smallest ({short(plan)}) needs {least:.1f} GiB "
-        f"of {workload.limit_gib:.1f} usable per device"
+        f"no legal plan fits: the smallest ({short(smallest.plan)}) needs "
+        f"{smallest.prediction.peak_memory_gib:.1f} GiB of {workload.limit_gib:.1f} usable per device"
     )
-    return InfeasibleError("; ".join([start, *_remedies(workload, progress)]))
+    freed = without_constraints(workload, progress)
+    if freed:
+        return InfeasibleError(f"{start}; {freed.says}")
+    more = more_devices(workload, progress)
+    devices = more.says if more else f"not even {LARGEST_CLUSTER} devices would suffice"
+    adam = "8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter"
+    return InfeasibleError("; ".join([start, devices, adam]))
 
 
 def _nothing_legal(workload: Workload) -> str:
     t, c = workload.scenario.training, workload.scenario.cluster
-    constrained = ", ".join(f"{name} {text}" for name, text in _constrained(workload).items())
+    constrained = ", ".join(f"{name} {text}" for name, text in constrained_fields(workload).items())
     return (
         f"no plan is legal: {t.framework} accepts none for {c.num_devices} devices, a global batch of "
         f"{t.global_batch_size} and the constraints {constrained or 'none'}"
     )
-
-
-def _constrained(workload: Workload) -> dict[str, str]:
-    """What the user forbade, but for memory."""
-    own = parse_constraints(workload.scenario.constraints, workload.scenario.plan)
-    changes = {} if own.max_changes is None else {"max_changes": str(own.max_changes)}
-    return {name: own.describe(name) for name in own.fields} | changes
-
-
-def _remedies(workload: Workload, progress: Progress | None) -> list[str]:
-    constrained = _constrained(workload)
-    if constrained:
-        fraction = workload.constraints.max_memory_fraction
-        bare = Constraints(max_memory_fraction=fraction)
-        freed = replace(workload, constraints=limit_to_expressible(workload.scenario, bare))
-        if len(_search(freed, fraction, progress).best.step_time_s):
-            return [f"without the constraints on {', '.join(constrained)} plans fit"]
-    return [
-        _more_devices(workload, progress),
-        "8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter",
-    ]
-
-
-def _more_devices(workload: Workload, progress: Progress | None) -> str:
-    s = workload.scenario
-    devices = s.cluster.num_devices
-    while devices * 2 <= LARGEST_CLUSTER:
-        devices *= 2
-        cluster = s.cluster.model_copy(update={"num_devices": devices})
-        batch = s.training.global_batch_size * devices // s.cluster.num_devices
-        training = s.training.model_copy(update={"global_batch_size": batch})
-        grown = replace(workload, scenario=s.model_copy(update={"cluster": cluster, "training": training}))
-        if len(_search(grown, workload.constraints.max_memory_fraction, progress).best.step_time_s):
-            return f"{devices} devices (with the batch grown alike) would suffice"
-    return f"not even {devices} devices would suffice"
-
-
-def _search(workload: Workload, fraction: float, progress: Progress | None) -> SearchOutcome:
-    constraints = replace(workload.constraints, max_memory_fraction=fraction)
-    return Search(workload.scenario, constraints, workload.calibration).run(progress)

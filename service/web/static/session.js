@@ -6,6 +6,13 @@ import { fetchPage, swap } from "./live.js";
 function begin() {
   const root = document.getElementById("session");
   attachExports(root);
+  showFit(root.querySelector("[data-fit]"));
+}
+
+/** What would make a plan fit is searched after the page is shown. */
+async function showFit(place) {
+  const page = place && (await fetchPage(place.dataset.fit));
+  if (page) swap(page, ["fit"]);
 }
 
 async function look(whole) {

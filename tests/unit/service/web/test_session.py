@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from service.db.models import COMPLETED
+from service.db.models import COMPLETED, FAILED
 from service.render.view import View
 from service.render.waterfall import loss_seconds, waterfall_of
 from service.web.session import tiles_of
 from tests.unit.service.render import scenes
-from tests.unit.service.served import Served
+from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
 from tools.search.explored import unpack
 
@@ -124,3 +124,25 @@ def test_the_explorer_serves_the_kept_plans_and_says_of_each_why_it_is_not_propo
     for path in (f"plans/{kept}", "plans/nothing", f"plans/{kept}/export?format=megatron"):
         assert get(served, f"/sessions/{id}/{path}")[0].status_code in (404, 422), path
     assert get(served, f"/what-if?session={id}&plan=p{kept}")[0].status_code == 404
+
+
+def test_a_session_that_nothing_fits_shows_the_smallest_plan_and_runs_with_what_would_fit(
+    served: Served,
+) -> None:
+    small_device = {**SCENARIO["cluster"], "overrides": {"memory_gib": 2.5}}
+    id = served.submit({**SCENARIO, "cluster": small_device, "plan": None, "labels": {"team": "a"}})
+    assert get(served, f"/sessions/{id}/fit")[0].status_code == 409
+    served.end(id, FAILED, error={"kind": "infeasible", "message": "no legal plan fits", "field": None})
+    assert f"/sessions/{id}/fit" in get(served, f"/sessions/{id}")[1].links()
+    answer, page = get(served, f"/sessions/{id}/fit")
+    assert answer.status_code == 200
+    assert "The smallest legal plan" in page.text
+    names = [str(button["value"]) for button in page.all("button") if button.get("name") == "remedy"]
+    assert {"devices", "device"} <= {*names}
+    fields = {"csrf": token(served, f"/sessions/{id}/fit"), "remedy": "devices"}
+    moved = post(served, f"/sessions/{id}/fit", fields)
+    assert moved.status_code == 303
+    new = served.client.get(f"/v1{moved.headers['location']}").json()
+    assert new["request"]["cluster"]["num_devices"] > SCENARIO["cluster"]["num_devices"]
+    assert new["labels"] == {"team": "a"}
+    assert post(served, f"/sessions/{id}/fit", {**fields, "remedy": "magic"}).status_code == 404
