@@ -1,4 +1,4 @@
-"""/sessions/{id}/fit: for a session that no plan fits, the memory of the smallest one by its parts, and buttons
+"""/sessions/{id}/fit: for a session that no plan fits, the memory of the smallest by its parts, and buttons
 for what would make one fit.
 """
 

@@ -26,6 +26,8 @@ PAGES = {
     "session-cold": "/sessions/{cold}",
     "session-traces": "/sessions/{traced}",
     "session-failed": "/sessions/{failed}",
+    "schedule-simulated": "/sessions/{done}/schedule?plan=2",
+    "plans": "/sessions/{done}/plans",
     "trail": "/sessions/{done}/trail",
     "compare": "/compare?a={done}&a_plan=today&b={done}&b_plan=1",
     "what-if": "/what-if?session={done}&inter=0.5",

@@ -12,6 +12,9 @@ from tests.browser.watching import Cookies, Watched, draw_all, watch
 
 NARROW = {"width": 380, "height": 800}
 GRAVE = ("serious", "critical")
+TINY = {**small()["cluster"], "overrides": {"memory_gib": 2.5}}
+"""Devices on which nothing fits."""
+MAX_PHONE_PIXELS = 6000
 PAGES = (
     "/", "/sessions/new", "/what-if", "/compare", "/knowledge", "/fleet", "/schedules", "/schedules/new",
     "/hardware", "/hardware/h100-sxm-80gb", "/accuracy", "/nowhere",
@@ -23,7 +26,10 @@ def paths(installation: Installation, done: str) -> list[str]:
     """Every page, with those of a session that is done and of one that waits."""
     waits, id = installation.submit(small(approval="person")), done.rpartition("/")[2]
     installation.wait(waits, "waiting_approval")
-    own = [done, f"{done}/trail", f"/sessions/{waits}", f"/what-if?session={id}"]
+    nothing = installation.submit(small(cluster=TINY, plan=None))
+    installation.wait(nothing)
+    of_session = [f"{done}/{page}" for page in ("trail", "figures", "schedule", "plans", "plans/0")]
+    own = [done, *of_session, f"/sessions/{waits}", f"/sessions/{nothing}/fit", f"/what-if?session={id}"]
     with installation.api as client:
         case = client.get("/v1/knowledge", params={"kind": "case"}).json()["items"][0]["id"]
     return [*PAGES, *own, f"/compare?a={id}&b={id}&b_plan=today", f"/knowledge/{case}"]
@@ -49,7 +55,7 @@ def test_axe_finds_no_serious_fault(
             assert grave_faults(watched.page) == [], path
 
 
-def test_no_page_is_wider_than_a_phone(
+def test_no_page_is_wider_than_a_phone_or_endless_on_it(
     browser: Browser, installation: Installation, signed_in: Cookies, paths: list[str]
 ) -> None:
     options: dict[str, Any] = {"viewport": NARROW, "has_touch": True, "is_mobile": True}
@@ -58,6 +64,8 @@ def test_no_page_is_wider_than_a_phone(
             watched.page.goto(path)
             width = watched.page.evaluate("document.documentElement.scrollWidth")
             assert width <= NARROW["width"], path
+            height = watched.page.evaluate("document.documentElement.scrollHeight")
+            assert height <= MAX_PHONE_PIXELS, path
 
 
 def test_a_case_is_refuted_with_a_reason_that_stays(page: Watched, paths: list[str]) -> None:
@@ -79,7 +87,7 @@ def test_the_content_is_one_key_away_and_every_control_is_reached(page: Watched,
     for _ in range(60):
         view.keyboard.press("Tab")
         reached.add(view.evaluate("document.activeElement.textContent.trim().slice(0, 20)"))
-    assert {"Trail", "Evidence", "Export", "Approve", "Reject", "Comment or edit"} <= reached
+    assert {"Trail", "Why", "Export", "Approve", "Reject", "Comment or edit"} <= reached
 
 
 def test_pages_say_what_they_are_without_any_script(
