@@ -18,6 +18,7 @@ from tools.cost.terms import STEP_TERMS
 from tools.errors import InputError
 from tools.frameworks import export_plan
 from tools.hardware import describe, get_device
+from tools.kb.recipes import nearest_recipes
 from tools.recommend.optimize import best_plans, workload_of
 from tools.recommend.report import PlanFields
 from tools.recommend.score import complete
@@ -46,7 +47,7 @@ ANALYZER_TOOLS = (
 )  # fmt: skip
 PROPOSAL_TOOLS = (
     "search_plans", "predict_plan", "compare_plans", "neighbours", "explain_plan", "sensitivity",
-    "find_knowledge", "read_knowledge", "check_export",
+    "find_knowledge", "read_knowledge", "published_recipes", "check_export",
 )  # fmt: skip
 QUESTION_TOOLS = tuple(dict.fromkeys((*ANALYZER_TOOLS, *PROPOSAL_TOOLS, "hardware")))
 
@@ -223,6 +224,19 @@ class Toolbox(ProfileTools):
         """Read a playbook or case in full, by the id that find_knowledge returned."""
         entry = self.context.knowledge.get(id.rpartition(":")[2], self.tenant)
         return {**entry.json_body(), "id": f"{entry.kind}:{entry.id}", "status": entry.status}
+
+    def published_recipes(self, limit: Annotated[int, Field(ge=1, le=8)] = 3) -> object:
+        """Find the plans that vendors tuned, measured and published for workloads most like this one."""
+        return [
+            {
+                "title": match.recipe.title,
+                "says": match.recipe.says,
+                "same_model": match.is_same_model,
+                "same_device": match.is_same_device,
+                "source": match.recipe.source.where,
+            }
+            for match in nearest_recipes(self.scenario, limit)
+        ]
 
     def hardware(self, name: Id) -> object:
         """Describe a device of the catalogue: memory, peak rates, links."""

@@ -107,8 +107,9 @@ def test_a_plan_is_written_as(
 
 @pytest.mark.parametrize("name", EXPORT_FORMATS)
 def test_every_format_names_its_file_and_says_that_recompute_is_open(name: str) -> None:
-    stage = {"zero_stage": 1} if name == "nanotron" else {}
-    export = export_plan(build({"recompute": None, **stage}), name)
+    flat = {"tp": 1, "dp": 64, "dp_shard": 64}
+    changes = {"nanotron": {"zero_stage": 1}, "huggingface": flat}
+    export = export_plan(build({"recompute": None, **changes.get(name, {})}), name)
     assert export.format == name
     assert "." in export.file_name
     assert export.text.endswith("\n")

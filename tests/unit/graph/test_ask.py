@@ -9,6 +9,7 @@ from graph.answers import A, Explanation, Question, ReasonerError, Reply, Sugges
 from graph.ask import Answered, ask, plan_fields
 from graph.context import Context
 from graph.request import parse_request
+from graph.toolbox import PROPOSAL_TOOLS, Toolbox
 from tests.unit.graph.cases import run, small
 from tools.errors import InputError
 from tools.kb import open_seed
@@ -86,6 +87,16 @@ def test_what_a_model_may_not_state_is_answered_by_the_rules(text: str) -> None:
     answered = answer("what limits it?", replace(RULES, reasoner=Writer(text)))
     assert answered.answer == answer("what limits it?").answer
     assert answered.incidents
+
+
+def test_agents_can_name_the_vendors_recipe_for_a_workload() -> None:
+    llama = {**small()["model"], "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672}
+    llama |= {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256}
+    cluster = {"device": "h100-sxm-80gb", "num_devices": 64}
+    training = {**small()["training"], "seq_len": 8192, "framework": "megatron-core"}
+    scenario = parse_request({"model": llama, "cluster": cluster, "training": training}).scenario
+    found = Toolbox(RULES, scenario).named(PROPOSAL_TOOLS)["published_recipes"](limit=1)
+    assert "NVIDIA's recipe for Llama-3-70B on 64 h100-sxm-80gb" in json.dumps(found)
 
 
 def test_an_explanation_is_bounded() -> None:
