@@ -130,13 +130,15 @@ def waterfall_of(view: View) -> Waterfall:
 
 
 def measured_step_s(report: Report, plan: Planned) -> float | None:
-    """By a trial, or by the traces of today's plan."""
+    """By a trial, or by traces of today's plan that are of this job."""
     if plan.measured and plan.measured.step_time_s:
         return plan.measured.step_time_s
-    if plan.proposal is None and report.diagnosis.recalibrated:
+    if plan.proposal or report.diagnosis.cause == "trace_mismatch":
+        return None
+    if report.diagnosis.recalibrated:
         return report.diagnosis.recalibrated.measured_s
     profile = report.diagnosis.profile
-    return profile.step_time_s if profile and plan.proposal is None else None
+    return profile.step_time_s if profile else None
 
 
 def _evidence(report: Report, key: str) -> list[str]:
