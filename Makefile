@@ -13,7 +13,7 @@ ASAP := $(VENV)/bin/asap
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -103,6 +103,10 @@ bench-search: setup ## seconds and memory to decide every legal plan of 1T on 4,
 
 bench-asap-cases: setup ## the three published ASAP cases: is their direction found?
 	@$(RUN) benchmarks/asap_cases.py
+
+# With Optuna in the environment (make bench-peers) its TPE is printed beside.
+bench-calibrate: setup ## what a few of a cluster's own runs are worth, whole sources left out; trials beside Optuna's TPE
+	@$(ONE_THREAD) $(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) -m benchmarks.calibrate
 
 bench-kb: setup ## recall and rank of the knowledge base's search, beside BM25 and embeddings alone
 	@$(RUN) benchmarks/knowledge.py

@@ -149,6 +149,20 @@ class AsyncClient:
     async def mark_case(self, id: str, mark: Body) -> models.Entry:
         return await self.send(calls.mark_case(id, mark))
 
+    async def report_runs(self, runs: Body) -> JsonObject:
+        """Runs of a named cluster calibrate its predictions; rows as of `asap calibrate`."""
+        return await self.send(calls.report_runs(runs))
+
+    async def clusters(self) -> JsonObject:
+        return await self.send(calls.clusters())
+
+    async def cluster(self, name: str) -> JsonObject:
+        return await self.send(calls.get_cluster(name))
+
+    async def undo_runs(self, name: str) -> JsonObject:
+        """Takes back those that were reported last."""
+        return await self.send(calls.undo_runs(name))
+
     async def ready(self) -> JsonObject:
         return await self.send(calls.ready())
 

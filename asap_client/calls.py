@@ -157,6 +157,7 @@ R = TypeVar("R", bound=Record)
 Body = Mapping[str, Any]
 ReportForm = Literal["text/markdown", "text/html"]
 SESSIONS, TRACES, KNOWLEDGE = "/v1/sessions", "/v1/traces", "/v1/knowledge"
+MEASUREMENTS = "/v1/measurements"
 
 
 def as_record(kind: type[R]) -> Callable[[httpx.Response], R]:
@@ -304,6 +305,23 @@ def add_case(case: Body) -> Call[Entry]:
 
 def mark_case(id: str, mark: Body) -> Call[Entry]:
     return Call("POST", f"{KNOWLEDGE}/{path(id)}/mark", as_record(Entry), json=dict(mark))
+
+
+def report_runs(runs: Body) -> Call[JsonObject]:
+    """`runs` is one run, or an object with several under `runs`."""
+    return Call("POST", MEASUREMENTS, as_json, json=dict(runs))
+
+
+def clusters() -> Call[JsonObject]:
+    return Call("GET", MEASUREMENTS, as_json)
+
+
+def get_cluster(name: str) -> Call[JsonObject]:
+    return Call("GET", f"{MEASUREMENTS}/{path(name)}", as_json)
+
+
+def undo_runs(name: str) -> Call[JsonObject]:
+    return Call("DELETE", f"{MEASUREMENTS}/{path(name)}", as_json)
 
 
 def ready() -> Call[JsonObject]:

@@ -144,6 +144,20 @@ class Client:
     def mark_case(self, id: str, mark: Body) -> models.Entry:
         return self.send(calls.mark_case(id, mark))
 
+    def report_runs(self, runs: Body) -> JsonObject:
+        """Runs of a named cluster calibrate its predictions; rows as of `asap calibrate`."""
+        return self.send(calls.report_runs(runs))
+
+    def clusters(self) -> JsonObject:
+        return self.send(calls.clusters())
+
+    def cluster(self, name: str) -> JsonObject:
+        return self.send(calls.get_cluster(name))
+
+    def undo_runs(self, name: str) -> JsonObject:
+        """Takes back those that were reported last."""
+        return self.send(calls.undo_runs(name))
+
     def ready(self) -> JsonObject:
         return self.send(calls.ready())
 

@@ -10,7 +10,19 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from service import __version__
-from service.api import events, knowledge, middleware, ops, reports, runs, schedules, sessions, tools, traces
+from service.api import (
+    events,
+    knowledge,
+    measurements,
+    middleware,
+    ops,
+    reports,
+    runs,
+    schedules,
+    sessions,
+    tools,
+    traces,
+)
 from service.api.errors import add_problem_handlers
 from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.openapi import PATH, describe
@@ -35,6 +47,7 @@ ROUTERS = (
     reports.router,
     traces.router,
     knowledge.router,
+    measurements.router,
     tools.hardware_router,
     tools.router,
     tools.plans_router,

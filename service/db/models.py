@@ -291,6 +291,22 @@ night_runs = sa.Table(
 )
 
 
+measurements = sa.Table(
+    "measurements",
+    metadata,
+    *_key(Id, "id"),
+    *_required(sa.Text, "tenant", "cluster"),
+    *_required(sa.Integer, "version"),
+    *_required(sa.Text, "reported_by"),
+    *_required(sa.Double, "created_at"),
+    *_optional(sa.Double, "undone_at"),
+    *_required(Digest, "digest"),
+    *_required(JsonColumn, "run"),
+    sa.Index("measurements_by_cluster", "tenant", "cluster", "version"),
+)
+"""Runs of a cluster; those reported at once share a version, and are undone together."""
+
+
 class Failure(TypedDict):
     """Why a session failed."""
 

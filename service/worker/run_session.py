@@ -25,6 +25,7 @@ from service.db.lifecycle import find_decision, set_state
 from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, SessionRow
 from service.db.sessions import append_event, check_claim, keep_search, lock_session
 from service.errors import CancelledError, FencedError, HandBackError, OutOfTimeError
+from service.measurements import add_runs, calibration_of, measured_runs
 from service.settings import Settings
 from service.strict_json import JsonObject
 from service.traces import Uploads, find_reference
@@ -131,7 +132,17 @@ def run_session(deps: WorkerDeps, row: SessionRow) -> None:
     state = retry_transaction(
         deps.database, lambda conn: set_state(conn, row.id, wanted, row.fence, **columns)
     )
+    if state == COMPLETED:
+        _keep_measurements(deps, row, columns)
     prune_checkpoints(deps.checkpointer, thread_of(row.id, row.attempt), state)
+
+
+def _keep_measurements(deps: WorkerDeps, row: SessionRow, columns: JsonObject) -> None:
+    """What the session measured calibrates the next one of a named cluster."""
+    scenario, report = parse_request(row.request or {}).scenario, Report.model_validate(columns["report"])
+    runs = measured_runs(scenario, report) if scenario.cluster.name else []
+    if runs:
+        retry_transaction(deps.database, lambda conn: add_runs(conn, row.tenant, runs, f"session {row.id}"))
 
 
 def _outcome(deps: WorkerDeps, row: SessionRow) -> End:
@@ -153,9 +164,14 @@ def _session(deps: WorkerDeps, row: SessionRow) -> Session:
     limits = deps.context.limits.within(row.budget)
     # Trials take their own time; between them the coordinator sees to what is left.
     ends_at = math.inf if row.mode == "tune" else time.monotonic() + limits.session_s
+    cluster = (row.request or {}).get("cluster")
+    name = cluster.get("name") if isinstance(cluster, Mapping) else None
+    with deps.database.read() as conn:
+        calibration = calibration_of(conn, row.tenant, name if isinstance(name, str) else None)
     context = replace(
         deps.context,
         limits=limits,
+        calibration=calibration or deps.context.calibration,
         progress=_checking_progress(lambda: _check(deps, row, ends_at)),
         must_cancel=lambda: _must_cancel(deps, row),
         keep_plans=lambda plans: _keep_plans(deps, row, plans),

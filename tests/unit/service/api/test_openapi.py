@@ -97,7 +97,7 @@ def test_an_example_can_be_sent_as_it_is(
         assert served.client.post(path, json=example).is_success
 
 
-BODIES = ("body", "case", "decision", "digests", "mark", "plan", "scenario")
+BODIES = ("body", "case", "decision", "digests", "mark", "plan", "runs", "scenario")
 ARGUMENTS: dict[str, Any] = {name: {} for name in BODIES} | {
     "rank": 1, "offset": 0, "content": b"", "form": "text/html", "scenarios": [{}],
 }  # fmt: skip
