@@ -42,7 +42,7 @@ from tools.scenario import (  # noqa: E402
 )  # fmt: skip
 from tools.scenario import Plan as PlanSpec  # noqa: E402
 
-BAR_PER_S = 200_000
+BAR_PER_S = 1_000_000
 PLANS_FOR_PEERS = 200
 GPT3 = {
     "model": {

@@ -49,7 +49,7 @@ DEEPSEEK_V3: dict[str, Any] = {
         "seq_len": 4096, "global_batch_size": 16384, "precision": "bf16", "framework": "megatron-core",
     },
 }  # fmt: skip
-BARS_S = ((GPT_1T, 5.0), (DEEPSEEK_V3, 20.0))
+BARS_S = ((GPT_1T, 1.0), (DEEPSEEK_V3, 5.0))
 BAR_GIB = 2.0
 KIB = 1 if sys.platform == "darwin" else 1024
 """Bytes of the unit in which the system tells the peak of resident memory."""

@@ -10,7 +10,7 @@ from graph.rules import Rules
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
 from tools.scenario import Scenario
-from tools.search.search import Ranked
+from tools.search.ranked import Ranked
 from tools.trials.order import TrialOrder, TrialResult, Watch
 
 BUDGETS = ("session_s", "tokens", "cost", "device_hours", "trials")

@@ -13,8 +13,9 @@ from tools.cost.kernels import BACKWARD_ATTENTION_FLOPS
 from tools.cost.memory import Memory, memory_settings
 from tools.cost.predict import FULL, SELECTIVE, evaluate
 from tools.cost.sizes import causal_keys, model_flops_per_token, stages
-from tools.cost.step import head_time, layer_time, stage_time, step_core
-from tools.cost.traffic import context_s, data_s
+from tools.cost.stage import head_time, layer_time, stage_time
+from tools.cost.step import sharded_parts
+from tools.cost.traffic import context_s, pipeline_s
 from tools.scenario import RECOMPUTES, Scenario
 
 Figures = Mapping[str, float]
@@ -127,13 +128,13 @@ def _bytes_for_seconds(x: Inputs, c: Coefficients) -> tuple[Inputs, Coefficients
 def _wire_bytes(x: Inputs, c: Coefficients) -> dict[str, float]:
     lay = stages(x)
     layer, head = layer_time(x, c, lay.moe_share), head_time(x, c)
-    inner = stage_time(x, c, layer, lay.inner, head, np.where(x.pp > 1, 0.0, 1.0))
-    last = stage_time(x, c, layer, lay.last, head, np.ones(()))
+    sent_s = pipeline_s(x, c)
+    inner = stage_time(x, c, layer, lay.inner, head, np.where(x.pp > 1, 0.0, 1.0), sent_s)
+    last = stage_time(x, c, layer, lay.last, head, np.ones(()), sent_s)
     micro_batches = x.micro_batches
     busiest = {name: np.maximum(getattr(inner, name), getattr(last, name)) for name in ("tp", "ep", "pp")}
     context = context_s(x, c) * np.maximum(lay.inner, lay.last)
-    core = step_core(x, c)
-    data = data_s(x, c, core.dense, core.expert, core.layers)
+    data = sharded_parts(x, c).traffic
     per_step = {
         "tp": busiest["tp"] * micro_batches,
         "cp": context * micro_batches,

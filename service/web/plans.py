@@ -26,7 +26,7 @@ from tools.recommend.why_not import explain_plan
 from tools.recommend.words import changes
 from tools.scenario import Plan
 from tools.search.explored import unpack
-from tools.search.search import Ranked
+from tools.search.ranked import Ranked
 from tools.search.space import count, get_plan
 
 PREFIX = "p"

@@ -47,7 +47,7 @@ from tools.cost.predict import Prediction
 from tools.hardware import get_device
 from tools.recommend.words import short
 from tools.scenario import Plan, Scenario
-from tools.search.search import Ranked, front_of
+from tools.search.ranked import Ranked, front_of
 from tools.search.space import decode_row
 from tools.trace.rank_profile import find_device
 from tools.trace.report import DrawnReport, analyse_folder

@@ -33,7 +33,7 @@ from service.worker.cleanup import prune_checkpoints, thread_of
 from service.worker.jobs import JobQueue, Lease
 from tools.errors import AsapError, InfeasibleError, InputError
 from tools.search.explored import pack
-from tools.search.search import Ranked
+from tools.search.ranked import Ranked
 
 End = tuple[str, JsonObject]
 """The state, and the columns that go with it."""

@@ -3,14 +3,17 @@
 A batch of scenarios has arrays everywhere; a million plans of one scenario have arrays for the plan only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Self
+from functools import cached_property
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Rows = slice | NDArray[np.intp]
+Indices = NDArray[np.intp]
+Rows = slice | Indices
 
 
 @dataclass(frozen=True)
@@ -151,16 +154,16 @@ class Inputs(Columns):
     repeats_activation: Array
     repeats_latent: Array
 
-    @property
+    @cached_property
     def tokens(self) -> Array:
         """Tokens of one micro-batch on one rank, before tensor parallelism divides anything."""
         return self.micro_batch * self.seq / self.cp
 
-    @property
+    @cached_property
     def micro_batches(self) -> Array:
         return self.batch / (self.dp * self.micro_batch)
 
-    @property
+    @cached_property
     def sequence_parallel_degree(self) -> Array:
         """Over how many ranks the work between the GEMMs is divided."""
         return np.where(self.sequence_parallel > 0, self.tp, 1.0)
@@ -171,3 +174,82 @@ class Inputs(Columns):
 
     def with_recompute(self, code: Array) -> "Inputs":
         return replace(self, recompute=code)
+
+    def once_per_layer(self, compute: "Compute[Constants, Result]", constants: "Constants") -> "Result":
+        """`compute(self, constants)`, which depends on LAYER_FIELDS alone, once for each of their values."""
+        return self._once_per_kind(self._layer_kinds, compute, constants)
+
+    def once_per_sharding(self, compute: "Compute[Constants, Result]", constants: "Constants") -> "Result":
+        """The same for what depends on SHARDING_FIELDS alone."""
+        return self._once_per_kind(self._sharding_kinds, compute, constants)
+
+    @cached_property
+    def _layer_kinds(self) -> "Kinds | None":
+        return _kinds(self, LAYER_FIELDS)
+
+    @cached_property
+    def _sharding_kinds(self) -> "Kinds | None":
+        return _kinds(self, SHARDING_FIELDS)
+
+    def _once_per_kind(
+        self, kinds: "Kinds | None", compute: "Compute[Constants, Result]", constants: "Constants"
+    ) -> "Result":
+        if kinds is None:
+            return compute(self, constants)
+        return compute(self.take(kinds.first), constants).take(kinds.of_row)
+
+
+LAYER_FIELDS = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute")
+"""Of a plan, what the cost of a layer and a micro-batch depends on."""
+SHARDING_FIELDS = ("tp", "pp", "cp", "ep", "etp", "dp", "dp_shard", "zero")
+"""Of a plan, what a rank's parameters and their traffic depend on."""
+PLAN_FIELDS = frozenset((*LAYER_FIELDS, *SHARDING_FIELDS, "vpp", "zero_bubble", "is_gpipe"))
+
+Constants = TypeVar("Constants", bound=Columns)
+Result = TypeVar("Result", bound=Columns)
+Compute = Callable[[Inputs, Constants], Result]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Rows that agree in some fields are of one kind: a row of each kind, and the kind of each row."""
+
+    first: Indices
+    of_row: Indices
+
+
+MIN_ROWS = 64
+"""Of fewer rows, telling kinds apart takes longer than it saves."""
+
+
+def _kinds(x: Inputs, names: tuple[str, ...]) -> Kinds | None:
+    """None if rows differ in more than their plans, or are too few."""
+    arrays = {f.name for f in fields(x) if np.ndim(getattr(x, f.name))}
+    rows = x.size
+    if rows < MIN_ROWS or not arrays <= PLAN_FIELDS:
+        return None
+    kind, count = np.zeros(rows, dtype=np.intp), 1
+    for name in names:
+        if name in arrays:
+            values = getattr(x, name).astype(np.intp)
+            values -= values.min()
+            kind, count = _numbered(kind * (values.max() + 1) + values)
+    first = np.empty(count, dtype=np.intp)
+    first[kind] = np.arange(rows)
+    return Kinds(first, kind)
+
+
+def _numbered(values: Indices) -> tuple[Indices, int]:
+    """Each value's number among the different ones, and how many those are."""
+    span = int(values.max()) + 1
+    if span > MAX_SPAN * len(values):
+        different, numbers = np.unique(values, return_inverse=True)
+        return numbers, len(different)
+    is_there = np.zeros(span, dtype=np.bool_)
+    is_there[values] = True
+    numbers = np.cumsum(is_there, dtype=np.intp)
+    return numbers[values] - 1, int(numbers[-1])
+
+
+MAX_SPAN = 32
+"""Possible values per row up to which a table of them is quicker than sorting."""

@@ -107,6 +107,21 @@ class Memory(Columns):
 
 
 @dataclass(frozen=True)
+class StageBytes(Columns):
+    """On a rank of the first stage and of the last."""
+
+    first: Array
+    last: Array
+
+    def __add__(self, other: "StageBytes") -> "StageBytes":
+        return StageBytes(self.first + other.first, self.last + other.last)
+
+    @property
+    def peak(self) -> Array:
+        return np.maximum(self.first, self.last)
+
+
+@dataclass(frozen=True)
 class Activity(Columns):
     """What does not depend on how data parallelism is sharded, on the first stage and on the last."""
 
@@ -115,52 +130,95 @@ class Activity(Columns):
     last_activations: Array
     last_buffers: Array
 
+    @property
+    def total(self) -> StageBytes:
+        return StageBytes(
+            self.first_activations + self.first_buffers, self.last_activations + self.last_buffers
+        )
+
+
+@dataclass(frozen=True)
+class State(Columns):
+    """What does not depend on micro-batches: what ZeRO leaves on a rank, and the runtime."""
+
+    parameters: StageBytes
+    gradients: StageBytes
+    optimizer: StageBytes
+    gathered: Array
+    runtime: Array
+
+    @property
+    def total(self) -> StageBytes:
+        on_both = self.gathered + self.runtime
+        return self.parameters + self.gradients + self.optimizer + StageBytes(on_both, on_both)
+
+
+@dataclass(frozen=True)
+class LayerActivity(Columns):
+    """Of one micro-batch: what a layer keeps for backward, what one at work needs, logits, buffers."""
+
+    kept: Array
+    working: Array
+    logits: Array
+    exchanged: Array
+
 
 def memory_bytes(x: Inputs, s: MemorySettings) -> Memory:
-    return with_state(x, s, activity_bytes(x, s))
+    """The worse of the first stage and the last."""
+    state, active = x.once_per_sharding(state_bytes, s), activity_bytes(x, s)
+    both = state.total + active.total
+    worse_first = both.first >= both.last
+    parameters, gradients, optimizer = (
+        np.where(worse_first, part.first, part.last)
+        for part in (state.parameters, state.gradients, state.optimizer)
+    )
+    return Memory(
+        parameters=parameters,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=np.where(worse_first, active.first_activations, active.last_activations),
+        buffers=np.where(worse_first, active.first_buffers, active.last_buffers) + state.gathered,
+        runtime=state.runtime,
+    )
 
 
 def activity_bytes(x: Inputs, s: MemorySettings) -> Activity:
     """Activations in flight, most on the first stage, and working buffers, with the logits on the last."""
-    lay = stages(x)
-    kept = _kept_bytes(x, s, lay.moe_share)
+    lay, layer = stages(x), x.once_per_layer(layer_activity, s)
     # Megatron-LM, get_pp_rank_microbatches: the last stage warms up (vpp - 1) * pp chunks and works on one
     warmed_up = np.minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
     last_flight = np.where((x.is_gpipe > 0) & (x.pp > 1), x.micro_batches, warmed_up)
-    working = np.where(x.recompute >= 1, _layer_bytes(x, s, lay.moe_share), 0.0)
-    logits = x.tokens * x.vocab / x.tp * s.logits_bytes
-    exchanged = _communication_buffers(x, s)
     reserved = s.fragmentation_ratio * np.where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
     return Activity(
-        first_activations=lay.inner * kept * _in_flight(x) * reserved,
-        first_buffers=(np.maximum(np.where(x.pp > 1, 0.0, logits), working) + exchanged) * reserved,
-        last_activations=lay.last * kept * last_flight * reserved,
-        last_buffers=(np.maximum(logits, working) + exchanged) * reserved,
+        first_activations=lay.inner * layer.kept * _in_flight(x) * reserved,
+        first_buffers=(np.maximum(np.where(x.pp > 1, 0.0, layer.logits), layer.working) + layer.exchanged)
+        * reserved,
+        last_activations=lay.last * layer.kept * last_flight * reserved,
+        last_buffers=(np.maximum(layer.logits, layer.working) + layer.exchanged) * reserved,
     )
 
 
-def with_state(x: Inputs, s: MemorySettings, a: Activity) -> Memory:
-    """The worse of the first stage and the last, with what ZeRO leaves of weights and optimizer on a rank."""
+def layer_activity(x: Inputs, s: MemorySettings) -> LayerActivity:
+    """Depends on the plan by LAYER_FIELDS alone."""
+    moe_share = stages(x).moe_share
+    return LayerActivity(
+        kept=_kept_bytes(x, s, moe_share),
+        working=np.where(x.recompute >= 1, _layer_bytes(x, s, moe_share), 0.0),
+        logits=x.tokens * x.vocab / x.tp * s.logits_bytes,
+        exchanged=_communication_buffers(x, s),
+    )
+
+
+def state_bytes(x: Inputs, s: MemorySettings) -> State:
+    """Depends on the plan by SHARDING_FIELDS alone."""
     lay = stages(x)
     dense, expert = layer_parameters(x, lay.moe_share)
     gathered = np.where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
     matrices = vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
     first = _state(x, s, dense * lay.inner + matrices, expert * lay.inner)
     last = _state(x, s, dense * lay.last + matrices, expert * lay.last)
-    on_first = sum(first, a.first_activations + a.first_buffers)
-    on_last = sum(last, a.last_activations + a.last_buffers)
-    worse_first = on_first >= on_last
-    parameters, gradients, optimizer = (
-        np.where(worse_first, of_first, of_last) for of_first, of_last in zip(first, last, strict=True)
-    )
-    return Memory(
-        parameters=parameters,
-        gradients=gradients,
-        optimizer=optimizer,
-        activations=np.where(worse_first, a.first_activations, a.last_activations),
-        buffers=np.where(worse_first, a.first_buffers, a.last_buffers) + gathered,
-        runtime=np.asarray(s.runtime_bytes),
-    )
+    parameters, gradients, optimizer = map(StageBytes, first, last)
+    return State(parameters, gradients, optimizer, gathered, np.asarray(s.runtime_bytes))
 
 
 def stage_memory(x: Inputs, s: MemorySettings) -> list[tuple[float, float]]:

@@ -24,16 +24,9 @@ from tools.cost.layers import mixing_block, mlp_block
 from tools.cost.memory import memory_settings, stage_memory
 from tools.cost.predict import resolve_recompute
 from tools.cost.sizes import stages
-from tools.cost.step import (
-    StageTime,
-    data_exposed,
-    head_time,
-    layer_time,
-    stage_time,
-    step_breakdown,
-    step_core,
-)
-from tools.cost.traffic import intra_node_hop_share
+from tools.cost.stage import StageTime, head_time, layer_time, stage_time
+from tools.cost.step import data_exposed, pace_of, sharded_parts, step_breakdown, step_core
+from tools.cost.traffic import intra_node_hop_share, pipeline_s
 from tools.scenario import Scenario
 
 Kind = Literal["forward", "backward", "weights", "send", "reduce", "optimizer", "other"]
@@ -132,10 +125,12 @@ def _chunk_times(x: Inputs, c: Coefficients, vpp: int) -> list[ChunkTime]:
     lay = stages(x)
     layer, head = layer_time(x, c, lay.moe_share), head_time(x, c)
     heads, none = 1.0 + x.prediction_layers, np.zeros(())
-    inner = stage_time(x, c, layer, lay.inner, head, np.where(x.pp > 1, none, heads))
-    last = stage_time(x, c, layer, lay.last, head, heads)
+    sent_s = pipeline_s(x, c)
+    inner = stage_time(x, c, layer, lay.inner, head, np.where(x.pp > 1, none, heads), sent_s)
+    last = stage_time(x, c, layer, lay.last, head, heads, sent_s)
     share = WEIGHTS_SHARE if x.zero_bubble > 0 else _forward_share(x, c, layer)
-    each_s = float(data_exposed(x, c, step_core(x, c)).every_micro_batch) / vpp
+    traffic = sharded_parts(x, c).traffic
+    each_s = float(data_exposed(x, c, pace_of(x, step_core(x, c)), traffic).every_micro_batch) / vpp
 
     def chunk(stage: StageTime) -> ChunkTime:
         work_s = (float(stage.total) - float(stage.pp)) / vpp
@@ -281,7 +276,7 @@ class _Pipeline:
 def _ending(x: Inputs, c: Coefficients, pp: int, start_s: float) -> Iterator[StageEvent]:
     """What follows the last micro-batch on every stage: gradients reduced, optimizer, overhead."""
     step, core = step_breakdown(x, c), step_core(x, c)
-    exposed = data_exposed(x, c, core)
+    exposed = data_exposed(x, c, pace_of(x, core), sharded_parts(x, c).traffic)
     other_s = float(step.host_and_other - core.stage.host * x.micro_batches)
     parts: list[tuple[Kind, Array | float]] = [
         ("reduce", exposed.end),

@@ -19,7 +19,7 @@ from tools.cost.collectives import (
     slice_devices,
 )
 from tools.cost.constants import Coefficients
-from tools.cost.inputs import Array, Inputs
+from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.sizes import dense_shards, expert_ranks, expert_shards
 
 
@@ -96,7 +96,7 @@ def intra_node_hop_share(x: Inputs) -> Array:
 
 
 @dataclass(frozen=True)
-class DataTraffic:
+class DataTraffic(Columns):
     """Seconds a step, split by when it can run and by whether compute can hide it."""
 
     end_scatter: Array

@@ -15,7 +15,7 @@ import kb_seed
 from tools.cost.inputs import Array
 from tools.recommend.workload import why_inexpressible
 from tools.scenario import RECOMPUTES, Plan, Scenario, get_framework
-from tools.search.search import Ranked
+from tools.search.ranked import Ranked
 from tools.search.space import Table, get_plan, to_columns, where
 
 REMATERIALISING = ("maxtext", "torchtitan")

@@ -30,7 +30,8 @@ from tools.recommend.why_not import infeasible, rejected
 from tools.recommend.workload import Workload, limit_to_expressible
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import parse_constraints
-from tools.search.search import Ranked, Search, SearchOutcome
+from tools.search.ranked import Ranked
+from tools.search.search import Search, SearchOutcome
 from tools.trace.report import Profile
 
 Progress = Callable[[float], None]

@@ -16,7 +16,8 @@ from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.spec import MAX_DEVICES
-from tools.search.search import Ranked, SearchOutcome, together
+from tools.search.ranked import Ranked, together
+from tools.search.search import SearchOutcome
 from tools.search.space import Mask, Table, decode_row, joined, permitted_mask, to_columns, where
 
 DEGREES = ("dp", "pp", "tp", "cp")

@@ -13,7 +13,7 @@ import numpy as np
 
 from tools.scenario import SEARCHED_FIELDS
 from tools.scenario.columns import CHOICES
-from tools.search.search import Ranked
+from tools.search.ranked import Ranked
 
 TIME, MEMORY = "step_time_s", "memory_bytes"
 COMPRESSION = 5

@@ -7,9 +7,8 @@ front of time against memory.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,78 +17,30 @@ from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import resolve
 from tools.cost.encode import encode_plans, scenario_device
 from tools.cost.inputs import Array, Inputs
-from tools.cost.memory import Activity, activity_bytes, memory_bytes, with_state
-from tools.cost.sizes import vocabulary_parameters
-from tools.cost.step import BeforeDataParallel, step_core, with_data_parallelism
+from tools.cost.memory import StageBytes, activity_bytes, state_bytes
+from tools.cost.step import Pace, Sharded, before_sharding_s, pace_of, sharded_parts, step_core, step_time_s
 from tools.scenario import RECOMPUTES, Plan, Scenario, columns_of
 from tools.scenario.columns import encode_value
 from tools.scenario.spec import FULL_SHARDING
 from tools.search.constraints import Constraints
-from tools.search.space import Mask, PlanSpace, Rows, Table, count, joined, to_columns, where, with_stage
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """Plans that fit, with their time and memory."""
-
-    plans: Table
-    step_time_s: Array
-    memory_bytes: Array
-
-    def take(self, rows: Mask | Rows) -> "Ranked":
-        return Ranked(where(self.plans, rows), self.step_time_s[rows], self.memory_bytes[rows])
-
-
-NOTHING = Ranked({}, np.zeros(0), np.zeros(0))
-
-
-def together(parts: Sequence[Ranked]) -> Ranked:
-    filled = [part for part in parts if part.plans]
-    if not filled:
-        return NOTHING
-    return Ranked(
-        joined([part.plans for part in filled]),
-        np.concatenate([part.step_time_s for part in filled]),
-        np.concatenate([part.memory_bytes for part in filled]),
-    )
-
-
-def fastest_first(ranked: Ranked) -> Ranked:
-    """Of plans as fast as each other the smallest first."""
-    return ranked.take(np.lexsort((ranked.memory_bytes, ranked.step_time_s))) if ranked.plans else ranked
-
-
-def best_of(ranked: Ranked, limit: int) -> Ranked:
-    """The fastest, and every plan on the front of time against memory; fastest first."""
-    ordered = fastest_first(ranked)
-    keep = on_front(ordered.memory_bytes)
-    keep[:limit] = True
-    return ordered.take(keep) if ordered.plans else ordered
-
-
-def front_of(ranked: Ranked) -> Ranked:
-    """Plans that need less memory than every faster one; fastest first."""
-    ordered = fastest_first(ranked)
-    return ordered.take(on_front(ordered.memory_bytes)) if ordered.plans else ordered
-
-
-def on_front(memory_of_faster_first: Array) -> Mask:
-    """Which plans, sorted by time, need less memory than every faster one."""
-    before = np.concatenate([[np.inf], memory_of_faster_first])[: len(memory_of_faster_first)]
-    return np.asarray(memory_of_faster_first < np.minimum.accumulate(before))
-
-
-def front_bytes(front: Ranked, step_time_s: Array) -> Array:
-    """The least memory that plans of the front need that are as fast; infinite if none is."""
-    behind = np.searchsorted(front.step_time_s, step_time_s, side="right")
-    return np.concatenate([[np.inf], front.memory_bytes])[behind]
-
+from tools.search.ranked import (
+    MAX_EXPLORED,
+    NOTHING,
+    Found,
+    Ranked,
+    best_of,
+    fastest_first,
+    front_of,
+    together,
+)
+from tools.search.space import Mask, PlanSpace, Rows, Table, count, to_columns, where, with_stage
 
 KEPT = 4096
 """Plans kept of each block and in the end: enough to choose different proposals from."""
-MAX_EXPLORED = 200_000
-"""Timed plans that are handed on for people to look at."""
-DEGREES_PER_BLOCK = 2
+CORES_PER_BLOCK = 8192
+"""About as many are evaluated at once as stay in the processor's cache with all that is computed of them."""
+MAX_BLOCK = 64
+"""Degrees at once: what the first blocks find closes branches of the next."""
 ROUNDING = 1.0 - 1e-9
 """A bound computed in another order than what it bounds may be off by rounding."""
 Progress = Callable[[float], None]
@@ -113,20 +64,56 @@ class Evaluated:
     """Cores with one recomputation: what sharding does not change, and bounds of what it could reach."""
 
     code: int
-    core: BeforeDataParallel
-    activity: Activity
+    pace: Pace
+    activity: StageBytes
     min_s: Array
     min_bytes: Array
 
     def take(self, rows: Rows) -> "Evaluated":
-        activity, core = self.activity.take(rows), self.core.take(rows)
-        return Evaluated(self.code, core, activity, self.min_s[rows], self.min_bytes[rows])
+        activity, pace = self.activity.take(rows), self.pace.take(rows)
+        return Evaluated(self.code, pace, activity, self.min_s[rows], self.min_bytes[rows])
 
 
-def thinned(parts: list[Ranked]) -> list[Ranked]:
-    """The same plans, sorted and cut only once they are twice as many as are kept: sorting takes time."""
-    many = sum(len(part.step_time_s) for part in parts) > 2 * MAX_EXPLORED
-    return [best_of(together(parts), MAX_EXPLORED)] if many else parts
+@dataclass(frozen=True)
+class Shardings:
+    """How the parameters of each place of a block may be sharded, in the order of places."""
+
+    table: Table
+    min_state: StageBytes
+    """By place, with as little on a rank as can be."""
+    state: StageBytes
+    parts: Sharded
+    counts: Rows
+    """By place."""
+
+    def pairs(self, places: Rows) -> tuple[Rows, Rows]:
+        """Each core, given by its place, with each sharding of that place: rows of both tables."""
+        counts = self.counts[places]
+        core = np.repeat(np.arange(len(places)), counts)
+        begins = np.cumsum(self.counts) - self.counts
+        offset = np.arange(len(core)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return core, begins[places[core]] + offset
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Plans but for recomputation: pairs of a core and a sharding."""
+
+    cores: Table
+    shardings: Table
+    core: Rows
+    sharding: Rows
+
+    def numbers(self, rows: Rows, code: int) -> Table:
+        """Plans by their numbers, which are quick to sort and to copy."""
+        return {"number": rows, "recompute": np.full(len(rows), code)}
+
+    def written(self, numbers: Table) -> Table:
+        """The plans with all their fields."""
+        rows = numbers["number"]
+        cores, shardings = where(self.cores, self.core[rows]), where(self.shardings, self.sharding[rows])
+        plans = {**cores, **shardings, "recompute": numbers["recompute"]}
+        return {name: column for name, column in plans.items() if name != "place"}
 
 
 class Search:
@@ -143,7 +130,7 @@ class Search:
         self.constraints = constraints
         self.kept = kept
         self.space = PlanSpace(scenario, constraints)
-        _, keys = encode_plans(scenario, columns_of([]))
+        self._workload, keys = encode_plans(scenario, columns_of([]))
         self.calibration = calibration or shipped_calibration()
         self.coefficients = resolve(keys, self.calibration.shifts)
         self.settings = self.calibration.memory_settings(keys, [scenario.training.precision])
@@ -159,22 +146,20 @@ class Search:
         if not self.codes:  # the user and the framework's configuration leave no recomputation in common
             return SearchOutcome(NOTHING, NOTHING, 0, 0, time.perf_counter() - started)
         degrees = self._likely_first(self._drop_dominated(self.space.degrees()))
-        searched = timed = 0
-        kept = front = NOTHING
-        explored: list[Ranked] = []
-        for start in range(0, count(degrees), DEGREES_PER_BLOCK):
-            block = where(degrees, np.arange(start, min(start + DEGREES_PER_BLOCK, count(degrees))))
-            cores, decided = self._cores(block)
-            ranked, every = self._time_plans(cores, partial(self._promising, kept, front))
-            searched, timed = searched + decided, timed + len(every.step_time_s)
-            kept = best_of(together([kept, ranked]), self.kept)
-            front = front_of(together([front, every]))
-            explored = thinned([*explored, every])
+        found = Found(self.kept, self.limit_bytes)
+        searched, start, size = 0, 0, 1
+        while start < count(degrees):
+            block = where(degrees, np.arange(start, min(start + size, count(degrees))))
+            start += count(block)
+            cores, shardings = self._cores(block)
+            searched += int(np.sum(shardings.counts[cores["place"]])) * len(self.codes)
+            self._time_plans(cores, shardings, found)
+            size = min(max(CORES_PER_BLOCK * count(block) // max(count(cores), 1), 1), MAX_BLOCK)
             if progress:
-                progress((start + count(block)) / count(degrees))
-        every = best_of(self._as_measured(together(explored)), MAX_EXPLORED)
-        kept, front = self._as_measured(kept), front_of(self._as_measured(front))
-        return SearchOutcome(kept, front, searched, timed, time.perf_counter() - started, every)
+                progress(start / count(degrees))
+        every = best_of(self._as_measured(found.explored), MAX_EXPLORED)
+        kept, front = self._as_measured(found.kept), front_of(self._as_measured(found.front))
+        return SearchOutcome(kept, front, searched, found.timed, time.perf_counter() - started, every)
 
     def least_bytes(self) -> float:
         """A bound of the memory per device that any plan needs, unsearched; infinite if none is legal."""
@@ -205,79 +190,104 @@ class Search:
         """In the order of a guess, so that good plans are kept early and bounds close more branches."""
         cores = _simple_cores(degrees)
         min_bytes = self._min_bytes(cores, self.codes[-1])
-        min_s = self._evaluate(cores, self.codes[0], min_bytes).min_s
+        min_s = self._min_s(self._pace(self._unsharded(cores, self.codes[0])))
         return where(degrees, np.lexsort((min_s, min_bytes > self.limit_bytes)))
 
-    def _cores(self, degrees: Table) -> tuple[Table, int]:
-        """Plans but for sharding and recomputation, and how many plans they stand for with both.
+    def _cores(self, degrees: Table) -> tuple[Table, Shardings]:
+        """Plans but for sharding and recomputation, and how each place of them may be sharded.
 
-        Shardings are counted before pipelines and micro-batches multiply them: no rule ties them together."""
+        Shardings are listed before pipelines and micro-batches multiply them: no rule ties them together."""
         placed = self.space.with_experts(degrees)
         placed["place"] = np.arange(count(placed))
-        shardings = np.bincount(self.space.with_sharding(placed)["place"], minlength=count(placed))
-        cores = self.space.with_micro_batch(self.space.with_pipeline(placed))
-        return cores, int(np.sum(shardings[cores.pop("place")])) * len(self.codes)
+        table = self.space.with_sharding(placed)
+        table = where(table, np.argsort(table["place"], kind="stable"))
+        x = self._inputs(_single(table), self.codes[0])
+        shardings = Shardings(
+            {name: table[name] for name in ("zero_stage", "dp_shard")},
+            self._min_state(placed),
+            state_bytes(x, self.settings).total,
+            sharded_parts(x, self.coefficients),
+            np.bincount(table["place"], minlength=count(placed)),
+        )
+        return self.space.with_micro_batch(self.space.with_pipeline(placed)), shardings
 
-    def _promising(self, kept: Ranked, front: Ranked, min_s: Array, min_bytes: Array) -> Mask:
-        """Which bounds leave room to fit, and to come among the plans kept or onto the front."""
-        last_s = kept.step_time_s[self.kept - 1] if len(kept.step_time_s) >= self.kept else np.inf
-        gains = (min_s <= last_s) | (min_bytes < front_bytes(front, min_s))
-        return np.asarray(gains & (min_bytes <= self.limit_bytes))
+    def _min_state(self, placed: Table) -> StageBytes:
+        """When all is sharded over all data ranks and nothing is gathered."""
+        x = self._inputs(with_stage(_single(placed), FULL_SHARDING, placed["dp"] * placed["cp"]), 0)
+        return replace(state_bytes(x, self.settings), gathered=np.zeros(())).total
+
+    def _activity(self, x: Inputs) -> StageBytes:
+        return activity_bytes(x, self.settings).total
 
     def _min_bytes(self, cores: Table, code: int) -> Array:
-        """Memory when all is sharded over all data ranks and nothing is gathered."""
-        x = self._inputs(with_stage(cores, FULL_SHARDING, cores["dp"] * cores["cp"]), code)
-        ungathered = replace(self.settings, gathered_layers=np.zeros(()))
-        matrix = vocabulary_parameters(x) * x.value_bytes * self.settings.fragmentation_ratio
-        return (memory_bytes(x, ungathered).total - matrix) * ROUNDING
+        return (self._min_state(cores) + self._activity(self._unsharded(cores, code))).peak * ROUNDING
 
-    def _evaluate(self, cores: Table, code: int, min_bytes: Array) -> Evaluated:
-        x = self._inputs(with_stage(cores, 1, np.ones_like(cores["dp"])), code)
-        core = step_core(x, self.coefficients)
-        unmoved = replace(core, dense=np.zeros(count(cores)), expert=np.zeros(count(cores)))
-        min_s = with_data_parallelism(x, self.coefficients, unmoved).total * ROUNDING
-        return Evaluated(code, core, activity_bytes(x, self.settings), min_s, min_bytes)
+    def _pace(self, x: Inputs) -> Pace:
+        return pace_of(x, step_core(x, self.coefficients))
 
-    def _time_plans(self, cores: Table, promising: Callable[[Array, Array], Mask]) -> tuple[Ranked, Ranked]:
-        """The fitting plans to rank, each with the recomputation that suits it, and with every one."""
-        cores, evaluated = self._open(cores, promising)
-        table = self.space.with_sharding({**cores, "core": np.arange(count(cores))})
-        fastest_s = np.full(count(table), np.inf)
+    def _min_s(self, pace: Pace) -> Array:
+        return before_sharding_s(self._workload, self.coefficients, pace) * ROUNDING
+
+    def _evaluate(self, x: Inputs, code: int, activity: StageBytes, min_bytes: Array) -> Evaluated:
+        pace = self._pace(x)
+        return Evaluated(code, pace, activity, self._min_s(pace), min_bytes)
+
+    def _time_plans(self, cores: Table, shardings: Shardings, found: Found) -> None:
+        """Adds the fitting plans to what was found, each with the recomputation that suits it."""
+        cores, evaluated = self._open(cores, shardings, found)
+        candidates = Candidates(cores, shardings.table, *shardings.pairs(cores["place"]))
+        fastest_s = np.full(len(candidates.core), np.inf)
         ranked, every = [], []
         for cores_of_kind in evaluated:
-            bounds = promising(cores_of_kind.min_s, cores_of_kind.min_bytes)
-            rows, plans = self._fitting(table, cores_of_kind, bounds)
+            open_cores = found.is_open(cores_of_kind.min_s, cores_of_kind.min_bytes)
+            rows, plans = self._fitting(candidates, shardings, cores_of_kind, open_cores)
+            found.timed += len(rows)
             better = plans.step_time_s < fastest_s[rows]
             fastest_s[rows] = np.minimum(fastest_s[rows], plans.step_time_s)
-            every.append(self._near_today(plans))
-            ranked.append(plans.take(better))
-        everything = together(every)
-        return (together(ranked) if self.constraints.max_changes is None else everything), everything
+            wanted = np.flatnonzero(found.wants(plans.step_time_s, plans.memory_bytes))
+            plans = self._near_today(plans.take(wanted), candidates)
+            every.append(plans)
+            ranked.append(plans.take(better[wanted]) if self.constraints.max_changes is None else plans)
+        best, shown = best_of(together(ranked), self.kept), best_of(together(every), MAX_EXPLORED)
+        if best.plans:
+            found.add(*(replace(part, plans=candidates.written(part.plans)) for part in (best, shown)))
 
-    def _open(self, cores: Table, promising: Callable[[Array, Array], Mask]) -> tuple[Table, list[Evaluated]]:
+    def _open(self, cores: Table, shardings: Shardings, found: Found) -> tuple[Table, list[Evaluated]]:
         """Cores that are promising with some recomputation, with each of them.
 
         Before data parallelism recomputation only adds time. It may need more memory than none: a layer is
         worked on again."""
-        needed = [self._min_bytes(cores, code) for code in self.codes]
-        first = self._evaluate(cores, self.codes[0], needed[0])
-        rows = np.flatnonzero(promising(first.min_s, np.minimum.reduce(needed)))
-        cores = where(cores, rows)
-        others = zip(self.codes[1:], needed[1:], strict=True)
-        return cores, [first.take(rows), *(self._evaluate(cores, c, b[rows]) for c, b in others)]
+        inputs = [self._unsharded(cores, code) for code in self.codes]
+        activities = [self._activity(x) for x in inputs]
+        least = shardings.min_state.take(cores["place"])
+        needed = [(least + activity).peak * ROUNDING for activity in activities]
+        first = self._evaluate(inputs[0], self.codes[0], activities[0], needed[0])
+        rows = np.flatnonzero(found.is_open(first.min_s, np.minimum.reduce(needed)))
+        others = [
+            self._evaluate(x.take(rows), code, activity.take(rows), min_bytes[rows])
+            for x, code, activity, min_bytes in list(
+                zip(inputs, self.codes, activities, needed, strict=True)
+            )[1:]
+        ]
+        return where(cores, rows), [first.take(rows), *others]
 
-    def _fitting(self, table: Table, evaluated: Evaluated, open_cores: Mask) -> tuple[Rows, Ranked]:
-        """Rows of the table that fit with this recomputation, timed."""
-        open_rows = np.flatnonzero(open_cores[table["core"]])
-        opened = where(table, open_rows)
-        x = self._inputs(opened, evaluated.code)
-        memory = with_state(x, self.settings, evaluated.activity.take(opened["core"])).total
-        fits = np.flatnonzero((memory <= self.limit_bytes) & ~self._excluded_mask(opened, evaluated.code))
-        fitting = where(opened, fits)
-        core = evaluated.core.take(fitting.pop("core"))
-        times = with_data_parallelism(x.take(fits), self.coefficients, core).total
-        plans = {**fitting, "recompute": np.full(len(fits), evaluated.code)}
-        return open_rows[fits], Ranked(plans, times, memory[fits])
+    def _unsharded(self, cores: Table, code: int) -> Inputs:
+        return self._inputs(with_stage(cores, 1, np.ones_like(cores["dp"])), code)
+
+    def _fitting(
+        self, candidates: Candidates, shardings: Shardings, evaluated: Evaluated, open_cores: Mask
+    ) -> tuple[Rows, Ranked]:
+        """Candidates that fit with this recomputation, timed; plans by their numbers."""
+        rows = np.flatnonzero(open_cores[candidates.core])
+        core, sharding = candidates.core[rows], candidates.sharding[rows]
+        memory = (shardings.state.take(sharding) + evaluated.activity.take(core)).peak
+        fits = np.flatnonzero(memory <= self.limit_bytes)
+        if self.constraints.excluded:
+            plans = candidates.written(candidates.numbers(rows[fits], evaluated.code))
+            fits = fits[~self._excluded_mask(plans, evaluated.code)]
+        pace, parts = evaluated.pace.take(core[fits]), shardings.parts.take(sharding[fits])
+        times = step_time_s(self._workload, self.coefficients, pace, parts)
+        return rows[fits], Ranked(candidates.numbers(rows[fits], evaluated.code), times, memory[fits])
 
     def _excluded_mask(self, table: Table, code: int) -> Mask:
         out = np.zeros(count(table), dtype=np.bool_)
@@ -288,22 +298,28 @@ class Search:
             out |= np.logical_and.reduce(matches) & is_meant
         return out
 
-    def _near_today(self, ranked: Ranked) -> Ranked:
+    def _near_today(self, ranked: Ranked, candidates: Candidates) -> Ranked:
         """Those with few enough changes from today's plan."""
         today, limit = self.scenario.plan, self.constraints.max_changes
         if limit is None or today is None:
             return ranked
-        return ranked.take(count_changes(today, ranked.plans) <= limit)
+        return ranked.take(count_changes(today, candidates.written(ranked.plans)) <= limit)
 
     def _inputs(self, table: Table, code: int) -> Inputs:
         columns = to_columns({**table, "recompute": np.full(count(table), code)})
         return encode_plans(self.scenario, columns)[0]
 
 
+def _single(table: Table) -> Table:
+    """With one micro-batch in one chunk, on which nothing depends that is computed for a place."""
+    ones = np.ones_like(table["tp"])
+    return {**table, "vpp": ones, "micro_batch_size": ones, "schedule": np.zeros_like(ones)}
+
+
 def _simple_cores(degrees: Table) -> Table:
     """The degrees without virtual stages, experts' own degrees or larger micro-batches."""
-    ones = {name: np.ones_like(degrees["tp"]) for name in ("vpp", "ep", "etp", "micro_batch_size")}
-    return {**degrees, **ones, "schedule": np.zeros_like(degrees["tp"])}
+    ones = np.ones_like(degrees["tp"])
+    return _single({**degrees, "ep": ones, "etp": ones})
 
 
 def count_changes(today: Plan, plans: Table) -> NDArray[np.int64]:

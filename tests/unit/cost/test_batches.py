@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cost.scenes import number, raw_scenario, scene
 from tools.cost.constants import resolve
 from tools.cost.encode import encode, encode_plans
-from tools.cost.inputs import Inputs
+from tools.cost.inputs import MIN_ROWS, Inputs
 from tools.cost.memory import memory_settings
 from tools.cost.predict import BLOCK_ROWS, Prediction, evaluate, predict, predict_rows
 from tools.scenario import Plan, Scenario, columns_of, parse_scenario
@@ -83,6 +83,23 @@ def random_plans(scenario: Scenario, count: int) -> list[Plan]:
         )
         for row in range(count)
     ]
+
+
+@pytest.mark.parametrize("words", DIFFERENT[:4], ids=str)
+def test_what_is_computed_once_per_layer_or_sharding_is_what_each_plan_gives(words: dict[str, Any]) -> None:
+    """Plans that share a value of the fields concerned are evaluated together if they are many."""
+    scenario = parse_scenario(raw_scenario(**words))
+    x, keys = encode_plans(scenario, columns_of(random_plans(scenario, 4 * MIN_ROWS)))
+    x = replace(x, recompute=np.abs(x.recompute), zero=np.arange(x.size) % 4.0)
+    constants = resolve(keys, {})
+    settings = memory_settings(keys.framework, [scenario.training.precision])
+    together, few = evaluate(x, constants, settings), MIN_ROWS // 2
+    for start in range(0, x.size, few):
+        alone = evaluate(x.take(slice(start, start + few)), constants, settings)
+        for part in ("breakdown", "memory"):
+            for field in fields(getattr(alone, part)):
+                whole = getattr(getattr(together, part), field.name)[start : start + few]
+                np.testing.assert_allclose(whole, getattr(getattr(alone, part), field.name), rtol=1e-12)
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3"])

@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.cost.scenes import MODELS, number, scene
 from tools.cost.layers import attention_block, expert_block, head_block, mlp_block
-from tools.cost.step import layer_time
+from tools.cost.stage import layer_time
 
 
 def test_tensor_parallelism_divides_the_routed_tokens() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.cost.scenes import MODELS, Scene, number, scene
 from tools.cost.memory import Memory
 from tools.cost.sizes import model_flops_per_token
-from tools.cost.step import Breakdown, not_hidden
+from tools.cost.stage import not_hidden
+from tools.cost.step import Breakdown
 from tools.cost.terms import MEMORY_PARTS, STEP_TERMS
 
 SECONDS = st.floats(0.0, 1e3)

@@ -18,7 +18,8 @@ from tools.recommend.choose import (
 )
 from tools.scenario import Scenario, parse_scenario
 from tools.search.constraints import Constraints
-from tools.search.search import NOTHING, Ranked, Search
+from tools.search.ranked import NOTHING, Ranked
+from tools.search.search import Search
 
 CAPACITY_BYTES = 79.1 * 2**30
 

@@ -14,7 +14,8 @@ from research.published import (
 )
 from tests.unit.recommend.cases import llama
 from tools.scenario import Plan, Scenario, parse_scenario
-from tools.search.search import Ranked, SearchOutcome
+from tools.search.ranked import Ranked
+from tools.search.search import SearchOutcome
 from tools.search.space import table_of
 
 ALL = frozenset(Plan.model_fields)

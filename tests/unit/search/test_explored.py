@@ -6,7 +6,8 @@ import pytest
 from tests.unit.search.scenes import scenario
 from tools.search.constraints import Constraints
 from tools.search.explored import pack, unpack
-from tools.search.search import NOTHING, Search, SearchOutcome
+from tools.search.ranked import NOTHING
+from tools.search.search import Search, SearchOutcome
 from tools.search.space import get_plan
 
 

@@ -3,7 +3,6 @@
 Below, what it relies on in the cost model, for every legal plan; and how many fields may change.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,12 @@ from tests.unit.search.scenes import (
 )
 from tools.cost.encode import encode_plans
 from tools.cost.predict import predict
-from tools.cost.step import step_core, with_data_parallelism
+from tools.cost.step import before_sharding_s, pace_of, step_core
 from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.columns import decode_value
 from tools.search.constraints import Constraints, Limit, parse_constraints
-from tools.search.search import Search, SearchOutcome, count_changes, front_bytes
+from tools.search.ranked import front_bytes
+from tools.search.search import Search, SearchOutcome, count_changes
 from tools.search.space import decode_row, table_of, to_columns
 
 GIB = 2.0**30
@@ -37,6 +37,12 @@ ROUNDING = 1.0 + 1e-9
 DEVICES = ("h100-sxm-80gb", "a100-sxm-40gb", "tpu-v5e")
 SEQUENCES = (256, 2048, 16384)
 Plans = NDArray[np.int64]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scenarios as small as these would be one block, in which no bound could close anything."""
+    monkeypatch.setattr("tools.search.search.CORES_PER_BLOCK", 1)
 
 
 def search(s: Scenario, constraints: Constraints | None = None, kept: int = 4096) -> SearchOutcome:
@@ -192,9 +198,7 @@ def test_progress_rises_from_above_zero_to_one_and_a_search_repeats_itself(moe: 
 def before_data_parallelism_s(s: Scenario, rows: Plans) -> NDArray[np.float64]:
     x, _ = encode_plans(s, columns(rows))
     coefficients = Search(s, Constraints()).coefficients
-    nothing = np.zeros(len(rows))
-    unmoved = replace(step_core(x, coefficients), dense=nothing, expert=nothing)
-    return with_data_parallelism(x, coefficients, unmoved).total
+    return before_sharding_s(x, coefficients, pace_of(x, step_core(x, coefficients)))
 
 
 @EVERY_FRAMEWORK
