@@ -90,7 +90,7 @@ def test_what_is_computed_once_per_layer_or_sharding_is_what_each_plan_gives(wor
     """Plans that share a value of the fields concerned are evaluated together if they are many."""
     scenario = parse_scenario(raw_scenario(**words))
     x, keys = encode_plans(scenario, columns_of(random_plans(scenario, 4 * MIN_ROWS)))
-    x = replace(x, recompute=np.abs(x.recompute), zero=np.arange(x.size) % 4.0)
+    x = replace(x, recompute=np.abs(x.recompute), zero=np.asarray(np.arange(x.size) % 4, dtype=np.float64))
     constants = resolve(keys, {})
     settings = memory_settings(keys.framework, [scenario.training.precision])
     together, few = evaluate(x, constants, settings), MIN_ROWS // 2
