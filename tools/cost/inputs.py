@@ -4,7 +4,7 @@ A batch of scenarios has arrays everywhere; a million plans of one scenario have
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self, TypeVar
 
@@ -22,18 +22,23 @@ class Columns:
 
     @property
     def size(self) -> int:
-        arrays = [value for f in fields(self) if np.ndim(value := getattr(self, f.name))]
-        return len(arrays[0]) if arrays else 1
+        arrays = self.arrays
+        return len(getattr(self, arrays[0])) if arrays else 1
+
+    @property
+    def arrays(self) -> list[str]:
+        """The fields that differ by row."""
+        return [name for name in self.__dataclass_fields__ if getattr(getattr(self, name), "ndim", 0)]
 
     def take(self, rows: Rows) -> Self:
         """The given rows; scalars stay scalars."""
-        return type(self)(**{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
+        return type(self)(*[_taken(getattr(self, name), rows) for name in self.__dataclass_fields__])
 
 
 def _taken(part: Columns | Array, rows: Rows) -> Columns | Array:
     if isinstance(part, Columns):
         return part.take(rows)
-    return part[rows] if np.ndim(part) else part
+    return part[rows] if getattr(part, "ndim", 0) else part
 
 
 @dataclass(frozen=True)
@@ -196,7 +201,7 @@ class Inputs(Columns):
     ) -> "Result":
         if kinds is None:
             return compute(self, constants)
-        return compute(self.take(kinds.first), constants).take(kinds.of_row)
+        return compute(kinds.inputs, constants).take(kinds.of_row)
 
 
 LAYER_FIELDS = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute")
@@ -214,7 +219,7 @@ Compute = Callable[[Inputs, Constants], Result]
 class Kinds:
     """Rows that agree in some fields are of one kind: a row of each kind, and the kind of each row."""
 
-    first: Indices
+    inputs: Inputs
     of_row: Indices
 
 
@@ -224,8 +229,7 @@ MIN_ROWS = 64
 
 def _kinds(x: Inputs, names: tuple[str, ...]) -> Kinds | None:
     """None if rows differ in more than their plans, or are too few."""
-    arrays = {f.name for f in fields(x) if np.ndim(getattr(x, f.name))}
-    rows = x.size
+    arrays, rows = set(x.arrays), x.size
     if rows < MIN_ROWS or not arrays <= PLAN_FIELDS:
         return None
     kind, count = np.zeros(rows, dtype=np.intp), 1
@@ -236,7 +240,7 @@ def _kinds(x: Inputs, names: tuple[str, ...]) -> Kinds | None:
             kind, count = _numbered(kind * (values.max() + 1) + values)
     first = np.empty(count, dtype=np.intp)
     first[kind] = np.arange(rows)
-    return Kinds(first, kind)
+    return Kinds(x.take(first), kind)
 
 
 def _numbered(values: Indices) -> tuple[Indices, int]:

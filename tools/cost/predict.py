@@ -20,8 +20,8 @@ from tools.cost.sizes import count_parameters, model_flops_per_token, stages
 from tools.cost.step import Breakdown, step_breakdown
 from tools.scenario.spec import Result, Scenario
 
-BLOCK_ROWS = 8192
-"""Blocks of 64 KiB an array: about fifty live arrays fit into the second-level cache."""
+BLOCK_ROWS = 16384
+"""Blocks of 128 KiB an array: what is at work at a time fits into the second-level cache."""
 
 NOT_STATED, NONE, SELECTIVE, FULL = -1.0, 0.0, 1.0, 2.0
 

@@ -37,9 +37,9 @@ from tools.search.space import Mask, PlanSpace, Rows, Table, count, to_columns, 
 
 KEPT = 4096
 """Plans kept of each block and in the end: enough to choose different proposals from."""
-CORES_PER_BLOCK = 8192
+CORES_PER_BLOCK = 32_768
 """About as many are evaluated at once as stay in the processor's cache with all that is computed of them."""
-MAX_BLOCK = 64
+MAX_BLOCK = 16
 """Degrees at once: what the first blocks find closes branches of the next."""
 ROUNDING = 1.0 - 1e-9
 """A bound computed in another order than what it bounds may be off by rounding."""
