@@ -242,17 +242,24 @@ PCIE_5_LINK = 50e9
 PCI Express 3, 4 and 5 with 16 lanes."""
 
 
+STORED_BYTES = {4: (4.0 + 0.127) / 8.0, 8: 1.0}
+"""Of a quantized weight: QLoRA's NF4 with twice quantized scales takes 4.127 bits (Dettmers et al., arXiv
+2305.14314, section 3); the scales of 8 bits, one per row, are left out (LLM.int8(), arXiv 2208.07339)."""
+
+
 def training_facts(s: Scenario, device: Device) -> Facts:
     t, traits = s.training, framework_traits(s.training.framework)
     dispatcher = traits.dispatcher(t)
     is_grace = device.name in ("gb200", "gb300")
+    value_bytes = 4.0 if t.precision == "fp32" else 2.0
     return {
         "seq": t.seq_len,
         "batch": t.global_batch_size,
         "gemm_bytes": GEMM_BYTES[t.precision],
-        "value_bytes": 4.0 if t.precision == "fp32" else 2.0,
+        "value_bytes": value_bytes,
         "flash": float(t.flash_attention),
         "trained_share": adapter_share(s.model, t.lora) if t.lora else 1.0,
+        "stored_bytes": STORED_BYTES.get(t.lora.weight_bits if t.lora else 16, value_bytes),
         "offloads_optimizer": float(t.optimizer_offload),
         "host_link": GRACE_LINK if is_grace else PCIE_LINK.get(device.generation, PCIE_5_LINK),
         "capacity": t.capacity_factor or 0.0,

@@ -113,6 +113,7 @@ class Inputs(Columns):
     value_bytes: Array
     flash: Array
     trained_share: Array
+    stored_bytes: Array
     offloads_optimizer: Array
     host_link: Array
     capacity: Array

@@ -71,7 +71,18 @@ def linear_s(
     forward = gemm_s(x, c, m, n, k, low_precision)
     weights = gemm_s(x, c, n, k, m, low_precision) + accumulation_s(x, n * k)
     # frozen weights need no gradient of their own; that of their adapters is small
-    return forward, gemm_s(x, c, m, k, n, low_precision) + np.where(x.trained_share < 1.0, 0.0, weights)
+    backward = gemm_s(x, c, m, k, n, low_precision) + np.where(x.trained_share < 1.0, 0.0, weights)
+    if not low_precision or not np.any(x.stored_bytes < x.value_bytes):
+        return forward, backward
+    opened_s = dequantization_s(x, n * k)
+    return forward + opened_s, backward + opened_s
+
+
+def dequantization_s(x: Inputs, parameters: Array) -> Array:
+    """A quantized weight is read, and written in the run's precision, for each product that reads it: once
+    forward and once backward (QLoRA; Dettmers et al., arXiv 2305.14314, section 3)."""
+    moved_bytes = np.where(x.stored_bytes < x.value_bytes, x.stored_bytes + x.value_bytes, 0.0)
+    return parameters * moved_bytes / x.memory_bandwidth
 
 
 def accumulation_s(x: Inputs, parameters: Array) -> Array:

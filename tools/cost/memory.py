@@ -215,8 +215,8 @@ def state_bytes(x: Inputs, s: MemorySettings) -> State:
     dense, expert = layer_parameters(x, lay.moe_share)
     gathered = np.where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
     matrices = vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
-    first = _state(x, s, dense * lay.inner + matrices, expert * lay.inner)
-    last = _state(x, s, dense * lay.last + matrices, expert * lay.last)
+    first = _state(x, s, dense * lay.inner, expert * lay.inner, matrices)
+    last = _state(x, s, dense * lay.last, expert * lay.last, matrices)
     parameters, gradients, optimizer = map(StageBytes, first, last)
     return State(parameters, gradients, optimizer, gathered, np.asarray(s.runtime_bytes))
 
@@ -238,9 +238,7 @@ def stage_memory(x: Inputs, s: MemorySettings) -> list[tuple[float, float]]:
     return [
         (
             float(
-                sum(
-                    _state(x, s, dense * layers + more, expert * layers), buffers + gathered + s.runtime_bytes
-                )
+                sum(_state(x, s, dense * layers, expert * layers, more), buffers + gathered + s.runtime_bytes)
             ),
             float(kept * layers),
         )
@@ -248,11 +246,20 @@ def stage_memory(x: Inputs, s: MemorySettings) -> list[tuple[float, float]]:
     ]
 
 
-def _state(x: Inputs, s: MemorySettings, dense: Array, expert: Array) -> tuple[Array, Array, Array]:
-    """Parameters, gradients and optimizer state under ZeRO (Rajbhandari et al., arXiv 1910.02054)."""
+def _state(
+    x: Inputs, s: MemorySettings, dense: Array, expert: Array, matrices: Array
+) -> tuple[Array, Array, Array]:
+    """Parameters, gradients and optimizer state under ZeRO (Rajbhandari et al., arXiv 1910.02054); embedding
+    and output matrix are never quantized."""
+    dense = dense + matrices
     sharded = dense / dense_shards(x) + expert / expert_shards(x)
     whole = dense + expert
     parameters = np.where(x.zero >= 3, sharded, whole) * s.parameter_bytes
+    if np.any(x.stored_bytes < x.value_bytes):
+        kept = np.where(x.zero >= 3, matrices / dense_shards(x), matrices) * s.parameter_bytes
+        layers = parameters - kept
+        stored = layers * (x.stored_bytes / s.parameter_bytes + x.trained_share) + kept
+        parameters = np.where(x.stored_bytes < x.value_bytes, stored, parameters)
     gradients = np.where(x.zero >= s.gradients_sharded_from, sharded, whole) * s.gradient_bytes
     optimizer = np.where(x.offloads_optimizer > 0, 0.0, sharded * s.optimizer_bytes)
     return parameters, gradients * x.trained_share, optimizer * x.trained_share
@@ -330,7 +337,7 @@ def _score_bytes(x: Inputs) -> Array:
 
 def _gathered(x: Inputs, s: MemorySettings, layer: Array) -> Array:
     """ZeRO-3: whole layers gathered ahead of use, and the embedding or output matrix."""
-    return (layer * s.gathered_layers + vocabulary_parameters(x)) * x.value_bytes
+    return layer * s.gathered_layers * x.stored_bytes + vocabulary_parameters(x) * x.value_bytes
 
 
 def _communication_buffers(x: Inputs, s: MemorySettings) -> Array:

@@ -131,7 +131,9 @@ class _Step(ReferenceMemory, ReferenceMessages):
             # added to the main gradient, not written once
             accumulated = 2 * self.traits.gradient(self.training.precision) - self.b
             backward += n * k * max(accumulated, 0.0) / self.bandwidth
-        return Pass(self.gemm(m, n, k, low), backward)
+        # quantized weights are read and written out for every product with them
+        opened = n * k * (self.stored + self.b) / self.bandwidth if low and self.stored < self.b else 0.0
+        return Pass(self.gemm(m, n, k, low) + opened, backward + opened)
 
     def traffic(self, elements: float, cast: float) -> Pass:
         """Memory-bound work, twice as much backward, and the casts of low precision."""
@@ -262,9 +264,9 @@ class _Step(ReferenceMemory, ReferenceMessages):
     def latent_up(self) -> float:
         """Forward of the products from MLA's latents to the heads."""
         m, tp = self.model, self.plan.tp
-        queries = self.gemm(self.tokens, self.heads * self.d_qk / tp, m.q_lora_rank or self.h)
+        queries = self.linear(self.tokens, self.heads * self.d_qk / tp, m.q_lora_rank or self.h).forward
         keys = self.heads * (m.qk_nope_head_dim + self.d_v) / tp
-        up = queries + self.gemm(self.tokens, keys, m.kv_lora_rank)
+        up = queries + self.linear(self.tokens, keys, m.kv_lora_rank).forward
         return up * self.kinds.ratio * self.kinds.attention
 
     def exchanged(self, whole_forward: float) -> float:

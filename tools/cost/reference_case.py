@@ -52,6 +52,8 @@ class ReferenceCase:
         scaled = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "mxfp8": 33 / 32, "nvfp4": 9 / 16, "int8": 1}
         self.operand = scaled[t.precision]
         self.trained = self._adapter_share() if t.lora else 1.0
+        bits = t.lora.weight_bits if t.lora else 16
+        self.stored = {4: 4.127 / 8, 8: 1.0}.get(bits, float(self.b))
         self.reduced_bytes = self.traits.reduced(t.precision)
         self.dispatcher = self.traits.dispatcher(t)
         # cluster

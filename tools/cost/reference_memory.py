@@ -48,7 +48,7 @@ class ReferenceMemory(ReferenceCase):
         if p.zero_stage == 3:
             gathered = sum(self.layer_parameters()) * k["gathered_layers"]
             matrix = self.model.vocab_size * self.h / p.tp
-            fuller["buffers"] += (gathered + matrix) * self.b * k["fragmentation_ratio"]
+            fuller["buffers"] += (gathered * self.stored + matrix * self.b) * k["fragmentation_ratio"]
         return {**fuller, "runtime": k["runtime_bytes"]}
 
     def _stage_memory(self, layers: int, in_flight: float, logits: bool) -> dict[str, float]:
@@ -65,12 +65,24 @@ class ReferenceMemory(ReferenceCase):
         reserved = k["fragmentation_ratio"]
         reserved *= 1.0 if self.training.flash_attention else UNFUSED_RESERVED
         return {
-            "parameters": (sharded if p.zero_stage >= 3 else whole) * k["parameter_bytes"],
+            "parameters": self._parameter_bytes(dense, expert),
             "gradients": gradients * self.trained * k["gradient_bytes"],
             "optimizer": on_device * self.trained * k["optimizer_bytes"],
             "activations": layers * self._kept_activations() * in_flight * reserved,
             "buffers": (max(scores, working) + k["buffer_copies"] * received) * reserved,
         }
+
+    def _parameter_bytes(self, dense: float, expert: float) -> float:
+        """Of a stage on a rank; quantized are the layers, not the embedding and the output matrix."""
+        p, size = self.plan, self.keep["parameter_bytes"]
+        of_dense, of_expert = (self.dense_shards, self.expert_shards) if p.zero_stage >= 3 else (1, 1)
+        held = dense / of_dense + expert / of_expert
+        if self.stored >= self.b:
+            return held * size
+        matrices = self.model.vocab_size * self.h / p.tp / of_dense
+        if p.pp == 1 and not self.model.tie_word_embeddings:
+            matrices *= 2
+        return (held - matrices) * (self.stored + self.trained * size) + matrices * size
 
     @property
     def _narrow(self) -> float:

@@ -181,7 +181,8 @@ class ReferenceMessages(ReferenceCase):
         group = self.group(shards, stride, domain)
         replicas = self.group(ranks / shards, stride * shards, domain)
         messages = self.inner * (self.traits.messages_per_layer if p.zero_stage else 1.0)
-        weight_bytes, gradient_bytes = parameters * self.b, parameters * self.trained * self.reduced_bytes
+        weight_bytes = parameters * self.stored
+        gradient_bytes = parameters * self.trained * self.reduced_bytes
         # frozen weights do not change, so they are gathered only if they are kept sharded
         gathered_bytes = weight_bytes * (1.0 if p.zero_stage == 3 else self.trained)
         wait = messages * self.latency(group)

@@ -136,7 +136,7 @@ def _sharded_s(
     domain = slice_devices(x)
     shard_group = place(x, shards, stride, domain)
     replica_group = place(x, ranks / shards, stride * shards, domain)
-    weights, reduced = x.value_bytes * parameters / layers, x.reduced_bytes * parameters / layers
+    weights, reduced = x.stored_bytes * parameters / layers, x.reduced_bytes * parameters / layers
     reduced = reduced * x.trained_share
     gathered_once = np.where(x.zero >= 3, weights, weights * x.trained_share)
     # plain data parallelism joins gradients into buckets, about one per layer

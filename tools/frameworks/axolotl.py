@@ -10,8 +10,8 @@ from tools.frameworks.finetuning import (
     TrainerRun,
     deepspeed_engine,
     draft_of,
+    loaded_bits,
     lora_fields,
-    quantized_notes,
 )
 from tools.frameworks.importing import Draft, ImportOptions
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
@@ -47,8 +47,7 @@ def import_axolotl(text: str, options: ImportOptions) -> Draft:
         dp_shard=settings.integer("dp_shard_size"),
         model_name=settings.text("base_model") or "",
     )
-    notes = quantized_notes(settings, "load_in_4bit", "load_in_8bit")
-    return draft_of(run, options, _adapter(settings), (*notes, *settings.unused_notes()))
+    return draft_of(run, options, _adapter(settings), settings.unused_notes())
 
 
 def _engine(settings: SettingsReader) -> Engine:
@@ -85,7 +84,11 @@ def _checkpoints(settings: SettingsReader) -> bool:
 
 def _adapter(settings: SettingsReader) -> JsonObject:
     adapter = settings.text("adapter")
-    rank, names = settings.integer("lora_r"), settings.items("lora_target_modules")
+    rank, names, bits = (
+        settings.integer("lora_r"),
+        settings.items("lora_target_modules"),
+        loaded_bits(settings),
+    )
     if not names and settings.has("lora_target_modules"):
         names = [settings.text("lora_target_modules")]
     if settings.flag("lora_target_linear"):
@@ -94,4 +97,4 @@ def _adapter(settings: SettingsReader) -> JsonObject:
         return {}
     if adapter not in ("lora", "qlora"):
         raise InputError("axolotl: adapter", adapter, "not priced; allowed: lora, qlora")
-    return lora_fields(rank, names)
+    return lora_fields(rank, names, bits)

@@ -57,18 +57,16 @@ def lora_targets(names: Iterable[JsonValue]) -> list[JsonValue]:
     return [part for part, used in (("attention", attention), ("mlp", mlp)) if used] or ["attention"]
 
 
-def lora_fields(rank: int | None, names: Iterable[JsonValue]) -> JsonObject:
-    return {"lora": {"rank": rank or DEFAULT_LORA_RANK, "targets": lora_targets(names)}}
+def lora_fields(rank: int | None, names: Iterable[JsonValue], weight_bits: int | None = None) -> JsonObject:
+    bits: JsonObject = {"weight_bits": weight_bits} if weight_bits else {}
+    return {"lora": {"rank": rank or DEFAULT_LORA_RANK, "targets": lora_targets(names), **bits}}
 
 
-QUANTIZED_NOTE = (
-    "the frozen weights are quantized to {} bits, which is not priced: memory is predicted too high"
-)
-
-
-def quantized_notes(settings: SettingsReader, *names: str) -> tuple[str, ...]:
-    """QLoRA: notes about frozen weights of 4 or 8 bits."""
-    return tuple(QUANTIZED_NOTE.format("4" if "4" in name else "8") for name in names if settings.flag(name))
+def loaded_bits(settings: SettingsReader) -> int | None:
+    """QLoRA: the bits of the frozen weights, by the names of transformers' quantization; None if they keep
+    their own."""
+    in_4, in_8 = settings.flag("load_in_4bit"), settings.flag("load_in_8bit")
+    return 4 if in_4 else 8 if in_8 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ DEFAULT_MICRO_BATCH_SIZE = 8  # transformers' TrainingArguments
 def import_llamafactory(text: str, options: ImportOptions) -> Draft:
     settings = SettingsReader(parse_yaml(text), "llamafactory")
     _refuse_no_training(settings)
-    notes = [note for note in (_quantized(settings),) if note]
-    training = _adapter(settings)
+    bits = _quantization_bits(settings)
+    training = _adapter(settings, bits if bits in PRICED_BITS else None)
+    notes = () if bits in PRICED_BITS else (f"frozen weights of {bits} bits are not priced",)
     run = TrainerRun(
         engine=_engine(settings),
         precision=_precision(settings),
@@ -105,12 +106,14 @@ def _precision(settings: SettingsReader) -> str:
     return "fp8" if stated["fp8"] else "fp16" if stated["fp16"] else "bf16"
 
 
-def _quantized(settings: SettingsReader) -> str | None:
-    bits = settings.integer("quantization_bit") or settings.text("quant_config.quantization_bit")
-    return f"the frozen weights are quantized to {bits} bits, which is not priced" if bits else None
+PRICED_BITS = (None, 4, 8)
 
 
-def _adapter(settings: SettingsReader) -> JsonObject:
+def _quantization_bits(settings: SettingsReader) -> int | None:
+    return settings.integer("quantization_bit") or settings.integer("quant_config.quantization_bit")
+
+
+def _adapter(settings: SettingsReader, weight_bits: int | None) -> JsonObject:
     kind = settings.text("finetuning_type") or settings.text("peft_config.name")
     rank = settings.integer("lora_rank") or settings.integer("peft_config.r")
     target = settings.text("lora_target") or settings.text("peft_config.target_modules") or "all"
@@ -118,4 +121,4 @@ def _adapter(settings: SettingsReader) -> JsonObject:
         return {}
     if kind not in ("lora", "oft"):
         raise InputError("llamafactory: finetuning_type", kind, "not priced; allowed: full, lora")
-    return lora_fields(rank, [name.strip(" []'") for name in target.split(",")])
+    return lora_fields(rank, [name.strip(" []'") for name in target.split(",")], weight_bits)

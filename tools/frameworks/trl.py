@@ -11,8 +11,8 @@ from tools.frameworks.finetuning import (
     TrainerRun,
     deepspeed_engine,
     draft_of,
+    loaded_bits,
     lora_fields,
-    quantized_notes,
 )
 from tools.frameworks.importing import Draft, ImportOptions
 from tools.frameworks.reading import SettingsReader, parse_yaml
@@ -68,9 +68,9 @@ def import_trl(text: str, options: ImportOptions) -> Draft:
     rank, names = settings.integer("lora_r"), settings.items("lora_target_modules")
     target = settings.text("lora_target_modules")
     adapter = settings.flag("use_peft")
-    training = lora_fields(rank or DEFAULT_RANK, names or [target or "all"]) if adapter else {}
-    notes = quantized_notes(settings, "load_in_4bit", "load_in_8bit")
-    return draft_of(run, options, training, (*notes, *settings.unused_notes()))
+    bits = loaded_bits(settings)
+    training = lora_fields(rank or DEFAULT_RANK, names or [target or "all"], bits) if adapter else {}
+    return draft_of(run, options, training, settings.unused_notes())
 
 
 def _refuse_other_trainers(text: str) -> None:

@@ -80,7 +80,7 @@ class ClusterSpec(Record):
 
 
 class LoraSpec(Record):
-    """Low-rank adapters on frozen base weights."""
+    """Low-rank adapters on frozen base weights, which QLoRA keeps in 4 or 8 bits (`weight_bits`)."""
 
     rank: Integer = Field(ge=1, le=MAX_WIDTH)
     targets: Annotated[
@@ -89,6 +89,7 @@ class LoraSpec(Record):
         FromList,
         Allowed('a non-empty list of "attention" and "mlp"'),
     ] = ("attention", "mlp")
+    weight_bits: Annotated[Literal[4, 8, 16], Allowed("4, 8 or 16")] = 16
 
 
 class TrainingSpec(Record):
@@ -122,7 +123,8 @@ class TrainingSpec(Record):
         """The optional fields that are stated, as text for tables and reports."""
         stated = {name: getattr(self, name) for name in TRAINING_OPTIONS if getattr(self, name) is not None}
         if self.lora is not None:
-            stated["lora"] = f"rank {self.lora.rank} on {' and '.join(self.lora.targets)}"
+            bits = "" if self.lora.weight_bits == 16 else f", frozen weights in {self.lora.weight_bits} bits"
+            stated["lora"] = f"rank {self.lora.rank} on {' and '.join(self.lora.targets)}{bits}"
         if not self.optimizer_offload:
             del stated["optimizer_offload"]
         words = {True: "on", False: "off"}

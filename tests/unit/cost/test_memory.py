@@ -98,6 +98,26 @@ def test_an_offloaded_optimizer_takes_no_memory_of_the_device() -> None:
     assert float(parts(scene("llama-3.1-8b", optimizer_offload=True)).optimizer) == 0.0
 
 
+def test_weights_of_four_bits_take_a_quarter_but_for_the_embedding_and_the_output_matrix() -> None:
+    """Of Llama 3.1 8B 6.98e9 weights in 4.127 bits, and twice 128,256 x 4,096 in 16."""
+    words = {"devices": 8, "tp": 1, "zero_stage": 0, "framework": "megatron-core"}
+    whole, four = (
+        float(parts(scene("llama-3.1-8b", lora={"rank": 1, "weight_bits": bits}, **words)).parameters)
+        for bits in (16, 4)
+    )
+    assert whole == pytest.approx(2 * 8.03e9, rel=0.001)
+    assert four == pytest.approx(6.98e9 * 4.127 / 8 + 2 * 2 * 128256 * 4096, rel=0.002)
+
+
+def test_weights_of_four_bits_cost_time_to_open() -> None:
+    """Read in 4 bits and written in 16 for each product, three times with full recomputation."""
+    words = {"devices": 8, "tp": 1, "recompute": "full", "framework": "megatron-core"}
+    plain, four = (scene("llama-3.1-8b", lora={"rank": 16, "weight_bits": bits}, **words) for bits in (16, 4))
+    opened_s = 3 * 6.98e9 * (4.127 / 8 + 2) / float(four.x.memory_bandwidth) * float(four.x.micro_batches)
+    added_s = float(four.costs().step_time_s[0] - plain.costs().step_time_s[0])
+    assert added_s == pytest.approx(opened_s, rel=0.05)
+
+
 def test_adapters_alone_have_gradients_and_optimizer_state() -> None:
     full, adapted = (parts(scene("llama-3.1-8b", **more)) for more in ({}, {"lora": {"rank": 16}}))
     assert float(adapted.parameters) == float(full.parameters)

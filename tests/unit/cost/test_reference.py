@@ -62,7 +62,9 @@ OPTIONS = st.fixed_dictionaries(
         "cuda_graph": st.booleans(),
         "capacity_factor": st.sampled_from((1.0, 1.25)),
         "optimizer_offload": st.booleans(),
-        "lora": st.sampled_from(({"rank": 16}, {"rank": 64, "targets": ["attention"]})),
+        "lora": st.sampled_from(
+            ({"rank": 16}, {"rank": 64, "targets": ["attention"]}, {"rank": 16, "weight_bits": 4})
+        ),
     },
 )
 MODULES = ("core_attn", "layernorm", "mlp", "shared_experts", "moe", "moe_act", "mla_up_proj")

@@ -119,7 +119,8 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "accelerate/tp_hsdp.yaml": {"tp": 2, "dp_shard": 2, "zero_stage": 3, "dp": 4},
     "trl/deepspeed_zero2.yaml": {"zero_stage": 2, "framework": "deepspeed", "num_devices": 8},
     "axolotl/falcon-h1__falcon-h1-1b-qlora.yaml": {
-        "lora": {"rank": 32, "targets": ["attention", "mlp"]}, "seq_len": 2048, "recompute": "full",
+        "lora": {"rank": 32, "targets": ["attention", "mlp"], "weight_bits": 4},
+        "seq_len": 2048, "recompute": "full",
     },
     "llamafactory/train_lora__qwen3_lora_pretrain.yaml": {
         "lora": {"rank": 8, "targets": ["attention", "mlp"]},

@@ -159,6 +159,7 @@ WRONG: list[tuple[Changes, str, str]] = [
     ({"training.lora": {"rank": 16, "targets": []}}, "training.lora.targets", "attention"),
     ({"training.lora": {"rank": 16, "targets": ["mlp", "head"]}}, "training.lora.targets", "attention"),
     ({"training.lora": {"rank": 16, "alpha": 32}}, "training.lora.alpha", "rank, targets"),
+    ({"training.lora": {"rank": 16, "weight_bits": 5}}, "training.lora.weight_bits", "4, 8 or 16"),
     # how much is recomputed, of 80 layers on two stages
     ({"plan.recompute": "selective", "plan.recompute_layers": 4}, "plan.recompute_layers", ""),
     ({"plan.recompute": "full", "plan.recompute_layers": 0}, "plan.recompute_layers", ""),
