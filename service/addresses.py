@@ -12,6 +12,10 @@ from tools.errors import InputError
 
 SCHEMES = {"http": 80, "https": 443}
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
+TRANSLATED = ipaddress.ip_network("::ffff:0:0:0/96")
+"""IPv4 behind a stateless translator (RFC 2765)."""
+UNICAST = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that is routed; the rest, such as fec0::/10 and 64:ff9b:1::/48, is local to somebody."""
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -66,13 +70,15 @@ def is_public(address: IPAddress) -> bool:
     inner = _inner(address)
     if inner is not None:
         return is_public(inner)
+    if isinstance(address, ipaddress.IPv6Address) and address not in UNICAST:
+        return False
     return address.is_global and not address.is_multicast
 
 
 def _inner(address: IPAddress) -> ipaddress.IPv4Address | None:
     if isinstance(address, ipaddress.IPv4Address):
         return None
-    if address in NAT64:
+    if address in NAT64 or address in TRANSLATED:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
     return address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
 

@@ -45,6 +45,14 @@ class NewerDatabaseError(AsapError):
         )
 
 
+class QuotaError(AsapError):
+    """A key or tenant has as much as it may."""
+
+
+class FullDiskError(AsapError):
+    """There is no room on the disk for what comes in."""
+
+
 class UnauthenticatedError(AsapError):
     """The message never says which part of a key was wrong."""
 

@@ -25,6 +25,7 @@ from service.db.models import WAITING, SessionRow, new_id
 from service.db.sessions import (
     DEFAULT_PRIORITY,
     NewSession,
+    count_busy,
     create_session,
     delete_session,
     find_by_key,
@@ -33,7 +34,7 @@ from service.db.sessions import (
     rename_session,
 )
 from service.db.traces import COMPLETE, get_trace
-from service.errors import ConflictError, NotFoundError
+from service.errors import ConflictError, NotFoundError, QuotaError
 from service.logs import request_id
 from service.runtime import check_tune, shared_reasoner
 from service.settings import Settings
@@ -91,8 +92,21 @@ class Sessions:
             _check_upload(conn, caller.tenant, submission.request)
             row, created = create_session(conn, new)
             if created:
+                self._check_quota(conn, caller)
                 self.queue.enqueue(conn, row)
         return row
+
+    def _check_quota(self, conn: sa.Connection, caller: Caller) -> None:
+        """After the session was stored, which is undone if it is one too many."""
+        if caller.is_local:
+            return
+        limits = (
+            (caller.name, self.settings.key_queued, f"{caller.name} has"),
+            (None, self.settings.tenant_queued, "this tenant has"),
+        )
+        for owner, most, who in limits:
+            if count_busy(conn, caller.tenant, owner) > most:
+                raise QuotaError(f"{who} {most} sessions queued or running, which is the most; wait for some")
 
     def check(self, caller: Caller, submission: Submission) -> None:
         """Raises what `submit` would raise, and stores nothing."""

@@ -90,6 +90,13 @@ class Settings(BaseSettings):
     max_trace_bytes: int = Field(8 * 2**30, ge=1024, description="of one uploaded folder of traces")
     trace_days: int = Field(30, ge=1, description="days that uploaded traces are kept")
     request_s: float = Field(30, gt=0, description="longest plan search, and wait for a piece of a body")
+    max_connections: int = Field(700, ge=10, description="at a time; below the limit of open files")
+    key_queued: int = Field(1000, ge=1, description="sessions of one key that are queued or running")
+    tenant_queued: int = Field(2000, ge=1, description="sessions of one tenant that are queued or running")
+    tenant_uploads: int = Field(1000, ge=1, description="uploads that one tenant keeps")
+    tenant_trace_bytes: int = Field(64 * 2**30, ge=1024, description="of all uploads of one tenant")
+    key_streams: int = Field(50, ge=1, description="streams of events of one key, per API process")
+    tenant_streams: int = Field(200, ge=1, description="streams of events of one tenant, per API process")
     requests_per_minute: int = Field(6000, ge=1, description="of one API key or address")
 
     cookie_secret: SecretStr | None = Field(

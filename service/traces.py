@@ -2,6 +2,7 @@
 background and deletion after expiry. Nothing here knows about HTTP.
 """
 
+import errno
 import fcntl
 import hashlib
 import logging
@@ -36,8 +37,9 @@ from service.db.traces import (
     list_traces,
     set_analysis,
     set_received,
+    usage_of,
 )
-from service.errors import ConflictError, NotFoundError
+from service.errors import ConflictError, FullDiskError, NotFoundError, QuotaError
 from service.logs import request_id
 from service.settings import Settings
 from service.strict_json import JsonObject
@@ -278,6 +280,7 @@ class Analyses:
 
 
 DAY_S = 86_400.0
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -289,6 +292,10 @@ class Traces:
 
     def create(self, caller: Caller, name: str) -> TraceRow:
         with self.database.begin() as conn:
+            uploads, _ = usage_of(conn, caller.tenant)
+            most = self.settings.tenant_uploads
+            if uploads >= most and not caller.is_local:
+                raise QuotaError(f"this tenant keeps {most} uploads, which is the most; delete some")
             return create_trace(conn, caller.tenant, caller.name, name, self.settings.trace_days * DAY_S)
 
     def list_all(
@@ -312,11 +319,26 @@ class Traces:
         check_name(name)
         await run_sync(self._check_open, caller.tenant, id, name)
         others = await run_sync(self.uploads.others_bytes, id, name)
+        most = min(self.settings.max_trace_bytes - others, await run_sync(self._room, caller, id, name))
         try:
-            await self.uploads.write(id, name, offset, chunks, self.settings.max_trace_bytes - others)
+            await self.uploads.write(id, name, offset, chunks, most)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise FullDiskError("the server's disk is full; what arrived is kept, try again later") from None
         finally:
             received = await run_sync(self._store_received, id, name)
         return received
+
+    def _room(self, caller: Caller, id: str, name: str) -> int:
+        """Bytes that this file may have before its tenant has as many as it may."""
+        with self.database.read() as conn:
+            _, used = usage_of(conn, caller.tenant)
+        room = self.settings.tenant_trace_bytes - used + self.uploads.received(id, name)
+        if room <= 0:
+            most = self.settings.tenant_trace_bytes
+            raise QuotaError(f"this tenant's uploads have {most:,} bytes, which is the most; delete some")
+        return room
 
     def complete(self, caller: Caller, id: str, files: Mapping[str, str]) -> TraceRow:
         """Checks the SHA-256 of every file. Idempotent with the same digests."""

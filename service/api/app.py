@@ -3,11 +3,13 @@
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from starlette.types import Scope
 
 from service import __version__
 from service.api import (
@@ -28,6 +30,7 @@ from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.openapi import PATH, describe
 from service.api.state import AppState, EventWatcher, LazyKnowledge, Metrics, Queue, RateLimit
 from service.auth import Authenticator
+from service.db.access import record
 from service.db.engine import Database
 from service.logs import Redactor, secrets_of
 from service.nightly.dispatch import night_queue
@@ -56,6 +59,15 @@ ROUTERS = (
     ops.audit_router,
 )
 DEFAULT_HOST = "127.0.0.1"
+
+
+def _audit(state: AppState, tenant: str, caller: str, scope: Scope, status: int, request_id: str) -> None:
+    target = f"{scope['method']} {scope['path']}"[:MAX_TARGET_CHARACTERS]
+    with state.database.begin() as conn:
+        record(conn, tenant, caller, "request.failed", target, request_id, status=status)
+
+
+MAX_TARGET_CHARACTERS = 100
 AddPages = Callable[[FastAPI], None]
 """The pages lie above the API: the entry point passes the function that adds them."""
 
@@ -116,7 +128,9 @@ def create_app(state: AppState, add_pages: AddPages | None = None, *, only_healt
         patience_s=settings.request_s,
     )
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(RequestScope, redactor=redactor, measure=state.metrics.measure)
+    app.add_middleware(
+        RequestScope, redactor=redactor, measure=state.metrics.measure, audit=partial(_audit, state)
+    )
     app.include_router(ops.router)
     if not only_health:
         for router in ROUTERS:

@@ -157,6 +157,7 @@ async def _caller(request: Request) -> Caller:
         check_rate_limit(app, address)
         raise
     request.state.caller = caller.name
+    request.state.tenant = caller.tenant
     check_rate_limit(app, address if caller is LOCAL else caller.id)
     return caller
 

@@ -17,8 +17,10 @@ from service.errors import (
     CancelledError,
     ConflictError,
     ForbiddenError,
+    FullDiskError,
     IssuerError,
     NotFoundError,
+    QuotaError,
     UnauthenticatedError,
 )
 from service.logs import Redactor, request_id
@@ -51,7 +53,9 @@ KINDS = {
     "wrong-input": Kind(422, "A field has a value that is not allowed"),
     "nothing-feasible": Kind(422, "Nothing satisfies the request"),
     "too-many-requests": Kind(429, "Too many requests"),
+    "quota": Kind(429, "This key or tenant has as much as it may"),
     "internal": Kind(500, "The server failed"),
+    "full": Kind(507, "The server has no room for it"),
     "unavailable": Kind(503, "A part that this needs does not answer"),
     "out-of-time": Kind(504, "The answer took too long"),
 }
@@ -136,6 +140,8 @@ def _kind_of(error: AsapError) -> str:
         IssuerError: "unavailable",
         UnauthenticatedError: "unauthenticated",
         ForbiddenError: "forbidden",
+        QuotaError: "quota",
+        FullDiskError: "full",
     }
     return next((kind for cls, kind in kinds.items() if isinstance(error, cls)), "internal")
 

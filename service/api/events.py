@@ -18,9 +18,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.api.deps import AppDep, Id, Reader, StrictRoute, preferred
 from service.api.sessions import PATH
 from service.api.state import AppState
+from service.auth import Caller
 from service.db.models import TERMINAL, EventRow, sessions
 from service.db.sessions import events_after
-from service.errors import NotFoundError
+from service.errors import NotFoundError, QuotaError
 from service.schemas import Public
 from service.strict_json import JsonObject
 from tools.errors import InputError
@@ -86,15 +87,28 @@ def format_event(row: EventRow) -> str:
     return f"id: {row.seq}\ndata: {public_event(row).model_dump_json()}\n\n"
 
 
-async def stream(app: AppState, tenant: str, id: str, first: EventBatch, after: int) -> AsyncIterator[str]:
+async def stream(app: AppState, caller: Caller, id: str, first: EventBatch, after: int) -> AsyncIterator[str]:
     """Ends after the last event of a session that has ended, or when the server stops."""
+    counted = ("key", caller.id), ("tenant", caller.tenant)
     app.metrics.streams.inc()
+    app.streams.update(counted)
     try:
         yield f"retry: {RETRY_MS}\n\n"
-        async for text in _texts(app, tenant, id, first, after):
+        async for text in _texts(app, caller.tenant, id, first, after):
             yield text
     finally:
         app.metrics.streams.dec()
+        app.streams.subtract(counted)
+
+
+def check_streams(app: AppState, caller: Caller) -> None:
+    limits = (
+        (("key", caller.id), app.settings.key_streams),
+        (("tenant", caller.tenant), app.settings.tenant_streams),
+    )
+    for counted, most in limits:
+        if app.streams[counted] >= most and not caller.is_local:
+            raise QuotaError(f"this {counted[0]} follows {most} streams of events, which is the most")
 
 
 async def _texts(app: AppState, tenant: str, id: str, seen: EventBatch, after: int) -> AsyncIterator[str]:
@@ -169,7 +183,8 @@ async def follow(
         return _page(first, start)
     if first.ended and not first.events:
         return Response(status_code=204)
-    texts = stream(app, caller.tenant, id, first, start)
+    check_streams(app, caller)
+    texts = stream(app, caller, id, first, start)
     return StreamingResponse(texts, media_type=MEDIA_TYPE, headers=HEADERS)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
+from anyio.to_thread import run_sync
 from opentelemetry.trace import get_current_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -131,6 +132,8 @@ def _content_length(scope: Scope) -> int:
 
 HEADER = "X-Request-Id"
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_TOO_MANY = 429
+_SAFE = ("GET", "HEAD", "OPTIONS")
 _CLIENT_LEFT = 499
 """nginx's number for a caller that hung up before the answer."""
 log = logging.getLogger("asap.http")
@@ -139,11 +142,15 @@ Measure = Callable[[str, str, int, float], None]
 """Told the method, the route's pattern, the status and the seconds."""
 
 
+Audit = Callable[[str, str, Scope, int, str], None]
+"""Told the tenant, the caller, the request, its status and its id."""
+
+
 class RequestScope:
     """Takes the caller's request id if it is a plain word, else makes one."""
 
-    def __init__(self, app: ASGIApp, redactor: Redactor, measure: Measure) -> None:
-        self._app, self._redactor, self._measure = app, redactor, measure
+    def __init__(self, app: ASGIApp, redactor: Redactor, measure: Measure, audit: Audit) -> None:
+        self._app, self._redactor, self._measure, self._audit = app, redactor, measure, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -176,6 +183,17 @@ class RequestScope:
             await answer(unexpected(), {}, self._redactor)(scope, receive, send_with_id)
         finally:
             self._tell(scope, status or _CLIENT_LEFT, time.perf_counter() - start)
+        await self._audit_failure(scope, status, own)
+
+    async def _audit_failure(self, scope: Scope, status: int, own: str) -> None:
+        """Who was refused what; not what came too often, or the log would be what is flooded."""
+        state = scope.get("state", {})
+        if status < 400 or status == _TOO_MANY or scope["method"] in _SAFE or "tenant" not in state:
+            return
+        try:
+            await run_sync(self._audit, state["tenant"], state["caller"], scope, status, own)
+        except Exception:  # the answer has gone out, and a log that is unavailable must not undo it
+            log.exception("a failed request could not be audited")
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         route = pattern_of(scope)

@@ -1,5 +1,6 @@
 """Operations: health, readiness, metrics, and the audit log."""
 
+import shutil
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
@@ -37,6 +38,7 @@ class ReadyPublic(BaseModel):
 
 HEARTBEAT = "/api/v2/heartbeat"
 PATIENCE_S = 2.0
+MIN_FREE_BYTES = 64 << 20
 NO_LEG = "none"
 
 router = APIRouter(tags=["health"])
@@ -106,7 +108,18 @@ def _queue(app: AppState) -> str:
     return f"{living} workers"
 
 
+def _disk(app: AppState) -> str:
+    """Sessions, events and uploads are written there."""
+    settings = app.settings
+    folders = [folder for folder in (settings.data_dir, settings.traces_dir) if folder and folder.exists()]
+    free = min((shutil.disk_usage(folder).free for folder in folders), default=MIN_FREE_BYTES)
+    if free < MIN_FREE_BYTES:
+        raise _NotReadyError(f"{free >> 20} MiB are free, {MIN_FREE_BYTES >> 20} MiB are needed")
+    return f"{free >> 20} MiB free"
+
+
 CHECKS: dict[str, Callable[[AppState], str]] = {
+    "disk": _disk,
     "database": _database,
     "migrations": _migrations,
     "knowledge": _knowledge,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from service.api.app import AddPages, create_app, make_app_state
+from service.api.connections import bounded_protocol
 from service.api.state import AppState, Metrics
 from service.auth import is_loopback
 from service.db.access import has_keys
@@ -109,6 +110,7 @@ class _Process:
         app = create_app(state, add_pages, only_health=role == "worker")
         config = uvicorn.Config(
             app,
+            http=bounded_protocol(state.settings.max_connections),
             log_config=None,
             access_log=False,
             server_header=False,

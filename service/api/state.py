@@ -3,6 +3,7 @@ watcher.
 """
 
 import asyncio
+import collections
 import math
 import time
 from collections import OrderedDict
@@ -263,4 +264,6 @@ class AppState:
     """Set when the server is told to stop: streams end, so that it can."""
     watch: EventWatcher
     """Wakes event streams."""
+    streams: collections.Counter[tuple[str, str]] = field(default_factory=collections.Counter)
+    """Open streams of events of each key and tenant."""
     searches: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(SEARCHES_AT_A_TIME))

@@ -141,7 +141,8 @@ async def put_file(
     try:
         received = await app.traces.put_file(caller, id, name, offset, request.stream())
     except NoRoomError:
-        detail = f"the files of one upload have at most {app.settings.max_trace_bytes:,} bytes together"
+        most, all_bytes = app.settings.max_trace_bytes, app.settings.tenant_trace_bytes
+        detail = f"files have at most {most:,} bytes per upload and {all_bytes:,} per tenant"
         raise ApiError("too-large", detail, field="body", allowed=detail) from None
     except ClientDisconnect:
         raise ApiError("bad-request", "the sender left; what arrived is kept", field="body") from None

@@ -326,6 +326,12 @@ def delete_session(conn: sa.Connection, tenant: str, id: str) -> None:
     enqueue_cleanup(conn, row)
 
 
+def count_busy(conn: sa.Connection, tenant: str, owner: str | None = None) -> int:
+    """Queued or running, of the tenant or of one of its callers."""
+    query = sa.select(sa.func.count()).where(sessions.c.tenant == tenant, sessions.c.state.in_(BUSY))
+    return int(conn.scalar(query if owner is None else query.where(sessions.c.owner == owner)) or 0)
+
+
 def counts_by_state(conn: sa.Connection, tenant: str | None = None) -> dict[str, int]:
     """Of one tenant; without one over all tenants, for /metrics."""
     query = sa.select(sessions.c.state, sa.func.count()).group_by(sessions.c.state)

@@ -57,6 +57,14 @@ def get_trace(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> 
     return TraceRow(**row._mapping, files=[TraceFile(*file) for file in conn.execute(query)])
 
 
+def usage_of(conn: sa.Connection, tenant: str) -> tuple[int, int]:
+    """How many uploads a tenant keeps, and their bytes."""
+    uploads = conn.scalar(sa.select(sa.func.count()).where(traces.c.tenant == tenant))
+    joined = trace_files.join(traces, traces.c.id == trace_files.c.trace_id)
+    query = sa.select(sa.func.sum(trace_files.c.received_bytes)).select_from(joined)
+    return int(uploads or 0), int(conn.scalar(query.where(traces.c.tenant == tenant)) or 0)
+
+
 def list_traces(
     conn: sa.Connection, tenant: str, cursor: str | None = None, limit: int = 50
 ) -> tuple[list[TraceRow], str | None]:

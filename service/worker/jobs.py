@@ -19,7 +19,14 @@ import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, EnqueueOptions
 
 from service.db import lifecycle
-from service.db.engine import UPGRADE_LOCK, Database, is_outage, retry_transaction, upgrade_lock
+from service.db.engine import (
+    CONNECTION_ERRORS,
+    UPGRADE_LOCK,
+    Database,
+    is_outage,
+    retry_transaction,
+    upgrade_lock,
+)
 from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, now_s
 from service.db.models import SessionRow, sessions
 from service.db.sessions import lock_session
@@ -290,9 +297,31 @@ def quiet_dbos_logs() -> None:
 def prepare(settings: Settings, database: Database) -> None:
     """Makes or upgrades all tables; safe when several processes start at once."""
     quiet_dbos_logs()
+    _await_database(database)
     with upgrade_lock(settings):
         database.upgrade()
         DBOS.migrate(settings.database)
+
+
+START_WAIT_S = 300.0
+MAX_START_PAUSE_S = 10.0
+
+
+def _await_database(database: Database) -> None:
+    """A server that starts with this process, or is restarted just then, is waited for."""
+    ends_at, pause_s = time.monotonic() + START_WAIT_S, 0.5
+    while not database.is_sqlite:
+        try:
+            with database.read() as conn:
+                conn.execute(sa.select(1))
+                return
+        except CONNECTION_ERRORS as error:
+            is_refusal = "authentication" in str(error) or "does not exist" in str(error)
+            if is_refusal or time.monotonic() > ends_at:
+                raise
+            _log.warning("the database does not answer yet; asked again in %.1f s", pause_s)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, MAX_START_PAUSE_S)
 
 
 TAKEOVER_LOCK = UPGRADE_LOCK + 1

@@ -12,8 +12,9 @@ import socket
 import ssl
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 
 import msgspec
@@ -34,7 +35,9 @@ FIRST_PAUSE_S = 5.0
 MAX_PAUSE_S = 3600.0
 MAX_ATTEMPTS = 16
 """With these pauses: about five hours."""
-CONCURRENCY = 4
+CONCURRENCY = 32
+PER_TENANT = 4
+"""In flight at a time: slow receivers of one tenant delay nobody else's."""
 MAX_ANSWER_BYTES = 1000
 MAX_ANSWER_CHARACTERS = 300
 
@@ -51,15 +54,33 @@ class Webhooks:
         self._secret = secret.get_secret_value().encode() if secret else b""
         self._private_allowed = settings.webhook_private
         self._database, self._first_pause_s = database, first_pause_s
+        self._threads = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="webhook")
+        self._lock, self._in_flight = threading.Lock(), Counter[str]()
+
+    def start_due(self) -> list[Future[None]]:
+        """Does not wait for receivers."""
+        with self._lock:
+            in_flight = Counter({tenant: count for tenant, count in self._in_flight.items() if count})
+        if in_flight.total() >= CONCURRENCY:
+            return []
+        with self._database.begin() as conn:
+            due = take_due(conn, LEASE_S, PER_TENANT, in_flight)
+        with self._lock:
+            self._in_flight.update(delivery.tenant for delivery in due)
+        return [self._threads.submit(self._send, delivery) for delivery in due]
 
     def send_due(self) -> None:
-        with self._database.begin() as conn:
-            due = take_due(conn, LEASE_S, CONCURRENCY)
-        if due:
-            with ThreadPoolExecutor(CONCURRENCY) as threads:
-                list(threads.map(self._send, due))
+        for sent in self.start_due():
+            sent.result()
 
     def _send(self, delivery: Delivery) -> None:
+        try:
+            self._deliver(delivery)
+        finally:
+            with self._lock:
+                self._in_flight[delivery.tenant] -= 1
+
+    def _deliver(self, delivery: Delivery) -> None:
         try:
             answer = self._post(delivery)
         except (InputError, RefusedAddressError) as error:

@@ -157,7 +157,7 @@ class Worker:
         if not database.is_sqlite:
             self._loops.append(Loop("takeover", heartbeat_s, take_over_all))
         if self._settings.webhook_secret:
-            self._loops.append(Loop("webhooks", WEBHOOK_POLL_S, Webhooks(self._settings, database).send_due))
+            self._loops.append(Loop("webhooks", WEBHOOK_POLL_S, Webhooks(self._settings, database).start_due))
         for loop in self._loops:
             loop.start()
 

@@ -13,7 +13,7 @@ import pytest
 from service.db.lifecycle import set_state
 from service.db.outbox import Delivery, list_deliveries
 from service.settings import Settings
-from service.worker.webhooks import MAX_ATTEMPTS, Webhooks, signature
+from service.worker.webhooks import MAX_ATTEMPTS, PER_TENANT, Webhooks, signature
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import Desk, settings_for, wait_for, working
 
@@ -143,3 +143,21 @@ def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receive
     assert receiver.got == []
     assert deliveries(desk, by_number)[0].due_at is None
     assert deliveries(desk, by_name)[0].delivered_at is None
+
+
+def test_slow_receivers_of_one_tenant_delay_nobody_elses(
+    settings: Settings, desk: Desk, receiver: Hook
+) -> None:
+    """A receiver that takes the connection and says nothing holds a sender for seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        slow = [fail(desk, url) for _ in range(3 * PER_TENANT)]
+        webhooks = Webhooks(settings, desk.database)
+        assert len(webhooks.start_due()) == PER_TENANT
+        id = desk.submit(tenant="other", webhook=receiver.url)
+        with desk.database.begin() as conn:
+            set_state(conn, id, "failed", error={"kind": "failed", "message": "x", "field": None})
+        for sent in webhooks.start_due():
+            sent.result()
+        assert [bool(delivery.delivered_at) for delivery in deliveries(desk, id)] == [True]
+        assert not any(delivery.delivered_at for delivery in deliveries(desk, slow[0]))

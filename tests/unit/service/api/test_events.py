@@ -11,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from service.api import events as sse
 from service.api import state as watch
+from service.auth import LOCAL
 from service.db.sessions import append_event
 from tests.unit.service.served import Serve, Served
 
@@ -120,7 +121,7 @@ def follow(
         texts: list[str] = []
         first = sse.look(served.app, "", id, 0)
         before()
-        async for text in sse.stream(served.app, "", id, first, 0):
+        async for text in sse.stream(served.app, LOCAL, id, first, 0):
             texts.append(text)
             at(texts)
         return texts
