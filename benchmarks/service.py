@@ -98,7 +98,7 @@ def running(site: Site, workers: int, sessions_each: int) -> Iterator[tuple[Prog
     """An API, and workers that have shown with one session each that they work."""
     with ExitStack() as stack:
         api = stack.enter_context(server(site, "api"))
-        places = {"worker_sessions": sessions_each, "tenant_sessions": 1000, "shutdown_s": 0, "key_queued": 10**6}
+        places = {"worker_sessions": sessions_each, "tenant_sessions": 1000, "shutdown_s": 0}
         fleet = [stack.enter_context(worker(site, number, **places)) for number in range(workers)]
         caller = Caller(api.address)
         stack.callback(caller.close)
