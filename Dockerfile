@@ -10,7 +10,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /venv
 WORKDIR /source
 # The pinned packages first, with ours empty: they change rarely, so their layer stays cached.
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY asap_client asap_client
 RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
     && /venv/bin/pip install -c constraints.txt ./asap_client ".[$EXTRAS]" safetensors threadpoolctl tokenizers \

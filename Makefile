@@ -7,13 +7,14 @@ SHELL := bash
 VENV := .venv
 BENCH_VENV := .venv-bench
 FRAMEWORKS_VENV := .venv-frameworks
+SUPPLY_VENV := .venv-supply
 RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
 # More BLAS threads than cores make the fit's small matrix products ten times as slow.
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
-.PHONY: help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: audit chaos sbom help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +60,23 @@ test-frameworks: $(FRAMEWORKS_VENV)/.installed ## let torchtitan, megatron-core,
 $(FRAMEWORKS_VENV)/.installed: pyproject.toml tests/integration/export/constraints-frameworks.txt scripts/setup.sh
 	@scripts/setup.sh $(FRAMEWORKS_VENV) tests/integration/export/constraints-frameworks.txt -e ./asap_client -e '.[dev,frameworks]'
 	@touch $@
+
+# In an environment apart: what counts the packages must not be among them.
+$(SUPPLY_VENV)/.installed: scripts/setup.sh
+	@$(RUN) -m venv $(SUPPLY_VENV)
+	@$(SUPPLY_VENV)/bin/python -m pip install --quiet cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@touch $@
+
+sbom: setup $(SUPPLY_VENV)/.installed ## write build/sbom.cdx.json, the bill of materials of .venv (CycloneDX)
+	@mkdir -p build
+	@$(SUPPLY_VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/sbom.cdx.json $(RUN)
+	@$(RUN) -c 'import json; print(len(json.load(open("build/sbom.cdx.json"))["components"]), "packages in build/sbom.cdx.json")'
+
+audit: setup $(SUPPLY_VENV)/.installed ## look for known vulnerabilities in the pinned packages; needs the Internet
+	@$(SUPPLY_VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+
+chaos: setup ## minutes of sessions, nights and trials under kills, restarts, bombs and an evil endpoint
+	@$(RUN) -m pytest -s tests/integration/service/test_chaos.py tests/integration/service/test_hostile_files.py tests/integration/llm/test_evil_endpoint.py tests/unit/trace/test_isolate.py tests/validation/test_mutated_traces.py
 
 check: setup ## lint, format, types, import contracts
 	@$(VENV)/bin/ruff check .
@@ -141,5 +159,5 @@ bench-web: setup ## how soon the pages come and how heavy they are, over 10,000 
 	@$(RUN) -m benchmarks.web
 
 clean: ## remove what make made
-	@rm -rf $(VENV) $(BENCH_VENV) $(FRAMEWORKS_VENV) build dist screenshots *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) $(BENCH_VENV) $(FRAMEWORKS_VENV) $(SUPPLY_VENV) build dist screenshots *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +

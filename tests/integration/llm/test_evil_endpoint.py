@@ -117,7 +117,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
 
 
 @contextmanager
-def _serving(behave: Behaviour) -> Iterator[str]:
+def serving(behave: Behaviour) -> Iterator[str]:
     """A real server; what it is asked is read first, as a client expects."""
     listening, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
@@ -159,7 +159,7 @@ def _model(url: str) -> Iterator[LanguageModel]:
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_the_rules_answer_in_place_of_an_evil_endpoint(name: str) -> None:
     """The deadline is the endpoint's own: a session that is done has kept it for every question."""
-    with _serving(BEHAVIOURS[name]) as url, _model(url) as model:
+    with serving(BEHAVIOURS[name]) as url, _model(url) as model:
         context = Context(open_seed(), reasoner=model, limits=Limits(tokens=TOKENS, cost=1.0))
         started = time.thread_time()
         report = data_of(run(small(), context)[0])
@@ -182,12 +182,12 @@ def test_a_redirect_takes_no_prompt_to_another_host() -> None:
         asked.append(b"asked")
         send(_ok(b"{}"))
 
-    with _serving(listen) as other:
+    with serving(listen) as other:
         for status in (301, 302, 307, 308):
             answer = (
                 f"HTTP/1.1 {status} Go\r\nLocation: {other}/chat/completions\r\nContent-Length: 0\r\n\r\n"
             )
-            with _serving(lambda send, text=answer: send(text.encode())) as url, _model(url) as model:  # type: ignore[misc]
+            with serving(lambda send, text=answer: send(text.encode())) as url, _model(url) as model:  # type: ignore[misc]
                 report = data_of(run(small(), Context(open_seed(), reasoner=model))[0])
             assert report["verdict"] == RULES["verdict"]
     assert asked == []
