@@ -76,7 +76,7 @@ audit: setup $(SUPPLY_VENV)/.installed ## look for known vulnerabilities in the 
 	@$(SUPPLY_VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 chaos: setup ## minutes of sessions, nights and trials under kills, restarts, bombs and an evil endpoint
-	@$(RUN) -m pytest -s tests/integration/service/test_chaos.py tests/integration/service/test_hostile_files.py tests/integration/llm/test_evil_endpoint.py tests/unit/trace/test_isolate.py tests/validation/test_mutated_traces.py
+	@$(RUN) -m pytest -s tests/integration/service/test_chaos.py tests/integration/service/test_chaos_mixed.py tests/integration/service/test_hostile_files.py tests/integration/llm/test_evil_endpoint.py tests/unit/trace/test_isolate.py tests/validation/test_mutated_traces.py
 
 check: setup ## lint, format, types, import contracts
 	@$(VENV)/bin/ruff check .
