@@ -182,6 +182,8 @@ def _notes(job: ExportJob) -> tuple[str, ...]:
             f"torchtitan 0.3 takes {precision} from the configuration function (a converter of the model), "
             "not from an option: choose one that has it"
         )
+    if "parallelism.expert_parallel_comm_backend" in job.lever_settings:
+        notes.append("torchtitan 0.3 takes the token dispatcher from the configuration function too")
     if job.plan.tp > 1 and not job.plan.sequence_parallel:
         notes.append("enable_sequence_parallel needs torchtitan 0.3; 0.2 always splits the sequence")
     return tuple(notes)

@@ -43,8 +43,9 @@ def _changes(findings: Findings, clause: Clause) -> bool:
     limited = only or clause.of("max") or (clause.of("neg") and clause.of("gt"))
     if "chang" not in clause.sentence.text or not clause.of("changes") or clause.fields or not limited:
         return False
-    if len(numbers) + len(counted) == 1:
-        findings.state(clause, "max_changes", "<=", int(numbers[0].number) if numbers else 1)
+    limit = numbers[0].number if numbers else 1.0
+    if len(numbers) + len(counted) == 1 and limit.is_integer():
+        findings.state(clause, "max_changes", "<=", int(limit))
     return True
 
 
