@@ -232,37 +232,13 @@ def score_found(
 
 def alarms_of(nights: Sequence[Night], rules: Rules | None = None) -> list[Alarm]:
     """Every night on which the step time is reported to have got worse."""
+    rules = rules or Rules()
     series, changed = list_series(nights)[0], nights_with_changes(nights)
-    steps = _steps(series, rules, changed)
-    raised = [(alarm_night(step, series, changed), step) for step in steps if step.after > step.before]
+    recorded = recorded_hints(changed)
+    hints = [*recorded, *term_hints(nights, recorded, rules)]
+    steps = detect_steps(series.values, USUAL_SCATTER, series.figure.min_change, rules, hints).steps
+    raised = [(alarm_night(step, series, changed), step) for step in new_regressions(steps)]
     return [(night, step) for night, step in raised if night is not None]
-
-
-def _steps(series: Series, rules: Rules | None, changed: set[int]) -> list[Step]:
-    changes = series.positions_of(changed)
-    return detect_steps(series.values, series.min_scatter, series.figure.min_change, rules, changes).steps
-
-
-def _suspicions(nights: Sequence[Night], rules: Rules | None) -> int:
-    steps = _steps(list_series(nights)[0], rules, nights_with_changes(nights))
-    return sum(
-        step.cleared is not None and step.noticed >= LEARNT and step.after > step.before for step in steps
-    )
-
-
-def _notices(nights: Sequence[Night], rules: Rules | None) -> int:
-    """MFU repeats the step time."""
-    strict = _stricter(rules or Rules())
-    changed, count = nights_with_changes(nights), 0
-    for series in list_series(nights):
-        if series.figure.name not in (STEP_TIME, MFU):
-            steps = _steps(series, strict, changed)
-            count += sum(step.after > step.before and (step.confirmed or 0) >= LEARNT for step in steps)
-    return count
-
-
-def _stricter(rules: Rules) -> Rules:
-    return replace(rules, false_alarm_chance=rules.false_alarm_chance * STRICTER)
 
 
 def _attributed(case: Injected, found: Alarm) -> tuple[bool, bool]:

@@ -33,7 +33,7 @@ class RunPublic(Public):
     planned_at: datetime = Field(description="with the schedule this is the run's identity")
     trigger: Literal["cron", "caught_up", "manual"]
     state: Literal["queued", "running", "completed", "failed", "skipped"]
-    outcome: Literal["quiet", "regression", "broken"] | None
+    outcome: Literal["quiet", "slower", "regression", "broken"] | None
     reason: str | None = Field(
         description="why it was skipped or failed, or which recipient it did not reach"
     )

@@ -31,11 +31,11 @@ what to do and what it is worth, search for a faster plan if that pays, and send
 The history of a workload is stored in the data folder (ASAP_DATA_DIR), or in ASAP_DATABASE_URL. A profile is
 read once, however often this runs. A workload that cannot be read shows the reason; the others still run.
 
-Exit status of 'run': 0 nothing got slower; 4 a workload got slower (new in this run); 1 none did, but one
-could not be read or a recipient not be reached; 2 the file is wrong. In crontab, every night at 5:30:
+Exit status of 'run': 0 quiet; 4 a workload got slower (new in this run); 5 none did, but one is still slower;
+1 one could not be read or a recipient not be reached; 2 the file is wrong. In crontab, every night at 5:30:
   30 5 * * *  asap nightly run --config /etc/asap/nightly.yaml
 'asap schedule' does the same inside 'asap serve', without cron."""
-REGRESSION_FOUND = 4
+REGRESSION_FOUND, STILL_SLOWER = 4, 5
 FAILED = 1
 TITLE = "Nightly report"
 LOCK = "nightly.lock"
@@ -70,12 +70,14 @@ def run(args: Namespace) -> int:
 
 def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
     from service.nightly.deliver import ReportSender
-    from service.nightly.report import write_report
+    from service.nightly.report import find_page, write_report
+    from tools.nightly.result import is_stale
 
     with _exclusive_lock(settings):
         report = _report(args, config, settings)
         folder = args.out or _folder(args.config, config, settings, report.at)
-        page = write_report(report, folder)
+        page = find_page(folder) if is_stale(report) else None
+        page = page or write_report(report, folder)  # nothing new must not replace that night's report
         sender = None if args.no_deliver else ReportSender(settings, report.run_id or "")
         deliveries = sender.send(report, config.recipients) if sender else []
     if args.json:
@@ -107,7 +109,7 @@ def _show_progress(result: "NightResult") -> None:
 
 
 def _folder(path: Path, config: "Config", settings: "Settings", at: float) -> Path:
-    """One folder per day, unless the file names a folder."""
+    """One folder per night, under its date, unless the file names a folder."""
     if config.report is not None:
         return path.absolute().parent / config.report
     return settings.data_dir / "reports" / datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
@@ -127,7 +129,9 @@ def exit_status(outcome: str | None, delivered: Sequence[bool]) -> int:
     """What a night found; 0 while it is not over."""
     if outcome == "regression":
         return REGRESSION_FOUND
-    return FAILED if outcome == "broken" or not all(delivered) else 0
+    if outcome == "broken" or not all(delivered):
+        return FAILED
+    return STILL_SLOWER if outcome == "slower" else 0
 
 
 def _check(args: Namespace, config: "Config", settings: "Settings") -> int:

@@ -50,7 +50,7 @@ def chat_message(report: NightReport, link: str | None = None) -> bytes:
     title = f"{report.title}, {words.day(report.at)}"
     lines = [f"*{escape(title)}*", escape(sentence(report.summary))]
     if report.lost_device_hours_per_day >= 1:
-        lines.append(f"{words.hours(report.lost_device_hours_per_day)} device-hours per day are lost")
+        lines.append(f"{words.hours(7 * report.lost_device_hours_per_day)} device-hours per week are lost")
     stories = [_story(result) for result in report.workloads if result.status in STORIES]
     texts = ["\n".join(lines), *stories[:MAX_STORIES]]
     if len(stories) > MAX_STORIES:

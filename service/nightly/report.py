@@ -47,7 +47,12 @@ def _markdown_environment() -> Environment:
 
 
 def html_overview(report: NightReport, links: Links = lambda _: None) -> str:
-    return _render_html("overview.html.jinja", report=report, links=links)
+    plots = {
+        result.name: plots_of(result)[0]
+        for result in report.workloads
+        if result.is_changed and plots_of(result)
+    }
+    return _render_html("overview.html.jinja", report=report, links=links, plots=plots)
 
 
 def html_workload(result: NightResult, at: float, title: str, overview: str | None = None) -> str:
@@ -97,6 +102,11 @@ def write_report(report: NightReport, folder: Path) -> Path:
     except OSError as error:
         raise InputError("report", str(folder), f"cannot be written: {error.strerror or error}") from None
     return folder / INDEX
+
+
+def find_page(folder: Path) -> Path | None:
+    """The page of an earlier report in the folder."""
+    return page if (page := folder / INDEX).is_file() else None
 
 
 def _documents(report: NightReport) -> dict[str, str]:

@@ -161,6 +161,8 @@ def _run(
         is_alarm=ingested.is_new and reviewed.is_regression,
         findings=reviewed.findings,
         attribution=reviewed.attribution,
+        sensitivity=reviewed.sensitivity,
+        bisection=reviewed.bisection,
         diagnosis=ingested.diagnosis,
         advice=advise(reviewed),
         lost_device_hours_per_day=lost,

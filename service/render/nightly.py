@@ -1,5 +1,6 @@
 """Words and sentences about a workload's night that every format shares: pages, Markdown, mail and chat."""
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -7,6 +8,7 @@ from service.render.terms import STEP
 from service.render.text import gib, percent, seconds, seconds_span
 from tools.cost.memory import GIB
 from tools.nightly.attribution import Attribution, EnvironmentChange, TermChange
+from tools.nightly.bisection import BisectionRun
 from tools.nightly.findings import MEMORY, MFU, SPREAD, TERM, Finding
 from tools.nightly.night import SlowRank
 from tools.nightly.result import NightResult
@@ -28,6 +30,11 @@ STORIES = ("regressed", "slower", "suspected", "notice", "broken", "stale", "rec
 """Statuses that an overview explains; chat leaves out those that need no action."""
 TERMS = {**STEP, "pipeline": "pipeline", "other_comm_exposed": "other communication"}
 KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}
+LIMITS = {
+    "nights": "the number of nights",
+    "steps": "the steps per profile",
+    "scatter": "the scatter between nights",
+}
 MAX_CHANGES = 6
 
 
@@ -87,6 +94,48 @@ def sentence(finding: Finding) -> str:
         return f"{start}: back to normal"
     count = f"{finding.nights} nights" if finding.nights > 1 else "one night"
     return f"{start} since {since}, {count}; single nights scatter by {finding.scatter_ratio:.1%}"
+
+
+def sensitivity(result: NightResult) -> list[str]:
+    """What change would be found by when, what limits it, and what to do."""
+    found = result.sensitivity
+    if found is None:
+        return [f"{result.num_nights} nights are too few to find a change"] if result.num_nights else []
+    alarms = f"{found.false_alarms_per_month:g} false alarms per month"
+    steps = f", of which {found.step_error_ratio:.1%} by its own steps" if found.step_error_ratio else ""
+    return [
+        f"with these nights a step time that is {found.change_ratio:.1%} longer is found within "
+        f"{found.nights} nights ({found.recorded_ratio:.1%} if a change is recorded), {found.later_ratio:.1%} within "
+        f"{found.later_nights}, at {alarms}",
+        f"limited by {LIMITS[found.limited_by]}: single nights scatter by {found.scatter_ratio:.1%}{steps} "
+        f"({found.num_steps} steps per night, {found.num_nights} nights at this level)",
+        f"to find less, {found.advice}",
+    ]
+
+
+def found(result: NightResult) -> str:
+    """The change that would be found, for a table."""
+    known = result.sensitivity
+    return f"{known.change_ratio:.1%} in {known.nights} nights" if known else ""
+
+
+def bisection(result: NightResult) -> list[str]:
+    """Runs that prove which recorded change it was."""
+    plan = result.bisection
+    if plan is None:
+        return []
+    repeats = f", each measured {plan.repeats} times" if plan.repeats > 1 else ""
+    count = f"{plan.num_runs} run{'s' if plan.num_runs > 1 else ''}"
+    head = f"at most {count}{repeats}, {hours(plan.device_hours)} device-hours in all"
+    return [head, *(_run_line(run) for run in plan.runs)]
+
+
+def _run_line(run: BisectionRun) -> str:
+    fields = ", ".join(f'"{name}": {json.dumps(value)}' for name, value in run.plan.items())
+    request = f' (a request with "mode": "tune" and "plan": {{{fields}}})' if fields else ""
+    start = f"run {run.name}: take back {'; '.join(run.revert)}{request}"
+    # Two names with a backtick each would make code of what stands between them.
+    return f"{start}. Fast: {run.if_fast}. Slow: {run.if_slow}".replace("`", "'")
 
 
 def causes(result: NightResult) -> list[str]:

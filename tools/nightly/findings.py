@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tools.nightly.night import Night, StoredResult
-from tools.nightly.noise import level_variance, median_known
-from tools.nightly.steps import LevelHistory, Rules, Step, detect_steps
+from tools.nightly.noise import USUAL_SCATTER, level_variance, median_known
+from tools.nightly.steps import Hint, LevelHistory, Rules, Step, detect_steps
 
 STEP_TIME, MFU, MEMORY, SPREAD = "step_time_s", "mfu", "peak_memory_bytes", "rank_spread_ratio"
 TERM = "terms_s."
-MIN_SCATTER = 0.005
-"""Nights of a quiet machine still differ by half a percent."""
 MIN_STEP_RATIO = 0.01
 
 SUSPECTED, NEW, OPEN = "suspected", "new", "open"
@@ -31,6 +29,8 @@ RECOVERED_SHARE = 0.5
 """A regression of which less than this share is left is over."""
 NEAR_SCATTERS = 2.0
 NEAR_NIGHTS = 7
+MAX_RETURN_NIGHTS = 10
+"""An improvement that lasts for fewer nights was none: its end is no regression."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,14 @@ class Series:
     """When those nights were, in seconds since 1970."""
     values: list[float]
     """In the figure's scale."""
-    min_scatter: float
 
-    def positions_of(self, nights: Collection[int]) -> list[int]:
-        """Nights of the workload as positions in this series."""
-        return [position for position, night in enumerate(self.nights) if night in nights]
+    def hints_of(self, hints: Sequence[Hint]) -> list[Hint]:
+        """With the nights of the workload as positions in this series."""
+        return [
+            Hint(bisect_left(self.nights, hint.night), bisect_left(self.nights, hint.known), hint.odds)
+            for hint in hints
+            if hint.night in self.nights
+        ]
 
 
 class Finding(StoredResult):
@@ -164,25 +167,44 @@ def _series(figure: Figure, read: Callable[[Night], float | None], nights: Seque
         if value is not None and (value > 0 or not figure.is_ratio):
             positions.append(position)
             values.append(figure.to_scale(value))
-    errors = [nights[position].step_error_ratio for position in positions]
     times = [nights[position].at for position in positions]
-    return Series(figure, positions, times, values, max(MIN_SCATTER, median_known(errors, 0.0)))
+    return Series(figure, positions, times, values)
 
 
 def judge(
-    series: Series, changed: Collection[int] = (), rules: Rules | None = None, unreported: int | None = None
+    series: Series,
+    changed: Collection[int] = (),
+    rules: Rules | None = None,
+    unreported: int | None = None,
+    hints: Sequence[Hint] = (),
 ) -> Judgement:
-    """`changed` are the nights on which the environment changed; nights from `unreported` on (the last one if
-    absent) have not been reported yet.
+    """`changed` are the nights on which the environment changed, `hints` all that points at a step; nights
+    from `unreported` on (the last one if absent) have not been reported yet.
     """
     rules = rules or Rules()
     if not series.figure.is_headline:
         rules = replace(rules, false_alarm_chance=rules.false_alarm_chance * STRICTER)
-    changes = series.positions_of(changed)
-    history = detect_steps(series.values, series.min_scatter, series.figure.min_change, rules, changes)
+    figure = series.figure
+    history = detect_steps(series.values, USUAL_SCATTER, figure.min_change, rules, series.hints_of(hints))
     last = len(series.values) - 1
     fresh = last if unreported is None else min(last, bisect_left(series.nights, unreported))
     return _judge(series, history, rules, changed, fresh)
+
+
+def new_regressions(steps: Sequence[Step]) -> list[Step]:
+    """Steps to a worse level, but for the end of an improvement that did not last."""
+    lasting = [step for step in steps if step.cleared is None]
+    return [
+        step
+        for before, step in zip([None, *lasting], lasting, strict=False)
+        if step.after > step.before and not (before and _is_return(step, before))
+    ]
+
+
+def _is_return(step: Step, last: Step) -> bool:
+    """From a short improvement to the level before it."""
+    is_short = step.night - last.night < MAX_RETURN_NIGHTS
+    return is_short and last.after < last.before and step.before < step.after < last.before + step.scatter
 
 
 def alarm_night(step: Step, series: Series, changed: Collection[int]) -> int | None:
@@ -238,7 +260,9 @@ def _follow_regression(steps: list[Step]) -> _OpenRegression:
         is_better = step.after < step.before
         if step.cleared is not None or (is_better and step.confirmed is None):
             continue
-        if regression.first is None:
+        if regression.last and _is_return(step, regression.last):
+            regression = replace(regression, last=regression.first)
+        elif regression.first is None:
             regression = _OpenRegression(first=None if is_better else step, last=step)
         elif _is_back(step, regression.first):
             regression = _OpenRegression(last=step, closed=regression.first)

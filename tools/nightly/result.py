@@ -10,14 +10,17 @@ from typing import Literal
 from pydantic import Field
 
 from tools.nightly.attribution import Attribution
+from tools.nightly.bisection import Bisection
 from tools.nightly.findings import STEP_TIME, Finding
 from tools.nightly.night import Night, StoredResult
-from tools.nightly.review import Review
+from tools.nightly.review import SLOWER, Review
+from tools.nightly.sensitivity import Sensitivity
 from tools.recommend.report import Change, MeasuredPlan
 from tools.scenario import Plan
 from tools.trace.diagnosis import Bottleneck
 
-Outcome = Literal["quiet", "regression", "broken"]
+Outcome = Literal["quiet", "slower", "regression", "broken"]
+"""Slower: a regression of an earlier night is still open, and nothing else happened."""
 STALE, BROKEN = "stale", "broken"
 """Statuses of a night beside those of a review: no new profile, and not read."""
 FIGURES = ("step_time_s", "mfu", "peak_memory_bytes", "rank_spread_ratio")
@@ -130,6 +133,9 @@ class NightResult(StoredResult):
     is_alarm: bool = False
     findings: list[Finding] = Field(default_factory=list)
     attribution: Attribution | None = None
+    sensitivity: Sensitivity | None = None
+    """What change would be found by when; None while there are too few nights."""
+    bisection: Bisection | None = None
     diagnosis: NightDiagnosis | None = None
     advice: list[str] = Field(default_factory=list)
     lost_device_hours_per_day: float = 0.0
@@ -150,6 +156,15 @@ class NightResult(StoredResult):
         return next((finding for finding in self.findings if finding.figure == STEP_TIME), None)
 
     @property
+    def is_changed(self) -> bool:
+        """Whether something about it is to be seen: the digest has a plot of it."""
+        return bool(self.findings) and self.status not in (STALE, BROKEN)
+
+    @property
+    def lost_device_hours_per_week(self) -> float:
+        return 7 * self.lost_device_hours_per_day
+
+    @property
     def step_times_s(self) -> list[float]:
         trend = self.trend.figures.get(STEP_TIME)
         return trend.values if trend else []
@@ -162,13 +177,14 @@ class NightResult(StoredResult):
             "hours_per_day": hours_per_day,
             "is_alarm": False,
             "advice": [],
+            "bisection": None,
             "reoptimized": None,
         }
         return self.model_copy(update=changed)
 
 
 class NightReport(StoredResult):
-    """One night over all workloads of a configuration."""
+    """One night over all workloads of a configuration, under the date of the newest night it looks at."""
 
     format: int = FORMAT
     asap: str
@@ -217,7 +233,7 @@ def report_of(
         asap=version,
         run_id=run_id,
         title=title,
-        at=at,
+        at=max((result.night.at for result in workloads if result.night), default=at),
         made_at=made_at,
         outcome=outcome_of(workloads),
         summary=_summary_of(workloads),
@@ -227,11 +243,18 @@ def report_of(
     )
 
 
+def is_stale(report: NightReport) -> bool:
+    """Whether no workload has a new profile."""
+    return all(result.status == STALE for result in report.workloads)
+
+
 def outcome_of(workloads: Sequence[NightResult]) -> Outcome:
     """A regression outweighs a workload that could not be read."""
     if any(result.is_alarm for result in workloads):
         return "regression"
-    return "broken" if any(result.status == BROKEN for result in workloads) else "quiet"
+    if any(result.status == BROKEN for result in workloads):
+        return "broken"
+    return "slower" if any(result.status == SLOWER for result in workloads) else "quiet"
 
 
 WORDS = {

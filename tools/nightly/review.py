@@ -16,6 +16,7 @@ from tools.nightly.attribution import (
     attribute,
     nights_with_changes,
 )
+from tools.nightly.bisection import Bisection, plan_bisection
 from tools.nightly.findings import (
     IMPROVED,
     MEMORY,
@@ -33,8 +34,10 @@ from tools.nightly.findings import (
     judge,
     list_series,
 )
+from tools.nightly.hints import recorded_hints, term_hints
 from tools.nightly.night import Night, SlowRank
 from tools.nightly.noise import level
+from tools.nightly.sensitivity import Sensitivity, sensitivity_of
 from tools.nightly.steps import Rules
 
 HOURS_PER_DAY = 24.0
@@ -80,6 +83,10 @@ class Review:
     """For every figure its level on each night that has it, for plots."""
     is_learning: bool
     """Whether there are too few nights to judge."""
+    sensitivity: Sensitivity | None
+    """None while there are too few nights."""
+    bisection: Bisection | None
+    """How to find out which recorded change it was; None without a regression or a recorded change."""
 
     @property
     def headline(self) -> Finding | None:
@@ -116,9 +123,15 @@ def review(
         raise ValueError("a review needs at least one night")
     ordered = sorted(nights, key=lambda night: (night.at, night.key))
     same = [night for night in ordered if night.contract == ordered[-1].contract]
+    rules = rules or Rules()
     changed = nights_with_changes(same)
+    recorded = recorded_hints(changed)
+    hints = [*recorded, *term_hints(same, recorded, rules)]
     unreported = None if reported_until is None else sum(night.at <= reported_until for night in same)
-    judged = [judge(series, changed, rules, unreported) for series in list_series(same, min_step_ratio)]
+    judged = [
+        judge(series, changed, rules, unreported, hints if series.figure.is_headline else recorded)
+        for series in list_series(same, min_step_ratio)
+    ]
     current = [
         judgement
         for judgement in judged
@@ -129,14 +142,18 @@ def review(
     explained = next(
         (judgement for judgement in current if judgement.finding is headline), next(iter(current), None)
     )
+    why = attribute(same, explained.first_night) if explained else None
+    is_slower = headline is not None and headline.is_bad
     return Review(
         nights=same,
         num_others=len(ordered) - len(same),
         findings=_without_repeats(findings, headline),
-        attribution=attribute(same, explained.first_night) if explained else None,
+        attribution=why,
         lost_device_hours_per_day=_lost(headline, same[-1].num_devices, hours_per_day),
         levels={judgement.series.figure.name: _levels(judgement) for judgement in judged},
-        is_learning=len(same) <= (rules or Rules()).min_nights,
+        is_learning=len(same) <= rules.min_nights,
+        sensitivity=sensitivity_of(same, judged[0], rules) if judged else None,
+        bisection=plan_bisection(why.changes, headline, same[-1]) if why and headline and is_slower else None,
     )
 
 

@@ -1,16 +1,25 @@
 """Follows one figure night by night and detects changes of its level.
 
-A likelihood ratio for a step (Willsky and Jones, 1976) with robust estimators.
+A likelihood ratio for a step (Willsky and Jones, 1976) with robust estimators. The scatter is estimated from
+the nights on both sides of a possible step and from what real histories scatter by.
 """
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tools.nightly.noise import Values, correlation, level, level_variance, limit, scatter
+from tools.nightly.noise import (
+    Values,
+    correlation,
+    degrees_of_freedom,
+    level,
+    level_variance,
+    limit,
+    scatter,
+    with_prior,
+)
 
 
 @dataclass(frozen=True)
@@ -21,14 +30,29 @@ class Rules:
     """Numbers of nights that may make a new level."""
     min_nights: int = 5
     """Nights before anything is reported."""
-    false_alarm_chance: float = 1e-4
+    false_alarm_chance: float = 1e-3
     """Of a single test, under normal noise."""
-    explained_alarms: float = 1.0
-    """False alarms on nights with a change of environment, all together, per false alarm on other nights."""
+    repeated_step_chance: float = 0.1
+    """Factor on it for each step of the last `window` nights: a figure that steps often drifts."""
+    max_chance: float = 0.02
+    """Of a single test, whatever points at the night."""
     confirming_scatters: float = 2.0
     """The night after a one-night step must still differ by this much."""
+    max_scatters: float = 4.0
+    """Nights of a longer step that differ by more count as if they differed by this much."""
     level: Callable[[Values], float] = level
     scatter: Callable[[Values], float] = scatter
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Something else points at a step on this night: a recorded change, or a term of the step that grew."""
+
+    night: int
+    known: int
+    """The night from which on this is known."""
+    odds: float
+    """How much likelier a step is on that night than on others."""
 
 
 @dataclass(frozen=True)
@@ -55,21 +79,20 @@ class LevelHistory:
 
     steps: list[Step] = field(default_factory=list)
     present: list[int] = field(default_factory=list)
+    deviations: Values = field(default_factory=lambda: np.empty(0))
+    """Of nights of earlier levels, from those levels."""
 
 
 @dataclass
 class _StepDetector:
     values: Values
-    min_scatter: float
+    usual_scatter: float
     min_change: float
     rules: Rules
-    changed: list[int]
-    """Nights on which the environment changed, in order."""
+    hints: Sequence[Hint]
     history: LevelHistory = field(default_factory=LevelHistory)
     previous: list[int] | None = None
     """The nights of the level before, while a step rests on a single night."""
-    deviations: Values = field(default_factory=lambda: np.empty(0))
-    """Of nights of earlier levels, from those levels."""
 
     def add(self, night: int) -> None:
         self._resolve_single_night(night)
@@ -86,7 +109,7 @@ class _StepDetector:
         rise = (self.values[night] - step.before) * np.sign(step.after - step.before)
         if rise < self.rules.confirming_scatters * step.scatter:
             self.history.steps[-1] = replace(step, cleared=night)
-            self.history.present = self.previous
+            self.history.present = [*self.previous, step.night]
         else:
             self.history.steps[-1] = replace(step, confirmed=night)
             self._remember(self.previous)
@@ -95,43 +118,60 @@ class _StepDetector:
     def _find_step(self, night: int) -> Step | None:
         """The most significant of all possible lengths of a new level, if any is significant."""
         best_score, best = 1.0, None
-        for length in self.rules.lengths:
-            old = self.history.present[:-length][-self.rules.window :]
-            if len(old) < (2 if len(self.deviations) else self.rules.min_nights):
+        for length in self._lengths(night):
+            old, new = self.history.present[:-length][-self.rules.window :], self.history.present[-length:]
+            if len(old) < (2 if len(self.history.deviations) else self.rules.min_nights):
                 break
-            before, after = self._level(old), self._level(self.history.present[-length:])
+            before, after = self._level(old), self._level(new)
+            noise, autocorrelation, freedom = self._noise(old, before, new, after)
             if abs(after - before) < self.min_change:
                 continue
-            noise, autocorrelation, num_nights = self._noise(old, before)
             variance = level_variance(len(old), autocorrelation) + level_variance(length, autocorrelation)
-            chance = self.rules.false_alarm_chance * self._prior_odds(night, length)
-            score = abs(after - before) / (noise * math.sqrt(variance)) / limit(chance, num_nights)
+            change = after - before if length == 1 else self._clipped_level(new, before, noise) - before
+            threshold = limit(self._chance(night, length), round(freedom, 1))
+            score = abs(change) / (noise * math.sqrt(variance)) / threshold
             if score > best_score:
-                first, confirmed = self.history.present[-length], night if length > 1 else None
-                best_score, best = score, Step(first, night, before, after, noise, confirmed)
+                confirmed = night if length > 1 else None
+                best_score, best = score, Step(new[0], night, before, after, noise, confirmed)
         return best
 
-    def _prior_odds(self, night: int, length: int) -> float:
-        """How much likelier a step is on a night with a change of environment; the rarer changes, the more.
+    def _lengths(self, night: int) -> list[int]:
+        """The usual ones, and those that begin on a night that something points at."""
+        hinted = {night - hint.night + 1 for hint in self.hints if hint.known <= night}
+        return sorted({*self.rules.lengths, *(n for n in hinted if 1 <= n <= self.rules.lengths[-1])})
 
-        All nights with a change together get `explained_alarms` times the false alarms of the others. A
-        single night gets no such bonus: it may as well be an outlier.
-        """
-        if length == 1 or self.history.present[-length] not in self.changed:
-            return 1.0
-        nights_with_changes = bisect_right(self.changed, night)
-        return max(1.0, self.rules.explained_alarms * (night + 1) / nights_with_changes)
+    def _chance(self, night: int, length: int) -> float:
+        """A single night gets no bonus from hints: it may as well be an outlier."""
+        since = night - self.rules.window
+        steps = sum(step.cleared is None and step.night > since for step in self.history.steps)
+        chance = self.rules.false_alarm_chance * self.rules.repeated_step_chance**steps
+        first = self.history.present[-length]
+        hints = [hint for hint in self.hints if hint.night == first and hint.known <= night]
+        if length == 1 or not hints:
+            return chance
+        return min(chance * max(1.0, *(hint.odds for hint in hints)), self.rules.max_chance)
+
+    def _clipped_level(self, nights: list[int], before: float, noise: float) -> float:
+        """With outliers moved in: one very slow night among two is no step."""
+        most = self.rules.max_scatters * noise
+        return self.rules.level(np.clip(self.values[nights], before - most, before + most))
 
     def _level(self, nights: list[int]) -> float:
         return self.rules.level(self.values[nights])
 
-    def _noise(self, old: list[int], before: float) -> tuple[float, float, int]:
-        """Scatter, autocorrelation and number of nights; with earlier levels if these are few."""
-        too_few = len(old) < self.rules.min_nights
-        own = np.empty(0) if too_few else self.values[old] - before
-        recent = np.concatenate([self.deviations, own])[-self.rules.window :]
-        noise = max(self.rules.scatter(recent), self.min_scatter)
-        return noise, correlation(recent, noise), len(recent)
+    def _noise(
+        self, old: list[int], before: float, new: list[int], after: float
+    ) -> tuple[float, float, float]:
+        """Scatter, autocorrelation and degrees of freedom; with earlier levels if these are few."""
+        own = np.empty(0) if len(old) < self.rules.min_nights else self.values[old] - before
+        every = np.concatenate([self.history.deviations, own])
+        nights, num_levels = every[-self.rules.window :], 1
+        autocorrelation = correlation(every, max(self.rules.scatter(nights), self.usual_scatter))
+        if len(new) > 2:
+            nights, num_levels = np.concatenate([nights, self.values[new] - after]), 2
+        freedom = degrees_of_freedom(len(nights), num_levels)
+        noise, freedom = with_prior(self.rules.scatter(nights), freedom, self.usual_scatter)
+        return noise, autocorrelation, freedom
 
     def _start_level(self, step: Step) -> None:
         self.history.steps.append(step)
@@ -144,20 +184,22 @@ class _StepDetector:
 
     def _remember(self, old: list[int]) -> None:
         nights = old[-self.rules.window :]
-        own = self.values[nights] - self._level(nights)
-        self.deviations = np.concatenate([self.deviations, own])[-self.rules.window :]
+        # A level of few nights lies nearer to them than the true one does.
+        lost = math.sqrt(len(nights) / max(len(nights) - 1, 1))
+        own = lost * (self.values[nights] - self._level(nights))
+        self.history.deviations = np.concatenate([self.history.deviations, own])[-self.rules.window :]
 
 
 def detect_steps(
     values: Sequence[float],
-    min_scatter: float,
+    usual_scatter: float,
     min_change: float,
     rules: Rules | None = None,
-    changed: Collection[int] = (),
+    hints: Sequence[Hint] = (),
 ) -> LevelHistory:
-    """On the `changed` nights something else changed too, which makes a step likelier."""
+    """`usual_scatter` is what such figures scatter by: it counts as much as a few nights do."""
     figures = np.asarray(values, dtype=np.float64)
-    detector = _StepDetector(figures, min_scatter, min_change, rules or Rules(), sorted(changed))
+    detector = _StepDetector(figures, usual_scatter, min_change, rules or Rules(), hints)
     for night in range(len(figures)):
         detector.add(night)
     return detector.history

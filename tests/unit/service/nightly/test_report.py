@@ -95,7 +95,7 @@ def test_markdown_keeps_its_table_whatever_the_names_are(report: NightReport) ->
     text = markdown_overview(report)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 2 + 3
-    assert {row.count("|") - row.count("\\|") for row in rows} == {7}
+    assert {row.count("|") - row.count("\\|") for row in rows} == {8}
     assert "<script>" not in text + markdown_workload(report.workloads[0], report.at)
 
 
