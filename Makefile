@@ -99,11 +99,13 @@ fit-preferences: setup ## learn from the experts' published plans what they pref
 validate: setup ## compare predictions with the measured runs, groups left out in turn
 	@$(ONE_THREAD) $(RUN) -m research.validate
 
-# llm-analysis needs packages older than ours: ASAP and it meet in an environment apart.
-bench-peers: $(BENCH_VENV)/.installed ## make .venv-bench with llm-analysis, for bench-predict to compare with
+# llm-analysis needs packages older than ours: ASAP and it meet in an environment apart. Otava asks for numpy
+# 2.2.0 exactly and for clients of several databases; its detector runs with our numpy and needs none of them.
+bench-peers: $(BENCH_VENV)/.installed ## make .venv-bench with llm-analysis and Apache Otava, to compare with
 
 $(BENCH_VENV)/.installed: pyproject.toml benchmarks/constraints-peers.txt scripts/setup.sh
 	@scripts/setup.sh $(BENCH_VENV) benchmarks/constraints-peers.txt -e ./asap_client -e '.[bench]'
+	@scripts/setup.sh $(BENCH_VENV) benchmarks/constraints-peers.txt --no-deps apache-otava
 	@touch $@
 
 # CALCULON is a checkout of github.com/calculon-ai/calculon.
@@ -144,8 +146,8 @@ bench-notes: setup ## engineers' notes read without a model: phrasings that stat
 bench-faults: setup ## faults put into real traces by a simulation: cause, rank and lever, rules alone
 	@$(RUN) -m benchmarks.faults --misses
 
-bench-nightly: setup ## precision and recall of the nightly review, and false alarms in quiet months
-	@$(RUN) benchmarks/nightly.py
+bench-nightly: setup ## what the nightly review finds by when, its false alarms, and Apache Otava beside it where installed
+	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/nightly.py
 
 # Needs root, iproute2 and an idle machine; resumes where the last run stopped (build/testbed).
 bench-trials: setup ## gain, trials needed and errors of predictions on two hosts over slow links

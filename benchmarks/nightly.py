@@ -1,16 +1,17 @@
-"""What the nightly review finds: precision and recall by size of a regression, false alarms in quiet months.
+"""What the nightly review finds and how often it is wrong, beside Apache Otava.
 
     python benchmarks/nightly.py [--histories N] [--seed N]
 
-On synthetic histories (research/nights.py): invented nights, noise of 1 to 13 percent as repeated
-real runs had it, regressions of 2 to 20 percent from one night on. Of every second one the cause is recorded.
-Simpler tests are scored too, which shows what the review adds.
+On synthetic histories (research/nights.py): invented nights, noise of 1 to 13 percent as repeated real runs
+had it, a regression in one term of the step from one night on, three recorded changes without consequence.
+Otava (the change-point detector of Hunter, `make bench-peers` installs it) sees the same step times.
 """
 
 import argparse
 import sys
 import time
-from itertools import pairwise
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -19,50 +20,42 @@ sys.path.insert(0, str(REPO))
 import numpy as np  # noqa: E402
 
 from research.nights import (  # noqa: E402
-    LEARNT,
     MEASURED,
-    MONTH,
     SHAPES,
     SIZES,
-    WATCHED,
-    WEEK,
+    Injected,
     Noise,
-    quiet_history,
-    score_found,
-    score_quiet,
-    with_regression,
+    Task,
+    attributed,
+    false_alarms,
+    histories,
+    otava_alarms,
+    quiet_months,
+    recall,
+    review_alarms,
+    without_terms,
 )
 from service.cli.parser import positive_number  # noqa: E402
 from tools.nightly.night import Night  # noqa: E402
-from tools.nightly.noise import Values  # noqa: E402
-from tools.nightly.steps import Rules  # noqa: E402
 
-REGRESSIONS = (0.02, 0.03, 0.05, 0.1, 0.2)
-MAD_FACTOR = 1.4826
-YESTERDAY_RATIO = 1.05
-TYPICAL = Noise(0.02)
+TWO_STEPS, MANY_STEPS = Noise(0.01, num_steps=2), Noise(0.01, num_steps=40)
+BARS = (
+    ("4%, 8 quiet nights, 2 steps, recorded: within 6 nights", Task(0.04, TWO_STEPS, 8, 6, True), 0.9),
+    ("the same, not recorded", Task(0.04, TWO_STEPS, 8, 6, False), 0.6),
+    ("3%, 14 quiet nights, 40 steps: within 4 nights", Task(0.03, MANY_STEPS, 14, 4), 0.9),
+)
+MAX_FALSE_ALARMS = 0.15
+MIN_RECALL_RATIO = 1.3
+PEER_SHAPES = ("normal", "heavy", "measured")
+PEER_SIZES = (0.02, 0.03, 0.04)
+PEER_NOISE, PEER_QUIET, PEER_WITHIN = 0.02, 21, 4
+P_VALUES = (1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 4e-3, 7e-3, 1e-2)
 ABOUT = """\
-{histories} synthetic histories of each kind, seed {seed}. Sizes of the noise: repeated real jobs on one
-machine of our own spread by 1 to 13%. Its shapes: normal; heavy (Student's t, 4 degrees of freedom);
-slow (half of a night's deviation stays for the next); odd (3 nights in 100 are slow by several scatters);
-measured (drawn from {runs} real runs of tools.trainer on a busy two-core machine).
+{histories} synthetic histories of each kind, seed {seed}. Shapes of the noise: normal; heavy (Student's t, 4
+degrees of freedom); slow (half of a night's deviation stays for the next); odd (3 nights in 100 are slow by
+several scatters); measured (drawn from {runs} real runs of the reference trainer on a busy machine).
+The steps of a night scatter by 1%.
 """
-
-
-def median(values: Values) -> float:
-    return float(np.median(values))
-
-
-def mad(values: Values) -> float:
-    return float(MAD_FACTOR * np.median(np.abs(values - np.median(values))))
-
-
-CONTENDERS: dict[str, Rules] = {
-    "the review": Rules(),
-    "by median and MAD": Rules(level=median, scatter=mad),
-    "whatever else changed": Rules(explained_alarms=0.0),
-    "last two nights only": Rules(lengths=(1, 2)),
-}
 
 
 def main() -> None:
@@ -72,92 +65,81 @@ def main() -> None:
     args = parser.parse_args()
     started = time.monotonic()
     print(ABOUT.format(histories=args.histories, seed=args.seed, runs=len(MEASURED)))
+    print_bars(args.histories, args.seed)
     print_quiet(args.histories, args.seed)
-    print_found(args.histories, args.seed)
-    print_contenders(args.histories, args.seed)
+    if find_spec("otava"):
+        print_beside_otava(args.histories, args.seed)
+    else:
+        print("Apache Otava is not installed; make bench-peers installs it")
     print(f"{time.monotonic() - started:.0f} s")
 
 
-def print_quiet(histories: int, seed: int) -> None:
-    print("A quiet month of one workload: false alarms (slow nights that the next one cleared; notices of")
-    print("other figures than the step time)")
-    print(f"{'noise':>8}" + "".join(f"{shape:>22}" for shape in SHAPES))
-    for size in SIZES:
-        cells = [score_quiet(np.random.default_rng(seed), Noise(size, shape), histories) for shape in SHAPES]
-        texts = [f"{cell.alarms:.2f} ({cell.suspicions:.2f}; {cell.notices:.2f})" for cell in cells]
-        print(f"{size:>8.0%}" + "".join(f"{text:>22}" for text in texts))
+def print_bars(count: int, seed: int) -> None:
+    print("Regressions reported at 1% scatter between nights: one term grows (bar); the step time alone is")
+    print("known; all terms grow alike; grown term, and recorded cause, named first")
+    for name, task, bar in BARS:
+        cases = list(histories(np.random.default_rng(seed), task, count))
+        term, cause = attributed(cases)
+        alike = list(histories(np.random.default_rng(seed), replace(task, is_alike=True), count))
+        shares = (
+            f"{recall(cases, review_alarms):>6.0%} ({bar:.0%}); {recall(_bare(cases), review_alarms):.0%}"
+        )
+        print(f"  {name:<58}{shares}; {recall(alike, review_alarms):.0%}; {term:.0%}, {cause:.0%}")
     print()
 
 
-def print_found(histories: int, seed: int) -> None:
+def print_quiet(count: int, seed: int) -> None:
+    print(f"False alarms per workload and quiet month after 21 nights (bar {MAX_FALSE_ALARMS});")
+    print("in the first 30 nights; after 21 nights on the step time alone")
+    print(f"{'scatter':>9}" + "".join(f"{shape:>18}" for shape in SHAPES))
+    for size in SIZES[1:3]:
+        cells = []
+        for shape in SHAPES:
+            months = quiet_months(np.random.default_rng(seed), Noise(size, shape), count)
+            later, first = false_alarms(months, review_alarms)
+            alone, _ = false_alarms([without_terms(nights) for nights in months], review_alarms)
+            cells.append(f"{later:.2f} {first:.2f} {alone:.2f}")
+        print(f"{size:>9.0%}" + "".join(f"{cell:>18}" for cell in cells))
+    print()
+
+
+def print_beside_otava(count: int, seed: int) -> None:
+    """Otava at the largest p-value of a list that gives it at least as many false alarms as the review."""
     print(
-        f"Regressions: reported within 2 nights, a week, a fortnight; precision of the alarms of {LEARNT} to"
+        f"Reported within {PEER_WITHIN} nights at {PEER_NOISE:.0%} scatter after {PEER_QUIET} quiet nights,"
     )
-    print(f"{LEARNT + WEEK} quiet nights and {WATCHED} after; grown part, and recorded cause, named first")
-    head = ("noise", "shape", "regression", "2 nights", "week", "fortnight", "precision", "part", "cause")
-    print("".join(f"{name:>11}" for name in head))
-    for size in SIZES:
-        for shape in SHAPES if size == TYPICAL.scatter_ratio else SHAPES[:1]:
-            for regression in REGRESSIONS:
-                _print_found(Noise(size, shape), regression, histories, seed)
+    print("at equal false alarms per month: the review / on the step time alone / Otava; and the ratio of")
+    print(f"the sums (bar {MIN_RECALL_RATIO})")
+    for shape in PEER_SHAPES:
+        noise = Noise(PEER_NOISE, shape)
+        months = quiet_months(np.random.default_rng(seed), noise, count)
+        ours = max(false_alarms(months, review_alarms)[0], 1 / count)
+        p_value, theirs = _equal_alarms(months, ours)
+        print(f"  {shape}: false alarms {ours:.2f}, Otava {theirs:.2f} at p {p_value:g}")
+        sums = np.zeros(3)
+        for size in PEER_SIZES:
+            task = Task(size, noise, PEER_QUIET, PEER_WITHIN)
+            cases = list(histories(np.random.default_rng(seed + 1), task, count))
+            peer = otava_alarms(p_value, PEER_QUIET)
+            shares = [recall(cases, review_alarms), recall(_bare(cases), review_alarms), recall(cases, peer)]
+            sums += shares
+            print(f"    {size:.0%} slower: " + " / ".join(f"{share:.0%}" for share in shares))
+        if sums[2]:
+            print(f"    {sums[0] / sums[2]:.1f} times Otava; on the step time alone {sums[1] / sums[2]:.1f}")
     print()
 
 
-def _print_found(noise: Noise, regression: float, histories: int, seed: int) -> None:
-    score = score_found(np.random.default_rng(seed), noise, regression, histories)
-    shares = (
-        score.two_nights,
-        score.week,
-        score.fortnight,
-        score.precision,
-        score.term_right,
-        score.cause_right,
-    )
-    if not score.fortnight:
-        shares = (*shares[:3], float("nan"), float("nan"), float("nan"))
-    cells = [f"{noise.scatter_ratio:.0%}", noise.shape, f"{regression:.0%}", *(f"{x:.0%}" for x in shares)]
-    print("".join(f"{text.replace('nan%', '-'):>11}" for text in cells))
+def _equal_alarms(months: list[list[Night]], ours: float) -> tuple[float, float]:
+    """The smallest p-value at which Otava has at least as many false alarms, and how many those are."""
+    for p_value in P_VALUES:
+        theirs = false_alarms(months, otava_alarms(p_value, PEER_QUIET))[0]
+        if theirs >= ours:
+            break
+    return p_value, theirs
 
 
-def print_contenders(histories: int, seed: int) -> None:
-    print(
-        f"What the parts add, at {TYPICAL.scatter_ratio:.0%} normal noise: false alarms per quiet month, and"
-    )
-    print("reported within a fortnight (high recall alone proves nothing: read both)")
-    print(f"{'test':>30}{'false alarms':>14}" + "".join(f"{size:>8.0%}" for size in REGRESSIONS))
-    for name, rules in CONTENDERS.items():
-        quiet = score_quiet(np.random.default_rng(seed), TYPICAL, histories, rules).alarms
-        reported = [
-            score_found(np.random.default_rng(seed), TYPICAL, size, histories, rules).fortnight
-            for size in REGRESSIONS
-        ]
-        _print_contender(name, quiet, reported)
-    name = f"yesterday + {YESTERDAY_RATIO - 1:.0%}"
-    _print_contender(name, *_yesterday(np.random.default_rng(seed), histories))
-    print()
-
-
-def _print_contender(name: str, quiet: float, reported: list[float]) -> None:
-    print(f"{name:>30}{quiet:>14.2f}" + "".join(f"{share:>8.0%}" for share in reported))
-
-
-def _yesterday(random: np.random.Generator, histories: int) -> tuple[float, list[float]]:
-    """What is often done: last night beside the one before, and a threshold."""
-    quiet = sum(_count_slower(quiet_history(random, LEARNT + MONTH, TYPICAL)) for _ in range(histories))
-    return quiet / histories, [_share_found(random, size, histories) for size in REGRESSIONS]
-
-
-def _share_found(random: np.random.Generator, size: float, histories: int) -> float:
-    hits = 0
-    for _ in range(histories):
-        case = with_regression(random, quiet_history(random, LEARNT + WATCHED, TYPICAL), LEARNT, size)
-        hits += _count_slower(case.nights) > 0
-    return hits / histories
-
-
-def _count_slower(nights: list[Night]) -> int:
-    times_s = [night.step_time_s for night in nights[LEARNT - 1 :]]
-    return sum(now > YESTERDAY_RATIO * before for before, now in pairwise(times_s))
+def _bare(cases: list[Injected]) -> list[Injected]:
+    return [replace(case, nights=without_terms(case.nights)) for case in cases]
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
-"""Synthetic nights with known regressions, and precision, recall and false alarms of the review on them.
+"""Synthetic nights with known regressions, recall and false alarms of the review and of Apache Otava on them,
+and the prior on the scatter that real histories give.
 
 Noise of 1 to 13 percent as in repeated real jobs, in five shapes: normal, heavy, slow, odd, measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.stats import f as ratio_of_variances
 
 from tools.nightly.attribution import KINDS, attribute, nights_with_changes
-from tools.nightly.findings import MFU, STEP_TIME, STRICTER, Series, alarm_night, list_series
+from tools.nightly.findings import alarm_night, list_series, new_regressions
+from tools.nightly.hints import step_time_evidence
 from tools.nightly.night import Night, RunEnvironment
-from tools.nightly.noise import scatter
+from tools.nightly.noise import USUAL_SCATTER, scatter
+from tools.nightly.read import error_ratio
 from tools.nightly.steps import Rules, Step, detect_steps
 
 NAME = "synthetic"
@@ -39,7 +44,12 @@ DECOYS = 3
 @dataclass(frozen=True)
 class Noise:
     scatter_ratio: float
+    """Between nights."""
     shape: str = "normal"
+    num_steps: int = 20
+    """Profiled per night."""
+    step_scatter_ratio: float = 0.01
+    """Of the steps of a night."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Injected:
 
 def quiet_history(random: np.random.Generator, num_nights: int, noise: Noise) -> list[Night]:
     """Nights on which nothing happens, but that parts of the environment change without consequence."""
-    deviations = _deviations(random, num_nights, noise)
+    deviations = deviations_of(random, num_nights, noise)
     places, kinds = random.integers(1, num_nights, DECOYS), random.choice(KINDS, DECOYS)
     decoys = dict(zip(places.tolist(), kinds.tolist(), strict=True))
     environment = RunEnvironment(
@@ -71,16 +81,23 @@ def quiet_history(random: np.random.Generator, num_nights: int, noise: Noise) ->
 
 
 def with_regression(
-    random: np.random.Generator, nights: list[Night], night: int, size_ratio: float, is_recorded: bool = True
+    random: np.random.Generator,
+    nights: list[Night],
+    night: int,
+    size_ratio: float,
+    is_recorded: bool = True,
+    *,
+    is_alike: bool = False,
 ) -> Injected:
     """From that night on one part of the step takes longer, and one part of the environment is another."""
     term, kind = str(random.choice(list(SHARES))), str(random.choice(KINDS))
     cause = kind if is_recorded else None
-    slower = [_slower(later, term, size_ratio, cause, night) for later in nights[night:]]
+    grown = None if is_alike else term
+    slower = [_slower(later, grown, size_ratio, cause, night) for later in nights[night:]]
     return Injected([*nights[:night], *slower], night, size_ratio, term, cause)
 
 
-def _deviations(random: np.random.Generator, count: int, noise: Noise) -> NDArray[np.float64]:
+def deviations_of(random: np.random.Generator, count: int, noise: Noise) -> NDArray[np.float64]:
     """Logarithms of what a night is off its level."""
     normal = random.normal(0.0, 1.0, count)
     if noise.shape == "heavy":
@@ -101,6 +118,8 @@ def _night(
     random: np.random.Generator, number: int, deviation: float, noise: Noise, environment: RunEnvironment
 ) -> Night:
     rest = 1.0 - sum(SHARES.values())
+    steps = random.normal(1.0, noise.step_scatter_ratio, noise.num_steps)
+    deviation += float(np.log(np.mean(steps)))
     own = TERM_SCATTER * noise.scatter_ratio
     terms_s = {
         term: STEP_S * share * float(np.exp(deviation + random.normal(0.0, own)))
@@ -112,8 +131,9 @@ def _night(
         at=number * DAY_S,
         contract=NAME,
         num_devices=64,
-        num_steps=20,
+        num_steps=noise.num_steps,
         step_time_s=step_s,
+        step_error_ratio=error_ratio(steps.tolist()),
         mfu=0.4 * STEP_S / step_s,
         terms_s=terms_s,
         rank_spread_ratio=abs(float(random.normal(0.01, 0.2 * noise.scatter_ratio))),
@@ -123,15 +143,18 @@ def _night(
     )
 
 
-def _slower(night: Night, term: str, size_ratio: float, kind: str | None, since: int) -> Night:
+def _slower(night: Night, term: str | None, size_ratio: float, kind: str | None, since: int) -> Night:
     """By this share of the step as it was, whatever its noise."""
     added_s, environment = size_ratio * night.step_time_s, night.environment
     step_s = night.step_time_s + added_s
+    terms_s = {name: value_s * (1 + size_ratio) for name, value_s in night.terms_s.items()}
+    if term:
+        terms_s = {**night.terms_s, term: night.terms_s[term] + added_s}
     return night.model_copy(
         update={
             "step_time_s": step_s,
             "mfu": 0.4 * STEP_S / step_s,
-            "terms_s": {**night.terms_s, term: night.terms_s[term] + added_s},
+            "terms_s": terms_s,
             "environment": _changed(environment, kind, f"cause {since}") if kind else environment,
         }
     )
@@ -149,102 +172,127 @@ def _changed(environment: RunEnvironment, kind: str, text: str) -> RunEnvironmen
 
 MONTH = 30
 LEARNT = 21
-"""Nights before a regression is injected."""
-WATCHED = 14
-"""Nights after it in which an alarm counts as having found it."""
-WEEK = 7
+"""Nights before false alarms are counted."""
 
-Alarm = tuple[int, Step]
-"""The night on which it is raised."""
+Detect = Callable[[Sequence[Night]], list[int]]
+"""From a history to the nights on which an alarm is raised."""
 
 
 @dataclass(frozen=True)
-class Quiet:
-    """Scores of histories in which nothing happened, per workload and month."""
-
-    months: float
-    alarms: float
-    """Of the step time: what changes the exit status."""
-    suspicions: float
-    """Slow nights that the next one cleared."""
-    notices: float
-    """Of the other figures."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """Scores of histories with one regression each."""
+class Task:
+    """A regression after some quiet nights, to be found within some nights."""
 
     size_ratio: float
-    histories: int
-    two_nights: float
-    week: float
-    fortnight: float
-    """Shares that were reported within that time."""
-    precision: float
-    """Share of all alarms of the step time that are the regression's."""
-    term_right: float
-    """Share of the found ones whose grown part of the step comes first."""
-    cause_right: float
-    """Share of the found ones with a recorded cause that comes first."""
+    noise: Noise
+    num_quiet: int
+    within: int
+    is_recorded: bool | None = None
+    """Whether its cause is recorded; None: in every second history."""
+    has_terms: bool = True
+    is_alike: bool = False
+    """Whether every term grows by the same share, as with slower clocks."""
 
 
-def score_quiet(random: np.random.Generator, noise: Noise, months: int, rules: Rules | None = None) -> Quiet:
+def histories(random: np.random.Generator, task: Task, count: int) -> Iterator[Injected]:
+    for number in range(count):
+        quiet = quiet_history(random, task.num_quiet + task.within, task.noise)
+        is_recorded = number % 2 == 0 if task.is_recorded is None else task.is_recorded
+        case = with_regression(
+            random, quiet, task.num_quiet, task.size_ratio, is_recorded, is_alike=task.is_alike
+        )
+        yield case if task.has_terms else replace(case, nights=without_terms(case.nights))
+
+
+def without_terms(nights: Sequence[Night]) -> list[Night]:
+    return [night.model_copy(update={"terms_s": {}}) for night in nights]
+
+
+def recall(cases: Sequence[Injected], detect: Detect) -> float:
+    """Share of the histories whose regression raises an alarm before they end."""
+    return sum(any(night >= case.night for night in detect(case.nights)) for case in cases) / len(cases)
+
+
+def quiet_months(random: np.random.Generator, noise: Noise, count: int) -> list[list[Night]]:
     """Each month is a history of its own, after the nights in which its level is learnt."""
-    alarms = suspicions = notices = 0
-    for _ in range(months):
-        nights = quiet_history(random, LEARNT + MONTH, noise)
-        alarms += sum(night >= LEARNT for night, _ in alarms_of(nights, rules))
-        suspicions += _suspicions(nights, rules)
-        notices += _notices(nights, rules)
-    return Quiet(months, alarms / months, suspicions / months, notices / months)
+    return [quiet_history(random, LEARNT + MONTH, noise) for _ in range(count)]
 
 
-def score_found(
-    random: np.random.Generator, noise: Noise, size_ratio: float, histories: int, rules: Rules | None = None
-) -> Found:
-    """Of every second regression the cause is recorded: a change of environment on its night."""
-    delays: list[int] = []
-    alarms = terms = causes = recorded = 0
-    for number in range(histories):
-        night = int(random.integers(LEARNT, LEARNT + WEEK))
-        quiet = quiet_history(random, LEARNT + WEEK + WATCHED, noise)
-        case = with_regression(random, quiet, night, size_ratio, is_recorded=number % 2 == 0)
-        raised = alarms_of(case.nights, rules)
-        alarms += len(raised)
-        found = next((alarm for alarm in raised if night <= alarm[0] < night + WATCHED), None)
-        if found:
-            delays.append(found[0] - night)
-            recorded += case.kind is not None
-            term, cause = _attributed(case, found)
-            terms, causes = terms + term, causes + cause
-    return Found(
-        size_ratio,
-        histories,
-        sum(delay < 2 for delay in delays) / histories,
-        sum(delay < WEEK for delay in delays) / histories,
-        len(delays) / histories,
-        len(delays) / alarms if alarms else 1.0,
-        terms / max(len(delays), 1),
-        causes / max(recorded, 1),
-    )
+def false_alarms(months: Sequence[Sequence[Night]], detect: Detect) -> tuple[float, float]:
+    """Per workload: in the month after the level is learnt, and in the first month of all."""
+    raised = [night for nights in months for night in detect(nights)]
+    later, first = sum(night >= LEARNT for night in raised), sum(night < MONTH for night in raised)
+    return later / len(months), first / len(months)
 
 
-def alarms_of(nights: Sequence[Night], rules: Rules | None = None) -> list[Alarm]:
+def review_alarms(nights: Sequence[Night]) -> list[int]:
+    """Nights on which the review reports that the step got slower."""
+    return [night for night, _ in alarms_of(nights)]
+
+
+def otava_alarms(max_pvalue: float, start: int) -> Detect:
+    """Apache Otava (Hunter) on the step time, run every night from `start` on.
+
+    A change point that moves by up to three nights while nights are added is reported once.
+    """
+    from otava.analysis import compute_change_points
+
+    def detect(nights: Sequence[Night]) -> list[int]:
+        times_s = [night.step_time_s for night in nights]
+        reported: list[int] = []
+        alarms = []
+        for night in range(start, len(nights)):
+            points, _ = compute_change_points(
+                times_s[: night + 1], max_pvalue=max_pvalue, min_magnitude=OTAVA_MIN_CHANGE
+            )
+            for point in points:
+                is_new = all(abs(point.index - known) > OTAVA_SAME_NIGHTS for known in reported)
+                if is_new:
+                    reported.append(int(point.index))
+                    if point.stats.mean_2 > point.stats.mean_1:
+                        alarms.append(night)
+        return alarms
+
+    return detect
+
+
+OTAVA_MIN_CHANGE = 0.01
+OTAVA_SAME_NIGHTS = 3
+
+
+def alarms_of(nights: Sequence[Night], rules: Rules | None = None) -> list[tuple[int, Step]]:
     """Every night on which the step time is reported to have got worse."""
     rules = rules or Rules()
     series, changed = list_series(nights)[0], nights_with_changes(nights)
-    recorded = recorded_hints(changed)
-    hints = [*recorded, *term_hints(nights, recorded, rules)]
-    steps = detect_steps(series.values, USUAL_SCATTER, series.figure.min_change, rules, hints).steps
+    strict, hints = step_time_evidence(nights, changed, rules)
+    steps = detect_steps(series.values, USUAL_SCATTER, series.figure.min_change, strict, hints).steps
     raised = [(alarm_night(step, series, changed), step) for step in new_regressions(steps)]
     return [(night, step) for night, step in raised if night is not None]
 
 
-def _attributed(case: Injected, found: Alarm) -> tuple[bool, bool]:
-    """As reported on the night of the alarm."""
-    night, step = found
-    why = attribute(case.nights[: night + 1], step.night)
-    term = why.terms[0].term if why.terms else None
-    cause = why.changes[0].kind if why.changes else None
-    return term == case.term, case.kind is not None and cause == case.kind
+def attributed(cases: Sequence[Injected]) -> tuple[float, float]:
+    """Of the regressions found: shares whose term, and whose recorded cause, is named first."""
+    terms, causes = [], []
+    for case in cases:
+        found = next(((night, step) for night, step in alarms_of(case.nights) if night >= case.night), None)
+        if found:
+            why = attribute(case.nights[: found[0] + 1], found[1].night)
+            terms.append(bool(why.terms) and why.terms[0].term == case.term)
+            if case.kind:
+                causes.append(bool(why.changes) and why.changes[0].kind == case.kind)
+    return float(np.mean(terms or [False])), float(np.mean(causes or [False]))
+
+
+def fit_scatter_prior(scatters: Sequence[float], nights: Sequence[int]) -> tuple[float, float]:
+    """The scale and the degrees of freedom of a scaled inverse chi-squared prior, by maximum likelihood.
+
+    A sample variance over the scale is then a ratio of variances, which has Fisher's F distribution.
+    """
+    variances, freedom = np.square(scatters), np.asarray(nights) - 1
+
+    def loss(logs: NDArray[np.float64]) -> float:
+        scale, prior_freedom = np.exp(logs)
+        densities = ratio_of_variances.logpdf(variances / scale**2, freedom, prior_freedom)
+        return -float(np.sum(densities - 2 * np.log(scale)))
+
+    scale, prior_freedom = np.exp(minimize(loss, [np.log(0.005), 0.0], method="Nelder-Mead").x)
+    return float(scale), float(prior_freedom)

@@ -105,8 +105,8 @@ def sensitivity(result: NightResult) -> list[str]:
     steps = f", of which {found.step_error_ratio:.1%} by its own steps" if found.step_error_ratio else ""
     return [
         f"with these nights a step time that is {found.change_ratio:.1%} longer is found within "
-        f"{found.nights} nights ({found.recorded_ratio:.1%} if a change is recorded), {found.later_ratio:.1%} within "
-        f"{found.later_nights}, at {alarms}",
+        f"{found.nights} nights ({found.recorded_ratio:.1%} if a change is recorded), "
+        f"{found.later_ratio:.1%} within {found.later_nights}, at {alarms}",
         f"limited by {LIMITS[found.limited_by]}: single nights scatter by {found.scatter_ratio:.1%}{steps} "
         f"({found.num_steps} steps per night, {found.num_nights} nights at this level)",
         f"to find less, {found.advice}",

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tools.nightly.attribution import ABSENT, EnvironmentChange
 from tools.nightly.findings import Finding
-from tools.nightly.night import Night, StoredResult
+from tools.nightly.night import Night, StoredResult, parse_plan_value
 from tools.recommend.report import PlanFields
 
 MAX_OFFSET = 1
@@ -96,7 +96,10 @@ def _runs(suspects: Sequence[Suspect], name: str = "1", *, is_first: bool = True
 
 def _run(name: str, suspects: Sequence[Suspect], if_fast: str, if_slow: str) -> BisectionRun:
     fields = {
-        change.name: change.before for _, changes in suspects for change in changes if change.kind == "plan"
+        change.name: parse_plan_value(change.before)
+        for _, changes in suspects
+        for change in changes
+        if change.kind == "plan"
     }
     return BisectionRun(
         name=name,

@@ -14,12 +14,15 @@ from tools.nightly.night import Night
 from tools.nightly.noise import USUAL_SCATTER
 from tools.nightly.steps import Hint, Rules, detect_steps
 
-EXPLAINED_ALARMS = 0.3
+EXPLAINED_ALARMS = 0.5
 """False alarms on nights with a recorded change, all together, per false alarm on other nights."""
-TERM_ODDS = 100.0
+TERM_ODDS = 300.0
 """A term that grew leaves open whether another one shrank as much, and little else."""
 TERM_CHANCE = 0.2
 """Factor on the chance of a false alarm for the terms: there are several of them."""
+ALIKE_CHANCE = 0.3
+"""Factor on the chance of a false alarm if terms are known and none of them grew against the rest: all terms
+slow down alike on a busy machine, seldom by a cause that stays."""
 MIN_TERM_CHANGE = 0.005
 """Of the step."""
 
@@ -31,6 +34,22 @@ def recorded_hints(changed: Collection[int]) -> list[Hint]:
         Hint(night, night, EXPLAINED_ALARMS * (night + 1) / (position + 1))
         for position, night in enumerate(nights)
     ]
+
+
+def step_time_evidence(
+    nights: Sequence[Night], changed: Collection[int], rules: Rules
+) -> tuple[Rules, list[Hint]]:
+    """By which rules the step time is judged, and what points at a step.
+
+    With terms on most nights, a step that none of them shows and no recorded change explains needs more
+    proof.
+    """
+    recorded = recorded_hints(changed)
+    if 2 * sum(bool(night.terms_s) for night in nights) <= len(nights):
+        return rules, recorded
+    strict = replace(rules, false_alarm_chance=ALIKE_CHANCE * rules.false_alarm_chance)
+    explained = [replace(hint, odds=hint.odds / ALIKE_CHANCE) for hint in recorded]
+    return strict, [*explained, *term_hints(nights, recorded, rules)]
 
 
 def term_hints(nights: Sequence[Night], recorded: Sequence[Hint], rules: Rules) -> list[Hint]:

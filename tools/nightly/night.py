@@ -161,7 +161,7 @@ def parse_environment(content: object) -> RunEnvironment:
     data = content.get("data")
     return RunEnvironment(
         versions=_parse_texts("versions", content.get("versions")),
-        plan={name: _parse_plan_value(value) for name, value in plan.items()},
+        plan={name: parse_plan_value(value) for name, value in plan.items()},
         nodes=_parse_nodes(content.get("nodes")),
         data=_parse_text("data", data) if data else None,
     )
@@ -187,6 +187,6 @@ def _parse_text(field: str, value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def _parse_plan_value(text: str) -> PlanValue:
+def parse_plan_value(text: str) -> PlanValue:
     """A plan has numbers and switches; BaseLoader leaves them as text."""
     return int(text) if text.isdecimal() else _WORDS.get(text.lower(), text)

@@ -34,7 +34,7 @@ from tools.nightly.findings import (
     judge,
     list_series,
 )
-from tools.nightly.hints import recorded_hints, term_hints
+from tools.nightly.hints import recorded_hints, step_time_evidence
 from tools.nightly.night import Night, SlowRank
 from tools.nightly.noise import level
 from tools.nightly.sensitivity import Sensitivity, sensitivity_of
@@ -126,11 +126,12 @@ def review(
     rules = rules or Rules()
     changed = nights_with_changes(same)
     recorded = recorded_hints(changed)
-    hints = [*recorded, *term_hints(same, recorded, rules)]
+    strict, hints = step_time_evidence(same, changed, rules)
     unreported = None if reported_until is None else sum(night.at <= reported_until for night in same)
+    first, *others = list_series(same, min_step_ratio)
     judged = [
-        judge(series, changed, rules, unreported, hints if series.figure.is_headline else recorded)
-        for series in list_series(same, min_step_ratio)
+        judge(first, changed, strict, unreported, hints),
+        *(judge(series, changed, rules, unreported, recorded) for series in others),
     ]
     current = [
         judgement
@@ -152,7 +153,7 @@ def review(
         lost_device_hours_per_day=_lost(headline, same[-1].num_devices, hours_per_day),
         levels={judgement.series.figure.name: _levels(judgement) for judgement in judged},
         is_learning=len(same) <= rules.min_nights,
-        sensitivity=sensitivity_of(same, judged[0], rules) if judged else None,
+        sensitivity=sensitivity_of(same, judged[0], strict),
         bisection=plan_bisection(why.changes, headline, same[-1]) if why and headline and is_slower else None,
     )
 

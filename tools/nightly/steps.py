@@ -34,7 +34,7 @@ class Rules:
     """Of a single test, under normal noise."""
     repeated_step_chance: float = 0.1
     """Factor on it for each step of the last `window` nights: a figure that steps often drifts."""
-    max_chance: float = 0.02
+    max_chance: float = 0.1
     """Of a single test, whatever points at the night."""
     confirming_scatters: float = 2.0
     """The night after a one-night step must still differ by this much."""
