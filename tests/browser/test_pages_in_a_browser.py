@@ -105,3 +105,19 @@ def test_pages_say_what_they_are_without_any_script(
     page.get_by_role("button", name="Predict").click()
     expect(page.locator("#answer")).to_contain_text("tp 4")
     context.close()
+
+
+def test_the_chosen_theme_stays_and_repaints_what_is_drawn(page: Watched, done: str) -> None:
+    view = page.page
+    view.emulate_media(color_scheme="dark")
+    view.goto(f"{done}/schedule")
+    expect(view.locator("html")).to_have_attribute("data-theme", "dark")
+    switch = view.get_by_role("button", name="Theme: auto")
+    switch.click()
+    expect(view.locator("html")).to_have_attribute("data-theme", "light")
+    assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    view.reload()
+    expect(view.locator("html")).to_have_attribute("data-theme", "light")
+    view.get_by_role("button", name="Theme: light").click()
+    view.get_by_role("button", name="Theme: dark").click()
+    expect(view.get_by_role("button", name="Theme: auto")).to_be_visible()

@@ -110,7 +110,7 @@ export function attach(root = document) {
   }
 }
 
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", async () => {
+document.addEventListener("themechange", async () => {
   const Plotly = await loading;
   for (const figure of document.querySelectorAll("figure[data-drawn]")) draw(figure, Plotly);
 });

@@ -1,5 +1,7 @@
 // Draws simulated schedules on canvases that share one time axis: zoomed, moved, and explained under the pointer.
 
+import { colour, prepared, soon } from "./canvas.js";
+
 const LEFT = 56;
 const HELD_HEIGHT = 96;
 const TITLES = {
@@ -13,9 +15,6 @@ const FILLS = {
 const root = document.querySelector("[data-gantts]");
 const charts = [];
 const span = { start: 0, end: 1, whole: 1 };
-let waiting = false;
-
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function rowHeight(stages) {
   return Math.max(5, Math.min(24, Math.floor(300 / stages)));
@@ -30,18 +29,6 @@ async function load(figure) {
   span.whole = span.end = Math.max(...charts.map((entry) => entry.step.makespan_s)) * 1.005;
   wire(chart);
   redraw();
-}
-
-/** A context scaled to the screen's own pixels. */
-function prepared(canvas, height) {
-  const ratio = devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  canvas.height = height * ratio;
-  canvas.width = width * ratio;
-  const pen = canvas.getContext("2d");
-  pen.scale(ratio, ratio);
-  pen.font = "11px system-ui, sans-serif";
-  return { pen, width };
 }
 
 function placer(width) {
@@ -145,19 +132,16 @@ function drawMemory({ step, held }) {
   }
 }
 
-function redraw() {
-  if (waiting) return;
-  waiting = true;
-  requestAnimationFrame(() => {
-    waiting = false;
-    for (const entry of charts) {
-      drawSchedule(entry);
-      drawMemory(entry);
-      entry.figure.dataset.drawn = "true";
-    }
-    root.querySelector("[data-range]").textContent = `${span.start.toPrecision(3)} to ${span.end.toPrecision(4)} s`;
-  });
+function drawAll() {
+  for (const entry of charts) {
+    drawSchedule(entry);
+    drawMemory(entry);
+    entry.figure.dataset.drawn = "true";
+  }
+  root.querySelector("[data-range]").textContent = `${span.start.toPrecision(3)} to ${span.end.toPrecision(4)} s`;
 }
+
+const redraw = () => soon(drawAll);
 
 function show(start, end) {
   const length = Math.min(Math.max(end - start, span.whole / 5000), span.whole);
@@ -235,5 +219,5 @@ for (const button of root.querySelectorAll("[data-zoom]"))
 document.querySelector("[data-show]").hidden = true;
 document.querySelector("select[name=plan]").onchange = (event) => event.target.form.requestSubmit();
 addEventListener("resize", redraw);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+document.addEventListener("themechange", redraw);
 for (const figure of root.querySelectorAll("[data-gantt]")) load(figure);

@@ -21,7 +21,7 @@ export class Timeline {
     this.tip = box.parentElement.querySelector("[data-tip]");
     this.listen();
     new ResizeObserver(() => this.redraw()).observe(box);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
+    document.addEventListener("themechange", () => this.redraw());
   }
 
   add(rank) {

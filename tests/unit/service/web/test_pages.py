@@ -187,14 +187,19 @@ def test_a_queued_session_says_that_it_waits_and_where_its_events_are(served: Se
     ]
 
 
+def with_imports(names: set[str]) -> set[str]:
+    """The files with every script that a script among them imports."""
+    texts = [all_assets()[name].body.decode() for name in names if name.endswith(".js")]
+    imported = {name for text in texts for name in re.findall(r"""from "\./([\w.]+)\"""", text)}
+    return names if imported <= names else with_imports(names | imported)
+
+
 def test_pages_are_light(served: Served, report: dict[str, Any]) -> None:
     """All that a page loads besides Plotly, before compression."""
     id = done(served, report)
     for path in (*STILL, f"/sessions/{id}", f"/sessions/{id}/trail"):
         answer, _ = get(served, path)
-        named = set(re.findall(r"/static/[0-9a-f]+/([\w.]+)", answer.text))
-        scripts = {name for name in all_assets() if name.endswith(".js") and name != PLOTLY}
-        loaded = named | scripts if any(name.endswith(".js") for name in named) else named
+        loaded = with_imports(set(re.findall(r"/static/[0-9a-f]+/([\w.]+)", answer.text)))
         weight = len(answer.content) + sum(len(all_assets()[name].body) for name in loaded)
         assert weight < MAX_BYTES, f"{path}: {weight:,}"
 

@@ -1,0 +1,251 @@
+// The drawings of the plan explorer. Lines between two axes are counted per pair of values, so that 100,000
+// plans cost a few hundred strokes.
+import { colour, prepared } from "./canvas.js";
+import { axes, BINS, column, state } from "./explorer_data.js";
+
+const root = document.querySelector("[data-explorer]");
+const [coordinates, scatter] = [root.querySelector("[data-coordinates]"), root.querySelector("[data-scatter]")];
+
+const TOP = 22;
+const BOTTOM = 10;
+const xOf = (place, many, width) => 34 + (place * (width - 68)) / Math.max(1, many - 1);
+const yOf = ({ slots }, slot, height) => height - BOTTOM - ((slot + 0.5) / slots) * (height - TOP - BOTTOM);
+
+const LEVELS = 6; // of darkness: lines of one level are one stroke
+
+/** How many plans have each pair of values on two neighbouring axes; of all plans, or of those that pass. */
+function countPairs(left, right, isFiltered) {
+  const counts = new Uint32Array(left.slots * right.slots);
+  const [from, to, slots] = [left.slot, right.slot, right.slots];
+  if (isFiltered) for (let i = 0; i < state.count; i++) counts[from[i] * slots + to[i]] += state.passes[i];
+  else for (let i = 0; i < state.count; i++) counts[from[i] * slots + to[i]]++;
+  return counts;
+}
+
+function strokePairs(pen, counts, left, right, [from, to], height, strength) {
+  let most = 1;
+  for (const many of counts) if (many > most) most = many;
+  const paths = Array.from({ length: LEVELS + 1 }, () => new Path2D());
+  const ends = Array.from({ length: right.slots }, (_, slot) => yOf(right, slot, height));
+  for (let start = 0, pair = 0; start < left.slots; start++) {
+    const y = yOf(left, start, height);
+    for (let end = 0; end < right.slots; end++, pair++) {
+      if (!counts[pair]) continue;
+      const path = paths[Math.round((LEVELS * Math.log1p(counts[pair])) / Math.log1p(most))];
+      path.moveTo(from, y);
+      path.lineTo(to, ends[end]);
+    }
+  }
+  paths.forEach((path, level) => {
+    pen.globalAlpha = strength * (0.08 + (0.92 * level) / LEVELS);
+    pen.lineWidth = 0.6 + (1.4 * level) / LEVELS;
+    pen.stroke(path);
+  });
+  pen.globalAlpha = 1;
+}
+
+export function drawCoordinates() {
+  const { pen, width, height } = prepared(coordinates);
+  const shown = axes();
+  const [faint, strong] = [colour("--rule"), colour("--accent")];
+  const isFiltered = state.visible.length < state.count;
+  for (let place = 0; place + 1 < shown.length; place++) {
+    const [left, right] = [shown[place], shown[place + 1]];
+    const ends = [xOf(place, shown.length, width), xOf(place + 1, shown.length, width)];
+    const strength = left.continuous || right.continuous ? 0.35 : 0.85;
+    left.pairs ??= countPairs(left, right, false);
+    pen.strokeStyle = isFiltered ? faint : strong;
+    strokePairs(pen, left.pairs, left, right, ends, height, strength);
+    if (!isFiltered) continue;
+    pen.strokeStyle = strong;
+    strokePairs(pen, countPairs(left, right, true), left, right, ends, height, strength);
+  }
+  for (const [place, axis] of shown.entries()) drawAxis(pen, axis, xOf(place, shown.length, width), height, place);
+}
+
+function drawAxis(pen, axis, x, height, place) {
+  pen.fillStyle = colour("--ink");
+  pen.fillRect(x - 0.5, TOP, 1, height - TOP - BOTTOM);
+  pen.textAlign = "center";
+  pen.fillText(axis.title.replace(", s", "").replace(", GiB", ""), x, place % 2 ? 20 : 9);
+  pen.textAlign = "left";
+  pen.fillStyle = colour("--soft");
+  const every = Math.ceil(axis.slots / 12);
+  for (let slot = 0; slot < axis.slots; slot += axis.continuous ? BINS - 1 : every) {
+    const value = axis.continuous ? (slot ? axis.high : axis.low) : axis.distinct[slot];
+    pen.fillText(axis.text(value), x + 4, yOf(axis, slot, height) + 4);
+  }
+  const range = state.ranges.get(axis.name);
+  if (!range) return;
+  const [low, high] = slotsOf(axis, range);
+  pen.fillStyle = colour("--accent");
+  pen.globalAlpha = 0.35;
+  const [top, bottom] = [yOf(axis, high + 0.5, height), yOf(axis, low - 0.5, height)];
+  pen.fillRect(x - 7, top, 14, bottom - top);
+  pen.globalAlpha = 1;
+}
+
+function slotsOf(axis, [low, high]) {
+  if (axis.continuous) {
+    const slot = (value) => axis.share(value) * axis.slots - 0.5;
+    return [slot(low) + 0.5, slot(high) - 0.5];
+  }
+  const inside = [...axis.distinct.keys()].filter((i) => axis.distinct[i] >= low && axis.distinct[i] <= high);
+  return [Math.min(...inside), Math.max(...inside)];
+}
+
+/** A drag along an axis filters by it; a click without a drag drops its filter. */
+function brush(event, apply) {
+  const shown = axes();
+  const [width, height] = [coordinates.clientWidth, coordinates.clientHeight];
+  const places = shown.map((_, place) => Math.abs(xOf(place, shown.length, width) - event.offsetX));
+  const axis = shown[places.indexOf(Math.min(...places))];
+  const start = event.offsetY;
+  coordinates.setPointerCapture(event.pointerId);
+  coordinates.onpointermove = (moved) => {
+    if (Math.abs(moved.offsetY - start) < 3) return;
+    const slot = (y) => ((height - BOTTOM - y) / (height - TOP - BOTTOM)) * axis.slots;
+    const [from, to] = [slot(Math.max(start, moved.offsetY)), slot(Math.min(start, moved.offsetY))];
+    state.ranges.set(axis.name, valuesOf(axis, from, to));
+    apply();
+  };
+  coordinates.onpointerup = (up) => {
+    coordinates.onpointermove = coordinates.onpointerup = null;
+    if (Math.abs(up.offsetY - start) < 3 && state.ranges.delete(axis.name)) apply();
+  };
+}
+
+function valuesOf(axis, from, to) {
+  if (axis.continuous) {
+    const value = (slot) => axis.unshare(Math.min(Math.max(slot, 0), axis.slots) / axis.slots);
+    return [value(from), value(to)];
+  }
+  const inside = axis.distinct.filter((_, slot) => slot + 0.5 >= from && slot + 0.5 <= to);
+  if (inside.length) return [inside[0], inside.at(-1)];
+  const nearest = axis.distinct[Math.min(axis.slots - 1, Math.max(0, Math.floor((from + to) / 2)))];
+  return [nearest, nearest];
+}
+
+const MARGIN = { left: 46, bottom: 22, top: 6, right: 8 };
+
+function scales(width, height) {
+  const [time, memory] = [column("step_time_s"), column("memory_bytes")];
+  const limit = Number(root.dataset.limit);
+  const right = Math.max(memory.high, limit < 1.5 * memory.high ? limit : 0) * 1.03;
+  const left = memory.low * 0.95;
+  const most = time.values[Math.floor(0.98 * (state.count - 1))] * 1.02; // the slowest two in a hundred stretch it
+  const least = time.low * 0.97;
+  const across = (width - MARGIN.left - MARGIN.right) / (right - left);
+  const up = (height - MARGIN.bottom - MARGIN.top) / (most - least);
+  return {
+    x: (gib) => MARGIN.left + (gib - left) * across,
+    y: (s) => height - MARGIN.bottom - (s - least) * up,
+    gib: (x) => left + (x - MARGIN.left) / across,
+    s: (y) => least + (height - MARGIN.bottom - y) / up,
+    left, right, least, most,
+  };
+}
+
+export function drawScatter() {
+  if (!state.count) return;
+  const { pen, width, height } = prepared(scatter);
+  const scale = scales(width, height);
+  const [time, memory] = [column("step_time_s").values, column("memory_bytes").values];
+  for (const kept of state.visible.length < state.count ? [0, 1] : [1]) {
+    pen.fillStyle = colour(kept ? "--accent" : "--rule");
+    pen.globalAlpha = kept ? 0.7 : 1;
+    const across = Math.ceil(width);
+    const seen = new Uint8Array(across * Math.ceil(height));
+    for (let i = 0; i < state.count; i++) {
+      if (state.passes[i] !== kept || time[i] > scale.most) continue;
+      const [x, y] = [scale.x(memory[i]) | 0, scale.y(time[i]) | 0];
+      if (seen[y * across + x]) continue; // it would lie under another
+      seen[y * across + x] = 1;
+      pen.fillRect(x - 1, y - 1, 2.5, 2.5);
+    }
+  }
+  pen.globalAlpha = 1;
+  drawFront(pen, scale, time, memory);
+  drawScales(pen, scale, width, height);
+  for (const mark of root.dataset.marks.split(";").filter(Boolean)) drawMark(pen, scale, mark.trim().split(" "));
+  if (state.selected >= 0) {
+    pen.strokeStyle = colour("--alarm");
+    pen.lineWidth = 2;
+    pen.strokeRect(scale.x(memory[state.selected]) - 5, scale.y(time[state.selected]) - 5, 10, 10);
+  }
+}
+
+function drawFront(pen, scale, time, memory) {
+  pen.strokeStyle = colour("--ink");
+  pen.lineWidth = 1;
+  pen.beginPath();
+  state.front.forEach((row, place) => {
+    if (place) pen.lineTo(scale.x(memory[state.front[place - 1]]), scale.y(time[row]));
+    pen.lineTo(scale.x(memory[row]), scale.y(time[row]));
+  });
+  pen.stroke();
+}
+
+function drawScales(pen, scale, width, height) {
+  pen.fillStyle = colour("--soft");
+  pen.textAlign = "center";
+  for (const share of [0.02, 0.5, 0.95]) {
+    const gib = scale.left + share * (scale.right - scale.left);
+    pen.fillText(`${gib.toFixed(0)} GiB`, scale.x(gib), height - 6);
+  }
+  pen.textAlign = "right";
+  for (const share of [0.03, 0.5, 0.97]) {
+    const s = scale.least + share * (scale.most - scale.least);
+    pen.fillText(`${s.toPrecision(3)} s`, MARGIN.left - 4, scale.y(s) + 4);
+  }
+  const limit = Number(root.dataset.limit);
+  if (limit > scale.right) return;
+  pen.setLineDash([4, 3]);
+  pen.strokeStyle = colour("--ink");
+  pen.strokeRect(scale.x(limit), MARGIN.top, 0, height - MARGIN.bottom - MARGIN.top);
+  pen.setLineDash([]);
+}
+
+function drawMark(pen, scale, [key, gib, s]) {
+  const [x, y] = [scale.x(Number(gib)), Math.max(12, scale.y(Number(s)))];
+  pen.fillStyle = colour(key === "today" ? "--wait" : "--accent");
+  pen.beginPath();
+  pen.arc(x, y, 8, 0, 7);
+  pen.fill();
+  pen.fillStyle = colour("--on-accent");
+  pen.textAlign = "center";
+  pen.fillText(key === "today" ? "T" : key, x, y + 4);
+}
+
+/** A rectangle filters by time and memory; a click selects the nearest plan. */
+function brushScatter(event, apply, select) {
+  const scale = scales(scatter.clientWidth, scatter.clientHeight);
+  const [x, y] = [event.offsetX, event.offsetY];
+  scatter.setPointerCapture(event.pointerId);
+  scatter.onpointermove = (moved) => {
+    if (Math.abs(moved.offsetX - x) + Math.abs(moved.offsetY - y) < 6) return;
+    state.ranges.set("memory_bytes", [scale.gib(Math.min(x, moved.offsetX)), scale.gib(Math.max(x, moved.offsetX))]);
+    state.ranges.set("step_time_s", [scale.s(Math.max(y, moved.offsetY)), scale.s(Math.min(y, moved.offsetY))]);
+    apply();
+  };
+  scatter.onpointerup = (up) => {
+    scatter.onpointermove = scatter.onpointerup = null;
+    if (Math.abs(up.offsetX - x) + Math.abs(up.offsetY - y) < 6) select(nearest(scale, x, y));
+  };
+}
+
+function nearest(scale, x, y) {
+  const [time, memory] = [column("step_time_s").values, column("memory_bytes").values];
+  let [best, distance] = [0, Infinity];
+  for (const row of state.visible) {
+    const away = (scale.x(memory[row]) - x) ** 2 + (scale.y(time[row]) - y) ** 2;
+    if (away < distance) [best, distance] = [row, away];
+  }
+  return best;
+}
+
+/** `apply` filters again, at most once per frame; `select` opens a plan. */
+export function wireDrawings(apply, select) {
+  coordinates.onpointerdown = (event) => brush(event, apply);
+  scatter.onpointerdown = (event) => brushScatter(event, apply, select);
+}
