@@ -151,9 +151,11 @@ def test_a_key_that_may_only_look_sees_no_button_and_may_not_act(
 def test_a_tenant_sees_nothing_of_another(served: Served, report: dict[str, Any]) -> None:
     id = served.submit(headers=served.key("submit", tenant="red"))
     served.end(id, COMPLETED, report=report, verdict="v")
+    served.keep_plans(id)
     sign_in(served, served.key("admin", tenant="blue"))
     paths = ("", "/trail", "/trail/1", "/figures/step", "/report.md", "/proposals/1/export?format=megatron")
-    for path in paths:
+    pages = ("/figures", "/schedule", "/schedule/today", "/plans", "/plans/data", "/plans/0", "/fit")
+    for path in (*paths, *pages, "/plans/0/export?format=megatron"):
         assert get(served, f"/sessions/{id}{path}")[0].status_code == 404, path
     assert get(served, f"/what-if?session={id}")[0].status_code == 404
     assert get(served, f"/compare?a={id}&b={id}")[0].status_code == 404
