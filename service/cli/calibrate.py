@@ -38,14 +38,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
-def add_calibration(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--calibration",
-        metavar="FILE",
-        help="what a cluster's own runs say, from 'asap calibrate' or 'asap diagnose'",
-    )
-
-
 def read_calibration(source: str | None) -> Calibration | None:
     if source is None:
         return None

@@ -6,8 +6,9 @@ from dataclasses import asdict, fields
 from rich.console import Console
 from rich.table import Table
 
-from service.cli.calibrate import add_calibration, read_calibration
+from service.cli.calibrate import read_calibration
 from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from service.cli.parser import add_calibration
 from tools.cost.calibration import shipped_calibration
 from tools.cost.constants import ConstantUse, constants_of
 from tools.cost.encode import encode, scenario_device

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from service.cli.calibrate import add_calibration, read_calibration
 from service.cli.io import MAX_SCENARIO_BYTES, read_bytes, read_object, write_document, write_json_line
-from service.cli.parser import positive_number
+from service.cli.parser import add_calibration, positive_number
 from service.strict_json import JsonObject, parse_object
 from tools.errors import InputError
 
@@ -247,6 +246,8 @@ def run(args: Namespace) -> int:
     scenario = _read_scenario(args)
     if args.server:
         return _run_there(args, scenario)
+    from service.cli.calibrate import read_calibration
+
     request, calibration = _request(scenario), read_calibration(args.calibration)
     with _watching(args.events) as watch:
         report = _answer(args.session, request, replace(watch, calibration=calibration))

@@ -66,6 +66,11 @@ COMMANDS = {
         "learn from a cluster's own runs",
         "asap calibrate runs.jsonl --out cluster.json",
     ),
+    "import-runs": Command(
+        "service.cli.import_runs",
+        "step times from the logs of runs, for asap calibrate",
+        "asap import-runs train.log --scenario job.json >> runs.jsonl",
+    ),
     "profile": Command(
         "service.cli.profile",
         "run a training command under the profiler",
@@ -210,6 +215,14 @@ def add_action(
     # The command has it already; suppressed here so that the outer one keeps its value.
     action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
     return action
+
+
+def add_calibration(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="what a cluster's own runs say, from 'asap calibrate' or 'asap diagnose'",
+    )
 
 
 def positive_number(text: str) -> int:

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.calibrate import add_calibration, read_calibration
+from service.cli.calibrate import read_calibration
 from service.cli.io import JsonRecord, make_table, read_records, safe_text, write_json_line
+from service.cli.parser import add_calibration
 from service.render.text import size_of
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict

@@ -18,8 +18,8 @@ AGENTS = {"langgraph", "langchain_core", "chromadb", "jinja2"}
 
 def test_the_subcommands_are_these() -> None:
     assert " ".join(COMMANDS) == (
-        "predict optimize explain constants hardware diagnose profile dry-run export import kb serve "
-        "sessions ask keys nightly schedule mcp"
+        "predict optimize explain constants hardware diagnose calibrate import-runs profile dry-run export "
+        "import kb serve sessions ask keys nightly schedule mcp"
     )
 
 
@@ -58,6 +58,7 @@ def test_the_options_before_a_subcommand_and_of_optimize_are_these() -> None:
     assert all_options(top_level_parser()) == {"-h", "--help", "--version", "--debug", "--server"}
     optimize = command_parser("optimize", COMMANDS["optimize"].load())
     own = {"-h", "--help", "--debug", "--json", "--format", "--session", "--events", "--server"}
+    own |= {"--calibration"}
     of_a_model = {"--devices", "--framework", "--seq-len", "--global-batch-size", "--precision"}
     of_a_model |= {"--model", "--vocab-size"}
     assert all_options(optimize) == own | of_a_model

@@ -32,6 +32,8 @@ from tools.cost.predict import Prediction, predict
 
 MAX_DEVIATION = 3.0
 """Standard deviations from what the other runs and the prior allow: beyond, a run is left out."""
+MAX_RUN_FACTOR = 2.5
+"""Between a run and what the others and the prior predict: beyond, it is left out however wide the prior."""
 MAX_FACTOR = 10.0
 """Between a measured and a predicted step: beyond, another unit or another job was measured."""
 WIDER = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
@@ -237,12 +239,13 @@ def _kept(data: Observations, base: Calibration, own: bool) -> tuple[ClusterPrio
 
     If it refuses most runs and those agree, the cluster is unlike all others: the prior is made wider."""
     errors, points = data.observe(np.zeros(len(data.names)))
+    # a stack that the fit has not seen may lie farther off, which is no reason to believe a wrong run
+    kept, outliers = _without_outliers(base.cluster_prior, errors, points, data)
     prior = _wider(base.cluster_prior, _novelty_width(data.first_key, base))
-    kept, outliers = _without_outliers(prior, errors, points, data)
     steps = int(data.is_step.sum())
     if outliers and (own or (2 * len(outliers) > steps >= MIN_AGREEING)):
         prior = _wider(prior, _likeliest_width(prior, errors, points, data.noise))
-        kept, outliers = _without_outliers(prior, errors, points, data)
+        kept, outliers = _without_outliers(prior, errors, points, data, np.inf if own else MAX_RUN_FACTOR)
     return prior, kept, outliers
 
 
@@ -271,7 +274,11 @@ def _likeliest_width(prior: ClusterPrior, errors: Array, points: Points, noise: 
 
 
 def _without_outliers(
-    prior: ClusterPrior, errors: Array, points: Points, data: Observations
+    prior: ClusterPrior,
+    errors: Array,
+    points: Points,
+    data: Observations,
+    max_factor: float = MAX_RUN_FACTOR,
 ) -> tuple[Rows, list[Outlier]]:
     """Leaves out the run that the others explain least, until all are explained."""
     row_of, outliers = np.array(data.row_of), []
@@ -279,12 +286,16 @@ def _without_outliers(
     while len(kept):
         inverse = np.linalg.inv(_with_noise(prior, points.take(kept), data.noise[kept]))
         scale = np.sqrt(np.diag(inverse))
-        deviations = np.abs(inverse @ errors[kept]) / scale * data.is_step[kept]
+        left_out = np.abs(inverse @ errors[kept]) / np.diag(inverse)
+        deviations = np.maximum(
+            np.abs(inverse @ errors[kept]) / scale, MAX_DEVIATION * left_out / np.log(max_factor)
+        )
+        deviations *= data.is_step[kept]
         worst = int(np.argmax(deviations))
         if deviations[worst] <= MAX_DEVIATION:
             break
         run = int(row_of[kept[worst]])
-        factor = np.exp(abs(float((inverse @ errors[kept])[worst] / inverse[worst, worst])))
+        factor = np.exp(float(left_out[worst]))
         whose = "the other runs" if len(kept) > 1 else "the model"
         outliers.append((run, f"{factor:.2f} times off what {whose} and this cluster's likely spread allow"))
         kept = kept[row_of[kept] != run]
