@@ -25,6 +25,7 @@ from service.db.models import WAITING, SessionRow, new_id
 from service.db.sessions import (
     DEFAULT_PRIORITY,
     NewSession,
+    annotate_session,
     count_busy,
     create_session,
     delete_session,
@@ -51,6 +52,7 @@ from tools.scenario import parse_scenario
 MAX_LABELS = 32
 MAX_LABEL_CHARACTERS = 200
 MAX_NAME_CHARACTERS = 120
+MAX_REMARK_CHARACTERS = 4000
 LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 
 SCENARIO_PARTS = ("model", "cluster", "training", "plan", "constraints")
@@ -127,6 +129,19 @@ class Sessions:
         name = parse_name(name)
         return self._change(
             caller, "session.rename", id, lambda conn, row: rename_session(conn, row, name), to={"name": name}
+        )
+
+    def annotate(self, caller: Caller, id: str, labels: Mapping[str, str], remark: str | None) -> SessionRow:
+        """Labels and a remark, in place of those it has."""
+        _check_labels(labels)
+        if remark and len(remark) > MAX_REMARK_CHARACTERS:
+            raise InputError("remark", remark, f"at most {MAX_REMARK_CHARACTERS} characters")
+        return self._change(
+            caller,
+            "session.annotate",
+            id,
+            lambda conn, row: annotate_session(conn, row, labels, remark or None),
+            to={"labels": dict(labels), "remark": remark or None},
         )
 
     def decide(

@@ -3,7 +3,7 @@ heartbeats.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -97,6 +97,14 @@ def find_decision(conn: sa.Connection, session_id: str, attempt: int) -> JsonObj
         decisions.c.session_id == session_id, decisions.c.attempt == attempt
     )
     return conn.execute(query.order_by(decisions.c.dispatch_no.desc()).limit(1)).scalar()
+
+
+def latest_decisions(conn: sa.Connection, session_ids: Sequence[str]) -> dict[str, JsonObject]:
+    """The last decision about each session that has one."""
+    query = sa.select(decisions.c.session_id, decisions.c.content).where(
+        decisions.c.session_id.in_(session_ids)
+    )
+    return {row.session_id: row.content for row in conn.execute(query.order_by(decisions.c.at))}
 
 
 def list_decisions(conn: sa.Connection, session_id: str) -> list[JsonObject]:

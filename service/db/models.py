@@ -101,7 +101,7 @@ sessions = sa.Table(
     # Long columns last: SQLite then reads a row's short ones without following overflow pages.
     *_required(JsonColumn, "request"),
     *_optional(JsonColumn, "report"),
-    *_optional(sa.Text, "name"),
+    *_optional(sa.Text, "name", "remark"),
     sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
     # With the words, so that a search for them does not touch the rows.
     sa.Index("sessions_by_tenant", "tenant", "id", "search"),
@@ -350,6 +350,8 @@ class SessionRow:
     measured_speedup: float | None
     name: str | None
     """A person's own; None shows the workload instead."""
+    remark: str | None
+    """What people wrote about it, for people; agents read the request's notes."""
     labels: dict[str, str]
     idempotency_key: str | None
     webhook: str | None

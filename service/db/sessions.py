@@ -252,6 +252,25 @@ def rename_session(conn: sa.Connection, row: SessionRow, name: str | None) -> Se
     return replace(row, name=name)
 
 
+def annotate_session(
+    conn: sa.Connection, row: SessionRow, named: Mapping[str, str], remark: str | None
+) -> SessionRow:
+    """Replaces its labels and its remark; a search finds it by them."""
+    notes = conn.scalar(sa.select(sessions.c.request["notes"].as_string()).where(sessions.c.id == row.id))
+    own = (row.id, row.name, row.model, row.device, row.owner)
+    search = _cut([*own, *named, *named.values(), remark, notes])
+    values = {"labels": dict(named), "remark": remark, "search": search, "updated_at": time.time()}
+    conn.execute(sessions.update().where(sessions.c.id == row.id).values(values))
+    conn.execute(labels.delete().where(labels.c.session_id == row.id))
+    pairs = [
+        {"session_id": row.id, "tenant": row.tenant, "name": name, "value": value}
+        for name, value in named.items()
+    ]
+    if pairs:
+        conn.execute(labels.insert(), pairs)
+    return replace(row, labels=dict(named), remark=remark)
+
+
 def keep_search(conn: sa.Connection, id: str, plans: bytes) -> None:
     """In place of those of an earlier search of the session."""
     row = insert_into(conn, searches).values(session_id=id, plans=plans)
@@ -305,6 +324,22 @@ def list_sessions(
     query = _LIST.where(sessions.c.tenant == tenant, *_conditions(tenant, filters or SessionFilter()))
     rows, next_cursor = read_page(conn, query, sessions.c.id, cursor, limit)
     return [SessionRow(*row) for row in rows], next_cursor
+
+
+SORTS = ("model", "state", "num_devices", "bottleneck", "speedup", "measured_speedup", "created_at", "owner")
+
+
+def list_sorted(
+    conn: sa.Connection, tenant: str, filters: SessionFilter, by: str, start: int, limit: int
+) -> tuple[list[SessionRow], bool]:
+    """By one of SORTS, with `-` before it the other way round; what has no value comes last. And whether
+    more follow."""
+    column = sessions.c[by.removeprefix("-")]
+    order = column.desc() if by.startswith("-") else column.asc()
+    query = _LIST.where(sessions.c.tenant == tenant, *_conditions(tenant, filters))
+    query = query.order_by(order.nulls_last(), sessions.c.id.desc()).offset(start).limit(limit + 1)
+    rows = [SessionRow(*row) for row in conn.execute(query)]
+    return rows[:limit], len(rows) > limit
 
 
 def _conditions(tenant: str, filters: SessionFilter) -> list[sa.ColumnElement[bool]]:

@@ -1,5 +1,6 @@
-"""/compare: two plans side by side, of one session or of two."""
+"""/compare: up to five plans side by side, of one session or of several, with only what differs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -41,39 +42,36 @@ class Side:
 @dataclass(frozen=True)
 class Difference:
     field: str
-    a: str
-    b: str
+    values: tuple[str, ...]
 
     @property
     def is_changed(self) -> bool:
-        return self.a != self.b
+        return len(set(self.values)) > 1
 
 
 @dataclass(frozen=True)
 class Comparison:
-    a: Side
-    b: Side
+    sides: tuple[Side, ...]
 
     @property
-    def ratio(self) -> float:
-        """Tokens per second and device, the second over the first."""
-        a, b = (side.planned.prediction for side in (self.a, self.b))
-        return b.tokens_per_s_per_device / a.tokens_per_s_per_device
+    def ratios(self) -> list[float]:
+        """Tokens per second and device, each over the first."""
+        rates = [side.planned.prediction.tokens_per_s_per_device for side in self.sides]
+        return [rate / rates[0] for rate in rates]
 
     @property
     def plan(self) -> list[Difference]:
-        return _differences(self.a.planned.plan, self.b.planned.plan, "")
+        """Fields of the plans that differ."""
+        return _differences([side.planned.plan for side in self.sides], "")
 
     @property
     def context(self) -> list[Difference]:
         """What differs besides the plan."""
-        a, b = self.a.scenario, self.b.scenario
-        differences = [
+        return [
             difference
             for part in CONTEXT
-            for difference in _differences(getattr(a, part), getattr(b, part), f"{part}.")
+            for difference in _differences([getattr(side.scenario, part) for side in self.sides], f"{part}.")
         ]
-        return [difference for difference in differences if difference.is_changed]
 
     @property
     def is_comparable(self) -> bool:
@@ -82,7 +80,7 @@ class Comparison:
 
     @property
     def charts(self) -> list[BarChart]:
-        return plan_charts([self.a.planned, self.b.planned])
+        return plan_charts([side.planned for side in self.sides])
 
 
 def side_of(app: AppState, name: str, row: SessionRow, which: str) -> Side:
@@ -96,9 +94,12 @@ def side_of(app: AppState, name: str, row: SessionRow, which: str) -> Side:
     return Side(row, which, workload.scenario, planned)
 
 
-def _differences(a: BaseModel, b: BaseModel, prefix: str) -> list[Difference]:
-    fields = type(a).model_fields
-    return [Difference(prefix + name, _text(getattr(a, name)), _text(getattr(b, name))) for name in fields]
+def _differences(parts: Sequence[BaseModel], prefix: str) -> list[Difference]:
+    rows = [
+        Difference(prefix + name, tuple(_text(getattr(part, name)) for part in parts))
+        for name in type(parts[0]).model_fields
+    ]
+    return [row for row in rows if row.is_changed]
 
 
 def _text(value: object) -> str:
@@ -108,12 +109,15 @@ def _text(value: object) -> str:
 
 
 RECENT = 60
+MAX_SIDES = 5
+NAMES = "ABCDE"
 
 router = APIRouter(route_class=PageRoute)
 
 SessionId = Annotated[str | None, Query(max_length=64)]
-Chosen = Annotated[list[str], Query(alias="s", max_length=50, description="sessions selected in the list")]
 Which = Annotated[str, Query(max_length=10)]
+Chosen = Annotated[list[str], Query(max_length=50, description="sessions to compare")]
+Plans = Annotated[list[str], Query(max_length=50, description="a plan of each session, in the same order")]
 
 
 @router.get("/compare")
@@ -126,22 +130,28 @@ def show(
     a_plan: Which = "1",
     b_plan: Which = "1",
     s: Chosen = [],  # noqa: B006 - FastAPI copies it
+    p: Plans = [],  # noqa: B006
 ) -> Response:
-    a, b = a or (s[0] if s else None), b or (s[1] if len(s) > 1 else None)
+    """`s` and `p` repeat; `a` and `b` name two, as links to a pair do."""
+    pairs = [(a, a_plan), (b, b_plan)] + [(id, p[at] if at < len(p) else "1") for at, id in enumerate(s)]
+    chosen = [(id, which) for id, which in pairs if id][:MAX_SIDES]
     with app.database.read() as conn:
         recent, _ = list_sessions(conn, caller.tenant, SessionFilter(state=COMPLETED), limit=RECENT)
-        rows = [get_session(conn, caller.tenant, id) for id in (a, b) if id]
-    comparison = None
-    if len(rows) == 2:
-        comparison = Comparison(side_of(app, "A", rows[0], a_plan), side_of(app, "B", rows[1], b_plan))
+        rows = [get_session(conn, caller.tenant, id) for id, _ in chosen]
+    sides = tuple(
+        side_of(app, name, row, which)
+        for name, row, (_, which) in zip(NAMES, rows, chosen, strict=False)
+        if len(rows) > 1
+    )
     known = {row.id: row for row in (*recent, *rows)}
     return page(
         request,
         "compare",
         caller,
         lines=[Line(row) for row in known.values()],
-        plans=PLANS | {key: f"searched plan {key[1:]}" for key in (a_plan, b_plan) if key.startswith(PREFIX)},
-        chosen={"a": a, "b": b, "a_plan": a_plan, "b_plan": b_plan},
-        comparison=comparison,
-        too_many=len(s) > 2,
+        plans=PLANS | {key: f"searched plan {key[1:]}" for _, key in chosen if key.startswith(PREFIX)},
+        slots=[*chosen, *[("", "1")] * max(2 - len(chosen), 1)][:MAX_SIDES],
+        names=NAMES,
+        comparison=Comparison(sides) if sides else None,
+        too_many=len([id for id, _ in pairs if id]) > MAX_SIDES,
     )

@@ -60,6 +60,16 @@ def whole_number(field: str, text: str) -> int:
     return int(text)
 
 
+def labels_of(text: str) -> dict[str, str]:
+    """`name=value` and `name`, between commas."""
+    labels = {}
+    for piece in text.split(","):
+        name, _, value = piece.strip().partition("=")
+        if name:
+            labels[name.strip()] = value.strip()
+    return labels
+
+
 Act = Callable[[AppState, Caller, str], object]
 
 

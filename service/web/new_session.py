@@ -19,7 +19,7 @@ from service.db.sessions import get_session
 from service.errors import ConflictError
 from service.render.text import gib, seconds, size_of
 from service.strict_json import parse_object
-from service.web.forms import CheckedForm, Form, text_of, whole_number
+from service.web.forms import CheckedForm, Form, labels_of, text_of, whole_number
 from service.web.rendering import PageRoute, page
 from tools.cost.memory import GIB
 from tools.cost.predict import predict
@@ -109,7 +109,9 @@ def read_form(form: Form) -> Reading:
         raise InputError(_form_field(error.field), error.given, error.allowed) from None
     stated = {name: value for name in OPTIONS if (value := text_of(form, name))}
     constraints = {"constraints": _json(form, "constraints")} if text_of(form, "constraints") else {}
-    return replace(reading, body={**reading.body, **stated, **constraints, "labels": _labels(form)})
+    return replace(
+        reading, body={**reading.body, **stated, **constraints, "labels": labels_of(form.get("labels", ""))}
+    )
 
 
 def _model_text(form: Form) -> str:
@@ -216,16 +218,6 @@ def _json(form: Form, name: str) -> Body:
     except InputError as error:
         line = error.field.removeprefix(name).strip()
         raise InputError(name, error.given, f"{line}: {error.allowed}" if line else error.allowed) from None
-
-
-def _labels(form: Form) -> dict[str, str]:
-    """`name=value` and `name`, between commas."""
-    labels = {}
-    for piece in (form.get("labels") or "").split(","):
-        name, _, value = piece.strip().partition("=")
-        if name:
-            labels[name.strip()] = value.strip()
-    return labels
 
 
 router = APIRouter(route_class=PageRoute)

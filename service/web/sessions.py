@@ -1,4 +1,6 @@
-"""/: the sessions of a tenant, newest first; filters and search are in the URL."""
+"""/: the sessions of a tenant; filters, search and order are in the URL, the columns in a cookie. And the
+page on which people label a session and write about it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,25 +10,63 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from service.api.deps import AppDep, Cursor, Reader
+from service.api.deps import AppDep, Id, Reader, Submitter
 from service.api.sessions import parse_labels
-from service.db.models import STATES, SessionRow
-from service.db.sessions import SessionFilter, counts_by_state, list_sessions
+from service.auth import Caller
+from service.db.lifecycle import latest_decisions
+from service.db.models import STATES, WAITING, SessionRow
+from service.db.sessions import (
+    SORTS,
+    SessionFilter,
+    counts_by_state,
+    get_session,
+    list_sessions,
+    list_sorted,
+)
 from service.render.text import times
-from service.web.rendering import PageRoute, page
+from service.strict_json import JsonObject
+from service.web.forms import CheckedForm, labels_of, own_path, whole_number
+from service.web.rendering import PageRoute, page, set_cookie
 from tools.errors import InputError
 from tools.hardware import device_names
 
-FIELDS = ("state", "device", "label", "q")
+FIELDS = ("state", "device", "label", "q", "sort")
+COLUMNS = {
+    "state": ("State", "state"),
+    "decision": ("Decision", None),
+    "devices": ("Devices", "num_devices"),
+    "bottleneck": ("Limited by", "bottleneck"),
+    "predicted": ("Predicted", "speedup"),
+    "measured": ("Measured", "measured_speedup"),
+    "remark": ("Notes", None),
+    "age": ("Age", "created_at"),
+    "owner": ("Owner", "owner"),
+    "id": ("Id", None),
+}
+"""Of the list, after the model: what stands above each, and what it is sorted by."""
+NUMBERS = ("predicted", "measured")
+DEFAULT_COLUMNS = ("state", "decision", "devices", "bottleneck", "predicted", "measured", "age", "owner")
+COLUMNS_COOKIE = "asap_columns"
+YEAR_S = 365 * 86_400
+ACTIONS = {"approve": "approved", "reject": "rejected", "edit": "edited", "submit": "own plan for"}
 
 
 @dataclass(frozen=True)
 class Line:
     row: SessionRow
+    decided: JsonObject | None = None
 
     @property
     def title(self) -> str:
-        return self.row.model or "unnamed model"
+        return self.row.name or self.row.model or "unnamed model"
+
+    @property
+    def decision(self) -> str:
+        if self.decided is None:
+            return "waits for you" if self.row.state == WAITING else ""
+        rank = self.decided.get("proposal")
+        words = ACTIONS.get(str(self.decided.get("action")), "decided")
+        return f"{words} proposal {rank}" if rank else words.removesuffix(" for")
 
     @property
     def devices(self) -> str:
@@ -59,22 +99,34 @@ class SessionList:
     first_address: str | None
     """None on the first page."""
     total: int
+    columns: Sequence[str] = DEFAULT_COLUMNS
 
     @property
     def is_filtered(self) -> bool:
-        return any(self.chosen.values())
+        return any(value for name, value in self.chosen.items() if name != "sort")
+
+    def sort_address(self, by: str) -> str:
+        """Largest or newest first, then the other way round, then as it was."""
+        now = self.chosen["sort"]
+        following = {"": f"-{by}", f"-{by}": by, by: ""}.get(now, f"-{by}")
+        return _address({**self.chosen, "sort": following})
+
+    def sorted_as(self, by: str) -> str:
+        return {f"-{by}": "descending", by: "ascending"}.get(self.chosen["sort"], "none")
 
 
 def session_list(
-    rows: Sequence[SessionRow],
+    lines: Sequence[Line],
     counts: Mapping[str, int],
     filters: Mapping[str, str | None],
     cursor: str | None,
     next_cursor: str | None,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
 ) -> SessionList:
     chosen = {name: filters.get(name) or "" for name in FIELDS}
     return SessionList(
-        lines=[Line(row) for row in rows],
+        lines=lines,
+        columns=columns,
         tabs=_tabs(counts, chosen),
         chosen=chosen,
         next_address=_address(chosen | {"cursor": next_cursor}) if next_cursor else None,
@@ -114,18 +166,71 @@ def show(
     device: Word = None,
     label: Word = None,
     q: Word = None,
-    cursor: Cursor = None,
+    sort: Word = None,
+    cursor: Word = None,
+    c: Annotated[list[str], Query(max_length=20, description="columns to show from now on")] = [],  # noqa: B006
 ) -> Response:
     if state and state not in STATES:
         raise InputError("state", state, f"allowed: {', '.join(STATES)}")
+    if sort and sort.removeprefix("-") not in SORTS:
+        raise InputError("sort", sort, f"allowed: {', '.join(SORTS)}, with - before it the other way round")
     labels = parse_labels([label] if label else [])
     filters = SessionFilter(state=state or None, device=device or None, labels=labels, text=q)
     with app.database.read() as conn:
-        rows, next_cursor = list_sessions(conn, caller.tenant, filters, cursor, LINES)
+        if sort:
+            start = whole_number("cursor", cursor) if cursor else 0
+            rows, has_more = list_sorted(conn, caller.tenant, filters, sort, start, LINES)
+            next_cursor = str(start + LINES) if has_more else None
+        else:
+            rows, next_cursor = list_sessions(conn, caller.tenant, filters, cursor, LINES)
         counts = counts_by_state(conn, caller.tenant)
-    chosen = {"state": state, "device": device, "label": label, "q": q}
-    view = session_list(rows, counts, chosen, cursor, next_cursor)
-    return page(request, "sessions", caller, view=view, devices=device_names())
+        decided = latest_decisions(conn, [row.id for row in rows])
+    chosen = {"state": state, "device": device, "label": label, "q": q, "sort": sort}
+    lines = [Line(row, decided.get(row.id)) for row in rows]
+    columns = _columns(c or request.cookies.get(COLUMNS_COOKIE, "").split("."))
+    view = session_list(lines, counts, chosen, cursor, next_cursor, columns)
+    response = page(
+        request, "sessions", caller, view=view, devices=device_names(), columns=COLUMNS, numbers=NUMBERS
+    )
+    if c:
+        set_cookie(request, response, COLUMNS_COOKIE, ".".join(columns), YEAR_S)
+    return response
+
+
+def _columns(names: Sequence[str]) -> tuple[str, ...]:
+    """Those that exist, in our order; the usual ones if none does."""
+    return tuple(name for name in COLUMNS if name in names) or DEFAULT_COLUMNS
+
+
+@router.get("/sessions/{id}/notes")
+def show_notes(id: Id, request: Request, app: AppDep, caller: Submitter) -> Response:
+    with app.database.read() as conn:
+        row = get_session(conn, caller.tenant, id, report=False)
+    labels = ", ".join(f"{name}={value}" if value else name for name, value in row.labels.items())
+    return _notes(request, caller, row, labels, row.remark or "", None)
+
+
+@router.post("/sessions/{id}/notes")
+def save_notes(id: Id, request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
+    labels, remark = form.get("labels", ""), form.get("remark", "")
+    try:
+        app.sessions.annotate(caller, id, labels_of(labels), remark)
+    except InputError as error:
+        with app.database.read() as conn:
+            row = get_session(conn, caller.tenant, id, report=False)
+        return _notes(request, caller, row, labels, remark, str(error), 422)
+    return RedirectResponse(own_path(form.get("next", "/")), 303)
+
+
+def _notes(
+    request: Request, caller: Caller, row: SessionRow, labels: str, remark: str, wrong: str | None,
+    status: int = 200,
+) -> Response:  # fmt: skip
+    following = own_path(request.headers.get("referer", "").partition(request.url.netloc)[2] or "/")
+    return page(
+        request, "session_notes", caller, status, line=Line(row), labels=labels, remark=remark, wrong=wrong,
+        following=following,
+    )  # fmt: skip
 
 
 @router.get("/sessions")

@@ -134,7 +134,7 @@ def test_plans_of_one_session_are_compared(served: Served, id: str) -> None:
     answer, page = get(served, f"/compare?a={id}&b={id}&b_plan=today")
     assert answer.status_code == 200
     assert "the tokens per second and device of A" in page.text
-    assert "Other differences" not in page.text
+    assert "What else differs" not in page.text
 
 
 def test_memory_is_a_share_of_the_device_that_the_plan_runs_on(
@@ -232,3 +232,55 @@ def test_a_question_is_answered_on_the_page(served: Served, id: str) -> None:
     answer = post(served, f"/sessions/{id}/ask", {"csrf": token(served), "question": "why not ep 7?"})
     assert answer.status_code == 200
     assert "must be 1 for a dense model" in answer.text
+
+
+def test_only_what_differs_among_up_to_five_plans_is_shown(
+    served: Served, id: str, report: dict[str, Any]
+) -> None:
+    second = served.submit()
+    served.end(second, COMPLETED, report=report, verdict="v")
+    chosen = "&".join(f"s={of}&p={plan}" for of, plan in ((id, "1"), (id, "today"), (second, "1")))
+    answer, page = get(served, f"/compare?{chosen}")
+    assert answer.status_code == 200
+    assert "What differs in the plans" in page.text
+    assert "against A" in page.text
+    assert "What else differs" not in page.text
+    many = "&".join(f"s={id}" for _ in range(6))
+    assert "the first five are compared" in get(served, f"/compare?{many}")[1].text
+
+
+def test_tags_and_notes_are_edited_found_and_refused_with_what_was_typed(served: Served, id: str) -> None:
+    path = f"/sessions/{id}/notes"
+    sent = {"labels": "team=speech, night", "remark": "Zanzibar was slower", "csrf": token(served, path)}
+    assert post(served, path, sent).status_code == 303
+    assert served.client.get(f"/v1/sessions/{id}").json()["labels"] == {"team": "speech", "night": ""}
+    for words in ("zanzibar", "speech", id[:12]):
+        assert f"/sessions/{id}" in get(served, f"/?q={words}")[1].links()
+    assert f"/sessions/{id}" in get(served, "/?label=team%3Dspeech")[1].links()
+    wrong = post(served, path, {**sent, "labels": "sp ace=1"})
+    assert wrong.status_code == 422
+    assert "Zanzibar was slower" in wrong.text
+
+
+def test_the_list_is_sorted_paged_and_shows_the_columns_that_were_chosen(served: Served) -> None:
+    for number in (8, 32, 16):
+        served.client.post(
+            "/v1/sessions",
+            json={**SCENARIO, "plan": None, "cluster": {"device": "h100", "num_devices": number}},
+        )
+    text = get(served, "/?sort=-num_devices")[1].text
+    assert text.index("32 ×") < text.index("16 ×") < text.index("8 ×")
+    text = get(served, "/?sort=num_devices")[1].text
+    assert text.index("8 ×") < text.index("16 ×") < text.index("32 ×")
+    assert get(served, "/?sort=colour")[0].status_code == 422
+    answer, page = get(served, "/?c=id&c=owner&c=nothing")
+    assert [one for one in page.all("th") if one.get("aria-sort")]
+    assert "asap_columns=owner.id" in answer.headers["set-cookie"]
+    heads = answer.text.partition("<thead>")[2].partition("</thead>")[0]
+    assert "Limited by" not in heads
+    assert "Owner" in heads
+
+
+def test_the_decision_stands_in_the_list(served: Served, id: str) -> None:
+    assert act(served, f"/sessions/{id}/decision", action="approve", proposal="1") == 303
+    assert "approved proposal 1" in get(served, "/")[1].text
