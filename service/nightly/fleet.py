@@ -50,25 +50,26 @@ class Fleet:
 
 
 def fleet_of(conn: sa.Connection, tenant: str) -> Fleet:
-    waiting = waiting_sessions(conn, tenant)
+    waits = waiting_sessions(conn, tenant)
+    waiting = dict(waits)
     lines = [_fleet_workload(row, waiting.get(row.name)) for row in list_workloads(conn, tenant)]
     return Fleet(
         workloads=lines,
         wasted_device_hours_per_day=sum(line.wasted_device_hours_per_day for line in lines),
         open_proposals=sum(line.proposal is not None for line in lines),
-        approvals_waiting=len(waiting),
+        approvals_waiting=len(waits),
     )
 
 
-def waiting_sessions(conn: sa.Connection, tenant: str) -> dict[str, str]:
-    """By workload, its newest session that waits for a person."""
+def waiting_sessions(conn: sa.Connection, tenant: str) -> list[tuple[str, str]]:
+    """Workload and id of every session that waits for a person, the newest last."""
     query = (
         sa.select(labels.c.value, sessions.c.id)
         .join(sessions, sessions.c.id == labels.c.session_id)
         .where(labels.c.tenant == tenant, labels.c.name == LABEL, sessions.c.state == WAITING)
         .order_by(sessions.c.id)
     )
-    return {row.value: row.id for row in conn.execute(query)}
+    return [(row.value, row.id) for row in conn.execute(query)]
 
 
 def _fleet_workload(row: WorkloadRow, waiting: str | None) -> FleetWorkload:

@@ -15,6 +15,7 @@ from service.web import (
     pipeline,
     plans,
     rendering,
+    schedule_form,
     session,
     session_figures,
     sessions,
@@ -44,6 +45,7 @@ ROUTERS = (
     hardware.router,
     accuracy.router,
     docs.router,
+    schedule_form.router,  # before a schedule whose name could be "new"
     nightly.router,
 )
 

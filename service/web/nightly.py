@@ -1,28 +1,30 @@
-"""/fleet and /schedules: workloads by wasted time, their last nights, and the schedules."""
+"""/fleet and /schedules: workloads by wasted time, the schedules and their nights."""
 
-import json
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse
 
-from service.api.deps import AppDep, Id, Reader, Submitter
+from service.api.deps import AppDep, Id, Reader
 from service.api.runs import Name, public_run
-from service.api.schedules import ScheduleCreate, SchedulePublic, public_schedule
-from service.auth import Caller
+from service.api.schedules import SchedulePublic, public_schedule
 from service.db.schedules import find_workload, workload_names
-from service.errors import ConflictError, NotFoundError
-from service.nightly.config import parse
+from service.errors import NotFoundError
 from service.nightly.fleet import Fleet, FleetWorkload, fleet_of
-from service.nightly.report import content_security_policy, html_workload
+from service.nightly.report import content_security_policy, html_overview, html_workload
 from service.render.nightly import STATUS, hours
 from service.render.text import seconds, seconds_span
-from service.strict_json import parse_object
-from service.web.forms import CheckedForm, add_buttons
-from service.web.rendering import PageRoute, page
-from tools.errors import InputError
+from service.web.forms import add_buttons
+from service.web.rendering import NAVIGATION, PageRoute, page
 
+OUTCOMES = {
+    "quiet": "nothing new",
+    "regression": "got slower",
+    "slower": "still slower",
+    "broken": "not read",
+}
 ALARMING = ("regressed", "slower", "broken", "stale")
 
 
@@ -124,33 +126,19 @@ def show_workload(name: Name, app: AppDep, caller: Reader) -> Response:
         row = find_workload(conn, caller.tenant, name)
     if row is None:
         raise NotFoundError("workload", name)
-    text = html_workload(row.outcome, row.updated_at, "Fleet", "/fleet")
-    return HTMLResponse(text, headers={"Content-Security-Policy": content_security_policy()})
+    return _report(html_workload(row.outcome, row.updated_at, "Fleet", "/fleet"))
 
 
 @router.get("/schedules")
 def show_schedules(request: Request, app: AppDep, caller: Reader) -> Response:
     schedules, _ = app.schedules.list_all(caller)
     return page(
-        request, "schedules", caller, lines=[ScheduleView(public_schedule(item)) for item in schedules]
+        request,
+        "schedules",
+        caller,
+        lines=[ScheduleView(public_schedule(item)) for item in schedules],
+        outcomes=OUTCOMES,
     )
-
-
-@router.get("/schedules/new")
-def show_form(request: Request, app: AppDep, caller: Submitter) -> Response:
-    example = _example(can_mail=app.settings.smtp_host is not None)
-    return _form(request, caller, json.dumps(example, indent=2), None)
-
-
-@router.post("/schedules/new")
-def add(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
-    text = form.get("definition", "")
-    try:
-        spec = parse(ScheduleCreate, parse_object(text.encode(), "definition"))
-        schedule = app.schedules.add(caller, spec)
-    except (InputError, ConflictError) as error:
-        return _form(request, caller, text, str(error), 422)
-    return RedirectResponse(f"/schedules/{schedule.row.id}", 303)
 
 
 @router.get("/schedules/{id}")
@@ -158,16 +146,22 @@ def show_schedule(id: Id, request: Request, app: AppDep, caller: Reader, cursor:
     schedule = ScheduleView(public_schedule(app.schedules.get(caller, id)))
     rows, next_cursor = app.schedules.list_runs(caller, schedule.public.id, cursor, RUNS)
     runs = [public_run(row) for row in rows]
-    return page(request, "schedule", caller, schedule=schedule, runs=runs, next_cursor=next_cursor)
+    return page(
+        request, "schedule", caller, schedule=schedule, runs=runs, next_cursor=next_cursor, outcomes=OUTCOMES
+    )
 
 
-def _form(request: Request, caller: Caller, text: str, wrong: str | None, status: int = 200) -> Response:
-    return page(request, "new_schedule", caller, status, text=text, wrong=wrong)
+@router.get("/schedules/{id}/runs/{run_id}")
+def show_run(id: Id, run_id: Id, app: AppDep, caller: Reader) -> Response:
+    """What a night found."""
+    report = app.schedules.get_report(caller, id, run_id)
+    return _report(html_overview(report, lambda name: f"/fleet/{quote(name)}"))
 
 
-def _example(*, can_mail: bool) -> object:
-    """The example of the API's description, as this installation would accept it."""
-    extra = ScheduleCreate.model_config.get("json_schema_extra")
-    examples = extra.get("examples") if isinstance(extra, dict) else None
-    example = examples[0] if isinstance(examples, list) and isinstance(examples[0], dict) else {}
-    return {name: part for name, part in example.items() if can_mail or name != "recipients"}
+def _report(text: str) -> Response:
+    """A page of the nightly report, which is a document of its own, with the way back to the other pages."""
+    links = " ".join(f'<a href="{address}">{name}</a>' for address, name, _ in NAVIGATION)
+    text = text.replace(
+        "<body>", f'<body>\n<nav class="site" aria-label="Pages"><b>ASAP</b> {links}</nav>', 1
+    )
+    return HTMLResponse(text, headers={"Content-Security-Policy": content_security_policy()})

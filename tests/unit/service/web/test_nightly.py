@@ -4,10 +4,12 @@ import json
 import re
 from typing import Any
 
+import pytest
+
 from service.db.schedules import WorkloadRow, set_workload
 from service.render.nightly import STATUS
 from tests.unit.service.served import SCENARIO, Served
-from tests.unit.service.web.browsing import EVIL, get, post, token
+from tests.unit.service.web.browsing import EVIL, Page, get, post, token
 from tools.nightly.result import NightResult, OpenProposal
 from tools.scenario import Plan
 
@@ -110,8 +112,61 @@ def test_a_schedule_that_is_wrong_comes_back_with_the_reason_and_what_was_typed(
     assert "99 5 * * *" in answer.text
 
 
-def test_the_example_of_the_form_is_one_that_is_accepted(served: Served) -> None:
-    _, page = get(served, "/schedules/new")
-    example = json.loads(next(words for words in page.words if words.strip().startswith("{")))
-    given = {"csrf": token(served, "/schedules/new"), "definition": json.dumps(example)}
-    assert post(served, "/schedules/new", given).status_code == 303
+FIELDS = {
+    "name": "nightly",
+    "time": "05:30",
+    "days": "weekdays",
+    "zone": "Europe/Berlin",
+    "workloads[0].name": "llama",
+    "workloads[0].scenario": json.dumps(SCENARIO),
+    "workloads[0].source": "uploads",
+    "workloads[0].pattern": "llama-*",
+    "reoptimize": "yes",
+}
+
+
+def test_the_fields_of_the_form_are_a_schedule(served: Served) -> None:
+    session = served.submit()
+    second = {
+        "workloads[1].name": "like-it",
+        "workloads[1].session": session,
+        "workloads[1].pattern": "like-*",
+    }
+    sent = {**FIELDS, **second, "recipients.when": "alarm", "csrf": token(served, "/schedules/new")}
+    made = post(served, "/schedules/new", sent)
+    assert made.status_code == 303, made.text
+    kept = served.client.get("/v1/schedules/nightly").json()
+    assert (kept["cron"], kept["zone"]) == ("30 5 * * 1-5", "Europe/Berlin")
+    first, other = kept["definition"]["workloads"]
+    assert (first["uploads"], other["uploads"]) == ("llama-*", "like-*")
+    assert other["scenario"]["model"] == SCENARIO["model"]
+    assert kept["definition"]["recipients"]["when"] == "alarm"
+
+
+@pytest.mark.parametrize(
+    ("field", "typed"),
+    [
+        ("name", "no spaces"), ("time", "25:99"), ("zone", "Mars"), ("workloads[0].name", ""),
+        ("workloads[0].scenario", "{"), ("workloads[0].scenario", ""), ("workloads[0].hours_per_day", "many"),
+    ],
+)  # fmt: skip
+def test_a_field_that_is_wrong_is_marked_and_the_others_keep_what_was_typed(
+    served: Served, field: str, typed: str
+) -> None:
+    answer = post(served, "/schedules/new", {**FIELDS, field: typed, "csrf": token(served, "/schedules/new")})
+    assert answer.status_code == 422
+    page = Page(answer.text)
+    (wrong,) = [
+        one for tag in ("input", "textarea", "select") for one in page.all(tag) if one.get("aria-invalid")
+    ]
+    assert wrong["name"] == field
+    assert (
+        next(one["value"] for one in page.all("input") if one.get("name") == "workloads[0].pattern")
+        == "llama-*"
+    )
+
+
+def test_every_page_of_the_night_leads_back_to_the_others(served: Served) -> None:
+    workload(served, "large", 120.0, "")
+    _, page = get(served, "/fleet/large")
+    assert {"/", "/fleet", "/what-if"} <= set(page.links())
