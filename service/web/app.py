@@ -22,6 +22,7 @@ from service.web import (
     topology,
     trace,
     trail,
+    trials,
     what_if,
 )
 from service.web.rendering import add_error_pages
@@ -37,6 +38,7 @@ ROUTERS = (
     infeasible.router,
     plans.router,
     trail.router,
+    trials.router,
     trace.router,
     topology.router,
     what_if.router,

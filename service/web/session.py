@@ -168,6 +168,8 @@ class SessionPage:
         own = [("", "Overview")]
         if self.view:
             own += [("schedule", "Schedule"), ("plans", "Plans"), ("figures", "Figures")]
+        if self.row.mode == "tune":
+            own.append(("trials", "Trials"))
         return [*own, ("trail", "Trail")]
 
     @property
