@@ -102,7 +102,7 @@ def _figure(key: str, value: object) -> tuple[str, str]:
     return humanize(key), format_value(value)
 
 
-LINES = 40
+LINES = 20
 HITS = 20
 
 router = APIRouter(prefix="/knowledge", route_class=PageRoute)

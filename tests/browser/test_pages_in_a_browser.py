@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.gallery import TRACES, upload
 from tests.browser.installation import Installation
 from tests.browser.scenes import small
 from tests.browser.watching import Cookies, Watched, draw_all, watch
@@ -30,6 +31,8 @@ def paths(installation: Installation, done: str) -> list[str]:
     installation.wait(nothing)
     of_session = [f"{done}/{page}" for page in ("trail", "figures", "schedule", "plans", "plans/0")]
     own = [done, *of_session, f"/sessions/{waits}", f"/sessions/{nothing}/fit", f"/what-if?session={id}"]
+    own += [f"{done}/notes", f"{done}/trials", f"/topology?session={id}"]
+    own.append(f"/trace?a={upload(installation, TRACES)}")
     with installation.api as client:
         case = client.get("/v1/knowledge", params={"kind": "case"}).json()["items"][0]["id"]
     return [*PAGES, *own, f"/compare?a={id}&b={id}&b_plan=today", f"/knowledge/{case}"]
