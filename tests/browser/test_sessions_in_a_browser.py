@@ -87,7 +87,7 @@ def test_a_refused_form_keeps_the_focus_on_its_field_and_back_leads_to_the_form(
     view.locator('[name="preset"]').select_option("Llama 3.1 8B")
     view.get_by_label("Devices", exact=True).fill("16 abaci")
     view.get_by_role("button", name="Submit").click()
-    expect(view.locator("#field-error")).to_contain_text("16 abaci", timeout=PATIENCE_MS)
+    expect(view.locator("#field-error")).to_contain_text("got abaci", timeout=PATIENCE_MS)
     expect(view.locator('[name="devices"]')).to_be_focused()
     view.locator('[name="devices"]').fill("16 x H100")
     view.get_by_role("button", name="Submit").click()
