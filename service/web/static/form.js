@@ -93,7 +93,7 @@ async function submit(event) {
   event.preventDefault();
   const button = form.querySelector(".submit .button");
   button.disabled = true;
-  const answer = await check();
+  const answer = (await check()) ?? (await check()); // once more if another question came between
   if (answer && !answer.ok) refuse(form.elements[answer.field], answer.says);
   else if (await uploaded()) return form.submit();
   button.disabled = false;
