@@ -9,6 +9,8 @@ const traces = form.querySelector("[data-traces]");
 const touched = new Set();
 const assumed = new Map(); // field: the value that the server would take
 const PAUSE_MS = 300;
+const KEPT = "asap-new-session";
+const HIDDEN = ["csrf", "key"];
 const CONFIG_ENDINGS = [".json", ".toml", ".yaml", ".yml", ".sh", ".py", ".txt"];
 let timer = null;
 let lastRequest = 0;
@@ -95,7 +97,10 @@ async function submit(event) {
   button.disabled = true;
   const answer = (await check()) ?? (await check()); // once more if another question came between
   if (answer && !answer.ok) refuse(form.elements[answer.field], answer.says);
-  else if (await uploaded()) return form.submit();
+  else if (await uploaded()) {
+    sessionStorage.setItem(KEPT, JSON.stringify([...new FormData(form)].filter(([name]) => !HIDDEN.includes(name))));
+    return form.submit();
+  }
   button.disabled = false;
 }
 
@@ -122,6 +127,16 @@ async function uploaded() {
   }
 }
 
+/** Pages are not kept by the browser (no-store), so Back would lead to an empty form. */
+function restore() {
+  if (performance.getEntriesByType("navigation")[0]?.type !== "back_forward") return;
+  for (const [name, value] of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) {
+    const field = form.elements[name];
+    if (field?.type === "checkbox") field.checked = true;
+    else if (field && typeof value === "string") field.value = value;
+  }
+}
+
 function takeTraces(files) {
   const chosen = new DataTransfer();
   for (const file of files) chosen.items.add(file);
@@ -141,6 +156,7 @@ form.addEventListener("input", changed);
 form.addEventListener("submit", submit);
 acceptDrops(form.querySelector("[data-drop-model]"), CONFIG_ENDINGS, ([file]) => file && readFile(file));
 acceptDrops(form.querySelector("[data-drop]"), traces.accept.split(","), takeTraces);
+restore();
 addEventListener("pageshow", ({ persisted }) => {
   form.querySelector(".submit .button").disabled = false;
   if (persisted || form.elements.config.value.trim() || form.elements.preset.value) check();
