@@ -65,11 +65,10 @@ def find_reference(traces: str) -> str | None:
 def check_server_path(settings: Settings, caller: Caller, field: str, path: str) -> None:
     """Folders of the server hold what other tenants and the installation keep there."""
     if not caller.may("operator"):
-        allowed = "give an upload (POST /v1/traces); a path of the server needs the scope operator"
-        raise InputError(field, path, allowed)
-    if not (caller.is_local and settings.trace_roots is None) and not is_below(settings.trace_roots, path):
-        named = ", ".join(map(str, settings.trace_roots or ())) or "none is set"
-        raise InputError(field, path, f"must lie below one of ASAP_TRACE_ROOTS ({named})")
+        raise InputError(field, path, "give an upload (POST /v1/traces); a path needs the scope operator")
+    roots = settings.trace_roots
+    if not (caller.is_local and roots is None) and not is_below(roots, path):
+        raise InputError(field, path, f"must lie below ASAP_TRACE_ROOTS ({', '.join(map(str, roots or ()))})")
 
 
 def is_below(roots: Sequence[Path] | None, path: str | Path) -> bool:
@@ -162,7 +161,9 @@ class Uploads:
         file = os.fdopen(descriptor, "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _check_offset(file, offset)
+            received = os.fstat(file.fileno()).st_size
+            if offset > received:
+                raise ConflictError(f"{received} bytes have arrived; go on from there", "offset")
             file.truncate(offset)
             file.seek(offset)
         except BlockingIOError:
@@ -174,12 +175,6 @@ class Uploads:
         return file
 
 
-def _check_offset(file: BinaryIO, offset: int) -> None:
-    received = os.fstat(file.fileno()).st_size
-    if offset > received:
-        raise ConflictError(f"{received} bytes have arrived; go on from there, not from {offset}", "offset")
-
-
 log = logging.getLogger("asap.traces")
 PACKED_RANKS = 16
 NOTHING_READABLE = "no file of it could be read as a trace"
@@ -187,7 +182,7 @@ UNEXPECTED = "the analysis failed in a way that was not expected; the server's l
 
 
 class StoppedError(Exception):
-    """The server stops; whoever asks for the analysis next starts it again."""
+    """The server stops; the next request starts the analysis again."""
 
 
 class Analyses:
@@ -227,7 +222,7 @@ class Analyses:
             if not self._is_done(row):
                 self._analyse(row.id)
         except StoppedError:
-            log.info("an analysis was stopped", extra={"trace": row.id})
+            pass
         except Exception:  # database unavailable: the next request starts it again
             log.exception("an analysis could not be stored", extra={"trace": row.id})
         finally:
@@ -256,11 +251,10 @@ class Analyses:
                 unreadable: JsonValue = [file.model_dump() for file in report.unreadable]
                 error = {"kind": "input", "message": NOTHING_READABLE, "unreadable": unreadable}
         except AsapError as refused:
-            # The message contains the server's own path.
-            error = {
-                "kind": "input",
-                "message": str(refused).replace(str(self._uploads.folder(id)), "the upload"),
-            }
+            message = str(refused).replace(
+                str(self._uploads.folder(id)), "the upload"
+            )  # the server's own path
+            error = {"kind": "input", "message": message}
         except StoppedError:
             raise
         except Exception:  # stored too: a retry would fail again, and clients would wait forever
@@ -292,9 +286,8 @@ class Traces:
 
     def create(self, caller: Caller, name: str) -> TraceRow:
         with self.database.begin() as conn:
-            uploads, _ = usage_of(conn, caller.tenant)
             most = self.settings.tenant_uploads
-            if uploads >= most and not caller.is_local:
+            if usage_of(conn, caller.tenant)[0] >= most and not caller.is_local:
                 raise QuotaError(f"this tenant keeps {most} uploads, which is the most; delete some")
             return create_trace(conn, caller.tenant, caller.name, name, self.settings.trace_days * DAY_S)
 
@@ -334,9 +327,9 @@ class Traces:
         """Bytes that this file may have before its tenant has as many as it may."""
         with self.database.read() as conn:
             _, used = usage_of(conn, caller.tenant)
-        room = self.settings.tenant_trace_bytes - used + self.uploads.received(id, name)
+        most = self.settings.tenant_trace_bytes
+        room = most - used + self.uploads.received(id, name)
         if room <= 0:
-            most = self.settings.tenant_trace_bytes
             raise QuotaError(f"this tenant's uploads have {most:,} bytes, which is the most; delete some")
         return room
 

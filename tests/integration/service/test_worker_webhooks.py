@@ -145,9 +145,7 @@ def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receive
     assert deliveries(desk, by_name)[0].delivered_at is None
 
 
-def test_slow_receivers_of_one_tenant_delay_nobody_elses(
-    settings: Settings, desk: Desk, receiver: Hook
-) -> None:
+def test_slow_receivers_delay_nobody_elses(settings: Settings, desk: Desk, receiver: Hook) -> None:
     """A receiver that takes the connection and says nothing holds a sender for seconds."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
