@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.trace.bombs import BOMBS
 from tools.trace.classify import load_patterns
-from tools.trace.folder import FolderProfile, profile_file
+from tools.trace.folder import FolderProfile, profile_file, profile_folder
+from tools.trace.isolate import ReaderLimits
 from tools.trace.record import UnreadableTraceError
 from tools.trace.report import build_report
 from tools.trace.stream import ReadLimits
@@ -155,6 +157,29 @@ def test_ten_thousand_mutated_traces_are_read_or_refused_with_a_reason(tmp_path:
     counts = _run_cases(tmp_path, range(400, 10_400))
     assert counts.keys() == {"read", "refused"}
     assert counts.total() == 10_000
+
+
+def _write_all_formats(folder: Path, count: int) -> None:
+    """Plain and packed JSON and SQLite exports, each damaged in its own way."""
+    text, export = _base_trace(), BOMBS["huge integers"](folder)
+    contents = {"json": text, "json.gz": gzip.compress(text, 1), "sqlite": export.read_bytes()}
+    export.unlink()
+    for seed in range(count):
+        suffix = ("json", "json.gz", "sqlite")[seed % 3]
+        (folder / f"rank{seed}.{suffix}").write_bytes(_mutate(contents[suffix], random.Random(seed)))
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_damaged_files_of_all_formats_end_in_the_sandbox_one_by_one(tmp_path: Path, count: int) -> None:
+    _write_all_formats(tmp_path, count)
+    result = profile_folder(tmp_path, limits=ReaderLimits(profile_bytes=1 << 20))
+    died = [file for file in result.unreadable if "process that read it" in file.reason]
+    print(
+        f"{len(result.ranks)} read, {len(result.unreadable)} refused, of these {len(died)} by a dead reader"
+    )
+    assert len(result.ranks) + len(result.unreadable) == count
+    for rank in result.ranks[:500]:
+        build_report(FolderProfile("folder", [rank]))
 
 
 def test_every_truncation_of_a_trace_is_refused(tmp_path: Path) -> None:
