@@ -31,24 +31,17 @@ from graph.context import Context  # noqa: E402
 from graph.request import parse_request  # noqa: E402
 from graph.session import Session  # noqa: E402
 from research.fit import MEASUREMENTS  # noqa: E402
-from research.published import (  # noqa: E402  # noqa: E402
-    CLOSE,
-    Measurement,
-    count_differences,
-    expert_runs,
-    predicted_s,
-    read_measurements,
-)
+from research.published import Measurement, expert_runs, read_measurements  # noqa: E402
 from service.cli.parser import positive_number  # noqa: E402
 from service.runtime import open_context, reasoner_of  # noqa: E402
 from service.settings import load_settings  # noqa: E402
 from tools.errors import AsapError  # noqa: E402
 from tools.kb import KnowledgeBase  # noqa: E402
 from tools.kb.seed import Seed  # noqa: E402
+from tools.recommend.score import family_of  # noqa: E402
 from tools.recommend.workload import Workload  # noqa: E402
 from tools.scenario import Plan, Scenario, parse_scenario  # noqa: E402
 from tools.search.constraints import Constraints  # noqa: E402
-from tools.search.space import table_of  # noqa: E402
 
 Report = dict[str, Any]
 PROFILED = ("base.json", "round1/base"), ("base.json", "round4/base"), ("wide.json", "round4/wide")
@@ -148,13 +141,11 @@ def _session(raw: dict[str, Any], context: Context, id: str) -> Report:
 
 
 def _agrees(expert: Measurement, proposal: Report) -> bool:
-    """The expert's stated fields, or one field away at the same predicted time."""
+    """The same family: (tp, pp, cp, ep)."""
     plan = expert.scenario.plan
     if plan is None:
         raise ValueError(f"{expert.id} has no plan")
-    away = int(count_differences(plan, expert.stated, table_of([Plan.model_validate(proposal["plan"])]))[0])
-    close = abs(proposal["prediction"]["step_time_s"] / predicted_s(expert.scenario) - 1.0) <= CLOSE
-    return away == 0 or (away == 1 and close)
+    return family_of(plan) == family_of(Plan.model_validate(proposal["plan"]))
 
 
 def _legal_share(scenario: Scenario, report: Report) -> float:

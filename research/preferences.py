@@ -1,13 +1,15 @@
-"""`make fit-preferences`: learns from the experts' choices which plans they prefer at the same predicted
-time.
+"""`make fit-preferences`: learns from published recipes which families of plans practitioners run.
 
-A conditional logit (McFadden, 1974).
+A conditional logit (McFadden, 1974): the chance of a family goes with its predicted time and its features.
+Signs are free. Each source counts as the square root of its workloads. How strongly weights are pulled to
+zero is chosen by leaving whole sources out.
 """
 
 import datetime
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,81 +20,104 @@ from research.fit import MEASUREMENTS, REPO
 from research.published import Offer, expert_runs, offers, read_measurements
 from tools.cost.inputs import Array
 from tools.errors import AsapError
-from tools.recommend.choose import features
+from tools.recommend.choose import FAMILY, Preferences, families, features
 
-PULL_TO_ZERO = 0.05
-KEPT_BY_TIME = 1500
-TIME_WEIGHT_BOUNDS = (5.0, 200.0)
+PULLS = (0.003, 0.0125, 0.05, 0.2)
+TIME_WEIGHT = 30.0
+"""Where the search for the worth of time starts, and what it is held to within a factor of e or so."""
 OUTPUT = REPO / "kb_seed" / "calibration" / "preferences.json"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One workload's plans as columns (log time first) and which of them are the expert's."""
+    """One workload's families: cost, features, and which of them is the expert's."""
 
+    source: str
+    cost: Array
     columns: Array
     chosen: NDArray[np.bool_]
 
 
 def choice(offer: Offer) -> Choice:
-    ranked = offer.found.best
-    named = features(offer.expert.scenario, ranked, offer.capacity_bytes)
-    behind = np.log(ranked.step_time_s / ranked.step_time_s.min())
-    chosen = offer.differences == offer.differences.min()
-    keep = np.arange(len(behind)) < KEPT_BY_TIME
-    keep |= chosen
-    return Choice(np.stack([behind, *named.values()], axis=1)[keep], chosen[keep])
+    found = families(offer.workload, offer.found.best)
+    degrees = np.stack([offer.found.best.plans[name][found.rows] for name in FAMILY], axis=1)
+    chosen = np.all(degrees == np.array(offer.family), axis=1)
+    return Choice(offer.expert.source, found.cost, found.columns, chosen)
 
 
-def learn_weights(choices: Sequence[Choice], names: Sequence[str]) -> dict[str, float]:
-    def loss(weights: Array) -> tuple[float, Array]:
-        total, slope = PULL_TO_ZERO * float(np.sum(weights[1:] ** 2)), 2.0 * PULL_TO_ZERO * weights
-        slope[0] = 0.0
-        for choice in choices:
-            utility = -(choice.columns @ weights)
+def learn(choices: Sequence[Choice], names: Sequence[str], pull: float) -> Preferences:
+    told = [c for c in choices if c.chosen.any() and len(c.cost) > 1]
+    count = Counter(c.source for c in told)
+
+    def loss(values: Array) -> tuple[float, Array]:
+        time, weights = np.exp(values[0]), values[1:]
+        away = values[0] - np.log(TIME_WEIGHT)
+        total, slope = 0.5 * away**2 + pull * float(np.sum(weights**2)), np.r_[away, 2.0 * pull * weights]
+        for c in told:
+            share = count[c.source] ** -0.5
+            utility = c.columns @ weights - time * c.cost
             chance = np.exp(utility - utility.max())
             chance /= chance.sum()
-            likely = max(float(chance[choice.chosen].sum()), 1e-12)
-            within = np.where(choice.chosen, chance / likely, 0.0)
-            total -= np.log(likely) / len(choices)
-            slope = slope + choice.columns.T @ (within - chance) / len(choices)
+            likely = max(float(chance[c.chosen].sum()), 1e-12)
+            pulls = np.where(c.chosen, chance / likely, 0.0) - chance
+            total -= share * np.log(likely)
+            slope = slope - share * np.r_[-time * (pulls @ c.cost), pulls @ c.columns]
         return total, slope
 
-    start = np.zeros(1 + len(names))
-    start[0] = 30.0
-    # a feature may cost something, never earn: what it earns is the cost model's to say
-    bounds = [TIME_WEIGHT_BOUNDS, *[(0.0, None)] * len(names)]
-    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    return {name: float(weight / found[0]) for name, weight in zip(names, found[1:], strict=True)}
+    start = np.r_[np.log(TIME_WEIGHT), np.zeros(len(names))]
+    found = minimize(loss, start, jac=True, method="L-BFGS-B").x
+    return Preferences(float(np.exp(found[0])), dict(zip(names, found[1:].tolist(), strict=True)))
+
+
+def left_out(choices: Sequence[Choice], names: Sequence[str], pull: float) -> dict[str, Preferences]:
+    """For each source, what the others teach."""
+    return {
+        source: learn([c for c in choices if c.source != source], names, pull)
+        for source in sorted({c.source for c in choices})
+    }
+
+
+def likelihood(choices: Sequence[Choice], by_source: dict[str, Preferences]) -> float:
+    """Mean over sources of the mean log chance of the expert's family, each by the other sources."""
+    logs: dict[str, list[float]] = {}
+    for c in choices:
+        if c.chosen.any():
+            learned = by_source[c.source]
+            utility = c.columns @ np.array([*learned.weights.values()]) - learned.time * c.cost
+            chance = np.exp(utility - utility.max())
+            logs.setdefault(c.source, []).append(float(np.log(chance[c.chosen].sum() / chance.sum())))
+    return float(np.mean([np.mean(values) for values in logs.values()]))
 
 
 def feature_names(offer: Offer) -> list[str]:
-    return list(features(offer.expert.scenario, offer.found.best, offer.capacity_bytes))
+    return list(features(offer.workload, offer.found.best))
 
 
-def left_out_weights(gathered: Sequence[Offer], folds: int = 10) -> list[Mapping[str, float]]:
-    """For each workload, weights learned without it and the others of its fold."""
-    choices, names = [choice(o) for o in gathered], feature_names(gathered[0])
-    by_fold = [
-        learn_weights([c for i, c in enumerate(choices) if i % folds != fold], names) for fold in range(folds)
-    ]
-    return [by_fold[i % folds] for i in range(len(gathered))]
+def best_pull(choices: Sequence[Choice], names: Sequence[str]) -> float:
+    return max(PULLS, key=lambda pull: likelihood(choices, left_out(choices, names, pull)))
 
 
 def main() -> int:
     try:
-        experts = expert_runs(read_measurements(MEASUREMENTS))
+        gathered = offers(expert_runs(read_measurements(MEASUREMENTS)))
     except AsapError as error:
         print(f"fit-preferences: error: {error}", file=sys.stderr)
         return 2
-    gathered = [o for o in offers(experts) if len(o.differences)]
-    weights = learn_weights([choice(o) for o in gathered], feature_names(gathered[0]))
+    choices, names = [choice(o) for o in gathered], feature_names(gathered[0])
+    for pull in PULLS:
+        print(f"pull {pull}: mean log chance {likelihood(choices, left_out(choices, names, pull)):.3f}")
+    pull = best_pull(choices, names)
+    learned = learn(choices, names, pull)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    rounded = {name: round(weight, 4) for name, weight in weights.items()}
-    OUTPUT.write_text(
-        json.dumps({"fitted_on": today, "workloads": len(gathered), "weights": rounded}, indent=1) + "\n"
-    )
-    print(json.dumps(rounded))
+    shipped = {
+        "fitted_on": today,
+        "workloads": len(choices),
+        "pull": pull,
+        "time": round(learned.time, 2),
+        "weights": {name: round(weight, 3) for name, weight in learned.weights.items()},
+    }
+    OUTPUT.write_text(json.dumps(shipped, indent=1) + "\n")
+    print(json.dumps(shipped, indent=1))
     return 0
 
 

@@ -4,8 +4,9 @@ workloads.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.cost.encode import scenario_device
-from tools.cost.predict import predict
 from tools.errors import InputError
-from tools.scenario import RECOMPUTES, Plan, Scenario, parse_scenario
-from tools.search.constraints import Constraints
+from tools.recommend.optimize import workload_of
+from tools.recommend.score import family_of
+from tools.recommend.workload import Workload
+from tools.scenario import Scenario, parse_scenario
 from tools.search.search import Search, SearchOutcome
-from tools.search.space import Table
 
 SMALL_MODEL_SOURCE = "vtrain-single"
 """Tiny models on 2 to 8 devices, dominated by host time: fitted lightly and reported apart."""
@@ -120,33 +120,30 @@ def step_times(rows: Sequence[Measurement]) -> NDArray[np.float64]:
     return np.array([row.step_time_s for row in rows])
 
 
-KEPT = 50_000
-CLOSE = 0.02
-"""Predicted times this near count as the same, where at most one field differs."""
-
-
 @dataclass(frozen=True)
 class Offer:
-    """One workload: the expert's run, the search's best plans and how each differs from the expert's."""
+    """One published workload: the expert's run, and the plans that the search found without seeing it."""
 
     expert: Measurement
+    workload: Workload
     found: SearchOutcome
-    capacity_bytes: float
-    differences: NDArray[np.int64]
-    expert_time_s: float
 
-    def agrees(self, row: int) -> bool:
-        close = abs(self.found.best.step_time_s[row] / self.expert_time_s - 1.0) <= CLOSE
-        return bool(self.differences[row] == 0 or (self.differences[row] == 1 and close))
+    @property
+    def family(self) -> tuple[int, ...]:
+        plan = self.expert.scenario.plan
+        return () if plan is None else family_of(plan)
+
+
+def is_modern(row: Measurement) -> bool:
+    """Run with FlashAttention, and not one of the tiny models."""
+    return row.source != SMALL_MODEL_SOURCE and row.scenario.training.flash_attention
 
 
 def expert_runs(rows: Sequence[Measurement]) -> list[Measurement]:
-    """The fastest run of each group (source, device and model)."""
+    """The fastest modern run of each group (source, device and model), per device."""
     best: dict[str, Measurement] = {}
-    for row in rows:
-        if row.source != SMALL_MODEL_SOURCE and (
-            row.group not in best or _rate(row) > _rate(best[row.group])
-        ):
+    for row in filter(is_modern, rows):
+        if row.group not in best or _rate(row) > _rate(best[row.group]):
             best[row.group] = row
     return [best[group] for group in sorted(best)]
 
@@ -156,46 +153,21 @@ def _rate(row: Measurement) -> float:
     return t.global_batch_size * t.seq_len / row.scenario.cluster.num_devices / row.step_time_s
 
 
-def offers(experts: Sequence[Measurement]) -> Iterator[Offer]:
-    """Two searches side by side; the expert's plan is hidden from them."""
+def offers(experts: Sequence[Measurement], *, frozen: bool = False) -> list[Offer]:
+    """Two searches side by side; the expert's plan is hidden from them, but for what `frozen` keeps."""
     with get_context("spawn").Pool(2) as pool:
-        yield from pool.imap(offer, experts)
+        found = pool.map(partial(offer, frozen=frozen), experts, chunksize=1)
+    return [offer for offer in found if len(offer.found.best.step_time_s)]
 
 
-def offer(expert: Measurement) -> Offer:
-    scenario = expert.scenario
-    found = Search(scenario, Constraints(), kept=KEPT).run()
-    capacity = float(scenario_device(scenario.cluster).memory_bytes)
-    plan = scenario.plan
+FROZEN = ("zero_stage", "recompute")
+
+
+def offer(expert: Measurement, frozen: bool = False) -> Offer:
+    """`frozen`: sharding stage and recomputation are the expert's, as in the evaluation of PROMPTS."""
+    plan, hidden = expert.scenario.plan, expert.scenario.model_copy(update={"plan": None})
     if plan is None:
         raise ValueError(f"{expert.id} has no plan")
-    differences = count_differences(plan, expert.stated, found.best.plans)
-    return Offer(expert, found, capacity, differences, predicted_s(scenario))
-
-
-def predicted_s(scenario: Scenario) -> float:
-    return predict([scenario])[0].step_time_s
-
-
-def count_differences(expert: Plan, stated: frozenset[str], plans: Table) -> NDArray[np.int64]:
-    """In how many of the fields that the source states each plan differs; sharding counts as one field."""
-    fields = [name for name in ("tp", "pp", "cp", "ep", "micro_batch_size") if name in stated]
-    different = sum(
-        (plans[name] != getattr(expert, name) for name in fields), np.zeros(len(plans["tp"]), np.int64)
-    )
-    if "vpp" in stated and expert.pp > 1:
-        different = different + (plans["vpp"] != expert.vpp)
-    if "sequence_parallel" in stated and expert.tp > 1:
-        different = different + (plans["sequence_parallel"] != expert.sequence_parallel)
-    if "recompute" in stated and expert.recompute is not None:
-        different = different + (plans["recompute"] != RECOMPUTES.index(expert.recompute))
-    return different + _sharded_otherwise(expert, "zero_stage" in stated, plans)
-
-
-def _sharded_otherwise(expert: Plan, stage_known: bool, plans: Table) -> NDArray[np.bool_]:
-    ranks = expert.dp * expert.cp
-    whole = (plans["zero_stage"] > 0) & (plans["dp_shard"] == plans["dp"] * plans["cp"])
-    otherwise = whole != (expert.zero_stage > 0 and expert.dp_shard == ranks)
-    if stage_known:
-        otherwise = otherwise | (plans["zero_stage"] != expert.zero_stage)
-    return np.asarray(otherwise & (ranks > 1))
+    kept = {name: getattr(plan, name) for name in FROZEN if frozen and name in expert.stated}
+    workload = workload_of(hidden.model_copy(update={"constraints": kept}))
+    return Offer(expert, workload, Search(hidden, workload.constraints).run())

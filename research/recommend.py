@@ -1,23 +1,43 @@
-"""`make bench-recommend`: does the search find the plans that experts published?"""
+"""`make bench-recommend`: what is the advice worth on plans that were really run, and would experts give it?
+
+Every figure is of workloads that the preferences have not seen: whole sources are left out, and no sweep is
+in them. Intervals (80%) are a bootstrap over workloads. Beside ours: chance (a family of those that fit), the
+rule of thumb (least tp * pp * cp that fits, then the fastest) and the predicted time alone.
+"""
 
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
-from research.fit import MEASUREMENTS
-from research.preferences import left_out_weights
-from research.published import SMALL_MODEL_SOURCE, Measurement, Offer, expert_runs, offers, read_measurements
-from tools.cost.predict import predict
+from research.fit import MEASUREMENTS, SWEEPS, cross_validate, source_folds, tabulate
+from research.preferences import best_pull, choice, feature_names, left_out
+from research.published import (
+    SMALL_MODEL_SOURCE,
+    Measurement,
+    Offer,
+    SweptPlan,
+    expert_runs,
+    offers,
+    read_measurements,
+    read_sweep_plans,
+)
+from tools.cost.inputs import Array
 from tools.errors import AsapError
-from tools.recommend.choose import different, preferred_order
-from tools.scenario import Facts, legal_mask
-from tools.search.space import to_columns, where
+from tools.recommend.choose import Preferences, choose, families
+from tools.recommend.optimize import workload_of
+from tools.recommend.score import family_of
+from tools.scenario import Plan, Scenario
+from tools.search.ranked import Ranked
+from tools.search.search import Search
+from tools.search.space import get_plan
 
-Result = tuple[bool, bool, bool, float]
-"""Agreement of the first and of any proposal, whether one is a field away at most, the expert's regret."""
+TOP = 5
+Family = tuple[int, ...]
 
 
 def main() -> int:
@@ -26,68 +46,241 @@ def main() -> int:
     except AsapError as error:
         print(f"bench-recommend: error: {error}", file=sys.stderr)
         return 2
-    started = time.perf_counter()
-    gathered = [o for o in offers(expert_runs(rows)) if len(o.differences)]
-    seconds = time.perf_counter() - started
-    print_agreement(gathered)
-    print_choices(rows)
-    print(f"\n{sum(o.found.searched for o in gathered):,} plans decided in {seconds:.0f} s, two processes")
+    print_sweeps(read_sweep_plans(SWEEPS))
+    print_groups(rows)
+    for frozen in (False, True):
+        print_agreement(expert_runs(rows), frozen=frozen)
     return 0
 
 
-def print_agreement(gathered: Sequence[Offer]) -> None:
-    by_source: dict[str, list[Result]] = defaultdict(list)
-    proposals = legal = 0
-    for offer, weights in zip(gathered, left_out_weights(gathered), strict=True):
-        scenario, best = offer.expert.scenario, offer.found.best
-        order = preferred_order(scenario, best, offer.capacity_bytes, weights)
-        rows = different(best.plans, order)
-        hits = [offer.agrees(row) for row in rows]
-        near = bool(offer.differences[rows].min() <= 1)
-        regret = offer.expert_time_s / float(best.step_time_s[rows[0]])
-        by_source[offer.expert.source].append((hits[0], any(hits), near, regret))
-        legal += _legal(offer, rows)
-        proposals += len(rows)
-    print(f"{'source':16}{'workloads':>10}{'top-1':>8}{'top-3':>8}{'one field':>11}{'regret':>8}")
-    for source, results in sorted(by_source.items()):
-        print(_line(source, results))
-    print(_line("all", [r for results in by_source.values() for r in results]))
-    print(f"proposals that the framework accepts: {legal} of {proposals}")
+# Measured regret: sweeps
 
 
-def _line(name: str, results: Sequence[Result]) -> str:
-    first, any_of_three, near, regrets = (np.array(column) for column in zip(*results, strict=True))
-    shares = f"{first.mean():>8.0%}{any_of_three.mean():>8.0%}{near.mean():>11.0%}"
-    figures = f"{shares}{np.median(regrets):>8.2f}"
-    return f"{name:16}{len(results):>10}{figures}"
+@dataclass(frozen=True)
+class Advice:
+    """How much slower the proposals of one way to choose are than the best measured plan; None: nobody
+    measured it; infinite: it crashed."""
+
+    regrets: tuple[float | None, ...]
+
+    def first_within(self, share: float) -> bool | None:
+        return None if self.regrets[0] is None else self.regrets[0] <= share
+
+    def any_within(self, share: float) -> bool | None:
+        known = [regret for regret in self.regrets if regret is not None]
+        return min(known) <= share if known else None
+
+    @property
+    def crashes(self) -> int:
+        return sum(regret == np.inf for regret in self.regrets)
 
 
-def _legal(offer: Offer, rows: Sequence[int]) -> int:
-    s = offer.expert.scenario
-    plans = to_columns(where(offer.found.best.plans, np.array(rows)))
-    return int(np.sum(legal_mask(Facts(s.model, s.cluster, s.training, plans))))
+FIXED = ("recompute", "schedule", "cp", "vpp", "sequence_parallel")
 
 
-def print_choices(rows: Sequence[Measurement]) -> None:
-    """Where several plans of one workload were measured: how well the model ranks and picks."""
-    workloads: dict[tuple[object, ...], list[Measurement]] = defaultdict(list)
-    for row in rows:
-        if row.source != SMALL_MODEL_SOURCE:
-            s = row.scenario
-            workloads[(row.source, s.model, s.cluster.device, s.cluster.num_devices, s.training)].append(row)
-    several = [same for same in workloads.values() if len({row.scenario.plan for row in same}) > 1]
-    slower, agreement = zip(*(_pick(same) for same in several), strict=True)
-    print(f"\nworkloads with several measured plans: {len(several)}")
-    print(f"the plan we would pick is slower than the best measured by {np.mean(slower):.1%} on average")
-    print(f"Kendall tau of predicted and measured order, mean: {np.mean(agreement):.2f}")
+def print_sweeps(swept: Sequence[SweptPlan]) -> None:
+    """What a sweep held fixed is given as constraints; the rest is hidden."""
+    works: dict[str, list[SweptPlan]] = defaultdict(list)
+    for plan in swept:
+        works[plan.workload].append(plan)
+    ways: dict[str, list[Advice]] = defaultdict(list)
+    started = time.perf_counter()
+    for plans in works.values():
+        for way, advice in _advice(plans).items():
+            ways[way].append(advice)
+    seconds = time.perf_counter() - started
+    print(f"Sweeps: {len(works)} workloads, {len(swept)} plans, none in the preferences ({seconds:.0f} s)")
+    print(f"{'':14}{'first within 10%':>26}{'one of three within 5%':>30}{'crashed':>12}")
+    for way, advices in ways.items():
+        first = _share([a.first_within(0.10) for a in advices])
+        three = _share([a.any_within(0.05) for a in advices])
+        proposals = sum(len(a.regrets) for a in advices)
+        print(f"{way:14}{first:>26}{three:>30}{sum(a.crashes for a in advices):>6} of {proposals}")
+    print("A proposal that nobody measured is left out of the shares.\n")
 
 
-def _pick(same: Sequence[Measurement]) -> tuple[float, float]:
-    measured = np.array([row.step_time_s for row in same])
-    predicted = np.array([p.step_time_s for p in predict([row.scenario for row in same])])
-    upper = np.triu_indices(len(same), k=1)
-    signs = np.sign(np.subtract.outer(measured, measured)) * np.sign(np.subtract.outer(predicted, predicted))
-    return float(measured[np.argmin(predicted)] / measured.min() - 1.0), float(np.mean(signs[upper]))
+def _advice(plans: Sequence[SweptPlan]) -> dict[str, Advice]:
+    measured = {
+        _identity(p.scenario.plan): p.measurement.step_time_s
+        for p in plans
+        if p.measurement and p.scenario.plan
+    }
+    crashed = {_identity(p.scenario.plan) for p in plans if p.scenario.plan and not p.measurement} - {
+        *measured
+    }
+    scenario, best = plans[0].scenario, min(measured.values())
+    values = {name: {getattr(p.scenario.plan, name) for p in plans} for name in FIXED}
+    fixed = {name: found.pop() for name, found in values.items() if len(found) == 1}
+    hidden = scenario.model_copy(
+        update={
+            "plan": None,
+            "constraints": {name: value for name, value in fixed.items() if value is not None},
+        }
+    )
+    workload = workload_of(hidden)
+    ranked = Search(hidden, workload.constraints).run().best
+
+    def judge(proposals: Sequence[Plan]) -> Advice:
+        keys = [_identity(plan) for plan in proposals]
+        return Advice(
+            tuple(np.inf if k in crashed else measured[k] / best - 1 if k in measured else None for k in keys)
+        )
+
+    return {
+        "ours": judge(choose(workload, ranked)),
+        "time alone": judge(_fastest_of_families(ranked)),
+        "rule of thumb": judge(_least_parallel(ranked)),
+    }
+
+
+def _identity(plan: Plan | None) -> tuple[int, ...]:
+    if plan is None:
+        return ()
+    sharded = plan.sharding_stage if plan.data_ranks > 1 else 0
+    return (*family_of(plan), plan.dp, sharded, plan.micro_batch_size)
+
+
+def _fastest_of_families(ranked: Ranked, limit: int = 3) -> list[Plan]:
+    return _of_families(ranked, np.argsort(ranked.step_time_s, kind="stable"), limit)
+
+
+def _least_parallel(ranked: Ranked, limit: int = 3) -> list[Plan]:
+    p = ranked.plans
+    return _of_families(ranked, np.lexsort((ranked.step_time_s, p["tp"] * p["pp"] * p["cp"])), limit)
+
+
+def _of_families(ranked: Ranked, order: np.ndarray, limit: int) -> list[Plan]:
+    chosen: dict[Family, Plan] = {}
+    for row in order:
+        plan = get_plan(ranked.plans, int(row))
+        chosen.setdefault(family_of(plan), plan)
+        if len(chosen) == limit:
+            break
+    return list(chosen.values())
+
+
+# Measured regret: plans of one workload and release
+
+
+def print_groups(rows: Sequence[Measurement]) -> None:
+    """Predicted by a fit without the source; releases are not mixed."""
+    kept = [row for row in rows if row.source != SMALL_MODEL_SOURCE]
+    table = tabulate(kept)
+    predicted = cross_validate(table, source_folds(table.sources)).predicted_s
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, row in enumerate(kept):
+        groups[(row.source, *_workload_key(row.scenario))].append(index)
+    several = [np.array(g) for g in groups.values() if len({kept[i].scenario.plan for i in g}) > 1]
+    regrets = np.array([_regret(table.measured_s[g], predicted[g]) for g in several])
+    right = [pair for g in several for pair in _pairs_right(table.measured_s[g], predicted[g])]
+    print(f"Groups: {len(several)} workloads with several measured plans of one release, sources left out")
+    print(
+        f"that predicted fastest: {regrets.mean():.1%} slower than the best, 90% within {_p90(regrets):.1%}"
+    )
+    print(f"pairs more than 5% apart: {np.mean(right):.0%} of {len(right)} in the right order\n")
+
+
+def _workload_key(s: Scenario) -> tuple[object, ...]:
+    return (s.model, s.cluster.device, s.cluster.num_devices, s.training)
+
+
+def _regret(measured: Array, predicted: Array) -> float:
+    return float(measured[np.argmin(predicted)] / measured.min() - 1.0)
+
+
+def _p90(values: Array) -> float:
+    return float(np.quantile(values, 0.9))
+
+
+def _pairs_right(measured: Array, predicted: Array) -> list[bool]:
+    apart = [
+        (i, j)
+        for i, j in combinations(range(len(measured)), 2)
+        if abs(np.log(measured[i] / measured[j])) > 0.05
+    ]
+    return [bool((measured[i] < measured[j]) == (predicted[i] < predicted[j])) for i, j in apart]
+
+
+# Agreement with published plans
+
+
+def print_agreement(experts: Sequence[Measurement], *, frozen: bool) -> None:
+    started = time.perf_counter()
+    gathered = offers(experts, frozen=frozen)
+    seconds = time.perf_counter() - started
+    choices, names = [choice(o) for o in gathered], feature_names(gathered[0])
+    learned = left_out(choices, names, best_pull(choices, names))
+    ways: Mapping[str, Callable[[Offer], list[Family]]] = {
+        "ours": lambda o: _ours(o, learned[o.expert.source]),
+        "time alone": lambda o: [family_of(p) for p in _fastest_of_families(o.found.best, TOP)],
+        "rule of thumb": lambda o: [family_of(p) for p in _least_parallel(o.found.best, TOP)],
+    }
+    free = "ZeRO stage and recomputation are the expert's, as in PROMPTS" if frozen else "all free"
+    open_ones = [o for o in gathered if _families_that_fit(o) > 1]
+    print(f"Agreement of (tp, pp, cp, ep) with the published plan, {free}: {len(gathered)} modern workloads,")
+    print(f"{len(open_ones)} with a choice; preferences without the source; {seconds:.0f} s in two processes")
+    print(f"{'':14}{'first':>22}{'one of three':>22}{'one of five':>22}{'with a choice':>18}")
+    for way, ranking in ways.items():
+        places = [_place(o, ranking(o)) for o in gathered]
+        among = [place for o, place in zip(gathered, places, strict=True) if _families_that_fit(o) > 1]
+        shares = "".join(f"{_share([place < k for place in places]):>22}" for k in (1, 3, TOP))
+        choices_only = "/".join(f"{np.mean([place < k for place in among]):.0%}" for k in (1, 3, TOP))
+        print(f"{way:14}{shares}{choices_only:>18}")
+    chance = [min(k / _families_that_fit(o), 1.0) for o in gathered for k in (1, 3, TOP)]
+    print(f"{'chance':14}" + "".join(f"{np.mean(chance[i::3]):>22.0%}" for i in range(3)))
+    if not frozen:
+        _print_sources(gathered, ways["ours"])
+        _print_legality(gathered, learned)
+    print()
+
+
+def _ours(offer: Offer, preferences: Preferences) -> list[Family]:
+    """The three proposals, then the next families by the same preferences."""
+    workload, ranked = offer.workload, offer.found.best
+    three = [family_of(plan) for plan in choose(workload, ranked, preferences)]
+    found = families(workload, ranked)
+    order = np.argsort(-found.utility(preferences), kind="stable")
+    others = [family_of(get_plan(ranked.plans, int(found.rows[k]))) for k in order[: 2 * TOP]]
+    return [*dict.fromkeys([*three, *others])][:TOP]
+
+
+def _place(offer: Offer, ranking: Sequence[Family]) -> int:
+    return ranking.index(offer.family) if offer.family in ranking else TOP
+
+
+def _families_that_fit(offer: Offer) -> int:
+    return len(families(offer.workload, offer.found.best).rows)
+
+
+def _print_sources(gathered: Sequence[Offer], ranking: Callable[[Offer], list[Family]]) -> None:
+    by_source: dict[str, list[int]] = defaultdict(list)
+    for o in gathered:
+        by_source[o.expert.source].append(_place(o, ranking(o)))
+    shares = [
+        f"{name} {np.mean([p < 1 for p in v]):.0%}/{np.mean([p < 3 for p in v]):.0%} of {len(v)}"
+        for name, v in by_source.items()
+    ]
+    print("by source, first/three: " + ", ".join(shares))
+
+
+def _print_legality(gathered: Sequence[Offer], learned: Mapping[str, Preferences]) -> None:
+    proposals = [
+        o.workload.objection(plan)
+        for o in gathered
+        for plan in choose(o.workload, o.found.best, learned[o.expert.source])
+    ]
+    accepted = sum(objection is None for objection in proposals)
+    print(f"proposals that the framework's rules and configuration accept: {accepted} of {len(proposals)}")
+
+
+def _share(hits: Sequence[bool | None]) -> str:
+    """A share with the 80% interval of a bootstrap over workloads."""
+    known = np.array([hit for hit in hits if hit is not None], dtype=float)
+    if not len(known):
+        return "-"
+    draws = np.random.default_rng(0).choice(known, size=(2000, len(known))).mean(axis=1)
+    low, high = np.quantile(draws, [0.1, 0.9])
+    return f"{known.mean():.0%} of {len(known)} ({low:.0%}-{high:.0%})"
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from service.render.text import bytes_of, seconds
 from service.render.view import TODAY, get_view
 from service.web.compare import PLANS
 from service.web.rendering import PageRoute, page
-from tools.cost.encode import scale_up_size
 from tools.cost.operations import Message, list_messages, messages_per_step
 from tools.errors import InputError
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
+from tools.scenario.practice import scale_up_size
 
 MAX_BOXES = 240
 """Of nodes on one page, after folding."""

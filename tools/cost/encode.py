@@ -1,6 +1,5 @@
 """Converts scenarios to arrays: the only place where the cost model meets the scenario vocabulary."""
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -21,6 +20,7 @@ from tools.scenario import (
     Scenario,
     columns_of,
 )
+from tools.scenario.practice import scale_up_size
 from tools.scenario.spec import LoraSpec
 
 Facts = dict[str, float]
@@ -200,20 +200,6 @@ so the exponent lies between 1/3 and 1/2."""
 def power_share(device: Device, half_peak: float) -> float:
     """Share of its peak clock that a part with less power per FLOP/s than an H100 sustains."""
     return float(min(1.0, device.power_w / half_peak / POWER_OF_FULL_CLOCK) ** CLOCK_BY_POWER)
-
-
-def scale_up_size(cluster: ClusterSpec, device: Device) -> float:
-    """Devices that fast links join: the node, or a larger domain where the device has one."""
-    if cluster.topology and cluster.topology.nvlink_domain_size:
-        return cluster.topology.nvlink_domain_size
-    if cluster.topology and cluster.topology.torus_dimensions:
-        return math.prod(cluster.topology.torus_dimensions)
-    beyond_node = device.fast_domain_devices > device.devices_per_node
-    return (
-        device.fast_domain_devices
-        if beyond_node
-        else min(device.fast_domain_devices, cluster.devices_per_node)
-    )
 
 
 def _torus_dimensions(cluster: ClusterSpec, device: Device) -> float:

@@ -1,11 +1,14 @@
-"""Reduces thousands of fitting plans to three that an engineer would consider.
+"""Reduces the plans that fit to the three that an engineer would run first.
 
-Plans within the error of a comparison are ordered by what experts prefer: weights of a conditional logit
-over published recipes (`research/preferences.py`), in log step time that a feature must save.
+Plans with the same (tp, pp, cp, ep) are a family: they communicate alike. How likely a family is to be the
+one to run follows from its predicted time, over the probability of fitting (a plan that crashes is paid for
+and tried again), and from the habits of practitioners: the weights of a conditional logit over published
+recipes (McFadden, 1974; `research/preferences.py`).
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -13,129 +16,193 @@ from numpy.typing import NDArray
 
 import kb_seed
 from tools.cost.inputs import Array
-from tools.recommend.workload import why_inexpressible
-from tools.scenario import RECOMPUTES, Plan, Scenario, get_framework
+from tools.cost.predict import fit_probability
+from tools.recommend.workload import Workload, why_inexpressible
+from tools.scenario import RECOMPUTES, Plan, get_framework
+from tools.scenario.practice import scale_up_size
+from tools.scenario.spec import FULL_SHARDING
 from tools.search.ranked import Ranked
-from tools.search.space import Table, get_plan, to_columns, where
+from tools.search.space import Rows, get_plan
 
-REMATERIALISING = ("maxtext", "torchtitan")
-"""Frameworks whose recipes recompute as a rule."""
-SHARDED_FIRST = ("torch-fsdp", "torch-fsdp2", "torchtitan", "maxtext")
-"""Frameworks built around sharded data parallelism, where other degrees are added last."""
-TIGHT_MEMORY = 0.9
+MAX_PROPOSALS = 3
+FAMILY = ("tp", "pp", "cp", "ep")
+TIE = 0.02
+"""Log of time: what differs by less is the same, and the simpler plan is taken."""
+MIN_PROBABILITY = 1e-3
+MAX_TRIES = 40
+"""Plans of a family that are asked for one which the framework's configuration can express."""
 
 
-def features(scenario: Scenario, ranked: Ranked, capacity_bytes: float) -> dict[str, Array]:
+@dataclass(frozen=True)
+class Preferences:
+    """What a recipe's features are worth to practitioners, and what a log of predicted time is."""
+
+    time: float
+    weights: Mapping[str, float]
+
+
+@cache
+def shipped_preferences() -> Preferences:
+    data = json.loads(kb_seed.folder("calibration").joinpath("preferences.json").read_text())
+    return Preferences(time=data["time"], weights=data["weights"])
+
+
+def features(workload: Workload, ranked: Ranked) -> dict[str, Array]:
     """One column per feature, one row per plan."""
-    p, framework = ranked.plans, scenario.training.framework
-    plans = to_columns(p)
-    filled = ranked.memory_bytes / capacity_bytes
-    sharded_first = float(framework in SHARDED_FIRST)
-    default_stage = get_framework(framework).sharding_stage
-    none, selective, full = (p["recompute"] == code for code in range(len(RECOMPUTES)))
+    p, s = ranked.plans, workload.scenario
+    tensor, pipeline, context, experts = (_doublings(p[name]) for name in FAMILY)
+    domain = scale_up_size(s.cluster, workload.device)
+    own_experts = min(domain, s.model.num_experts) if s.model.is_moe else 1
+    is_sharded_first = float(get_framework(s.training.framework).sharding_stage == FULL_SHARDING)
     columns: dict[str, NDArray[np.generic]] = {
-        "tensor_doublings": _doublings(p["tp"]),
-        "tensor_doublings_beside_fsdp": _doublings(p["tp"]) * sharded_first,
-        "pipeline_doublings": _doublings(p["pp"]),
-        "pipeline_doublings_beside_fsdp": _doublings(p["pp"]) * sharded_first,
-        "chunk_doublings": _doublings(p["vpp"]),
-        "context_doublings": _doublings(p["cp"]),
-        "expert_doublings": _doublings(p["ep"]),
-        "sharded_experts": p["etp"] > 1,
-        "micro_batch_doublings": _doublings(p["micro_batch_size"]),
-        "micro_batch_doublings_in_pipeline": _doublings(p["micro_batch_size"]) * (p["pp"] > 1),
-        "hybrid_sharding": plans.is_hybrid_sharded,
-        "other_sharding_stage": (plans.data_ranks > 1) & (plans.sharding_stage != default_stage),
-        "selective_recompute": selective,
-        "full_recompute": full,
-        "no_recompute_where_usual": none & (framework in REMATERIALISING),
-        "tight_memory": filled > TIGHT_MEMORY,
-        "filled_memory": filled,
+        "tensor_parallel": p["tp"] > 1,
+        "tensor_doublings": tensor,
+        "tensor_doublings_beside_fsdp": tensor * is_sharded_first,
+        "pipelined": p["pp"] > 1,
+        "pipeline_doublings": pipeline,
+        "pipeline_doublings_beside_fsdp": pipeline * is_sharded_first,
+        "pipeline_not_interleaved": (p["pp"] > 1) & (p["vpp"] == 1) & _interleaves(s.training.framework),
+        "tensor_and_pipeline": (p["tp"] > 1) & (p["pp"] > 1),
+        "context_doublings": context,
+        "context_doublings_beside_fsdp": context * is_sharded_first,
+        "expert_doublings_beside_fsdp": experts * is_sharded_first,
+        "experts_beyond_domain": _doublings(p["ep"] * p["etp"] / domain),
+        "experts_short_of_domain": np.log2(own_experts / np.minimum(p["ep"], own_experts)),
+        "full_recompute": p["recompute"] == RECOMPUTES.index("full"),
+        "filled_memory": ranked.memory_bytes / workload.device.memory_bytes,
     }
     return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
 
 
-def _doublings(degree: NDArray[np.int64]) -> Array:
-    return np.log2(np.maximum(degree, 1.0))
+def _doublings(degree: NDArray[np.generic]) -> Array:
+    return np.asarray(np.log2(np.maximum(degree, 1.0)))
 
 
-@cache
-def shipped_weights() -> Mapping[str, float]:
-    text = kb_seed.folder("calibration").joinpath("preferences.json").read_text()
-    weights: dict[str, float] = json.loads(text)["weights"]
-    return weights
+def _interleaves(framework: str) -> bool:
+    return framework == "megatron-core"
 
 
-def reluctance(columns: Mapping[str, Array], weights: Mapping[str, float]) -> Array:
-    """Log of step time that each plan's features would have to save."""
-    return sum((weights[name] * column for name, column in columns.items()), np.zeros(()))
+@dataclass(frozen=True)
+class Families:
+    """The families of the plans that fit: which plan is in which, the row of the plan that stands for each,
+    and its cost: the log of its time over its probability of fitting, above the least."""
+
+    of_plan: Rows
+    rows: Rows
+    cost: Array
+    columns: Array
+
+    def utility(self, preferences: Preferences) -> Array:
+        weights = np.array([*preferences.weights.values()])
+        return np.asarray(self.columns @ weights - preferences.time * self.cost)
 
 
-MAX_PROPOSALS = 3
-PREFERENCE_WINDOW = 0.05
-"""How far (log of step time) a plan may be behind the fastest and still be preferred to it."""
-FAMILY = ("tp", "pp", "cp", "ep")
-"""Fields that shape communication: plans that share them are neighbours, not alternatives."""
+def families(workload: Workload, ranked: Ranked) -> Families:
+    cost = expected_cost(workload, ranked)
+    degrees = np.stack([ranked.plans[name] for name in FAMILY], axis=1)
+    keys, of_plan = np.unique(degrees, axis=0, return_inverse=True)
+    of_plan = np.asarray(of_plan).ravel()
+    rows = np.array(
+        [_simplest_first(ranked, cost, np.flatnonzero(of_plan == k))[0] for k in range(len(keys))]
+    )
+    columns = np.stack([*features(workload, ranked.take(rows)).values()], axis=1)
+    return Families(of_plan, rows, cost[rows] - cost.min(), columns)
 
 
-def choose(
-    scenario: Scenario, ranked: Ranked, capacity_bytes: float, weights: Mapping[str, float]
-) -> list[Plan]:
-    """At most three plans, best first: of different families, and one of them the fastest."""
+def expected_cost(workload: Workload, ranked: Ranked) -> Array:
+    """Log of the time until a step has run: a plan is tried again as often as it is expected not to fit."""
+    memory = np.asarray(float(workload.device.memory_bytes))
+    likely = fit_probability(ranked.memory_bytes, memory, workload.calibration.memory_error)
+    return np.log(ranked.step_time_s) - np.log(np.maximum(likely, MIN_PROBABILITY))
+
+
+def _simplest_first(ranked: Ranked, cost: Array, rows: Rows) -> Rows:
+    """The rows by cost, but of those that tie with the best: fewest chunks, then least memory."""
+    is_tied = cost[rows] <= cost[rows].min() + TIE
+    tied, others = rows[is_tied], rows[~is_tied]
+    by_simplicity = np.lexsort((cost[tied], ranked.memory_bytes[tied], ranked.plans["vpp"][tied]))
+    return np.concatenate([tied[by_simplicity], others[np.argsort(cost[others], kind="stable")]])
+
+
+def choose(workload: Workload, ranked: Ranked, preferences: Preferences | None = None) -> list[Plan]:
+    """At most three plans of different families: the recommended one, the fastest by prediction if that is of
+    another family, then the likeliest of the others. None of them beats the first in time and memory."""
     if not len(ranked.step_time_s):
         return []
-    order = preferred_order(scenario, ranked, capacity_bytes, weights)
-    expressible = [*different(ranked.plans, order, lambda row: _is_expressible(scenario, ranked.plans, row))]
-    if not expressible:
-        rows = with_fastest(ranked, different(ranked.plans, order), int(np.argmin(ranked.step_time_s)))
-        return [get_plan(ranked.plans, row) for row in rows]
-    by_time = np.argsort(ranked.step_time_s, kind="stable")
-    fastest = next(int(row) for row in by_time if _is_expressible(scenario, ranked.plans, int(row)))
-    return [get_plan(ranked.plans, row) for row in with_fastest(ranked, expressible, fastest)]
+    rows = _three(workload, ranked, preferences or shipped_preferences(), can_be_written=True)
+    if not rows:  # today's plan cannot be written either: `limit_to_expressible`
+        rows = _three(workload, ranked, preferences or shipped_preferences(), can_be_written=False)
+    return [get_plan(ranked.plans, row) for row in rows]
 
 
-def with_fastest(ranked: Ranked, rows: Sequence[int], fastest: int) -> list[int]:
-    """The rows with the fastest among them: in its family's place, else in the last one."""
-    if fastest in rows:
-        return list(rows)
-    own = next((i for i, row in enumerate(rows) if not _differs(ranked.plans, row, fastest)), None)
-    if own is not None:
-        return [*rows[:own], fastest, *rows[own + 1 :]]
-    return [*rows[: MAX_PROPOSALS - 1], fastest]
-
-
-def _is_expressible(scenario: Scenario, plans: Table, row: int) -> bool:
-    return why_inexpressible(scenario, get_plan(plans, row)) is None
-
-
-def preferred_order(
-    scenario: Scenario, ranked: Ranked, capacity_bytes: float, weights: Mapping[str, float]
-) -> NDArray[np.intp]:
-    behind = np.log(ranked.step_time_s / ranked.step_time_s.min())
-    score = behind + reluctance(features(scenario, ranked, capacity_bytes), weights)
-    beyond = behind > PREFERENCE_WINDOW
-    return np.lexsort((np.where(beyond, behind, score), beyond))
-
-
-def different(
-    plans: Table, order: NDArray[np.intp], accepts: Callable[[int], bool] = lambda row: True
+def _three(
+    workload: Workload, ranked: Ranked, preferences: Preferences, *, can_be_written: bool
 ) -> list[int]:
-    """The first accepted rows of the order that really differ: in family, or if that is all, in sharding."""
+    def is_accepted(row: int) -> bool:
+        plan = get_plan(ranked.plans, row)
+        return not can_be_written or why_inexpressible(workload.scenario, plan) is None
+
+    def stand_in(family: int) -> int | None:
+        rows = _simplest_first(ranked, cost, np.flatnonzero(found.of_plan == family))
+        return next((int(row) for row in rows[:MAX_TRIES] if is_accepted(int(row))), None)
+
+    found, cost = families(workload, ranked), expected_cost(workload, ranked)
+    order = _likely_first(workload, ranked, found, preferences)
+    by_time = np.argsort(ranked.step_time_s, kind="stable")
+    fastest = next((int(row) for row in by_time if is_accepted(int(row))), None)
     chosen: list[int] = []
-    for differs in (_differs, _shards_otherwise):
-        for row in order:
-            if len(chosen) == MAX_PROPOSALS:
-                return chosen
-            if all(differs(plans, int(row), other) for other in chosen) and accepts(int(row)):
-                chosen.append(int(row))
-    return chosen
+    for family in order:
+        if len(chosen) == MAX_PROPOSALS:
+            break
+        if len(chosen) == 1 and fastest is not None and found.of_plan[fastest] != found.of_plan[chosen[0]]:
+            chosen.append(fastest)
+        if all(found.of_plan[row] != family for row in chosen):
+            row = stand_in(int(family))
+            chosen += [] if row is None else [row]
+    return _undominated_first(ranked, cost, found, chosen[:MAX_PROPOSALS])
 
 
-def _shards_otherwise(plans: Table, row: int, other: int) -> bool:
-    is_sharded = to_columns(where(plans, np.array([row, other]))).is_fully_sharded
-    gathered = bool(is_sharded[0] != is_sharded[1])
-    return _differs(plans, row, other) or gathered or bool(plans["etp"][row] != plans["etp"][other])
+def _likely_first(workload: Workload, ranked: Ranked, found: Families, preferences: Preferences) -> Rows:
+    """Families by utility; those that are slower by more than a comparison errs stand behind all others."""
+    behind = np.log(ranked.step_time_s[found.rows])
+    is_slower = behind > behind.min() + workload.pair_error
+    return np.lexsort((-found.utility(preferences), is_slower))
 
 
-def _differs(plans: Table, row: int, other: int) -> bool:
-    return any(plans[name][row] != plans[name][other] for name in FAMILY)
+def _undominated_first(ranked: Ranked, cost: Array, found: Families, chosen: list[int]) -> list[int]:
+    """The first must not be beaten in time and memory by another: a plan of its family that ties with it and
+    is not beaten takes its place, else the one that beats it."""
+
+    def beats(row: int, other: int) -> bool:
+        faster = ranked.step_time_s[row] < ranked.step_time_s[other]
+        return bool(faster and ranked.memory_bytes[row] <= ranked.memory_bytes[other])
+
+    if not any(beats(row, chosen[0]) for row in chosen[1:]):
+        return chosen
+    kin = np.flatnonzero((found.of_plan == found.of_plan[chosen[0]]) & (cost <= cost[chosen[0]] + TIE))
+    free = [int(row) for row in kin if not any(beats(other, int(row)) for other in chosen[1:])]
+    if free:
+        return [min(free, key=lambda row: cost[row]), *chosen[1:]]
+    first = min((row for row in chosen[1:] if beats(row, chosen[0])), key=lambda row: ranked.step_time_s[row])
+    return [first, *(row for row in chosen if row != first)]
+
+
+HABITS = {
+    "tensor": "tensor parallelism",
+    "pipeline": "pipeline parallelism",
+    "context": "context parallelism",
+    "expert": "expert parallelism",
+    "full": "recomputation",
+    "filled": "memory in use",
+}
+"""What the features speak of, by how their names begin."""
+
+
+def deciding_habit(workload: Workload, pair: Ranked) -> str:
+    """What speaks most for the first of two plans by published recipes: "less tensor parallelism"."""
+    weights, columns = shipped_preferences().weights, features(workload, pair)
+    ahead = {name: float(column[0] - column[1]) for name, column in columns.items()}
+    by_habit = {habit: [name for name in columns if name.startswith(habit)] for habit in HABITS}
+    decides = max(HABITS, key=lambda habit: sum(weights[name] * ahead[name] for name in by_habit[habit]))
+    amount = "more" if sum(ahead[name] for name in by_habit[decides]) > 0 else "less"
+    return f"{amount} {HABITS[decides]}"

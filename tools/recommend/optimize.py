@@ -1,11 +1,14 @@
 """The three questions of a recommendation: what limits a plan, which plans are best, how good is one?"""
 
+import math
 from collections.abc import Callable
+
+import numpy as np
 
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction
-from tools.recommend.choose import choose, shipped_weights
+from tools.recommend.choose import TIE, choose, deciding_habit
 from tools.recommend.diagnosis import (
     diagnose,
     numerics_changing_options,
@@ -32,6 +35,7 @@ from tools.scenario import Plan, Scenario
 from tools.search.constraints import parse_constraints
 from tools.search.ranked import Ranked
 from tools.search.search import Search, SearchOutcome
+from tools.search.space import table_of
 from tools.trace.report import Profile
 
 Progress = Callable[[float], None]
@@ -47,7 +51,7 @@ def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> W
 def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], SearchOutcome]:
     """At most three plans that really differ, best first; raises InfeasibleError if nothing fits."""
     result = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
-    plans = choose(workload.scenario, result.best, workload.capacity_gib * GIB, shipped_weights())
+    plans = choose(workload, result.best)
     if not plans:
         raise infeasible(workload, progress)
     return plans, result
@@ -82,9 +86,9 @@ def propose(
         for rank, (plan, prediction) in enumerate(zip(plans, predictions, strict=True), start=1)
     ]
     return SearchResult(
-        proposals=_with_reasons_for_order(with_roles(proposals)),
+        proposals=_with_reasons(workload, with_roles(proposals)),
         rejected=rejected(workload, plans[0], predictions[0]),
-        searched=Searched(plans=found.searched, timed=found.timed, seconds=found.seconds),
+        searched=Searched(plans=found.searched, timed=found.timed, seconds=found.seconds, space=found.space),
         sensitivity=sensitivity(workload, found),
         beyond_contract=numerics_changing_options(workload, plans[0], predictions[0]),
         pareto=pareto(found),
@@ -122,20 +126,38 @@ def optimize(
     )
 
 
-def _with_reasons_for_order(proposals: list[Proposal]) -> list[Proposal]:
-    """A proposal ranked before a faster one says why."""
-    return [_with_reason(proposal, proposals[place + 1 :]) for place, proposal in enumerate(proposals)]
+def _with_reasons(workload: Workload, proposals: list[Proposal]) -> list[Proposal]:
+    """What the recommended plan gives up against the fastest and why; which others tie with it."""
+    first, others = proposals[0], proposals[1:]
+    faster = min(others, key=lambda other: other.prediction.step_time_s, default=first)
+    behind = math.log(first.prediction.step_time_s / faster.prediction.step_time_s)
+    if behind > 0:
+        first = _with_evidence(first, _why_before(workload, first, faster, behind))
+    return [first, *(_with_tie(other, proposals[0]) for other in others)]
 
 
-def _with_reason(proposal: Proposal, later: list[Proposal]) -> Proposal:
-    own_s = proposal.prediction.step_time_s
-    fastest_s = min((other.prediction.step_time_s for other in later), default=own_s)
-    if fastest_s >= own_s:
-        return proposal
-    says = (
-        f"ranked before a plan that is {1 - fastest_s / own_s:.1%} faster by prediction: inside "
-        "the error of a comparison, and published recipes avoid that plan's features"
+def _why_before(workload: Workload, first: Proposal, faster: Proposal, behind: float) -> Evidence:
+    pair = Ranked(
+        table_of([first.plan, faster.plan]),
+        np.array([first.prediction.step_time_s, faster.prediction.step_time_s]),
+        np.array([first.prediction.peak_memory_gib, faster.prediction.peak_memory_gib]) * GIB,
     )
-    reason = Evidence(kind="knowledge", ref="calibration/preferences.json", says=says)
-    rationale = f"{proposal.rationale} {says[0].upper()}{says[1:]}."
+    cost = "ties with" if behind <= TIE else f"gives up {math.expm1(behind):.1%} of predicted time against"
+    error = f"a comparison errs by {math.expm1(workload.pair_error):.0%}"
+    says = (
+        f"{cost} proposal {faster.rank} ({error}): practitioners would take {deciding_habit(workload, pair)}"
+    )
+    return Evidence(kind="knowledge", ref="calibration/preferences.json", says=says)
+
+
+def _with_tie(proposal: Proposal, first: Proposal) -> Proposal:
+    ratio = math.log(proposal.prediction.step_time_s / first.prediction.step_time_s)
+    if abs(ratio) > TIE:
+        return proposal
+    says = "by predicted time a tie with the first"
+    return _with_evidence(proposal, Evidence(kind="model", ref="step_time_s", says=says))
+
+
+def _with_evidence(proposal: Proposal, reason: Evidence) -> Proposal:
+    rationale = f"{proposal.rationale} {reason.says[0].upper()}{reason.says[1:]}."
     return proposal.model_copy(update={"evidence": [*proposal.evidence, reason], "rationale": rationale})

@@ -175,11 +175,13 @@ class ParetoPoint(Result):
 
 
 class Searched(Result):
-    """How many plans were decided, how many of them timed one by one, and how long that took."""
+    """How many plans were decided, how many of them timed one by one, and how long that took; whether they
+    were those that people usually run or all legal ones."""
 
     plans: int
     timed: int
     seconds: float
+    space: Literal["practice", "all"] = "practice"
 
 
 class SearchResult(Result):

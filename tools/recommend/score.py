@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tools.cost.predict import Prediction
 from tools.errors import InputError
 from tools.kb.entries import Case, Entry, Playbook
-from tools.recommend.choose import FAMILY, MAX_PROPOSALS, PREFERENCE_WINDOW
+from tools.recommend.choose import FAMILY, MAX_PROPOSALS
 from tools.recommend.proposal import proposal
 from tools.recommend.report import Evidence, Proposal, ScoredPlan
 from tools.recommend.situation import supporting
@@ -20,6 +20,8 @@ from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.scenario.fields import build, refuse_unknown
 
+EVIDENCE_WINDOW = 0.05
+"""How far (log of step time) a plan may be behind the fastest for evidence to count."""
 MIN_SUPPORT = 2
 """What a plan needs to take the place of an alternative: a confirmed run, or two weaker reasons."""
 WEIGHTS = {"case": 3, "trial": 4, "playbook": 1, "profile": 1}
@@ -112,14 +114,16 @@ def rank(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Pr
     """The proposals with what evidence supports and what a person brought; at most three.
 
     `proposals` are the search's own, so the fastest of them is the fastest of all. A plan that is clearly
-    faster (one that the search was not allowed to find) stands before what it beats.
+    faster (one that the search was not allowed to find) stands first.
     """
     ordered = list(proposals)
     if not ordered:  # trials have settled all that the search found
         own_plans = [plan.proposal for plan in scored if plan.by_person and plan.proposal is not None]
         return with_roles(own_plans[:MAX_PROPOSALS])
     fastest = min(ordered, key=lambda proposal: proposal.prediction.step_time_s)
-    limit_s = fastest.prediction.step_time_s * math.exp(PREFERENCE_WINDOW)
+    limit_s = max(
+        ordered[0].prediction.step_time_s, fastest.prediction.step_time_s * math.exp(EVIDENCE_WINDOW)
+    )
     for suggestion in scored:
         own = suggestion.proposal
         same = next(
@@ -130,9 +134,8 @@ def rank(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Pr
         if own is None or same is not None:
             continue
         own = _supported(own, suggestion.support)
-        beaten = next((place for place, other in enumerate(ordered) if _beats(own, other)), None)
-        if beaten is not None:
-            ordered.insert(beaten, own)
+        if _beats(own, fastest):
+            ordered.insert(0, own)
         elif own.prediction.step_time_s <= limit_s and support_of(suggestion.support) >= MIN_SUPPORT:
             ordered.insert(1, own)
         elif suggestion.by_person:
@@ -162,8 +165,8 @@ def _by_evidence(ordered: Sequence[Proposal], limit_s: float) -> list[Proposal]:
 
 
 def _beats(plan: Proposal, other: Proposal) -> bool:
-    """By more than the difference within which experts' preference ordered the proposals."""
-    return plan.prediction.step_time_s * math.exp(PREFERENCE_WINDOW) < other.prediction.step_time_s
+    """By more than a tie and what evidence may bridge."""
+    return plan.prediction.step_time_s * math.exp(EVIDENCE_WINDOW) < other.prediction.step_time_s
 
 
 def _three(ordered: Sequence[Proposal], fastest: Proposal) -> list[Proposal]:

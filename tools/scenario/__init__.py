@@ -8,7 +8,7 @@ from tools.scenario.columns import NOT_STATED, RECOMPUTES, SCHEDULES, Facts, Pla
 from tools.scenario.frameworks import FrameworkData, StatedPlan, get_framework, resolve_defaults
 from tools.scenario.model import ModelSpec
 from tools.scenario.parse import parse_scenario
-from tools.scenario.rules import Rule, check_plan, legal_mask, rules_for
+from tools.scenario.rules import Rule, check_plan, legal_mask, practice_for, rules_for
 from tools.scenario.spec import (
     SEARCHED_FIELDS,
     ClusterSpec,
@@ -41,6 +41,7 @@ __all__ = [
     "legal_mask",
     "nearest",
     "parse_scenario",
+    "practice_for",
     "resolve_defaults",
     "rules_for",
 ]

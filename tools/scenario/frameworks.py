@@ -35,7 +35,8 @@ class RuleData:
 @dataclass(frozen=True, slots=True)
 class FrameworkData:
     """Defaults for what a plan leaves open (`vpp` 0: as many chunks as the layers allow), and rules in the
-    order they are checked. `writable`: the values that its own configuration can express, if not all."""
+    order they are checked. `practice`: what its users do beyond that. `writable`: the values that its own
+    configuration can express, if not all."""
 
     name: str
     vpp: int
@@ -45,6 +46,7 @@ class FrameworkData:
     schedule: str
     schedule_interleaved: str
     rules: tuple[RuleData, ...]
+    practice: tuple[RuleData, ...]
     writable: Mapping[str, tuple[PlanValue, ...]]
 
 
@@ -52,18 +54,20 @@ class FrameworkData:
 def get_framework(name: str) -> FrameworkData:
     """The facts of a framework; a name that passed `TrainingSpec` always has a file."""
     data = framework_table(name)
-    rules = tuple(_rule(name, row) for row in data.get("rules", []))
+    rules, practice = (
+        tuple(_rule(name, row) for row in data.get(part, [])) for part in ("rules", "practice")
+    )
     writable = {field: tuple(values) for field, values in data.get("writable", {}).items()}
     try:
-        return FrameworkData(name=name, rules=rules, writable=writable, **data["defaults"])
+        return FrameworkData(name=name, rules=rules, practice=practice, writable=writable, **data["defaults"])
     except (KeyError, TypeError) as error:
         raise DataError(f"kb_seed/frameworks/{name}.toml: bad defaults: {error}") from error
 
 
 @cache
-def get_general_rules() -> tuple[RuleData, ...]:
-    """Rules that follow from the meaning of the fields, whatever the framework."""
-    return tuple(_rule(GENERAL, row) for row in framework_table(GENERAL)["rules"])
+def get_general_rules(part: str = "rules") -> tuple[RuleData, ...]:
+    """Rules that follow from the meaning of the fields, and practice, whatever the framework."""
+    return tuple(_rule(GENERAL, row) for row in framework_table(GENERAL)[part])
 
 
 @cache

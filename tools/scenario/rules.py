@@ -11,7 +11,7 @@ from types import FunctionType
 import numpy as np
 
 from tools.errors import DataError, InputError
-from tools.scenario import checks, limits
+from tools.scenario import checks, limits, practice
 from tools.scenario.columns import BoolArray, Facts, decode_value
 from tools.scenario.frameworks import RuleData, get_framework, get_general_rules
 from tools.scenario.spec import SEARCHED_FIELDS
@@ -32,6 +32,12 @@ class Rule:
 def rules_for(framework: str) -> tuple[Rule, ...]:
     """The general rules, then the framework's own, in the order they are checked."""
     return tuple(_rule(data) for data in (*get_general_rules(), *get_framework(framework).rules))
+
+
+@cache
+def practice_for(framework: str) -> tuple[Rule, ...]:
+    """What people do with every framework, then with this one: beyond it plans are legal and rarely run."""
+    return tuple(_rule(data) for data in (*get_general_rules("practice"), *get_framework(framework).practice))
 
 
 def legal_mask(facts: Facts) -> BoolArray:
@@ -76,7 +82,8 @@ def _rule(data: RuleData) -> Rule:
 
 
 def _breaks(data: RuleData) -> Callable[[Facts], BoolArray]:
-    plain, limited = vars(checks).get(data.check), vars(limits).get(data.check)
+    plain = vars(checks).get(data.check)
+    limited = vars(limits).get(data.check) or vars(practice).get(data.check)
     if isinstance(plain, FunctionType):
         return plain
     if isinstance(limited, FunctionType):

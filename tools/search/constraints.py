@@ -57,8 +57,8 @@ class Constraints:
     """`allowed` maps a plan field to the values it may take, `limits` to what it may not; a field that is in
     neither may take any value, one that is in both must satisfy both.
 
-    `space` is what the user asked to be searched: `practice` (plans that people run) or `all`. It is stored
-    and has no effect yet: every legal plan is searched in both cases.
+    `space` is what is searched: `practice` (plans that people run, by what kb_seed knows of the framework;
+    all legal ones if none of those fits) or `all`.
     """
 
     allowed: Mapping[str, tuple[PlanValue, ...]] = field(default_factory=dict)

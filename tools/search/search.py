@@ -22,7 +22,7 @@ from tools.cost.step import Pace, Sharded, before_sharding_s, pace_of, sharded_p
 from tools.scenario import RECOMPUTES, Plan, Scenario, columns_of
 from tools.scenario.columns import encode_value
 from tools.scenario.spec import FULL_SHARDING
-from tools.search.constraints import Constraints
+from tools.search.constraints import Constraints, Space
 from tools.search.ranked import (
     MAX_EXPLORED,
     NOTHING,
@@ -37,6 +37,8 @@ from tools.search.space import Mask, PlanSpace, Rows, Table, count, to_columns, 
 
 KEPT = 4096
 """Plans kept of each block and in the end: enough to choose different proposals from."""
+KEPT_OF_PRACTICE = 20_000
+"""All of them, but for mixtures of experts on thousands of devices."""
 CORES_PER_BLOCK = 32_768
 """About as many are evaluated at once as stay in the processor's cache with all that is computed of them."""
 MAX_BLOCK = 16
@@ -48,13 +50,16 @@ Progress = Callable[[float], None]
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """The best plans and the front, fastest first; how many legal plans were decided, and how many timed."""
+    """The best plans and the front, fastest first; how many plans were decided, and how many timed.
+
+    `space` is what was searched in the end: all legal plans if none that people usually run fits."""
 
     best: Ranked
     front: Ranked
     searched: int
     timed: int
     seconds: float
+    space: Space = "all"
     every: Ranked = NOTHING
     """All plans that were timed and fit, fastest first; of very many the fastest and the front."""
 
@@ -124,11 +129,11 @@ class Search:
         scenario: Scenario,
         constraints: Constraints,
         calibration: Calibration | None = None,
-        kept: int = KEPT,
+        kept: int | None = None,
     ) -> None:
         self.scenario = scenario
         self.constraints = constraints
-        self.kept = kept
+        self.kept = KEPT if kept is None and constraints.space == "all" else kept or KEPT_OF_PRACTICE
         self.space = PlanSpace(scenario, constraints)
         self._workload, keys = encode_plans(scenario, columns_of([]))
         self.calibration = calibration or shipped_calibration()
@@ -142,9 +147,16 @@ class Search:
 
     def run(self, progress: Progress | None = None) -> SearchOutcome:
         """Nothing found leaves `best` empty."""
-        started = time.perf_counter()
+        found = self._run(progress)
+        if len(found.best.step_time_s) or self.constraints.space == "all":
+            return found
+        everything = replace(self.constraints, space="all")
+        return Search(self.scenario, everything, self.calibration, self.kept)._run(progress)
+
+    def _run(self, progress: Progress | None) -> SearchOutcome:
+        started, space = time.perf_counter(), self.constraints.space
         if not self.codes:  # the user and the framework's configuration leave no recomputation in common
-            return SearchOutcome(NOTHING, NOTHING, 0, 0, time.perf_counter() - started)
+            return SearchOutcome(NOTHING, NOTHING, 0, 0, time.perf_counter() - started, space)
         degrees = self._likely_first(self._drop_dominated(self.space.degrees()))
         found = Found(self.kept, self.limit_bytes)
         searched, start, size = 0, 0, 1
@@ -159,7 +171,8 @@ class Search:
                 progress(start / count(degrees))
         every = best_of(self._as_measured(found.explored), MAX_EXPLORED)
         kept, front = self._as_measured(found.kept), front_of(self._as_measured(found.front))
-        return SearchOutcome(kept, front, searched, found.timed, time.perf_counter() - started, every)
+        seconds = time.perf_counter() - started
+        return SearchOutcome(kept, front, searched, found.timed, seconds, space, every)
 
     def least_bytes(self) -> float:
         """A bound of the memory per device that any plan needs, unsearched; infinite if none is legal."""

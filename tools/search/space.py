@@ -17,6 +17,7 @@ from tools.scenario import (
     Scenario,
     columns_of,
     get_framework,
+    practice_for,
     rules_for,
 )
 from tools.scenario.columns import MissingColumn, decode_value
@@ -44,6 +45,13 @@ class PlanSpace:
         self.scenario = scenario
         self._framework = get_framework(scenario.training.framework)
         self._constraints = constraints
+        # Whoever states a field knows why: practice does not speak of it.
+        usual = practice_for(scenario.training.framework) if constraints.space == "practice" else ()
+        stated = {f"plan.{name}" for name in constraints.fields}
+        self._rules = [
+            *rules_for(scenario.training.framework),
+            *(rule for rule in usual if rule.field not in stated),
+        ]
 
     def degrees(self) -> Table:
         """Every (tp, pp, cp, dp) whose product is the number of devices, with sequence parallelism."""
@@ -69,8 +77,9 @@ class PlanSpace:
         schedules = self._values("schedule", SCHEDULES)
 
         def options(pp: int) -> Options:
-            if pp == 1:
-                return [(1, usual)]
+            if pp == 1:  # nothing is scheduled: whatever the user allows
+                allowed = [code for code in schedules if self._permits(("schedule",), (code,))]
+                return [(1, usual if usual in allowed or not allowed else allowed[0])]
             return [(vpp, code) for vpp in range(1, max_chunks // pp + 1) for code in schedules]
 
         return self._grow(table, ("vpp", "schedule"), table["pp"], options)
@@ -124,7 +133,7 @@ class PlanSpace:
         s = self.scenario
         facts = Facts(s.model, s.cluster, s.training, to_columns(table))
         legal = permitted_mask(self._constraints, table)
-        for rule in rules_for(s.training.framework):
+        for rule in self._rules:
             try:
                 legal &= ~rule.breaks(facts)
             except MissingColumn:

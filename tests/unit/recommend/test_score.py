@@ -10,11 +10,12 @@ from tools.recommend.score import complete, rank, score
 
 
 def best() -> Proposal:
-    return recommendation(llama()).proposals[0]
+    """The fastest: tp 4, pp 4, cp 2."""
+    return min(recommendation(llama()).proposals, key=lambda plan: plan.prediction.step_time_s)
 
 
-OTHER: Raw = {"tp": 4, "pp": 4, "vpp": 5, "cp": 2}
-"""A plan that fits and is not the first proposal."""
+OTHER: Raw = {"tp": 8, "pp": 2, "vpp": 1, "cp": 1}
+"""A plan that fits, of another family."""
 
 
 def judged(constraints: Raw | None = None, **fields: object) -> ScoredPlan:
@@ -32,7 +33,7 @@ def judged(constraints: Raw | None = None, **fields: object) -> ScoredPlan:
             "memory",
             "GiB",
         ),
-        ({"tp": 8}, OTHER, "constraint", "tp"),
+        ({"tp": 4}, OTHER, "constraint", "tp"),
     ],
 )
 def test_a_refused_plan_names_what_binds_and_has_no_proposal(
@@ -94,7 +95,7 @@ def near(**fields: int) -> ScoredPlan:
 )
 def test_inside_the_window_checked_evidence_decides(refs: tuple[str, ...], rank_of_plan: int | None) -> None:
     proposals = recommendation(llama()).proposals
-    plan = supported(near(tp=8, pp=4), *refs)
+    plan = supported(near(tp=8, pp=8, vpp=1, cp=1), *refs)
     joined = rank(proposals, [plan])
     ranks = {proposal.rank for proposal in joined if proposal.plan == plan.plan}
     assert ranks == ({rank_of_plan} if rank_of_plan else set())

@@ -1,6 +1,7 @@
-"""Preferences are learned from choices: a known taste is found again, and no feature ever earns."""
+"""Preferences are learned from choices: a known taste is found again, with its sign."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,57 +9,68 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kb_seed
-from research.preferences import Choice, learn_weights
-from tools.recommend.choose import shipped_weights
+from research.preferences import Choice, best_pull, learn, left_out, likelihood
+from tools.recommend.choose import shipped_preferences
 
 NAMES = ("liked", "disliked", "indifferent")
+PULL = 0.0125
 
 
 def choices(weights: list[float], count: int, seed: int = 0) -> list[Choice]:
-    """Each expert takes the plan with the least log time plus weighted features, with a little noise."""
+    """Each expert takes the family with the least cost and the best features, with a little noise."""
     rng = np.random.default_rng(seed)
     made = []
-    for _ in range(count):
-        columns = np.concatenate([rng.exponential(0.1, (60, 1)), rng.integers(0, 3, (60, 3)) * 1.0], axis=1)
-        utility = -40.0 * (columns @ np.array([1.0, *weights])) + rng.gumbel(size=60)
-        made.append(Choice(columns, np.arange(60) == np.argmax(utility)))
+    for number in range(count):
+        cost = rng.exponential(0.1, 60).astype(np.float64)
+        columns = rng.integers(0, 3, (60, 3)).astype(np.float64)
+        utility = columns @ np.array(weights) - 40.0 * cost + rng.gumbel(size=60)
+        made.append(Choice(f"source {number % 5}", cost, columns, np.arange(60) == np.argmax(utility)))
     return made
 
 
-def test_a_known_taste_is_learned() -> None:
-    """Pulled towards zero, so below what the experts really feel, but far above what they do not."""
-    found = learn_weights(choices([0.0, 0.1, 0.0], 400), NAMES)
-    assert 0.02 < found["disliked"] <= 0.1
-    assert found["liked"] < 0.005
-    assert found["indifferent"] < 0.005
+def test_a_known_taste_is_learned_with_its_sign() -> None:
+    found = learn(choices([1.0, -2.0, 0.0], 400), NAMES, PULL)
+    assert found.weights == pytest.approx({"liked": 1.0, "disliked": -2.0, "indifferent": 0.0}, abs=0.35)
+    assert found.time == pytest.approx(40.0, rel=0.2)
 
 
-def test_a_stronger_taste_is_learned_as_stronger() -> None:
-    found = [learn_weights(choices([0.0, w, 0.0], 200), NAMES)["disliked"] for w in (0.0, 0.05, 0.1, 0.2)]
-    assert found == sorted(found)
-    assert found[-1] > found[1] > found[0]
+def test_a_stronger_pull_gives_smaller_weights() -> None:
+    told = choices([0.0, -2.0, 0.0], 100)
+    found = [abs(learn(told, NAMES, pull).weights["disliked"]) for pull in (0.003, 0.2, 5.0, 100.0)]
+    assert found == sorted(found, reverse=True)
+    assert found[-1] < 0.5 * found[0]
 
 
-def test_a_feature_that_experts_seek_costs_nothing_rather_than_earns() -> None:
-    found = learn_weights(choices([-0.1, 0.0, 0.0], 200), NAMES)
-    assert found["liked"] == 0.0
+def test_with_every_family_the_experts_there_is_nothing_to_learn() -> None:
+    everything = [replace(c, chosen=np.ones(60, dtype=np.bool_)) for c in choices([0.0, 3.0, 0.0], 20)]
+    assert learn(everything, NAMES, PULL).weights == pytest.approx(dict.fromkeys(NAMES, 0.0), abs=1e-4)
 
 
-def test_several_plans_that_match_the_expert_count_as_one_choice() -> None:
-    """With every plan called the expert's there is nothing to learn."""
-    everything = [Choice(c.columns, np.ones(60, dtype=np.bool_)) for c in choices([0.0, 0.3, 0.0], 20)]
-    assert learn_weights(everything, NAMES) == pytest.approx(dict.fromkeys(NAMES, 0.0), abs=1e-4)
+def test_a_source_is_judged_by_what_the_others_teach() -> None:
+    odd = [replace(c, source="odd") for c in choices([0.0, 4.0, 0.0], 40, seed=3)]
+    told = [*choices([0.0, -4.0, 0.0], 40), *odd]
+    by_source = left_out(told, NAMES, PULL)
+    assert by_source["odd"].weights["disliked"] < -1
+    assert by_source["source 0"].weights["disliked"] > by_source["odd"].weights["disliked"]
 
 
-@settings(max_examples=10)
-@given(taste=st.lists(st.floats(0.0, 0.3), min_size=3, max_size=3), seed=st.integers(0, 5))
-def test_weights_are_finite_and_not_negative(taste: list[float], seed: int) -> None:
-    found = learn_weights(choices(taste, 30, seed), NAMES)
-    assert all(np.isfinite(weight) and weight >= 0.0 for weight in found.values())
+def test_the_pull_is_the_one_under_which_left_out_choices_are_likeliest() -> None:
+    told = choices([1.0, -1.0, 0.0], 60)
+    chosen = best_pull(told, NAMES)
+    others = [likelihood(told, left_out(told, NAMES, pull)) for pull in (0.003, 0.0125, 0.05, 0.2)]
+    assert likelihood(told, left_out(told, NAMES, chosen)) == max(others)
 
 
-def test_the_shipped_weights_say_when_and_from_how_many_workloads() -> None:
+@settings(max_examples=10, deadline=None)
+@given(taste=st.lists(st.floats(-3.0, 3.0), min_size=3, max_size=3), seed=st.integers(0, 5))
+def test_weights_are_finite(taste: list[float], seed: int) -> None:
+    found = learn(choices(taste, 30, seed), NAMES, PULL)
+    assert all(np.isfinite(weight) for weight in found.weights.values())
+    assert 0 < found.time < np.inf
+
+
+def test_the_shipped_preferences_say_when_and_from_how_many_workloads() -> None:
     data = json.loads(kb_seed.folder("calibration").joinpath("preferences.json").read_text())
-    assert data["weights"] == shipped_weights()
+    assert data["weights"] == shipped_preferences().weights
     assert data["workloads"] > 0
     assert data["fitted_on"]

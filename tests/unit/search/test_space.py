@@ -1,5 +1,6 @@
 """The search space is the set of legal plans: every one of them once, and nothing else."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from tools.search.space import PlanSpace, Table, count, decode_row, divisors, ta
 
 
 def enumerated(s: Scenario, constraints: Constraints | None = None) -> Table:
-    space = PlanSpace(s, constraints or Constraints())
+    space = PlanSpace(s, replace(constraints or Constraints(), space="all"))
     cores = space.with_micro_batch(space.with_pipeline(space.with_experts(space.degrees())))
     return space.with_sharding(cores)
 
