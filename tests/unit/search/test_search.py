@@ -3,6 +3,7 @@
 Below, what it relies on in the cost model, for every legal plan; and how many fields may change.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
