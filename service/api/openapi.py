@@ -33,6 +33,7 @@ TAGS = [
     {"name": "plans", "description": "The plan search alone, for small workloads."},
     {"name": "hardware", "description": "The device catalogue."},
     {"name": "knowledge", "description": "Playbooks and past cases."},
+    {"name": "measurements", "description": "Runs of a named cluster, which its predictions learn from."},
     {"name": "schedules", "description": "Nightly runs by the clock, and what they found."},
     {"name": "audit", "description": "Who did what."},
     {"name": "health", "description": "For load balancers and Prometheus."},
