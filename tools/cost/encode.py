@@ -95,9 +95,9 @@ MODULES = {
 """What each module of `recompute_modules` repeats, by the names of Megatron-Core's --recompute-modules."""
 
 
-def carried_facts(plan: Plan | None) -> Facts:
-    """The fields of a plan that the search leaves open."""
-    modules = plan.recompute_modules if plan else None
+def carried_facts(plan: Plan | None, modules: Sequence[str] | None = None) -> Facts:
+    """The fields of a plan that the search leaves open; `modules` are recomputed if no plan says which."""
+    modules = plan.recompute_modules if plan else modules
     layers = plan.recompute_layers if plan else None
     return {
         "recomputed_layers": float(layers) if layers else ALL_LAYERS,

@@ -22,7 +22,7 @@ from tools.scenario import RECOMPUTES, Plan, get_framework
 from tools.scenario.practice import scale_up_size
 from tools.scenario.spec import FULL_SHARDING
 from tools.search.ranked import Ranked
-from tools.search.space import Rows, get_plan
+from tools.search.space import Rows, Table, get_plan
 
 MAX_PROPOSALS = 3
 FAMILY = ("tp", "pp", "cp", "ep")
@@ -68,10 +68,17 @@ def features(workload: Workload, ranked: Ranked) -> dict[str, Array]:
         "expert_doublings_beside_fsdp": experts * is_sharded_first,
         "experts_beyond_domain": _doublings(p["ep"] * p["etp"] / domain),
         "experts_short_of_domain": np.log2(own_experts / np.minimum(p["ep"], own_experts)),
-        "full_recompute": p["recompute"] == RECOMPUTES.index("full"),
+        "full_recompute": (p["recompute"] == RECOMPUTES.index("full")) * _recomputed_share(workload, p),
         "filled_memory": ranked.memory_bytes / workload.device.memory_bytes,
     }
     return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
+
+
+def _recomputed_share(workload: Workload, plans: Table) -> Array:
+    """Of a stage's layers, if they are recomputed: all of them if the table does not say how many."""
+    layers = plans.get("recompute_layers", np.zeros_like(plans["pp"]))
+    of_stage = np.ceil(workload.scenario.model.num_hidden_layers / plans["pp"])
+    return np.where(layers > 0, layers / of_stage, 1.0)
 
 
 def _doublings(degree: NDArray[np.generic]) -> Array:

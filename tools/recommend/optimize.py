@@ -16,6 +16,7 @@ from tools.recommend.diagnosis import (
     with_lever,
     with_profile,
 )
+from tools.recommend.dial import with_dial
 from tools.recommend.measured import measured_workload, without_slower
 from tools.recommend.proposal import proposal
 from tools.recommend.report import (
@@ -51,7 +52,7 @@ def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> W
 def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], SearchOutcome]:
     """At most three plans that really differ, best first; raises InfeasibleError if nothing fits."""
     result = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
-    plans = choose(workload, result.best)
+    plans = choose(workload, with_dial(workload, result.best))
     if not plans:
         raise infeasible(workload, progress)
     return plans, result

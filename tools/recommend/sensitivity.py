@@ -77,7 +77,7 @@ FRONT_POINTS = 20
 
 def sensitivity(workload: Workload, result: SearchOutcome) -> list[Sensitivity]:
     """The best of the plans kept by the search and of its front, under other link speeds and memory."""
-    factors_of = {
+    factors_of: dict[str, dict[str, float | Array]] = {
         "half the bandwidth between nodes": {"scale_out_bandwidth": 0.5},
         "twice the bandwidth between nodes": {"scale_out_bandwidth": 2.0},
         "half the bandwidth inside the node": {"scale_up_bandwidth": 0.5},
@@ -85,7 +85,7 @@ def sensitivity(workload: Workload, result: SearchOutcome) -> list[Sensitivity]:
     ranked = together([result.best, result.front])
     limit, plans = workload.limit_gib * GIB, to_columns(ranked.plans)
     cases = [
-        _case(name, ranked, workload.costs(plans, **factors).step_time_s, limit)
+        _case(name, ranked, workload.costs(plans, None, **factors).step_time_s, limit)
         for name, factors in factors_of.items()
     ]
     cases.append(_case("a tenth less memory", ranked, ranked.step_time_s, 0.9 * limit))

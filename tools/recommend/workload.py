@@ -3,13 +3,16 @@
 Also which plans the framework's own configuration can express: others are not proposed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import numpy as np
 
 from tools.cost.calibration import Calibration, shipped_calibration
 from tools.cost.constants import resolve
 from tools.cost.encode import encode_plans, scenario_device
+from tools.cost.inputs import Array
 from tools.cost.memory import GIB
 from tools.cost.predict import Costs, Prediction, evaluate, predict, scaled_costs
 from tools.errors import InputError
@@ -116,9 +119,13 @@ class Workload:
         """Why the plan is not proposed whatever its time: it is refused, or cannot be configured."""
         return self.refusal(plan) or why_inexpressible(self.scenario, plan)
 
-    def costs(self, plans: PlanColumns, **factors: float) -> Costs:
-        """Many plans at once; `factors` multiply figures of the device, by their names in `Inputs`."""
+    def costs(
+        self, plans: PlanColumns, carried: Mapping[str, float] | None = None, **factors: float | Array
+    ) -> Costs:
+        """Many plans at once, by their names in `Inputs`: `carried` replaces what all of them do, `factors`
+        multiply figures of device or plan."""
         x, keys = encode_plans(self.scenario, plans)
+        x = replace(x, **{name: np.asarray(value) for name, value in (carried or {}).items()})
         x = replace(x, **{name: getattr(x, name) * factor for name, factor in factors.items()})
         settings = self.calibration.memory_settings(keys, [self.scenario.training.precision])
         costs = evaluate(x, resolve(keys, self.calibration.shifts), settings)

@@ -35,8 +35,9 @@ class RuleData:
 @dataclass(frozen=True, slots=True)
 class FrameworkData:
     """Defaults for what a plan leaves open (`vpp` 0: as many chunks as the layers allow), and rules in the
-    order they are checked. `practice`: what its users do beyond that. `writable`: the values that its own
-    configuration can express, if not all."""
+    order they are checked. `recompute_layers`: whether it can recompute only some layers of a stage.
+    `practice`: what its users do beyond the rules. `writable`: the values that its own configuration can
+    express, if not all."""
 
     name: str
     vpp: int
@@ -45,6 +46,7 @@ class FrameworkData:
     sharding_stage: int
     schedule: str
     schedule_interleaved: str
+    recompute_layers: bool
     rules: tuple[RuleData, ...]
     practice: tuple[RuleData, ...]
     writable: Mapping[str, tuple[PlanValue, ...]]
@@ -59,7 +61,8 @@ def get_framework(name: str) -> FrameworkData:
     )
     writable = {field: tuple(values) for field, values in data.get("writable", {}).items()}
     try:
-        return FrameworkData(name=name, rules=rules, practice=practice, writable=writable, **data["defaults"])
+        defaults = {"recompute_layers": False, **data["defaults"]}
+        return FrameworkData(name=name, rules=rules, practice=practice, writable=writable, **defaults)
     except (KeyError, TypeError) as error:
         raise DataError(f"kb_seed/frameworks/{name}.toml: bad defaults: {error}") from error
 

@@ -4,6 +4,7 @@ The table grows field by field; after each field every applicable rule of `tools
 """
 
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from tools.scenario import (
     rules_for,
 )
 from tools.scenario.columns import MissingColumn, decode_value
-from tools.scenario.spec import PlanValue
+from tools.scenario.spec import PlanValue, RecomputeModule
 from tools.search.constraints import Constraints
 
 Mask = NDArray[np.bool_]
@@ -164,7 +165,24 @@ def decode_row(table: Table, row: int) -> dict[str, PlanValue]:
 
 def get_plan(table: Table, row: int) -> Plan:
     """One row as a plan."""
-    return Plan.model_validate(decode_row(table, row))
+    dialled = {
+        name: int(table[name][row]) for name in ("recompute_layers", "recompute_modules") if name in table
+    }
+    values: dict[str, PlanValue | tuple[str, ...]] = {**decode_row(table, row)}
+    if dialled.get("recompute_layers"):
+        values["recompute_layers"] = dialled["recompute_layers"]
+    if dialled.get("recompute_modules"):
+        code = dialled["recompute_modules"]
+        values["recompute_modules"] = tuple(m for bit, m in enumerate(MODULES) if code >> bit & 1)
+    return Plan.model_validate(values)
+
+
+MODULES: tuple[str, ...] = get_args(RecomputeModule)
+
+
+def encode_modules(modules: Sequence[str]) -> int:
+    """A set of recomputed modules as a number: one bit each."""
+    return sum(1 << MODULES.index(module) for module in modules)
 
 
 def table_of(plans: Sequence[Plan]) -> Table:
