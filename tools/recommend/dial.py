@@ -5,6 +5,7 @@ some modules of every layer (`--recompute-modules`); memory is filled instead of
 nothing. Every share of the layers in eighths and every set of modules is tried.
 """
 
+from dataclasses import replace
 from itertools import chain, combinations
 
 import numpy as np
@@ -33,17 +34,18 @@ def with_dial(workload: Workload, ranked: Ranked) -> Ranked:
     rows = np.flatnonzero(ranked.plans["recompute"] == full) if ranked.plans else np.zeros(0, np.intp)
     if not len(rows):
         return ranked
-    nothing = np.zeros(len(ranked.step_time_s), dtype=np.int64)
-    stated = Ranked(
-        {**ranked.plans, "recompute_layers": nothing, "recompute_modules": nothing},
-        ranked.step_time_s,
-        ranked.memory_bytes,
-    )
+    stated = undialled(ranked)
     start = stated.take(rows[np.argsort(ranked.step_time_s[rows], kind="stable")[:MAX_DIALLED]])
     best = _with_fewer_layers(workload, start, start)
     best = _with_modules(workload, start, best)
     moved = (best.plans["recompute_layers"] > 0) | (best.plans["recompute_modules"] > 0)
     return together([stated, best.take(moved)])
+
+
+def undialled(ranked: Ranked) -> Ranked:
+    """The plans as they are, with columns that say so."""
+    nothing = np.zeros(len(ranked.step_time_s), dtype=np.int64)
+    return replace(ranked, plans={"recompute_layers": nothing, "recompute_modules": nothing, **ranked.plans})
 
 
 def _with_fewer_layers(workload: Workload, start: Ranked, best: Ranked) -> Ranked:

@@ -16,7 +16,7 @@ from tools.recommend.diagnosis import (
     with_lever,
     with_profile,
 )
-from tools.recommend.dial import with_dial
+from tools.recommend.dial import undialled, with_dial
 from tools.recommend.measured import measured_workload, without_slower
 from tools.recommend.proposal import proposal
 from tools.recommend.report import (
@@ -30,11 +30,12 @@ from tools.recommend.report import (
 )
 from tools.recommend.score import with_roles
 from tools.recommend.sensitivity import pareto, sensitivity
+from tools.recommend.settings import best_settings
 from tools.recommend.why_not import infeasible, rejected
-from tools.recommend.workload import Workload, limit_to_expressible
+from tools.recommend.workload import PredictedPlan, Workload, limit_to_expressible
 from tools.scenario import Plan, Scenario
 from tools.search.constraints import parse_constraints
-from tools.search.ranked import Ranked
+from tools.search.ranked import Ranked, front_of, together
 from tools.search.search import Search, SearchOutcome
 from tools.search.space import table_of
 from tools.trace.report import Profile
@@ -51,11 +52,18 @@ def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> W
 
 def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], SearchOutcome]:
     """At most three plans that really differ, best first; raises InfeasibleError if nothing fits."""
+    plans, result, _ = _find(workload, progress)
+    return plans, result
+
+
+def _find(workload: Workload, progress: Progress | None) -> tuple[list[Plan], SearchOutcome, Ranked]:
+    """The plans to propose, the search's result, and the plans with recomputation dialled."""
     result = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
-    plans = choose(workload, with_dial(workload, result.best))
+    dialled = with_dial(workload, result.best)
+    plans = choose(workload, dialled)
     if not plans:
         raise infeasible(workload, progress)
-    return plans, result
+    return plans, result, dialled
 
 
 def analyse(
@@ -78,22 +86,27 @@ def propose(
     """The best plans of every legal one, why not others, and what would change the answer.
 
     `keep` is handed every plan that was timed."""
-    plans, found = best_plans(workload, progress)
+    plans, found, dialled = _find(workload, progress)
     if keep:
         keep(found.every)
-    predictions, today = workload.predict(plans), workload.today()
-    proposals = [
-        proposal(workload, rank, plan, prediction, today)
-        for rank, (plan, prediction) in enumerate(zip(plans, predictions, strict=True), start=1)
-    ]
+    today, first = workload.today(), workload.predict(plans[:1])[0]
+    proposals = [_proposed(workload, rank, plan, today) for rank, plan in enumerate(plans, start=1)]
     return SearchResult(
         proposals=_with_reasons(workload, with_roles(proposals)),
-        rejected=rejected(workload, plans[0], predictions[0]),
+        rejected=rejected(workload, plans[0], first),
         searched=Searched(plans=found.searched, timed=found.timed, seconds=found.seconds, space=found.space),
         sensitivity=sensitivity(workload, found),
-        beyond_contract=numerics_changing_options(workload, plans[0], predictions[0]),
-        pareto=pareto(found),
+        beyond_contract=numerics_changing_options(workload, plans[0], first),
+        pareto=pareto(front_of(together([undialled(found.front), undialled(dialled)]))),
     )
+
+
+def _proposed(workload: Workload, rank: int, plan: Plan, today: PredictedPlan | None) -> Proposal:
+    """With the switches of the framework that suit the plan."""
+    settings = best_settings(workload, plan)
+    tuned = workload.with_settings(settings)
+    made = proposal(tuned, rank, plan, tuned.predict([plan])[0], today)
+    return made.model_copy(update={"settings": settings})
 
 
 def optimize(

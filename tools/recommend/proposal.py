@@ -119,12 +119,13 @@ def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Predict
         leaves += _leaves("baseline", baseline.model_dump(), today.prediction.model_dump())
     for proposal in proposals:
         place = f"proposals[{proposal.rank - 1}]"
-        refusal = _refusal(workload, proposal.plan)
+        tuned = workload.with_settings(proposal.settings)
+        refusal = _refusal(tuned, proposal.plan)
         if refusal:
             faults.append(Fault(place=place, says=refusal))
         else:
             leaves += _leaves(
-                place, proposal.model_dump(include=COMPUTED), _compute_fields(workload, proposal.plan, today)
+                place, proposal.model_dump(include=COMPUTED), _compute_fields(tuned, proposal.plan, today)
             )
     faults += [
         Fault(place=place, says=f"stated {stated}, computed {computed}")

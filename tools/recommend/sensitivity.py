@@ -18,7 +18,7 @@ from tools.scenario import Facts, Plan, Scenario, legal_mask
 from tools.scenario.spec import MAX_DEVICES
 from tools.search.ranked import Ranked, together
 from tools.search.search import SearchOutcome
-from tools.search.space import Mask, Table, decode_row, joined, permitted_mask, to_columns, where
+from tools.search.space import Mask, Table, decode_row, get_plan, joined, permitted_mask, to_columns, where
 
 DEGREES = ("dp", "pp", "tp", "cp")
 
@@ -108,16 +108,15 @@ def _case(name: str, ranked: Ranked, times: Array, limit_bytes: float) -> Sensit
     )
 
 
-def pareto(result: SearchOutcome) -> list[ParetoPoint]:
+def pareto(front: Ranked) -> list[ParetoPoint]:
     """Step time against memory: at most twenty points of the front, fastest first."""
-    front = result.front
     count = len(front.step_time_s)
     rows = np.unique(np.linspace(0, count - 1, min(count, FRONT_POINTS)).round().astype(int))
     return [
         ParetoPoint(
             step_time_s=float(front.step_time_s[row]),
             peak_memory_gib=float(front.memory_bytes[row]) / GIB,
-            plan=Plan.model_validate(decode_row(front.plans, int(row))),
+            plan=get_plan(front.plans, int(row)),
         )
         for row in rows
     ]

@@ -7,6 +7,7 @@ from tools.cost.predict import Prediction
 from tools.cost.terms import STEP_TERMS
 from tools.recommend.report import Change
 from tools.scenario import Plan
+from tools.scenario.spec import PlanValue
 
 DIGITS = 3
 
@@ -28,10 +29,15 @@ SHOWN_SHARE = 0.005
 
 def changes(before: Plan, after: Plan) -> list[Change]:
     return [
-        Change(field=name, from_=getattr(before, name), to=getattr(after, name))
+        Change(field=name, from_=_told(getattr(before, name)), to=_told(getattr(after, name)))
         for name in Plan.model_fields
         if getattr(before, name) != getattr(after, name)
     ]
+
+
+def _told(value: PlanValue | tuple[str, ...]) -> PlanValue:
+    """A list of modules as one text."""
+    return ", ".join(value) if isinstance(value, tuple) else value
 
 
 def short(plan: Plan) -> str:

@@ -98,6 +98,13 @@ class Workload:
     def with_plan(self, plan: Plan) -> Scenario:
         return self.scenario.model_copy(update={"plan": plan, "id": None})
 
+    def with_settings(self, settings: Mapping[str, bool | str]) -> "Workload":
+        """With switches of the framework as a proposal sets them."""
+        if not settings:
+            return self
+        training = self.scenario.training.model_copy(update={**settings})
+        return replace(self, scenario=self.scenario.model_copy(update={"training": training}))
+
     def predict(self, plans: Sequence[Plan]) -> list[Prediction]:
         return predict([self.with_plan(plan) for plan in plans], self.calibration)
 

@@ -1,0 +1,50 @@
+"""Switches that leave the numerics alone are searched beside the plan, listed, priced and checked."""
+
+import copy
+
+from tests.unit.recommend.cases import MIXTRAL, llama, workload_for
+from tools.recommend.optimize import optimize
+from tools.recommend.proposal import recheck
+from tools.recommend.settings import best_settings
+from tools.scenario import parse_scenario
+from tools.scenario.levers import offered_levers
+
+
+def with_training(raw: dict[str, object], **training: object) -> dict[str, object]:
+    changed = copy.deepcopy(raw)
+    part = changed["training"]
+    assert isinstance(part, dict)
+    part.update(training)
+    return changed
+
+
+def test_a_slow_switch_is_set_right_and_what_nobody_stated_is_left_alone() -> None:
+    slow = with_training(MIXTRAL, moe_dispatcher="allgather")
+    first = optimize(parse_scenario(slow)).proposals[0]
+    assert first.settings.get("moe_dispatcher") not in (None, "allgather")
+    assert set(first.settings) == {"moe_dispatcher"}
+    assert optimize(parse_scenario(MIXTRAL)).proposals[0].settings == {}
+
+
+def test_settings_are_offered_by_the_framework_and_make_the_plan_faster() -> None:
+    slow = with_training(MIXTRAL, moe_dispatcher="allgather", overlap_moe_communication=False)
+    workload = workload_for(slow)
+    for proposal in optimize(parse_scenario(slow)).proposals:
+        offered = {(lever.setting, lever.value) for lever in offered_levers(workload.scenario)}
+        assert {*proposal.settings.items()} <= offered
+        untuned = workload.predict([proposal.plan])[0].step_time_s
+        assert proposal.prediction.step_time_s <= untuned
+        # nothing that is left to change helps
+        assert best_settings(workload.with_settings(proposal.settings), proposal.plan) == {}
+
+
+def test_the_second_computation_knows_the_settings() -> None:
+    slow = with_training(MIXTRAL, moe_dispatcher="allgather")
+    workload, made = workload_for(slow), optimize(parse_scenario(slow))
+    assert recheck(workload, made.proposals, made.baseline).holds
+    forgotten = [proposal.model_copy(update={"settings": {}}) for proposal in made.proposals]
+    assert not recheck(workload, forgotten, made.baseline).holds
+
+
+def test_a_dense_model_on_a_framework_without_stated_switches_has_none() -> None:
+    assert all(proposal.settings == {} for proposal in optimize(parse_scenario(llama())).proposals)
