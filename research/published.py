@@ -5,7 +5,7 @@ workloads.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.errors import InputError
+from tools.recommend.dial import with_dial
 from tools.recommend.optimize import workload_of
 from tools.recommend.score import family_of
 from tools.recommend.workload import Workload
@@ -170,4 +171,5 @@ def offer(expert: Measurement, frozen: bool = False) -> Offer:
         raise ValueError(f"{expert.id} has no plan")
     kept = {name: getattr(plan, name) for name in FROZEN if frozen and name in expert.stated}
     workload = workload_of(hidden.model_copy(update={"constraints": kept}))
-    return Offer(expert, workload, Search(hidden, workload.constraints).run())
+    found = Search(hidden, workload.constraints).run()
+    return Offer(expert, workload, replace(found, best=with_dial(workload, found.best)))

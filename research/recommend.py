@@ -29,6 +29,7 @@ from research.published import (
 from tools.cost.inputs import Array
 from tools.errors import AsapError
 from tools.recommend.choose import Preferences, choose, families
+from tools.recommend.dial import with_dial
 from tools.recommend.optimize import workload_of
 from tools.recommend.score import family_of
 from tools.scenario import Plan, Scenario
@@ -118,7 +119,7 @@ def _advice(plans: Sequence[SweptPlan]) -> dict[str, Advice]:
         }
     )
     workload = workload_of(hidden)
-    ranked = Search(hidden, workload.constraints).run().best
+    ranked = with_dial(workload, Search(hidden, workload.constraints).run().best)
 
     def judge(proposals: Sequence[Plan]) -> Advice:
         keys = [_identity(plan) for plan in proposals]
