@@ -49,7 +49,7 @@ class Workload:
             "cluster": {**CLUSTER, "overrides": {**LINK, **self.machine}},
             "training": training,
             "plan": plan,
-            "constraints": {**PLAIN, **self.limits},
+            "constraints": {"space": "all", **PLAIN, **self.limits},
         }
 
     @property

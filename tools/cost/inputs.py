@@ -200,7 +200,7 @@ class Inputs(Columns):
     def _once_per_kind(
         self, kinds: "Kinds | None", compute: "Compute[Constants, Result]", constants: "Constants"
     ) -> "Result":
-        if kinds is None:
+        if kinds is None or constants.arrays:  # constants of each row: rows of a kind differ
             return compute(self, constants)
         return compute(kinds.inputs, constants).take(kinds.of_row)
 

@@ -15,7 +15,8 @@ from tools.cost.memory import GIB
 from tools.cost.predict import Costs
 from tools.recommend.choose import expected_cost
 from tools.recommend.workload import Workload
-from tools.scenario import RECOMPUTES, Scenario, get_framework
+from tools.scenario import RECOMPUTES, SEARCHED_FIELDS, Scenario, get_framework
+from tools.scenario.columns import encode_value
 from tools.scenario.levers import offered_levers
 from tools.scenario.spec import RecomputeModule
 from tools.search.ranked import Ranked, together
@@ -39,7 +40,17 @@ def with_dial(workload: Workload, ranked: Ranked) -> Ranked:
     best = _with_fewer_layers(workload, start, start)
     best = _with_modules(workload, start, best)
     moved = (best.plans["recompute_layers"] > 0) | (best.plans["recompute_modules"] > 0)
-    return together([stated, best.take(moved)])
+    return together([stated, best.take(moved & ~_excluded(workload, best))])
+
+
+def _excluded(workload: Workload, ranked: Ranked) -> Mask:
+    """What was measured, or would fail like another, is not brought back by its recomputation."""
+    out = np.zeros(len(ranked.step_time_s), dtype=np.bool_)
+    for values in workload.constraints.excluded:
+        named = [name for name in values if name in SEARCHED_FIELDS]
+        matches = [ranked.plans[name] == encode_value(name, values[name]) for name in named]
+        out |= np.logical_and.reduce(matches)
+    return out
 
 
 def undialled(ranked: Ranked) -> Ranked:
@@ -61,6 +72,8 @@ def _with_fewer_layers(workload: Workload, start: Ranked, best: Ranked) -> Ranke
 
 
 def _with_modules(workload: Workload, start: Ranked, best: Ranked) -> Ranked:
+    if not workload.constraints.permits("recompute", "selective"):
+        return best
     selective = np.full_like(start.plans["recompute"], RECOMPUTES.index("selective"))
     columns = to_columns({**start.plans, "recompute": selective})
     everywhere = np.ones(len(start.step_time_s), dtype=np.bool_)

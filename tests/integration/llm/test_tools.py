@@ -97,7 +97,8 @@ def test_an_endless_loop_of_lookups_ends(model_at: MakeModel) -> None:
     assert raised.value.kind == faults.TOOL_LOOP
     assert len(server.seen) == MAX_CALLS + 1
     assert server.seen[-1].tools == ["Suggestions"]
-    assert raised.value.tokens == 120 * (MAX_CALLS + 1)
+    # what the endpoint says it used, or what was sent at least: a reply cannot make itself cheaper
+    assert raised.value.tokens >= 120 * (MAX_CALLS + 1)
 
 
 def test_a_loop_that_has_cost_enough_is_told_to_end(model_at: MakeModel) -> None:

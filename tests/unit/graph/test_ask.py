@@ -43,7 +43,7 @@ def answer(question: str, context: Context = RULES) -> Answered:
 @pytest.mark.parametrize(
     ("question", "says"),
     [
-        ("Why not tp 8?", "tp 1 to 8"),
+        ("Why not tp 8?", "tp 2 to 8"),
         ("what if micro-batch size = 1", "micro-batch 1"),
         ("why not ep 7?", "expert parallelism needs a model with experts"),
         ("what if tp=3?", "must be whole numbers that divide 8 devices"),
@@ -75,7 +75,7 @@ def test_a_model_answers_with_figures_that_code_takes_from_tools() -> None:
     writer = Writer("With that plan a step takes {t1.step_time_s}; {p1.plan} is {p1.effect}.")
     answered = answer("and with narrower tensors?", replace(RULES, reasoner=writer))
     assert (answered.by, answered.tools) == ("writer", ["predict_plan"])
-    assert " s; dp 8" in answered.answer
+    assert " s; tp 2, dp 4" in answered.answer
     assert "x as fast as today's plan" in answered.answer
     assert "and with narrower tensors?" in writer.seen
 
