@@ -58,12 +58,17 @@ def analyse_plan(
     plan: Plan,
     profile: Profile | None = None,
     measured_step_s: float | None = None,
+    *,
+    has_trials: bool = False,
 ) -> PlanAnalysis:
     """What a plan is predicted to take, what limits it, and the facts that playbooks ask for.
 
-    The prediction is calibrated to the step of the traces, or to the one that notes state.
+    The prediction is calibrated to the step of the traces, or to the one that notes state; trials measure
+    without the profiler, so that what they say of the cost model stands.
     """
-    workload, recalibrated = measured_workload(workload_in(context, scenario), plan, profile, measured_step_s)
+    workload, recalibrated = workload_in(context, scenario), None
+    if not has_trials:
+        workload, recalibrated = measured_workload(workload, plan, profile, measured_step_s)
     prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
     facts = situation(workload, plan, prediction, profile)
     hypotheses = _hypotheses(prediction, diagnosis, profile)

@@ -29,6 +29,7 @@ def analyzer(state: State, services: NodeServices) -> State:
         plan=plan,
         profile=profile if subject == "today" else None,
         measured_step_s=_stated_step_s(state) if subject == "today" else None,
+        has_trials=bool(state.get("trials")),
     )
     hypotheses, reason = _weighed(state, found, plan, services)
     analysis = Analysis(
@@ -42,8 +43,7 @@ def analyzer(state: State, services: NodeServices) -> State:
         trials_seen=trials_seen(state),
     )
     update: State = {"verification": None} if state.get("item") else {}
-    if found.calibration and not state.get("trials"):
-        # Trials measure without the profiler: what they say of the cost model stands.
+    if found.calibration:
         update["calibration"] = found.calibration
     return services.done(analysis=analysis, facts=facts, **update)
 

@@ -92,8 +92,10 @@ def test_a_baseline_that_does_not_hold_is_not_reported(monkeypatch: pytest.Monke
         plan: Plan,
         profile: Profile | None,
         measured_step_s: float | None,
+        *,
+        has_trials: bool,
     ) -> PlanAnalysis:
-        found = analyse_plan(context, scenario, plan, profile, measured_step_s)
+        found = analyse_plan(context, scenario, plan, profile, measured_step_s, has_trials=has_trials)
         return found._replace(prediction=found.prediction.model_copy(update={"step_time_s": 1e-3}))
 
     monkeypatch.setattr("graph.tools.analyse_plan", analyse_wrongly)
