@@ -227,7 +227,7 @@ def find_winner(answer: Answer, calibration: Calibration | None, progress: Progr
         return Winner(None)
     workload = workload_of(answer.changed, calibration)
     best = Search(workload.scenario, workload.constraints, workload.calibration, kept=1).run(progress).best
-    if not best.plans:
+    if not len(best.step_time_s):
         return Winner(None)
     plan = get_plan(best.plans, 0)
     planned = _predict("fastest", workload.with_plan(plan), calibration)

@@ -80,6 +80,7 @@ def test_two_servers_behind_one_address_are_one_to_the_browser(
             expect(view.locator("[data-verdict]")).to_contain_text("Fits")
             view.get_by_role("button", name="Submit").click()
             expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
+            view.get_by_role("link", name="Figures").click()
             figure = view.locator("figure[data-figure]").first
             figure.scroll_into_view_if_needed()
             expect(figure).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)

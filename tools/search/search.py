@@ -150,8 +150,11 @@ class Search:
         found = self._run(progress)
         if len(found.best.step_time_s) or self.constraints.space == "all":
             return found
-        everything = replace(self.constraints, space="all")
-        return Search(self.scenario, everything, self.calibration, self.kept)._run(progress)
+        constraints = replace(self.constraints, space="all")
+        everything = Search(self.scenario, constraints, self.calibration, self.kept)
+        if everything.least_bytes() > everything.limit_bytes:
+            return found  # no plan can fit: a bound tells it without a search
+        return everything._run(progress)
 
     def _run(self, progress: Progress | None) -> SearchOutcome:
         started, space = time.perf_counter(), self.constraints.space

@@ -13,6 +13,7 @@ const KEPT = "asap-new-session";
 const HIDDEN = ["csrf", "key"];
 const CONFIG_ENDINGS = [".json", ".toml", ".yaml", ".yml", ".sh", ".py", ".txt"];
 let timer = null;
+let latest = "";
 let lastRequest = 0;
 
 /** What the server says of the form as it is; null if a newer question is under way. */
@@ -29,7 +30,8 @@ async function check() {
   verdict.classList.toggle("soft", !answer.ok);
   verdict.classList.toggle("alarm", answer.ok && answer.says.startsWith("Does not fit"));
   const field = answer.ok ? null : form.elements[answer.field];
-  if (field && touched.has(field.name)) point(field, answer.says);
+  const spot = field && (touched.has(field.name) ? field : planField(field.name) && planField(latest));
+  if (spot) point(spot, answer.says);
   if (answer.ok) fill(answer.filled);
   return answer;
 }
@@ -73,8 +75,13 @@ function clear() {
   }
 }
 
+/** A plan's degrees depend on each other: what follows from the field that was changed is told there. */
+function planField(name) {
+  return name.startsWith("plan.") ? form.elements[name] : null;
+}
+
 function changed({ target }) {
-  if (target.name) touched.add(target.name);
+  if (target.name) touched.add((latest = target.name));
   if (assumed.delete(target.name)) mark(target, "");
   if (target.name === "config" && target.value.trim()) form.elements.preset.value = "";
   if (target.name === "preset" && target.value) form.elements.config.value = "";
