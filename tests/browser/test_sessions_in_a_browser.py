@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.installation import Installation
@@ -354,7 +355,7 @@ def test_plans_are_sorted_filtered_brushed_and_opened(page: Watched, done: str) 
     expect(view.locator('tr[aria-selected="true"]')).to_have_count(1)
 
 
-@pytest.mark.slow  # fails since devices have a list of their own; to be mended first
+@pytest.mark.slow  # fails at the list of devices; to be mended first
 def test_the_winner_of_a_what_if_follows_the_sliders(page: Watched) -> None:
     view = page.page
     view.goto("/what-if")
