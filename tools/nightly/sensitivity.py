@@ -77,7 +77,7 @@ class _Noise:
         return math.hypot(self.between, self.within)
 
     def found_ratio(self, nights: int, rules: Rules, odds: float = 1.0) -> float:
-        """The smallest change that is found within so many nights, as a ratio of the step time."""
+        """The smallest change that would be found within this many nights, as a ratio of the step time."""
         chance = min(rules.false_alarm_chance * odds, rules.max_chance)
         best = min(self._change(length, chance) for length in range(2, nights + 1))
         return math.expm1(max(best, 0.0))

@@ -3,7 +3,7 @@ import { Timeline } from "./timeline.js";
 import { CLASSES, duration, statistics, unpack } from "./timeline_data.js";
 
 const PERFETTO = "https://ui.perfetto.dev";
-const MOST_NAMES = 12;
+const MAX_NAMES = 12;
 const began = performance.now();
 const find = (selector) => document.querySelector(selector);
 const box = find("[data-timeline]");
@@ -47,7 +47,7 @@ function showSelection(stretch) {
   section.querySelector("h2").textContent = `Selected stretch: ${duration(wide)}`;
   find("[data-selection-body]").replaceChildren(
     table(["rank", ...used.map((kind) => CLASSES[kind])], perRank.map(({ label, times }) => [label, ...used.map((kind) => percent(times[kind]))])),
-    table(["name", "calls", "time", "mean"], names.slice(0, MOST_NAMES).map(({ name, count, ns }) => [name.slice(0, 120), count.toLocaleString("en"), duration(ns), duration(ns / count)])),
+    table(["name", "calls", "time", "mean"], names.slice(0, MAX_NAMES).map(({ name, count, ns }) => [name.slice(0, 120), count.toLocaleString("en"), duration(ns), duration(ns / count)])),
   );
 }
 
