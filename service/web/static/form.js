@@ -157,7 +157,10 @@ traces.onchange = () => {
   const message = count ? `${count === 1 ? names[0] : `${count} files`}, uploaded when you submit.` : "No trace among these files.";
   form.querySelector("[data-upload]").textContent = message;
 };
-for (const input of form.querySelectorAll("[data-into]")) input.onchange = () => input.files[0] && readFile(input.files[0]);
+for (const input of form.querySelectorAll("[data-into]")) {
+  input.onchange = () => input.files[0] && readFile(input.files[0]);
+  input.onchange(); // a file may have been chosen before this script ran
+}
 form.addEventListener("formdata", ({ formData }) => assumed.forEach((_, name) => formData.delete(name)));
 form.addEventListener("input", changed);
 form.addEventListener("submit", submit);
