@@ -14,7 +14,7 @@ ASAP := $(VENV)/bin/asap
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
-.PHONY: audit chaos sbom help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: audit chaos sbom help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences seed-vectors validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +95,9 @@ fit: setup ## fit the cost model's parameters to the measured runs
 
 fit-preferences: setup ## learn from the experts' published plans what they prefer at the same predicted time
 	@$(RUN) -m research.preferences
+
+seed-vectors: setup ## embed the knowledge base that comes with ASAP, after a change of its texts
+	@$(ONE_THREAD) $(RUN) -m research.vectors
 
 validate: setup ## compare predictions with the measured runs, groups left out in turn
 	@$(ONE_THREAD) $(RUN) -m research.validate

@@ -13,6 +13,7 @@ from tools.recommend.optimize import workload_of
 from tools.recommend.report import PlanFields
 from tools.scenario import Plan, Scenario, did_you_mean, parse_scenario
 from tools.scenario.fields import refuse_unknown, shown
+from tools.scenario.parse import refuse_bare_model
 
 MODES = ("advise", "tune")
 APPROVALS = ("none", "person", "policy")
@@ -58,6 +59,7 @@ def parse_request(given: Mapping[str, Any], tenant: str | None = None) -> Reques
         if name in options and options[name] not in allowed:
             raise InputError(name, options[name], f"allowed: {', '.join(allowed)}")
     _check_trial_options(options)
+    refuse_bare_model(given)
     refuse_unknown(given, (*Scenario.model_fields, *OPTIONS), "")
     described = {name: part for name, part in given.items() if name not in OPTIONS and part is not None}
     scenario = parse_scenario(described, need_plan=False)

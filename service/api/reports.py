@@ -1,7 +1,7 @@
 """/v1/sessions/{id}/report and /proposals: what a session found, in the form that is asked for."""
 
 from dataclasses import asdict
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Header, Path, Query, Response
@@ -37,7 +37,7 @@ class ProposalList(BaseModel):
 class ExportPublic(Public):
     """A configuration file of a training framework."""
 
-    format: Literal["torchtitan", "megatron", "nemo", "deepspeed", "maxtext", "accelerate"]
+    format: str = Field(json_schema_extra={"enum": list(EXPORT_FORMATS)})
     file_name: str
     text: str
     notes: list[str] = Field(description="what the file alone does not decide")

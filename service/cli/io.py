@@ -3,6 +3,7 @@ lines, text cells, and the connection to an `asap serve`.
 """
 
 import json
+import re
 import sys
 from argparse import ArgumentParser
 from collections.abc import Collection, Iterator, Mapping
@@ -29,6 +30,8 @@ MAX_INPUT_BYTES = 512 * 2**20
 MAX_SCENARIO_BYTES = 16 * 2**20
 """For commands that read one scenario: no model or plan is described at such length."""
 STANDARD_INPUT = "-"
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/(?!.*\.(?:jsonl?|toml|ya?ml|sh|py)$)[A-Za-z0-9][\w.-]*")
+"""Of a model on the Hugging Face hub: owner/name."""
 _INSPECTED_LINES = 20
 
 
@@ -100,6 +103,11 @@ def _read_at_most(source: str, limit_bytes: int, argument: str) -> bytes:
             return file.read(limit_bytes)
     except OSError as error:
         reason = f"{error.strerror or error}; give a readable file, or - for standard input"
+        if isinstance(error, FileNotFoundError) and HUB_NAME.fullmatch(source):
+            reason = (
+                "no such file; if it is a model on the Hugging Face hub: ASAP downloads nothing, get its "
+                f"config.json ('hf download {source} config.json --local-dir .') and give that file"
+            )
         raise InputError(argument, source, reason) from None
 
 

@@ -175,14 +175,16 @@ def run(args: Namespace) -> int:
 
 
 def _open(data_dir: Path | None, *, writes: bool) -> "KnowledgeBase":
-    from service.runtime import has_knowledge, open_knowledge
+    from service.runtime import embedder_of, has_knowledge, open_knowledge
     from service.settings import load_settings
     from tools.kb import open_seed
 
     settings = load_settings()
     if data_dir is not None:
         settings = settings.model_copy(update={"data_dir": data_dir})
-    return open_knowledge(settings) if writes or has_knowledge(settings) else open_seed()
+    if writes or has_knowledge(settings):
+        return open_knowledge(settings)
+    return open_seed(embedder=embedder_of(settings))
 
 
 def _search(knowledge: "KnowledgeBase", args: Namespace) -> None:
@@ -235,7 +237,11 @@ def _reindex(knowledge: "KnowledgeBase", args: Namespace) -> None:
     if args.json:
         write_json_line({"vectors": vectors, "limitation": knowledge.limitation})
     else:
-        print(f"{vectors} vectors computed" if vectors else f"nothing to compute; {knowledge.limitation}")
+        print(
+            f"{vectors} entries indexed by meaning"
+            if vectors
+            else f"nothing to compute; {knowledge.limitation}"
+        )
 
 
 _ACTIONS = {"search": _search, "show": _show, "list": _list, "add": _add, "mark": _mark, "reindex": _reindex}

@@ -86,6 +86,8 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
 def _head(view: View) -> Iterator[Row]:
     diagnosis = view.report.diagnosis
     yield "verdict", safe_text(view.report.verdict, style="bold")
+    if view.tie:
+        yield "verdict", safe_text(view.tie)
     yield "", ""
     weighed = f" {sentence(diagnosis.weighed)}" if diagnosis.weighed else ""
     yield "diagnosis", safe_text(f"Limited by {diagnosis.bottleneck}.{weighed}")

@@ -126,6 +126,11 @@ COMMANDS = {
         "let a server run that every night",
         'asap schedule add examples/nightly.yaml --name pretraining --cron "30 5 * * *"',
     ),
+    "doctor": Command(
+        "service.cli.doctor",
+        "check this installation: folders, database, knowledge, language model, launchers",
+        "asap doctor",
+    ),
     "mcp": Command(
         "service.cli.mcp",
         "ASAP's tools for an assistant, over the Model Context Protocol",

@@ -3,6 +3,7 @@
 Made once per request; layout is in the templates and tables.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,6 +134,26 @@ class View:
             *(f"{name} {value}" for name, value in training.options().items()),
         ]
         return ", ".join(parts)
+
+    @property
+    def tie(self) -> str | None:
+        """Which proposals a prediction cannot tell from the first, if any; a measurement could."""
+        first, *others = self.report.proposals or [None]
+        if first is None or any(proposal.measured for proposal in self.report.proposals):
+            return None
+        step_s, error = first.prediction.step_time_s, self.workload.pair_error
+        tied = [p for p in others if abs(math.log(p.prediction.step_time_s / step_s)) <= error]
+        if not tied:
+            return None
+        times_s = [step_s, *(proposal.prediction.step_time_s for proposal in tied)]
+        names = " and ".join(str(proposal.rank) for proposal in (first, *tied))
+        if len(tied) == len(others) > 1:
+            names = f"1 to {len(others) + 1}"
+        return (
+            f"Proposals {names} are a tie: their step times differ by at most "
+            f"{max(times_s) / min(times_s) - 1:.1%}, and a comparison errs by {math.expm1(error):.0%}. "
+            "Take the first unless a short run says otherwise."
+        )
 
     @property
     def limit_gib(self) -> float:

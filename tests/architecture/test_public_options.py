@@ -19,7 +19,7 @@ AGENTS = {"langgraph", "langchain_core", "chromadb", "jinja2"}
 def test_the_subcommands_are_these() -> None:
     assert " ".join(COMMANDS) == (
         "predict optimize explain constants hardware diagnose calibrate import-runs profile dry-run export "
-        "import kb serve sessions ask keys nightly schedule mcp"
+        "import kb serve sessions ask keys nightly schedule doctor mcp"
     )
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.servers import running_chroma
 from tests.unit.kb.samples import Clock, own_case, small_seed
 from tools.kb import EmbeddingError, KnowledgeBase, KnowledgeError, open_folder, open_server
-from tools.kb.embed import Embedder
+from tools.kb.embed import MAX_NEW_PER_SEARCH, Embedder
 from tools.kb.search import tokenize
 from tools.kb.store import LEDGER, PREFIX, ChromaStore, open_server_client
 
@@ -38,6 +38,9 @@ class WordEmbedder:
             raise EmbeddingError("the embedder is down")
         self.embedded += texts
         return [self._vector(text) for text in texts]
+
+    def is_quick(self, texts: Sequence[str]) -> bool:
+        return len(texts) <= MAX_NEW_PER_SEARCH
 
     def _vector(self, text: str) -> list[float]:
         counts = Counter(sum(map(ord, term)) % self.dimensions for term in tokenize(text))

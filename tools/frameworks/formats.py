@@ -27,6 +27,7 @@ from tools.frameworks.exporting import Export, ExportJob, chosen_levers, stated_
 from tools.frameworks.importing import Draft, ImportedScenario, ImportOptions, assemble, missing
 from tools.frameworks.recognition import recognise
 from tools.scenario import Facts, Scenario, check_plan, columns_of, did_you_mean, get_framework
+from tools.scenario.spec import FRAMEWORK_ALIASES
 
 Exporter = Callable[[ExportJob], Export]
 Importer = Callable[[str, ImportOptions], Draft]
@@ -76,12 +77,22 @@ REGISTRY = {
         ),
     )
 }
+FORMAT_ALIASES = {
+    "megatron-core": "megatron",
+    "megatron-lm": "megatron",
+    "hf": "huggingface",
+    "fsdp": "accelerate",
+    "torch-fsdp": "accelerate",
+    "torch-fsdp2": "accelerate",
+}
+"""A framework's name where its format has another."""
 EXPORT_FORMATS = tuple(name for name, format in REGISTRY.items() if format.export)
 IMPORT_FORMATS = tuple(name for name, format in REGISTRY.items() if format.import_)
 
 
 def export_plan(scenario: Scenario, format: str) -> Export:
     """The scenario's plan in the named format; raises InputError if the format cannot express it."""
+    format = FORMAT_ALIASES.get(format, format)
     known = REGISTRY.get(format)
     if known is None or known.export is None:
         raise InputError("--format", format, did_you_mean(format, EXPORT_FORMATS))
@@ -130,10 +141,11 @@ def import_plan(text: str, format: str | None, options: ImportOptions) -> Import
 
     Without a format, the one that the text is in.
     """
-    name = format or recognise(text)
+    name = FORMAT_ALIASES.get(format, format) if format else recognise(text)
     known = REGISTRY.get(name)
     if known is None or known.import_ is None:
         raise InputError("--format", name, did_you_mean(name, IMPORT_FORMATS))
+    options = replace(options, framework=FRAMEWORK_ALIASES.get(options.framework or "", options.framework))
     draft = known.import_(text, options)
     framework = draft.framework or (
         known.framework if isinstance(known.framework, str) else options.framework

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from tools.errors import InputError
 from tools.kb.conditions import FactValues, applies
-from tools.kb.embed import Embedder
+from tools.kb.embed import Embedder, SeedVectors
 from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Playbook, Status
 from tools.kb.ledger import (
     AddedCase,
@@ -55,7 +55,7 @@ class KnowledgeBase:
         self,
         seed: Seed,
         store: CaseStore | None = None,
-        vectors: "VectorIndex | None" = None,
+        vectors: "VectorIndex | SeedVectors | None" = None,
         clock: Clock = utc_now,
         shares: bool = False,
     ) -> None:
@@ -196,7 +196,7 @@ class KnowledgeBase:
             )
         return similarities
 
-    def _try_vectors(self, use: "Callable[[VectorIndex], object]") -> None:
+    def _try_vectors(self, use: "Callable[[VectorIndex | SeedVectors], object]") -> None:
         """Vectors are optional: if they fail, the search goes on without and `limitation` says why."""
         if self.vectors is None or (self._paused_until and self._clock() < self._paused_until):
             return
@@ -227,9 +227,9 @@ def matching(facts: FactValues, playbooks: Iterable[Entry]) -> list[Entry]:
     ]
 
 
-def open_seed(seed: Seed | None = None) -> KnowledgeBase:
-    """What comes with ASAP, read-only: no store, no vectors, nothing heavy."""
-    return KnowledgeBase(seed or load_seed())
+def open_seed(seed: Seed | None = None, embedder: Embedder | None = None) -> KnowledgeBase:
+    """What comes with ASAP, read-only: no store, and without an embedder nothing heavy."""
+    return KnowledgeBase(seed or load_seed(), vectors=SeedVectors(embedder) if embedder else None)
 
 
 def open_folder(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from tools.errors import AsapError, InputError
 from tools.hardware import device_names
@@ -26,7 +26,7 @@ from tools.kb.fields import (
 )
 from tools.names import did_you_mean
 from tools.scenario.fields import FromList, JsonObject
-from tools.scenario.spec import Framework, Plan
+from tools.scenario.spec import Framework, Plan, framework_name
 
 
 class KnowledgeError(AsapError):
@@ -92,7 +92,7 @@ class Case(KnowledgeRecord):
     architecture: Architecture | None = None
     device: Slug | None = None
     num_devices: int | None = Field(None, ge=1, le=10**9)
-    framework: Framework | None = None
+    framework: Annotated[Framework | None, BeforeValidator(framework_name)] = None
     bottleneck: Bottleneck | None = None
     before: PartialPlan | None = None
     after: PartialPlan | None = None

@@ -16,6 +16,7 @@ from typing import TypeVar
 from tools.errors import InputError
 from tools.hardware.catalogue import VENDORS, find_vendor
 from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, Entry, Facets, Hit, Match, scale_of
+from tools.scenario.spec import FRAMEWORK_ALIASES
 
 _WORD = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
 _JOINT = re.compile(r"[-_./]")
@@ -161,7 +162,9 @@ def read_facets(stated: Mapping[str, str | int | Sequence[str]] | None) -> Facet
         if name == "num_devices":
             facets["scale"] = (_scale(value),)
         elif name in FACETS:
-            facets[name] = _values(name, value)
+            values = _values(name, value)
+            is_framework = name == "framework"
+            facets[name] = tuple(FRAMEWORK_ALIASES.get(v, v) for v in values) if is_framework else values
         else:
             raise InputError(f"facets.{name}", value, f"must be one of {', '.join((*FACETS, 'num_devices'))}")
     if "device" in facets and "vendor" not in facets:

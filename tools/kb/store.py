@@ -20,7 +20,7 @@ from chromadb.api.types import Where
 from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 
-from tools.kb.embed import Embedder
+from tools.kb.embed import CANDIDATES, Embedder, gist
 from tools.kb.entries import SHARED, Entry, KnowledgeError
 from tools.kb.ledger import AddedCase, AnyRecord, LedgerRecord, Mark
 
@@ -141,12 +141,7 @@ def _record(key: str, metadata: Mapping[str, object]) -> AnyRecord:
 PREFIX = "asap-vectors-"
 SEED = "/seed"
 """In place of a tenant: vectors that every tenant searches."""
-_CANDIDATES = 50
-# The title and the symptoms or the beginning of the story: longer texts blur what they are about (recall@3 of
-# vectors alone on the retrieval benchmark: 0.71 with 300 characters, 0.68 with 600 and with 1,200).
-_GIST_CHARACTERS = 300
 _BATCH = 64
-_MAX_NEW_PER_SEARCH = 16
 Result = TypeVar("Result")
 
 
@@ -192,7 +187,7 @@ class VectorIndex:
 
     def _nearest(self, query: str, entries: Sequence[Entry], tenant: str | None) -> dict[str, float]:
         missing = self._missing(entries)
-        if len(missing) > _MAX_NEW_PER_SEARCH:
+        if not self._embedder.is_quick([gist(entry) for entry in missing]):
             raise KnowledgeError(
                 f"{len(missing)} entries have no vectors yet; 'asap kb reindex' computes them"
             )
@@ -200,7 +195,7 @@ class VectorIndex:
         vectors: list[Any] = self._embedder.embed([query])
         nearest = self._opened().query(
             query_embeddings=vectors,
-            n_results=_CANDIDATES,
+            n_results=CANDIDATES,
             where=belonging_to({SEED, SHARED, tenant}),
             include=["distances"],
         )
@@ -222,7 +217,7 @@ class VectorIndex:
         return [entry for entry in unknown if entry.key not in self._present]
 
     def _embed(self, entries: Sequence[Entry]) -> None:
-        vectors: list[Any] = self._embedder.embed([_gist(entry) for entry in entries])
+        vectors: list[Any] = self._embedder.embed([gist(entry) for entry in entries])
         self._opened().add(
             ids=[entry.key for entry in entries],
             embeddings=vectors,
@@ -243,10 +238,6 @@ class VectorIndex:
 
     def _forget(self) -> None:
         self._collection, self._present = None, set()
-
-
-def _gist(entry: Entry) -> str:
-    return f"{entry.title}\n{entry.text}"[:_GIST_CHARACTERS]
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

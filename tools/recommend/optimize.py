@@ -147,7 +147,7 @@ def _with_reasons(workload: Workload, proposals: list[Proposal]) -> list[Proposa
     behind = math.log(first.prediction.step_time_s / faster.prediction.step_time_s)
     if behind > 0:
         first = _with_evidence(first, _why_before(workload, first, faster, behind))
-    return [first, *(_with_tie(other, proposals[0]) for other in others)]
+    return [first, *(_with_tie(workload, other, proposals[0]) for other in others)]
 
 
 def _why_before(workload: Workload, first: Proposal, faster: Proposal, behind: float) -> Evidence:
@@ -164,11 +164,11 @@ def _why_before(workload: Workload, first: Proposal, faster: Proposal, behind: f
     return Evidence(kind="knowledge", ref="calibration/preferences.json", says=says)
 
 
-def _with_tie(proposal: Proposal, first: Proposal) -> Proposal:
+def _with_tie(workload: Workload, proposal: Proposal, first: Proposal) -> Proposal:
     ratio = math.log(proposal.prediction.step_time_s / first.prediction.step_time_s)
-    if abs(ratio) > TIE:
+    if abs(ratio) > workload.pair_error:
         return proposal
-    says = "by predicted time a tie with the first"
+    says = "a tie with the first: the difference is inside the error of a comparison"
     return _with_evidence(proposal, Evidence(kind="model", ref="step_time_s", says=says))
 
 

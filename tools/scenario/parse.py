@@ -4,6 +4,7 @@ Order of the checks: structure, then types and bounds, then the rules of model, 
 """
 
 import math
+from collections.abc import Mapping
 
 from tools.errors import InputError
 from tools.hardware import Device, get_device
@@ -24,6 +25,8 @@ from tools.scenario.spec import (
     TrainingSpec,
 )
 from tools.scenario.vocabulary import TOPOLOGY_SYNONYMS
+
+_MODEL_MARKS = frozenset(("architectures", "model_type", "num_hidden_layers", "hidden_size", "text_config"))
 
 
 def check_model(model: ModelSpec) -> None:
@@ -93,9 +96,20 @@ def _require(model: ModelSpec, name: str, condition: str) -> None:
 _PARTS = ("model", "cluster", "training")
 
 
+def refuse_bare_model(stated: Mapping[str, object]) -> None:
+    """Of a scenario: a model's config.json alone says nothing about devices and training."""
+    if "model" not in stated and not _MODEL_MARKS.isdisjoint(stated):
+        says = (
+            "this looks like a model's config.json: put it under `model`, beside `cluster` and `training`, "
+            "or run 'asap optimize config.json --devices \"64 x H100\"', which assumes the rest"
+        )
+        raise InputError("model", NOTHING, says)
+
+
 def parse_scenario(obj: object, *, need_plan: bool = True) -> Scenario:
     """A legal scenario with every default filled in; raises InputError for the first thing that is wrong."""
     stated = get_object(obj, "scenario")
+    refuse_bare_model(stated)
     refuse_unknown(stated, set(Scenario.model_fields), "")
     has_plan = stated.get("plan") is not None
     parts = {name: get_object(stated.get(name), name) for name in ((*_PARTS, "plan") if has_plan else _PARTS)}

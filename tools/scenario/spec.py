@@ -40,6 +40,27 @@ Framework = Literal[
     "nanotron",
     "other",
 ]
+FRAMEWORK_ALIASES = {
+    "megatron": "megatron-core",
+    "megatron-lm": "megatron-core",
+    "mcore": "megatron-core",
+    "nemo": "megatron-core",
+    "titan": "torchtitan",
+    "fsdp": "torch-fsdp2",
+    "fsdp1": "torch-fsdp",
+    "fsdp2": "torch-fsdp2",
+    "hf": "torch-fsdp2",
+    "huggingface": "torch-fsdp2",
+    "accelerate": "torch-fsdp2",
+}
+"""What people call them. Hugging Face's Trainer and Accelerate run FSDP 2 unless DeepSpeed is configured."""
+
+
+def framework_name(value: object) -> object:
+    """The name in the contract for one of everyday use; anything else as it is."""
+    return FRAMEWORK_ALIASES.get(value.lower(), value) if isinstance(value, str) else value
+
+
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal["core_attn", "layernorm", "mlp", "shared_experts", "moe", "moe_act", "mla_up_proj"]
 """Of a layer, by the names of Megatron-Core's --recompute-modules."""
@@ -102,7 +123,7 @@ class TrainingSpec(Record):
     seq_len: Integer = Field(ge=1, le=MAX_SEQ_LEN)
     global_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
     precision: Precision
-    framework: Framework
+    framework: Annotated[Framework, BeforeValidator(framework_name)]
     flash_attention: bool = True
     software_date: Annotated[Month | None, Allowed('a month from 2000 to 2099, as "2026-06"')] = None
     moe_dispatcher: MoeDispatcher | None = None

@@ -13,8 +13,18 @@ import numpy as np
 import pytest
 
 from tools.errors import InputError
-from tools.kb import EmbeddingError, find_local_embedder
-from tools.kb.embed import MAX_TOKENS, MINILM_PACKAGE, Embedder, EndpointEmbedder
+from tools.kb import EmbeddingError, find_local_embedder, open_seed
+from tools.kb.embed import (
+    MAX_TOKENS,
+    MINILM_PACKAGE,
+    Embedder,
+    EndpointEmbedder,
+    MiniLM,
+    _shipped,
+    gist,
+    text_key,
+)
+from tools.kb.seed import load_seed
 
 KEY = "sk-very-secret-0123456789"
 Answer = Callable[[dict[str, Any]], tuple[int, Any]]
@@ -199,3 +209,20 @@ def test_vectors_are_those_of_sentence_transformers(minilm: Embedder) -> None:
     expected = reference.encode(texts, normalize_embeddings=True)
     cosines = (np.array(minilm.embed(texts)) * expected).sum(axis=1)
     assert cosines.min() > 0.9999
+
+
+@pytest.mark.skipif(find_local_embedder() is None, reason="the embedding model is not installed")
+def test_every_entry_of_the_seed_comes_with_its_vector() -> None:
+    """If this fails: `make seed-vectors`."""
+    texts = [gist(entry) for entry in load_seed().entries]
+    assert [text for text in texts if text_key(text) not in _shipped()] == []
+    shipped, computed = MiniLM().embed(texts[:2]), MiniLM().compute(texts[:2])
+    assert np.allclose(shipped, computed, atol=1e-3)
+
+
+@pytest.mark.skipif(find_local_embedder() is None, reason="the embedding model is not installed")
+def test_a_fresh_installation_searches_by_meaning() -> None:
+    base = open_seed(embedder=MiniLM())
+    hits = base.search("machines wait for each other while summing up what they learnt")
+    assert base.limitation is None
+    assert any("vector" in hit.matched for hit in hits)

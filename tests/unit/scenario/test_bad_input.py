@@ -104,7 +104,7 @@ WRONG: list[tuple[Changes, str, str]] = [
     ({"cluster.device": "h100-sxm-80g"}, "cluster.device", "h100-sxm-80gb"),
     ({"cluster.device": 7}, "cluster.device", "allowed: "),
     ({"cluster.overrides": [1]}, "cluster.overrides", "allowed: "),
-    ({"training.framework": "megatron"}, "training.framework", "did you mean megatron-core"),
+    ({"training.framework": "megatorn-core"}, "training.framework", "did you mean megatron-core"),
     ({"training.precision": "nvfp4"}, "training.precision", "h100-sxm-80gb has fp32, tf32, fp16, bf16"),
     ({"training.precision": "int8"}, "training.precision", "h100-sxm-80gb has fp32, tf32, fp16, bf16"),
     ({"training.precision": "bf-16"}, "training.precision", "allowed: "),
