@@ -138,9 +138,10 @@ class View:
     @property
     def tie(self) -> str | None:
         """Which proposals a prediction cannot tell from the first, if any; a measurement could."""
-        first, *others = self.report.proposals or [None]
-        if first is None or any(proposal.measured for proposal in self.report.proposals):
+        proposals = self.report.proposals
+        if not proposals or any(proposal.measured for proposal in proposals):
             return None
+        first, *others = proposals
         step_s, error = first.prediction.step_time_s, self.workload.pair_error
         tied = [p for p in others if abs(math.log(p.prediction.step_time_s / step_s)) <= error]
         if not tied:
