@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NETWORK = "10.77.0"
 INTERFACE = "eth0"
@@ -31,21 +31,27 @@ class Host:
     address: str
     pid: int
     """The process that holds the host's namespaces."""
+    core: int | None = None
+    """The one core that its processes share; None: all of the machine's."""
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The words to run on this host."""
-        return ["nsenter", "--target", str(self.pid), "--net", "--uts", *words]
+        pinned = [] if self.core is None else ["taskset", "--cpu-list", str(self.core)]
+        return [*pinned, "nsenter", "--target", str(self.pid), "--net", "--uts", *words]
 
 
 @contextmanager
-def hosts(count: int, mbit: float) -> Iterator[list[Host]]:
-    """`count` hosts; what each sends to the others is held to `mbit`. For the life of a process, once."""
+def hosts(count: int, mbit: float, pins: bool = False) -> Iterator[list[Host]]:
+    """`count` hosts; what each sends to the others is held to `mbit`; with `pins` each has a core of its own. For
+    the life of a process, once."""
     _check_machine()
     _unshare(_NEW_NETWORK)
     _run("ip link add bridge type bridge")
     _run("ip link set bridge up")
     with ExitStack() as stack:
-        yield [_join(stack.enter_context(_holder()), number, mbit) for number in range(1, count + 1)]
+        joined = [_join(stack.enter_context(_holder()), number, mbit) for number in range(1, count + 1)]
+        cores = sorted(os.sched_getaffinity(0))
+        yield [replace(host, core=cores[i % len(cores)]) if pins else host for i, host in enumerate(joined)]
 
 
 def _check_machine() -> None:

@@ -13,9 +13,9 @@ PORT = 29500
 _POLL_S = 0.2
 
 
-def run_on_hosts(program: Sequence[str], count: int, ranks: int, mbit: float) -> int:
+def run_on_hosts(program: Sequence[str], count: int, ranks: int, mbit: float, pins: bool = False) -> int:
     """`program` is a module and its arguments; the first status that is not 0 counts."""
-    with hosts(count, mbit) as cluster:
+    with hosts(count, mbit, pins) as cluster:
         jobs = [
             subprocess.Popen(host.command(_torchrun(program, cluster, number, ranks)), cwd=REPO)
             for number, host in enumerate(cluster)

@@ -66,6 +66,11 @@ COMMANDS = {
         "learn from a cluster's own runs",
         "asap calibrate runs.jsonl --out cluster.json",
     ),
+    "probe": Command(
+        "service.cli.probe",
+        "measure the nodes themselves in a minute: products, memory, links, slow ranks",
+        "asap probe --device cpu --nproc 2 --out probe",
+    ),
     "import-runs": Command(
         "service.cli.import_runs",
         "step times from the logs of runs, for asap calibrate",

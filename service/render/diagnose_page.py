@@ -53,7 +53,7 @@ def render_page(
     from plotly.offline import get_plotlyjs
 
     report = analysis.drawn()
-    figures = {title: _as_script(figure) for title, figure in _figures(report, analysis).items()}
+    figures = {title: as_script(figure) for title, figure in _figures(report, analysis).items()}
     template = make_environment(PackageLoader("service.render")).get_template(TEMPLATE)
     return template.render(
         folder=analysis.profile.folder,
@@ -81,7 +81,7 @@ def _figures(report: DrawnReport, analysis: TraceAnalysis) -> dict[str, Figure]:
     return {title: figure for title, figure in figures.items() if figure is not None}
 
 
-def _as_script(figure: Figure) -> Markup:
+def as_script(figure: Figure) -> Markup:
     # "</script>" inside a kernel's name would end the script: no "<" is left in the data.
     return Markup(json.dumps(_paint(figure), allow_nan=False).replace("<", "\\u003c"))
 

@@ -18,8 +18,8 @@ AGENTS = {"langgraph", "langchain_core", "chromadb", "jinja2"}
 
 def test_the_subcommands_are_these() -> None:
     assert " ".join(COMMANDS) == (
-        "predict optimize explain constants hardware diagnose calibrate import-runs profile dry-run export "
-        "import kb serve sessions ask keys nightly schedule doctor mcp"
+        "predict optimize explain constants hardware diagnose calibrate probe import-runs profile dry-run "
+        "export import kb serve sessions ask keys nightly schedule doctor mcp"
     )
 
 
