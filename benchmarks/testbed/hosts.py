@@ -42,8 +42,8 @@ class Host:
 
 @contextmanager
 def hosts(count: int, mbit: float, pins: bool = False) -> Iterator[list[Host]]:
-    """`count` hosts; what each sends to the others is held to `mbit`; with `pins` each has a core of its own. For
-    the life of a process, once."""
+    """`count` hosts; what each sends to the others is held to `mbit`; with `pins` each has a core of its own.
+    For the life of a process, once."""
     _check_machine()
     _unshare(_NEW_NETWORK)
     _run("ip link add bridge type bridge")
