@@ -40,7 +40,8 @@ def open_end(namespace: str, number: int) -> int:
 
 
 def relay(ends: tuple[int, int], bytes_per_s: float, delay_s: float) -> None:
-    free_at, waiting, number = [0.0, 0.0], [], 0
+    free_at, number = [0.0, 0.0], 0
+    waiting: list[tuple[float, int, int, bytes]] = []
     other = {ends[0]: 1, ends[1]: 0}
     while True:
         now = time.monotonic()
