@@ -142,18 +142,17 @@ class View:
         if not proposals or any(proposal.measured for proposal in proposals):
             return None
         first, *others = proposals
-        step_s, error = first.prediction.step_time_s, self.workload.pair_error
-        tied = [p for p in others if abs(math.log(p.prediction.step_time_s / step_s)) <= error]
+        error, first_s = self.workload.pair_error, first.prediction.step_time_s
+        apart = {other.rank: abs(math.log(other.prediction.step_time_s / first_s)) for other in others}
+        tied = {rank: ratio for rank, ratio in apart.items() if ratio <= error}
         if not tied:
             return None
-        times_s = [step_s, *(proposal.prediction.step_time_s for proposal in tied)]
-        names = " and ".join(str(proposal.rank) for proposal in (first, *tied))
-        if len(tied) == len(others) > 1:
-            names = f"1 to {len(others) + 1}"
+        names = " and ".join(map(str, tied))
+        subject, verb = (f"Proposals {names}", "tie") if len(tied) > 1 else (f"Proposal {names}", "ties")
         return (
-            f"Proposals {names} are a tie: their step times differ by at most "
-            f"{max(times_s) / min(times_s) - 1:.1%}, and a comparison errs by {math.expm1(error):.0%}. "
-            "Take the first unless a short run says otherwise."
+            f"{subject} {verb} with the first: within {math.expm1(max(tied.values())):.1%} of its step time, "
+            f"and a comparison errs by {math.expm1(error):.0%}. Take the first unless a short run says "
+            "otherwise."
         )
 
     @property

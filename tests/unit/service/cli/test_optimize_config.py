@@ -84,4 +84,4 @@ def test_proposals_that_a_prediction_cannot_order_are_called_a_tie(asap: Asap, c
     assert "A tie with the first" in second["rationale"]
     assert "A tie with the first" not in third["rationale"]
     text = " ".join(asap("optimize", config, *options).out.split())
-    assert "Proposals 1 and 2 are a tie: their step times differ by at most" in text
+    assert "Proposal 2 ties with the first: within" in text
