@@ -37,7 +37,13 @@ Search = Annotated[SearchCreate, Field(description="a scenario; `plan` is today'
 PlanFields = Annotated[JsonObject, Field(description="the fields that differ from the best plan")]
 Folder = Annotated[str, Field(description="traces of one run, one file per rank", max_length=4000)]
 Question = Annotated[str, Field(description="a sentence, or a whole diagnosis", max_length=4000)]
-Format = Annotated[str, Field(description="torchtitan, megatron, nemo, deepspeed, maxtext or accelerate")]
+Format = Annotated[
+    str,
+    Field(
+        description="torchtitan, megatron, nemo, deepspeed, maxtext, accelerate, nanotron, automodel or "
+        "huggingface"
+    ),
+]
 Limit = Annotated[int, Field(ge=1, le=20)]
 Limits = Annotated[
     JsonObject, Field(description='per plan field a value, a list, or {"not": [...], "min": n, "max": n}')

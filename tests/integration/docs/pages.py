@@ -95,4 +95,8 @@ _WRITERS = {"sh": _shell, "console": _console, "python": _python}
 
 
 def pages(repo: Path) -> list[Path]:
-    return [repo / "README.md", *sorted((repo / "docs").glob("*.md"))]
+    return [
+        repo / "README.md",
+        *sorted((repo / "docs").glob("*.md")),
+        *sorted((repo / "skills").glob("*/SKILL.md")),
+    ]
