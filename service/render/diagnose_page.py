@@ -10,7 +10,7 @@ from jinja2 import PackageLoader
 from markupsafe import Markup
 
 from service.render.html import make_environment
-from service.render.plotly import Figure
+from service.render.plotly import Figure, plotly_script
 from service.render.text import signed_percent
 from service.render.trace_figures import (
     COLOURS,
@@ -50,8 +50,6 @@ def render_page(
     analysis: TraceAnalysis, after: TraceAnalysis | None = None, check: PredictionCheck | None = None
 ) -> str:
     """The whole page as text."""
-    from plotly.offline import get_plotlyjs
-
     report = analysis.drawn()
     figures = {title: as_script(figure) for title, figure in _figures(report, analysis).items()}
     template = make_environment(PackageLoader("service.render")).get_template(TEMPLATE)
@@ -62,7 +60,7 @@ def render_page(
         legend={kind: PAINT[colour] for kind, colour in zip(KINDS, COLOURS, strict=True)},
         figures=figures,
         tables=[*_trace_tables(report), *_calibration_tables(check), _unreadable_table(report)],
-        plotly=Markup(get_plotlyjs()),
+        plotly=Markup(plotly_script()),
     )
 
 

@@ -2,9 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from importlib.resources import files
 from typing import Any, TypedDict
 
 from service.render.text import plain
+
+SCRIPT = "plotly.min.js"
+
+
+def plotly_script() -> str:
+    """Plotly for the browser: all that is used of the package, which draws nothing here."""
+    return files("plotly").joinpath("package_data", SCRIPT).read_text(encoding="utf-8")
+
 
 PlotlyJson = dict[str, Any]
 """A trace, an axis or a layout, as Plotly's own schema describes it."""

@@ -5,7 +5,17 @@ from markupsafe import Markup
 
 from service.render.diagnose_page import TEMPLATE, Table, as_script
 from service.render.html import make_environment
-from service.render.plotly import PALETTE, Figure, PlotlyJson, frame, label, line, log_axis, number
+from service.render.plotly import (
+    PALETTE,
+    Figure,
+    PlotlyJson,
+    frame,
+    label,
+    line,
+    log_axis,
+    number,
+    plotly_script,
+)
 from service.render.trace_figures import Transfer, collectives_figure
 from tools.hardware import get_device
 from tools.probe.report import ProbeReport, link_name
@@ -13,8 +23,6 @@ from tools.probe.report import ProbeReport, link_name
 
 def render_probe(report: ProbeReport, title: str) -> str:
     """The whole page as text; needs no network and no server."""
-    from plotly.offline import get_plotlyjs
-
     figures = {
         "Collectives": _collectives(report),
         "Matrix products by rank": _products(report),
@@ -29,7 +37,7 @@ def render_probe(report: ProbeReport, title: str) -> str:
         legend={},
         figures={name: as_script(figure) for name, figure in figures.items() if figure},
         tables=[],
-        plotly=Markup(get_plotlyjs()),
+        plotly=Markup(plotly_script()),
     )
 
 

@@ -33,10 +33,10 @@ from service.logs import request_id
 from service.render import terms
 from service.render import text as units
 from service.render.html import make_environment
+from service.render.plotly import SCRIPT, plotly_script
 from tools.errors import AsapError
 
 PREFIX = "/static"
-PLOTLY = "plotly.min.js"
 IMMUTABLE = "public, max-age=31536000, immutable"
 MIN_GZIP_BYTES = 1000
 
@@ -57,8 +57,8 @@ class Asset:
 def all_assets() -> dict[str, Asset]:
     folder = files("service.web").joinpath("static")
     own = {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda file: file.name)}
-    plotly = files("plotly").joinpath("package_data", PLOTLY).read_bytes()
-    return {name: Asset(body, _media_type(name)) for name, body in {**own, PLOTLY: plotly}.items()}
+    every = {**own, SCRIPT: plotly_script().encode()}
+    return {name: Asset(body, _media_type(name)) for name, body in every.items()}
 
 
 @cache

@@ -269,6 +269,8 @@ def _read(model: Path) -> _Model:
         raise EmbeddingError(
             f"the model in {model} cannot be read: {error}; reinstall its package"
         ) from error
+    # The image has them in half precision, of half the size.
+    weights = {name: array.astype("float32", copy=False) for name, array in weights.items()}
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.enable_padding()  # to the longest of its batch; the file says a fixed length
     return _Model(tokenizer, Bert(weights, _NUM_HEADS), ThreadpoolController())

@@ -11,10 +11,11 @@ from graph.report import Report
 from graph.session import Outcome
 from service.api.middleware import CONTENT_POLICY
 from service.db.models import COMPLETED, FAILED, WAITING
+from service.render.plotly import SCRIPT
 from service.render.text import seconds
 from service.render.view import view_of
 from service.web.hardware import device_lines, facts_of
-from service.web.rendering import PLOTLY, all_assets
+from service.web.rendering import all_assets
 from service.web.sessions import session_list
 from service.worker.run_session import end_of
 from tests.unit.service.render import scenes
@@ -242,9 +243,9 @@ def test_an_asset_may_be_kept_for_ever_under_its_own_address_only(served: Served
 def test_plotly_is_served_compressed_from_its_package(served: Served) -> None:
     from service.web.rendering import address_of
 
-    answer = served.client.get(address_of(PLOTLY), headers={"Accept-Encoding": "gzip"})
+    answer = served.client.get(address_of(SCRIPT), headers={"Accept-Encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip"
-    assert len(answer.content) == len(all_assets()[PLOTLY].body)
+    assert len(answer.content) == len(all_assets()[SCRIPT].body)
 
 
 def test_the_api_is_described_for_readers_with_a_body_to_copy(served: Served) -> None:
