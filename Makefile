@@ -54,11 +54,13 @@ screenshots: setup ## write every page, light and dark, into the folder screensh
 	@$(RUN) -m tests.browser.screenshots screenshots
 
 # torchtitan needs an fsspec older than ours: the frameworks meet in an environment apart, of 3 GB.
-test-frameworks: $(FRAMEWORKS_VENV)/.installed ## let torchtitan, megatron-core, DeepSpeed and Accelerate judge the exports
-	@$(FRAMEWORKS_VENV)/bin/python -m pytest -m real tests/integration/export
+# NANOTRON is a checkout of github.com/huggingface/nanotron: its package does not import.
+test-frameworks: $(FRAMEWORKS_VENV)/.installed ## let torchtitan, megatron-core, DeepSpeed, Accelerate and Automodel judge the exports
+	@PYTHONPATH=$(addsuffix /src,$(NANOTRON)) $(FRAMEWORKS_VENV)/bin/python -m pytest -m real tests/integration/export
 
 $(FRAMEWORKS_VENV)/.installed: pyproject.toml tests/integration/export/constraints-frameworks.txt scripts/setup.sh
 	@scripts/setup.sh $(FRAMEWORKS_VENV) tests/integration/export/constraints-frameworks.txt -e ./asap_client -e '.[dev,frameworks]'
+	@scripts/setup.sh $(FRAMEWORKS_VENV) tests/integration/export/constraints-frameworks.txt --no-deps nemo-automodel
 	@touch $@
 
 # In an environment apart: what counts the packages must not be among them.

@@ -266,6 +266,7 @@ def training_facts(s: Scenario, device: Device) -> Facts:
         "has_fused_dispatch": float(dispatcher in FUSED_DISPATCHERS),
         "gathers_tokens": float(dispatcher == "allgather"),
         "has_cuda_graph": float(traits.has_cuda_graph(t, device, s.model.is_moe)),
+        "fuses_loss": float(traits.has_fused_loss(t)),
     }
 
 

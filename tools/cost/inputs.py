@@ -135,6 +135,7 @@ class Inputs(Columns):
     has_fused_dispatch: Array
     gathers_tokens: Array
     has_cuda_graph: Array
+    fuses_loss: Array
     # plan
     tp: Array
     pp: Array

@@ -13,6 +13,9 @@ from tools.cost.kernels import attention_s, linear_s, recurrence_s
 
 LOSS_PASSES = 3.0
 """Over the fp32 logits, each way: log-softmax without fusion."""
+FUSED_LOSS_PASSES = (1.0, 2.0)
+"""Forward one read, with the maximum and the sum kept as it goes (Milakov and Gimelshein, arXiv 1805.02867);
+backward one read and one write of the gradient."""
 CAST_BYTES = 4.0
 """Per value that is cast to 8 or 4 bits: one read, two writes (Transformer Engine, cast and transpose)."""
 PERMUTATION_PASSES = 4.0
@@ -173,8 +176,11 @@ def head_block(x: Inputs, c: Coefficients) -> Work:
     """The output projection, kept in 16 bits under fp8 and fp4, and the cross-entropy over the vocabulary."""
     forward, backward = linear_s(x, c, x.tokens, x.vocab / x.tp, x.hidden, low_precision=False)
     logits_bytes = x.tokens * x.vocab / x.tp * 4.0
-    loss_s = logits_bytes * LOSS_PASSES / x.memory_bandwidth
-    return Work(forward, backward, loss_s, loss_s)
+    loss_forward, loss_backward = (
+        logits_bytes * np.where(x.fuses_loss > 0, fused, LOSS_PASSES) / x.memory_bandwidth
+        for fused in FUSED_LOSS_PASSES
+    )
+    return Work(forward, backward, loss_forward, loss_backward)
 
 
 def _with_traffic(

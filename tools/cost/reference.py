@@ -309,7 +309,8 @@ class _Step(ReferenceMemory, ReferenceMessages):
         layer = _add(*mixing, (1.0, mlp), (1.0, experts))
         again = self.repeated(layer, mlp, experts)
         head = self.linear(self.tokens, m.vocab_size / p.tp, self.h, low=False)
-        loss = 2 * 3 * 4 * self.tokens * m.vocab_size / p.tp / self.bandwidth
+        passes = 1 + 2 if self.traits.has_fused_loss(self.training) else 2 * 3
+        loss = passes * 4 * self.tokens * m.vocab_size / p.tp / self.bandwidth
         pairs = self.kinds.sublayers - self.moe
         repeated_pairs = max(pairs - self.traits.recompute_stops_early, 0) * self.repeated_share
         reduces = layers * (2 * pairs + repeated_pairs) + heads

@@ -42,6 +42,8 @@ class Traits:
     """Tensor-parallel messages are cut up and run beside the products they belong to."""
     overlaps_data: bool = True
     """Gradients are reduced during the backward pass, parameters gathered during the forward pass."""
+    fuses_loss: bool = False
+    """The cross-entropy is one kernel each way."""
     overlap_since: str = ""
     fused_dispatch_since: str | None = None
     """From when on recipes dispatch tokens with fused kernels (DeepEP, HybridEP); None: never."""
@@ -79,6 +81,9 @@ class Traits:
         if t.moe_dispatcher:
             return t.moe_dispatcher
         return "hybridep" if _is_since(t, self.fused_dispatch_since) else "alltoall"
+
+    def has_fused_loss(self, t: TrainingSpec) -> bool:
+        return self.fuses_loss if t.fused_loss is None else t.fused_loss
 
     def has_cuda_graph(self, t: TrainingSpec, device: Device, is_moe: bool) -> bool:
         if t.cuda_graph is not None:

@@ -1,6 +1,6 @@
 """NeMo Automodel: writes and reads its YAML recipes.
 
-Names: nemo_automodel/recipes and components/distributed of NVIDIA-NeMo/Automodel.
+Names: nemo_automodel/recipes/_dist_utils.py and components/distributed of NVIDIA-NeMo/Automodel, release 0.7.0.
 """
 
 from tools.errors import InputError
@@ -17,6 +17,13 @@ from tools.frameworks.importing import (
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 
 STRATEGIES = {"fsdp2": 3, "megatron_fsdp": 3, "ddp": 0}
+SCHEDULES = {"1f1b": "1f1b", "gpipe": "gpipe"}
+CHECKPOINTING: dict[str | None, bool | str] = {
+    None: False,
+    "none": False,
+    "full": True,
+    "selective": "selective",
+}
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 OTHER_RECIPES = (
     "speculative",
@@ -38,23 +45,33 @@ def export_automodel(job: ExportJob) -> Export:
         raise job.refuse("vpp", "Automodel's recipe has one chunk per stage; must be 1")
     if job.zero_stage in (1, 2):
         raise job.refuse("zero_stage", "Automodel's FSDP 2 shards weights too; must be 0 or 3")
-    if plan.recompute == "selective":
-        raise job.refuse("recompute", "Automodel checkpoints whole layers; must be none or full")
-    distributed: Settings = {
-        "strategy": "fsdp2" if job.zero_stage else "ddp",
-        "dp_replicate_size": job.replicas if job.zero_stage else 1,
-        "tp_size": plan.tp,
-        "cp_size": plan.cp,
-        "pp_size": plan.pp,
-        "ep_size": plan.ep,
-        "sequence_parallel": plan.sequence_parallel,
-        "activation_checkpointing": plan.recompute == "full",
-    }
+    distributed: Settings = {"activation_checkpointing": CHECKPOINTING[plan.recompute]}
+    if job.zero_stage:
+        distributed |= {
+            "strategy": "fsdp2",
+            "dp_replicate_size": job.replicas,
+            "tp_size": plan.tp,
+            "cp_size": plan.cp,
+            "pp_size": plan.pp,
+            "ep_size": plan.ep,
+            "sequence_parallel": plan.sequence_parallel,
+        }
+    elif plan.tp * plan.cp * plan.pp * plan.ep > 1:
+        raise job.refuse("zero_stage", "Automodel's DDP knows data parallelism only; must be 3")
+    else:
+        distributed["strategy"] = "ddp"
+    local = plan.micro_batch_size
+    if plan.pp > 1:
+        if plan.schedule not in SCHEDULES:
+            raise job.refuse("schedule", f"Automodel's one chunk per stage runs {' or '.join(SCHEDULES)}")
+        # The pipeline cuts what a data rank gets at once, so a whole step's share is handed to it.
+        local *= job.micro_batches
+        distributed["pipeline"] = {
+            "pp_schedule": SCHEDULES[plan.schedule],
+            "pp_microbatch_size": plan.micro_batch_size,
+        }
     settings: Settings = {
-        "step_scheduler": {
-            "global_batch_size": training.global_batch_size,
-            "local_batch_size": plan.micro_batch_size,
-        },
+        "step_scheduler": {"global_batch_size": training.global_batch_size, "local_batch_size": local},
         "distributed": distributed,
         "packed_sequence": {"packed_sequence_size": training.seq_len},
     }
@@ -83,7 +100,11 @@ def import_automodel(text: str, options: ImportOptions) -> Draft:
     replicas = settings.integer("distributed.dp_replicate_size", minimum=0) or 1
     stage = STRATEGIES.get(strategy, 3)
     shard = dp * cp // replicas
-    micro = options.get_micro_batch_size(settings.integer("step_scheduler.local_batch_size"))
+    local = settings.integer("step_scheduler.local_batch_size")
+    micro = options.get_micro_batch_size(
+        (settings.integer("distributed.pipeline.pp_microbatch_size") or 1) if pp > 1 else local
+    )
+    schedule = settings.word("distributed.pipeline.pp_schedule") or "1f1b"
     plan = stated_plan(
         Degrees(tp, pp, cp, dp),
         Sharding(stage, shard) if stage and shard > 1 else NO_SHARDING,
@@ -91,7 +112,8 @@ def import_automodel(text: str, options: ImportOptions) -> Draft:
         micro_batch_size=micro,
         vpp=1,
         sequence_parallel=bool(settings.flag("distributed.sequence_parallel")) and tp > 1,
-        recompute="full" if settings.flag("distributed.activation_checkpointing") else "none",
+        recompute=_recompute(settings),
+        **({"schedule": schedule} if pp > 1 and schedule in SCHEDULES.values() else {}),
     )
     return Draft(
         plan,
@@ -107,6 +129,14 @@ def import_automodel(text: str, options: ImportOptions) -> Draft:
         framework="torch-fsdp2",
         notes=settings.unused_notes(),
     )
+
+
+def _recompute(settings: SettingsReader) -> str:
+    """A flag, or a word for it."""
+    name = "distributed.activation_checkpointing"
+    if (word := settings.text(name)) in ("full", "selective", "none"):
+        return word
+    return "full" if settings.flag(name) else "none"
 
 
 def _model_name(settings: SettingsReader) -> str:

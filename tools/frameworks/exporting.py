@@ -91,8 +91,7 @@ def chosen_levers(scenario: Scenario, framework: str) -> tuple[Lever, ...]:
     """
     training = scenario.training.model_copy(update={"framework": framework})
     scenario = scenario.model_copy(update={"training": training})
-    stated = stated_settings(scenario)
-    assumed = {**_priced_settings(scenario), **stated}
+    stated, assumed = stated_settings(scenario), assumed_settings(scenario)
     return tuple(
         lever
         for lever in offered_levers(scenario)
@@ -109,15 +108,17 @@ def stated_settings(scenario: Scenario) -> dict[str, SettingValue]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _priced_settings(scenario: Scenario) -> dict[str, SettingValue]:
-    """What the cost model assumes for settings that are not stated."""
+def assumed_settings(scenario: Scenario) -> dict[str, SettingValue]:
+    """What is priced: the settings that the scenario states, and what the cost model takes for the others."""
     t, traits = scenario.training, framework_traits(scenario.training.framework)
     is_moe, device = scenario.model.is_moe, get_device(scenario.cluster.device, scenario.cluster.overrides)
     return {
         "overlap_tensor_communication": traits.overlaps_tensor_traffic(t),
         "overlap_gradient_communication": traits.overlaps_data_traffic(t),
         "cuda_graph": traits.has_cuda_graph(t, device, is_moe),
+        "fused_loss": traits.has_fused_loss(t),
         **({"moe_dispatcher": traits.dispatcher(t)} if is_moe else {}),
+        **stated_settings(scenario),
     }
 
 

@@ -47,8 +47,6 @@ def export_nanotron(job: ExportJob) -> Export:
     dtypes, engines = first_names(DTYPES), first_names(ENGINES)
     if training.precision not in dtypes:
         raise job.refuse_precision("nanotron", dtypes)
-    if plan.cp > 1:
-        raise job.refuse("cp", "nanotron has no context parallelism; must be 1")
     if plan.vpp > 1 or (plan.pp > 1 and plan.schedule not in engines):
         raise job.refuse("schedule", "nanotron runs 1f1b or all forward, all backward; one chunk per stage")
     if job.zero_stage > 1:
@@ -62,6 +60,7 @@ def export_nanotron(job: ExportJob) -> Export:
         "pp": plan.pp,
         "tp": plan.tp,
         "expert_parallel_size": plan.ep,
+        **({"context_parallel_size": plan.cp} if plan.cp > 1 else {}),  # ring attention, models/qwen.py
         "pp_engine": engines.get(plan.schedule, "1f1b"),
         "tp_mode": REDUCE_SCATTER if plan.sequence_parallel else "ALL_REDUCE",
         "tp_linear_async_communication": plan.sequence_parallel,

@@ -7,7 +7,8 @@ import numpy as np
 
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
-from tools.cost.predict import Prediction
+from tools.cost.predict import BOTTLENECKS, Prediction
+from tools.cost.terms import STEP_TERMS
 from tools.recommend.choose import TIE, choose, deciding_habit
 from tools.recommend.diagnosis import (
     diagnose,
@@ -40,6 +41,11 @@ from tools.search.search import Search, SearchOutcome
 from tools.search.space import table_of
 from tools.trace.report import Profile
 
+SURE = 0.95
+"""Probability of fitting below which memory is the main risk of a plan."""
+RISKY_TERMS = (*BOTTLENECKS["communication"], *BOTTLENECKS["pipeline"], *BOTTLENECKS["host"])
+"""Terms that depend on the network, the schedule and the host: those that a cluster spoils first."""
+HEDGE_SHARE = 0.005
 Progress = Callable[[float], None]
 REASONER = "expert-rules"
 
@@ -147,7 +153,8 @@ def _with_reasons(workload: Workload, proposals: list[Proposal]) -> list[Proposa
     behind = math.log(first.prediction.step_time_s / faster.prediction.step_time_s)
     if behind > 0:
         first = _with_evidence(first, _why_before(workload, first, faster, behind))
-    return [first, *(_with_tie(workload, other, proposals[0]) for other in others)]
+    tied = [_with_tie(workload, other, proposals[0]) for other in others]
+    return [first, *(_with_hedge(other, proposals[0]) for other in tied)]
 
 
 def _why_before(workload: Workload, first: Proposal, faster: Proposal, behind: float) -> Evidence:
@@ -170,6 +177,26 @@ def _with_tie(workload: Workload, proposal: Proposal, first: Proposal) -> Propos
         return proposal
     says = "a tie with the first: the difference is inside the error of a comparison"
     return _with_evidence(proposal, Evidence(kind="model", ref="step_time_s", says=says))
+
+
+def _with_hedge(proposal: Proposal, first: Proposal) -> Proposal:
+    """What an alternative is for: which risk of the first it does not share, or shares less."""
+    own, risky = proposal.prediction, first.prediction
+    if proposal.role != "alternative":
+        return proposal
+    saved_s = {name: risky.breakdown_s[name] - own.breakdown_s[name] for name in RISKY_TERMS}
+    ref = max(saved_s, key=lambda name: saved_s[name])
+    is_memory = risky.fit_probability < SURE or saved_s[ref] < HEDGE_SHARE * risky.step_time_s
+    if is_memory and own.peak_memory_gib < risky.peak_memory_gib * (1.0 - TIE):
+        ref, hedged = "peak_memory_gib", "running out of memory"
+        instead = f"{own.peak_memory_gib:.1f} GiB instead of {risky.peak_memory_gib:.1f}"
+    elif saved_s[ref] > 0:
+        hedged = STEP_TERMS[ref].phrase
+        instead = f"{own.breakdown_s[ref]:.3g} s per step instead of {risky.breakdown_s[ref]:.3g}"
+    else:
+        return proposal
+    says = f"hedges against {hedged}: {instead}"
+    return _with_evidence(proposal, Evidence(kind="model", ref=ref, says=says))
 
 
 def _with_evidence(proposal: Proposal, reason: Evidence) -> Proposal:

@@ -1,4 +1,4 @@
-"""What ASAP proposes for 60 published workloads, each framework's own code accepts: plan, settings and file.
+"""What ASAP proposes for 84 published workloads, each framework's own code accepts: plan, settings and file.
 
 MaxText has no package: its rules are restated from src/maxtext/configs/types.py (commit e591f30).
 """
@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.integration.export.test_automodel import accept_automodel
 from tests.integration.export.test_deepspeed import DataRanks
 from tests.integration.export.test_megatron_core import transformer_config, typed
+from tests.integration.export.test_nanotron import accept_nanotron
 from tests.integration.export.test_torchtitan import parsed
 from tools.errors import InfeasibleError
 from tools.frameworks import Export, export_plan
@@ -27,6 +29,7 @@ pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
 ROWS = Path(__file__).resolve().parents[4] / "shared" / "groundtruth" / "dev.jsonl"
 PER_FRAMEWORK = 12
 HALF = {"precision": "bf16", "software_date": None}
+AUTOMODEL = {"vpp": 1, "zero_stage": 3}
 ACCELERATE = {"pp": 1, "ep": 1, "zero_stage": [2, 3], "recompute": ["none", "full"]}
 
 
@@ -47,6 +50,8 @@ TARGETS = (
     Target("deepspeed", "deepspeed", ("deepspeed", "torch-fsdp"), {}, HALF),
     Target("accelerate", "torch-fsdp2", ("torch-fsdp",), ACCELERATE, HALF),
     Target("maxtext", "maxtext", ("maxtext",), {}, {}),
+    Target("automodel", "torch-fsdp2", ("torch-fsdp",), AUTOMODEL, HALF),
+    Target("nanotron", "nanotron", ("torch-fsdp",), {}, HALF),
 )
 
 
@@ -143,12 +148,14 @@ def accept_maxtext(scenario: Scenario, export: Export) -> None:
     assert model.num_key_value_heads % tensor == 0 or bool(model.kv_lora_rank)
 
 
-ACCEPT: dict[str, Callable[[Scenario, Export], None]] = {
+ACCEPT: dict[str, Callable[[Scenario, Export], object]] = {
     "megatron": accept_megatron,
     "torchtitan": accept_torchtitan,
     "deepspeed": accept_deepspeed,
     "accelerate": accept_accelerate,
     "maxtext": accept_maxtext,
+    "automodel": accept_automodel,
+    "nanotron": accept_nanotron,
 }
 
 
@@ -164,7 +171,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.skipif(not CASES, reason="the shared folder with published measurements is not here")
-def test_there_are_sixty_workloads() -> None:
+def test_there_are_twelve_workloads_per_framework() -> None:
     assert len(CASES) == PER_FRAMEWORK * len(TARGETS)
 
 

@@ -55,12 +55,13 @@ def test_low_precision_pays_for_casts() -> None:
     assert casts[0] > casts[1]
 
 
-def test_the_loss_passes_three_times_over_the_logits_in_fp32() -> None:
-    s = scene(tp=4)
-    c = s.c
-    logits_bytes = 4096 * 128256 / 4 * 4
-    expected = 3 * logits_bytes / 3.35e12
-    assert float(head_block(s.x, c).forward_elementwise) == pytest.approx(expected)
+@pytest.mark.parametrize(("fused", "passes"), [(False, (3, 3)), (True, (1, 2))])
+def test_the_loss_passes_over_the_logits_in_fp32(fused: bool, passes: tuple[int, int]) -> None:
+    s = scene(tp=4, fused_loss=fused)
+    logits_s = 4096 * 128256 / 4 * 4 / 3.35e12
+    head = head_block(s.x, s.c)
+    found = (float(head.forward_elementwise), float(head.backward_elementwise))
+    assert found == pytest.approx(tuple(number * logits_s for number in passes))
 
 
 @pytest.mark.parametrize(("recompute", "pairs"), [("none", 4), ("full", 6)])

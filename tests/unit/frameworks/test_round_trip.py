@@ -40,7 +40,7 @@ RANGES = {
         ("fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4"),
     ),
     "nanotron": Range("nanotron", (0, 1), ("1f1b", "gpipe"), ("fp32", "fp16", "bf16")),
-    "automodel": Range("torch-fsdp2", (0, 3), ("1f1b",), ("bf16",)),
+    "automodel": Range("torch-fsdp2", (0, 3), ("1f1b", "gpipe"), ("bf16",)),
     "accelerate": Range("torch-fsdp2", (0, 2, 3), ("1f1b",), ("fp32", "fp16", "bf16", "fp8")),
     "huggingface": Range("torch-fsdp2", (0, 2, 3), ("1f1b",), ("fp32", "fp16", "bf16")),
     "maxtext": Range(
@@ -51,7 +51,7 @@ RANGES = {
 
 UNSPLIT = ("deepspeed", "accelerate", "huggingface")
 """Formats without sequence parallelism."""
-SELECTIVE = ("torchtitan", "megatron", "nemo", "maxtext")
+SELECTIVE = ("torchtitan", "megatron", "nemo", "maxtext", "automodel")
 
 
 SWITCHES = (
@@ -87,7 +87,7 @@ def scenarios(draw: st.DrawFn, name: str) -> Scenario:
     size = st.sampled_from([1, 2, 4])
     alone = name == "huggingface"  # data parallelism and nothing else
     tp = draw(size) if not alone else 1
-    cp = draw(st.sampled_from([1, 1, 2] if name != "nanotron" and not alone else [1]))
+    cp = draw(st.sampled_from([1, 1, 2] if not alone else [1]))
     pp, dp = (
         draw(size if name != "accelerate" and not alone else st.just(1)),
         draw(st.sampled_from([1, 2, 4, 6, 8])),

@@ -19,7 +19,7 @@ from tools.recommend.choose import (
     features,
     shipped_preferences,
 )
-from tools.recommend.optimize import workload_of
+from tools.recommend.optimize import optimize, workload_of
 from tools.recommend.score import family_of
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario
@@ -137,3 +137,13 @@ def test_a_family_is_what_its_name_says() -> None:
     found = families(workload, best)
     for name in FAMILY:
         assert np.array_equal(best.plans[name], best.plans[name][found.rows][found.of_plan])
+
+
+def test_an_alternative_says_which_risk_of_the_first_it_hedges_against() -> None:
+    first, *others = optimize(parse_scenario(llama())).proposals
+    for other in (proposal for proposal in others if proposal.role == "alternative"):
+        (hedge,) = [reason for reason in other.evidence if reason.says.startswith("hedges against")]
+        if hedge.ref == "peak_memory_gib":
+            assert other.prediction.peak_memory_gib < first.prediction.peak_memory_gib
+        else:
+            assert other.prediction.breakdown_s[hedge.ref] < first.prediction.breakdown_s[hedge.ref]
