@@ -157,7 +157,7 @@ OTHER_MEANINGS = {
 
 LOCAL_ATTENTION_TYPES = {"recurrent_gemma"}
 COMPRESSED_TYPES = {"deepseek_v4"}
-OUTPUT_GATE_TYPES = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "afmoe"}
+OUTPUT_GATE_TYPES = {"beam", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "afmoe"}
 GATED_ACTIVATIONS = {"silu", "swish", "gelu_pytorch_tanh"}
 UNGATED_TYPES = {
     "gpt2", "gptj", "gpt_neo", "gpt_neox", "gpt_bigcode", "bloom", "opt", "mpt", "falcon", "phi",
