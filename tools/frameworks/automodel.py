@@ -1,6 +1,6 @@
 """NeMo Automodel: writes and reads its YAML recipes.
 
-Names: nemo_automodel/recipes/_dist_utils.py and components/distributed of NVIDIA-NeMo/Automodel, release 0.7.0.
+Names: nemo_automodel/recipes/_dist_utils.py and components/distributed of NVIDIA-NeMo/Automodel, 0.7.0.
 """
 
 from tools.errors import InputError

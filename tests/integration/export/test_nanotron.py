@@ -28,8 +28,8 @@ PLANS: list[dict[str, Any]] = [
 
 def accept_nanotron(scenario: Scenario, export: Export) -> None:
     try:
-        from nanotron.config.config import OptimizerArgs, TokensArgs  # type: ignore[import-not-found] # noqa: PLC0415
-        from nanotron.config.parallelism_config import ParallelismArgs  # type: ignore[import-not-found] # noqa: PLC0415
+        from nanotron.config.config import OptimizerArgs, TokensArgs  # type: ignore[import-not-found]
+        from nanotron.config.parallelism_config import ParallelismArgs  # type: ignore[import-not-found]
     except ImportError as error:
         pytest.skip(f"nanotron is not on PYTHONPATH as a checkout: {error}")
     settings, plan = yaml.safe_load(export.text), scenario.plan
