@@ -12,6 +12,7 @@ from graph.services import NodeServices, describe_situation, facets_of
 from graph.state import Knowledge, SessionSearch, State, WorkItem, plain
 from graph.toolbox import PROPOSAL_TOOLS, Toolbox
 from graph.tuning import budget_of, has_current_search, measured, trials_seen, why_ended, within_policy
+from tools.recommend.measured import without_slower
 from tools.recommend.report import Evidence, PlanFields, PlanSummary, Proposal, ScoredPlan
 from tools.recommend.score import with_roles
 from tools.recommend.words import short
@@ -37,6 +38,8 @@ def proposal(state: State, services: NodeServices) -> State:
         search = _with_suggestions(state, search, update["knowledge"], services)
     if state.get("trials"):
         search = _judged(state, search, update, services)
+    elif "analysis" in state and (recalibrated := state["analysis"].diagnosis.recalibrated):
+        search = _without_slower(search, recalibrated.measured_s)
     return services.done(**update, search=search)
 
 
@@ -47,6 +50,15 @@ def _searched(state: State, services: NodeServices) -> SessionSearch:
     before = state["search"].considered if "search" in state else []
     again = [_scored_again(state, search, plan, services) for plan in before if plan.by_person]
     return _joined(search, again, services)
+
+
+def _without_slower(search: SessionSearch, measured_s: float) -> SessionSearch:
+    """No target is slower than the measured step, but for the plan that a person wants to compare."""
+    own = [scored.plan for scored in search.considered if scored.by_person]
+    faster = without_slower([entry for entry in search.proposals if entry.plan not in own], measured_s)
+    plans = [*own, *(entry.plan for entry in faster)]
+    kept = [entry for entry in search.proposals if entry.plan in plans]
+    return search.model_copy(update={"proposals": with_roles(kept)})
 
 
 def _beside_the_notes(

@@ -55,6 +55,21 @@ def test_a_measured_step_calibrates_the_predictions_and_is_told_first() -> None:
     assert report["verification"]["texts_refused"] == []
 
 
+def test_no_target_is_slower_than_the_measured_step_but_a_persons_own_plan() -> None:
+    best = optimize(parse_scenario(small(plan=None), need_plan=False)).proposals[0].plan
+    notes = "We measured 0.0536 s per step."
+    raw = small(plan=best.model_dump(mode="json"), notes=notes, approval="person")
+    saver = InMemorySaver(serde=state_serializer())
+    waiting = run(raw, checkpointer=saver)[0].waiting_for
+    assert waiting is not None
+    assert [proposal["plan"]["tp"] for proposal in waiting["proposals"]] == [best.tp]
+    run(raw, checkpointer=saver, decision={"id": "1", "action": "edit", "plan": {"tp": 4}})
+    report = data_of(run(raw, checkpointer=saver, decision={"id": "2", "action": "approve"})[0])
+    assert [proposal["role"] for proposal in report["proposals"]] == ["recommended", "alternative"]
+    assert report["proposals"][0]["prediction"]["step_time_s"] == pytest.approx(0.0536)
+    assert report["proposals"][1]["plan"]["tp"] == 4
+
+
 def test_where_sharding_is_not_the_lever_nobody_is_told_to_try_another_plan_first() -> None:
     report = profiled()
     assert report["diagnosis"]["lever"]
