@@ -1,22 +1,19 @@
-"""Whole sessions on published workloads: the language model beside the expert rules, and what each part adds.
+"""Whole sessions of the agents: a good model beside the expert rules, and what adversaries can change.
 
-    python benchmarks/agents.py [--workloads N]
+    python benchmarks/agents.py [--write-requests FILE]
 
-Each workload is submitted without its expert's plan. Variants: the expert rules; the rules without knowledge;
-a model that says "ok." to everything, which must equal the rules; and, where ASAP_LLM_BASE_URL and
-ASAP_LLM_MODEL are set, that language model with and without knowledge. Agreement counts as in
-`make bench-recommend` (same preferences for all, learned on all workloads). `faster` is how much shorter the
-first proposal's step is than the rules'. A second table leaves the profile out of the sessions on the traces
-of examples/. A third one counts what adversarial models and hostile notes change: any effect ends the program
-with status 1. At the end the recorded sessions of examples/sessions are replayed. Notes have a benchmark of
-their own: `make bench-notes`.
+First the workloads of published recipes (`agents_published.py`), each with a poor plan of today's and an
+engineer's notes, their own device's recipes and cases left out: is the expert's family the first proposal, is
+it among the three? For the rules, for a model that says "ok." (which must equal the rules), for the recorded
+answers of a capable model and, where ASAP_LLM_BASE_URL and ASAP_LLM_MODEL are set, for that one.
+`--write-requests` writes the questions to be answered instead. Then the traces of examples/ with and without
+their profile; then what adversarial models and hostile notes change (any effect ends the program with status
+1); then the recorded sessions of examples/sessions, replayed. Notes and faults have benchmarks of their own.
 """
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,40 +22,27 @@ from typing import Any, NamedTuple
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
+from benchmarks.agents_published import (  # noqa: E402
+    PublishedWorkload,
+    Recorded,
+    published_workloads,
+    read_answers,
+    write_missing,
+)
 from benchmarks.standins import POLICIES, StandInModel  # noqa: E402
+from graph.answers import Reasoner  # noqa: E402
 from graph.cassette import Replay  # noqa: E402
 from graph.context import Context  # noqa: E402
 from graph.request import parse_request  # noqa: E402
+from graph.rules import Rules  # noqa: E402
 from graph.session import Session  # noqa: E402
-from research.fit import MEASUREMENTS  # noqa: E402
-from research.published import Measurement, expert_runs, read_measurements  # noqa: E402
-from service.cli.parser import positive_number  # noqa: E402
 from service.runtime import open_context, reasoner_of  # noqa: E402
 from service.settings import load_settings  # noqa: E402
-from tools.errors import AsapError  # noqa: E402
-from tools.kb import KnowledgeBase  # noqa: E402
-from tools.kb.seed import Seed  # noqa: E402
 from tools.recommend.score import family_of  # noqa: E402
-from tools.recommend.workload import Workload  # noqa: E402
-from tools.scenario import Plan, Scenario, parse_scenario  # noqa: E402
-from tools.search.constraints import Constraints  # noqa: E402
+from tools.scenario import Plan, parse_scenario  # noqa: E402
 
 Report = dict[str, Any]
 PROFILED = ("base.json", "round1/base"), ("base.json", "round4/base"), ("wide.json", "round4/wide")
-RULES = "expert rules"
-
-
-class Result(NamedTuple):
-    """One session: what it proposed against the expert, and what it cost."""
-
-    first: bool
-    any_of_three: bool
-    legal: float
-    step_time_s: float
-    seconds: float
-    tokens: float
-    cost: float
-    fell_back: float
 
 
 def main() -> int:
@@ -66,71 +50,86 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     arguments.add_argument(
-        "--workloads", type=positive_number, default=12, metavar="N", help="how many, evenly chosen (12)"
+        "--write-requests", type=Path, metavar="FILE", help="write the questions to be answered, no more"
     )
-    count = arguments.parse_args().workloads
-    try:
-        experts = expert_runs(read_measurements(MEASUREMENTS))
-    except AsapError as error:
-        print(f"bench-agents: error: {error}", file=sys.stderr)
-        return 2
-    chosen = experts[:: max(1, len(experts) // count)][:count]
-    print_workloads(chosen)
+    file = arguments.parse_args().write_requests
+    workloads = published_workloads()
+    if file:
+        ask_all(workloads, file)
+        return 0
+    is_worse = print_workloads(workloads)
     print_profiles()
     effects = print_adversaries()
     print_recorded()
-    return 1 if effects else 0
+    return 1 if effects or is_worse else 0
 
 
-def variants() -> Iterator[tuple[str, Context]]:
+def rules_context() -> Context:
+    without = load_settings().model_copy(update={"llm_base_url": None, "llm_model": None})
+    return open_context(without, saves_cases=False)
+
+
+def ask_all(workloads: Sequence[PublishedWorkload], file: Path) -> None:
+    context, (label, answers) = rules_context(), read_answers()
+    missing = []
+    for workload in workloads:
+        asking = Recorded(label.answered_by, workload.id, answers)
+        _session(workload.raw, replace(workload.hidden_from(context), reasoner=asking), "asking")
+        missing += asking.missing
+    write_missing(file, missing)
+    print(f"{len(missing)} questions to be answered in {file}")
+
+
+class Variant(NamedTuple):
+    """Who answers: the same for all workloads, or the recorded answer about each."""
+
+    name: str
+    reasoners: Sequence[Reasoner]
+
+
+def variants(workloads: Sequence[PublishedWorkload]) -> Iterator[Variant]:
+    yield Variant("expert rules", [Rules()] * len(workloads))
+    yield Variant('a model that says "ok."', [StandInModel("ok") for _ in workloads])
+    label, answers = read_answers()
+    recorded = [Recorded(label.answered_by, workload.id, answers) for workload in workloads]
+    yield Variant("recorded answers of a good model", recorded)
     settings = load_settings()
-    rules = open_context(
-        settings.model_copy(update={"llm_base_url": None, "llm_model": None}), saves_cases=False
-    )
-    nothing = KnowledgeBase(Seed((), "none"))
-    yield RULES, rules
-    yield f"{RULES}, no knowledge", replace(rules, knowledge=nothing)
-    yield 'a model that says "ok."', replace(rules, reasoner=StandInModel("ok"))
     if settings.llm_base_url:
-        model = reasoner_of(settings)
-        yield model.name, replace(rules, reasoner=model)
-        yield f"{model.name}, no knowledge", replace(rules, reasoner=model, knowledge=nothing)
+        yield Variant(settings.llm_model or "", [reasoner_of(settings)] * len(workloads))
 
 
-def print_workloads(experts: Sequence[Measurement]) -> None:
-    shares = f"{'variant':34}{'top-1':>7}{'top-3':>7}{'legal':>7}{'faster':>8}"
-    print(f"{shares}{'s':>7}{'tokens':>8}{'cost':>8}{'fell back':>11}")
-    reference: list[Result] = []
-    for name, context in variants():
-        results = [_result(expert, context, name, number) for number, expert in enumerate(experts, start=1)]
-        reference = reference or results
-        _show_progress("")
-        print(_line(name, results, reference))
+def print_workloads(workloads: Sequence[PublishedWorkload]) -> bool:
+    """Whether a model found fewer of the experts' families than the rules, or "ok." others."""
+    context, found = rules_context(), []
+    print(f"{len(workloads)} published workloads, recorded answers by: {read_answers()[0].answered_by}")
+    print(f"{'expert family found by':34}{'first':>8}{'in three':>10}{'lost':>6}{'worst first':>13}")
+    for name, reasoners in variants(workloads):
+        reports = [
+            _session(workload.raw, replace(workload.hidden_from(context), reasoner=reasoner), name)
+            for workload, reasoner in zip(workloads, reasoners, strict=True)
+        ]
+        ranks = [_rank_of(workload, report) for workload, report in zip(workloads, reports, strict=True)]
+        found.append(ranks)
+        lost = sum(bool(rules) and not rank for rules, rank in zip(found[0], ranks, strict=True))
+        behind = max(_behind(report) for report in reports)
+        three, first = sum(map(bool, ranks)), sum(rank == 1 for rank in ranks)
+        print(f"{name:34}{first:>8}{three:>10}{lost:>6}{behind:>12.0%} ")
+    for workload, *ranks in zip(workloads, *found, strict=True):
+        shown = "".join(f"{rank or '-':>4}" for rank in ranks)
+        print(f"  {workload.id:48}{workload.family!s:16}{shown}")
+    return found[1] != found[0] or any(sum(map(bool, ranks)) < sum(map(bool, found[0])) for ranks in found)
 
 
-def _result(expert: Measurement, context: Context, name: str, number: int) -> Result:
-    _show_progress(f"{name}: workload {number}")
-    start = time.perf_counter()
-    report = _session(_raw(expert.scenario), context, f"{name}-{number}")
-    seconds = time.perf_counter() - start
-    hits = [_agrees(expert, proposal) for proposal in report["proposals"]]
-    usage = report["usage"]
-    step_time_s = report["proposals"][0]["prediction"]["step_time_s"]
-    legal = _legal_share(expert.scenario, report)
-    return Result(
-        hits[0], any(hits), legal, step_time_s, seconds, usage["tokens"], usage["cost"], usage["fell_back"]
-    )
+def _rank_of(workload: PublishedWorkload, report: Report) -> int:
+    """Of the proposal with the expert's (tp, pp, cp, ep); 0: none has it."""
+    families = [family_of(Plan.model_validate(proposal["plan"])) for proposal in report["proposals"]]
+    return families.index(workload.family) + 1 if workload.family in families else 0
 
 
-def _show_progress(text: str) -> None:
-    """On a terminal only."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{text:60}\r")
-
-
-def _raw(scenario: Scenario) -> dict[str, Any]:
-    """Without the expert's plan, and without empty parts."""
-    return json.loads(scenario.model_dump_json(exclude={"plan", "id"}, exclude_none=True))  # type: ignore[no-any-return]
+def _behind(report: Report) -> float:
+    """How much longer the first proposal's step is than the fastest one's."""
+    times = [proposal["prediction"]["step_time_s"] for proposal in report["proposals"]]
+    return float(times[0] / min(times) - 1)
 
 
 def _session(raw: dict[str, Any], context: Context, id: str) -> Report:
@@ -140,37 +139,10 @@ def _session(raw: dict[str, Any], context: Context, id: str) -> Report:
     return report.model_dump(mode="json")
 
 
-def _agrees(expert: Measurement, proposal: Report) -> bool:
-    """The same family: (tp, pp, cp, ep)."""
-    plan = expert.scenario.plan
-    if plan is None:
-        raise ValueError(f"{expert.id} has no plan")
-    return family_of(plan) == family_of(Plan.model_validate(proposal["plan"]))
-
-
-def _legal_share(scenario: Scenario, report: Report) -> float:
-    workload = Workload.of(scenario, Constraints())
-    refusals = [workload.refusal(Plan.model_validate(proposal["plan"])) for proposal in report["proposals"]]
-    return sum(reason is None for reason in refusals) / len(refusals)
-
-
-def _line(name: str, results: Sequence[Result], rules: Sequence[Result]) -> str:
-    def mean(field: str) -> float:
-        return statistics.fmean(float(getattr(result, field)) for result in results)
-
-    gains = [1 - result.step_time_s / rule.step_time_s for result, rule in zip(results, rules, strict=True)]
-    seconds = statistics.median(result.seconds for result in results)
-    return (
-        f"{name:34}{mean('first'):>7.0%}{mean('any_of_three'):>7.0%}{mean('legal'):>7.0%}"
-        f"{statistics.fmean(gains):>8.1%}{seconds:>7.2f}"
-        f"{mean('tokens'):>8.0f}{mean('cost'):>8.4f}{mean('fell_back'):>11.1f}"
-    )
-
-
 def print_profiles() -> None:
     """What the traces change: the diagnosis, and which advice applies."""
     folder = REPO / "examples" / "traces" / "gpt-ddp-gloo"
-    context = next(variants())[1]
+    context = rules_context()
     print(f"\n{'traces of examples/':24}{'with profile':>16}{'without':>16}{'advice with':>13}{'without':>9}")
     for scenario, traces in PROFILED:
         raw = json.loads((folder / scenario).read_text())
@@ -193,7 +165,7 @@ SEEDS = 5
 
 def print_adversaries() -> int:
     """Changed proposals, and addresses, commands or false multiples in any text, for each kind of model."""
-    context = next(variants())[1]
+    context = rules_context()
     example = json.loads((REPO / "examples" / "llama-3.1-70b-64xh100.json").read_text())
     hostile = [{**example, "notes": notes} for notes in HOSTILE_NOTES]
     references = [_session(raw, context, "reference") for raw in hostile]
@@ -229,7 +201,7 @@ def _plans(report: Report) -> list[object]:
 
 def print_recorded() -> None:
     """The recorded sessions, judged by today's code."""
-    context = next(variants())[1]
+    context = rules_context()
     for file in sorted((REPO / "examples" / "sessions").glob("*.jsonl")):
         replay = Replay(file)
         reports = {

@@ -1,7 +1,7 @@
 """What the nodes work with: reasoner, knowledge base, trials, limits. Built by the service."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -9,6 +9,7 @@ from graph.answers import Reasoner
 from graph.rules import Rules
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
+from tools.kb.recipes import Recipe
 from tools.scenario import Scenario
 from tools.search.ranked import Ranked
 from tools.trials.order import TrialOrder, TrialResult, Watch
@@ -60,6 +61,8 @@ class Context:
     """The installation's; None is the one that comes with the package."""
     session_calibration: Calibration | None = None
     """What a session's own trials made of it."""
+    recipes: Sequence[Recipe] | None = None
+    """Published plans; None are those that come with the package."""
     trials: TrialRunner | None = None
     must_cancel: Callable[[], bool] = lambda: False
     """Asked while a trial runs: True ends its job; whoever must let go of the session raises."""

@@ -150,16 +150,18 @@ one. Investigate with the tools where there is a profile. Name one of `competing
 that shows it, and in the reason what speaks for it and what for the next best: at most three sentences, \
 figures only as the slots of `slots`.""",
         "propose_plans": """\
-Suggest at most three plans that the search may have ranked too low: plans within the window of the fastest \
-for which there is evidence. `plan` is the start, `digest` what is known, `playbooks` what experts do here \
-(resolved_moves are their moves as fields of this plan), `hits` similar cases (status refuted is a warning).
+Suggest at most three plans that the search may have ranked too low: plans within the error of a comparison \
+of the fastest for which there is evidence. `plan` is the start, `digest` what is known, `playbooks` what \
+experts do here (resolved_moves are their moves as fields of this plan), `hits` similar cases (status \
+refuted is a warning), `recipes` plans published for this model, the nearest first.
 - plan: only fields that change from the start; null or absent for the others. Never dp: it follows.
 - references: what backs it and code can check: case:ID of a confirmed run on this device with the same tp, \
-pp, cp, ep; playbook:ID whose moves the plan makes; profile:CAUSE if it shrinks the cause that counts. \
-Search the knowledge for confirmed runs of models like this one, read them in full, and predict before you \
-suggest.
+pp, cp, ep; recipe:ID with the same tp, pp, cp, ep (one of another device counts too: weigh the size of its \
+nodes, its memory and its number of devices); playbook:ID whose moves the plan makes; profile:CAUSE if it \
+shrinks the cause that counts. Search the knowledge for confirmed runs of models like this one, read them in \
+full, and predict before you suggest. What a run or recipe leaves open the search fills in.
 - reason: which cost shrinks, which grows, why it is worth a slot: at most three sentences without figures.
-- A plan without a valid reference changes nothing. None is a fine answer.""",
+- A plan without a valid reference changes nothing. None is a fine answer. The best comes first.""",
         "explain": """\
 Write the text above the numbers. Figures, plans and directions are slots, written {name}: the entries of \
 `slots`, which code fills in. Any digit, spelled-out number or multiple, word of direction (faster, slower, \

@@ -69,6 +69,18 @@ class CaseReference(Result):
     sources: list[Source]
 
 
+class RecipeReference(Result):
+    """A plan that was tuned, measured and published for this model."""
+
+    id: str
+    title: str
+    says: str
+    same_device: bool
+    proposal: int | None
+    """The rank of the proposal with the same (tp, pp, cp, ep)."""
+    sources: list[Source]
+
+
 class Decision(Result):
     id: str | None
     action: DecisionAction
@@ -185,6 +197,7 @@ class Report(Result):
     considered: list[ScoredPlan]
     advice: list[Advice]
     cases: list[CaseReference]
+    recipes: list[RecipeReference] = Field(default_factory=list)
     notes: Notes | None
     profile: Profile | None
     decisions: list[Decision]

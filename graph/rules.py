@@ -211,12 +211,12 @@ def find_cause(payload: Payload) -> Finding:
 
 
 def propose_plans(payload: Payload) -> Suggestions:
-    """The moves of the playbooks whose conditions hold, and the confirmed runs that are near."""
+    """The runs and recipes of this device that are near, and the moves of playbooks whose conditions hold."""
     cases = [
         Suggestion(
-            plan=SuggestedPlan.model_validate(fields), references=[f"case:{id}"], reason="a confirmed run"
+            plan=SuggestedPlan.model_validate(fields), references=[reference], reason="a published run"
         )
-        for id, fields in payload["confirmed"]
+        for reference, fields in payload["confirmed"]
     ]
     moves = [
         Suggestion(

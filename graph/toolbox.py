@@ -229,13 +229,14 @@ class Toolbox(ProfileTools):
         """Find the plans that vendors tuned, measured and published for workloads most like this one."""
         return [
             {
+                "id": f"recipe:{match.recipe.id}",
                 "title": match.recipe.title,
                 "says": match.recipe.says,
                 "same_model": match.is_same_model,
                 "same_device": match.is_same_device,
                 "source": match.recipe.source.where,
             }
-            for match in nearest_recipes(self.scenario, limit)
+            for match in nearest_recipes(self.scenario, limit, self.context.recipes)
         ]
 
     def hardware(self, name: Id) -> object:

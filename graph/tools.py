@@ -15,7 +15,9 @@ from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError, InputError
 from tools.kb import Playbook, matching
 from tools.kb.entries import Case
+from tools.kb.recipes import RecipeMatch, nearest_recipes
 from tools.recommend import situation as moves
+from tools.recommend.choose import FAMILY
 from tools.recommend.diagnosis import read_profile, with_lever
 from tools.recommend.hypotheses import CAUSE_OF_TERM, Hypothesis, predicted_hypotheses, profile_hypotheses
 from tools.recommend.measured import measured_workload
@@ -33,13 +35,23 @@ from tools.recommend.report import (
     Statement,
     Verification,
 )
-from tools.recommend.score import check_case, check_playbook, check_profile, complete, rank, score
+from tools.recommend.score import (
+    check_case,
+    check_playbook,
+    check_profile,
+    check_recipe,
+    complete,
+    family_of,
+    rank,
+    score,
+)
 from tools.recommend.situation import Facts, situation
 from tools.recommend.words import short
 from tools.scenario import Plan, Scenario
 from tools.trace.report import Profile
 from tools.trials.steering import is_settled, steered
 
+MAX_RECIPES = 12
 SUGGESTED = frozenset(SuggestedPlan.model_fields)
 
 
@@ -130,13 +142,20 @@ def score_plan(
     fields: PlanFields,
     best: Proposal,
     trials: Sequence[TrialRecord] = (),
+    *,
+    by_family: bool = False,
 ) -> ScoredPlan:
-    """A plan from elsewhere, judged like the search's own; `fields` replace those of the plan `start`."""
+    """A plan from elsewhere, judged like the search's own; `fields` replace those of the plan `start`.
+
+    What was run elsewhere speaks for its family: the rest of the plan is what the search finds best here."""
     workload = workload_in(context, scenario)
     try:
         plan = complete(workload, start, fields)
     except InputError as error:
         return ScoredPlan(plan=fields, summary=str(fields), accepted=False, binding="rule", why=str(error))
+    if by_family:
+        family: dict[str, JsonValue] = dict(zip(FAMILY, family_of(plan), strict=True))
+        plan = next(iter(search_under(context, scenario, family)), plan)
     if is_settled(plan, steered(workload, trials)):
         why = "a trial has measured it, or one that would run alike has failed"
         return ScoredPlan(plan=plan, summary=short(plan), accepted=False, binding="trial", why=why)
@@ -144,10 +163,10 @@ def score_plan(
 
 
 def join_plans(
-    context: Context, proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]
+    context: Context, scenario: Scenario, proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]
 ) -> list[Proposal]:
-    """The proposals with what beats one of them clearly; at most three."""
-    return rank(proposals, scored)
+    """The proposals with what beats one of them clearly or has evidence; at most three."""
+    return rank(proposals, scored, workload_in(context, scenario).pair_error)
 
 
 def resolve_moves(
@@ -250,6 +269,10 @@ def _checked(
     if kind == "case":
         entry = context.knowledge.find(name, tenant)
         return check_case(entry, proposal.plan, scenario) if entry else None
+    if kind == "recipe":
+        recipes = published_recipes(context, scenario)
+        match = next((match for match in recipes if match.recipe.id == name), None)
+        return check_recipe(match, proposal.plan, scenario) if match else None
     if kind == "playbook":
         book = next((playbook for playbook in playbooks if playbook.id == name), None)
         return check_playbook(book, before, proposal.plan, scenario) if book else None
@@ -263,10 +286,10 @@ def _checked(
 def confirmed_runs(
     context: Context, scenario: Scenario, hits: Sequence[KnowledgeHit], tenant: str | None
 ) -> list[tuple[str, PlanFields]]:
-    """Plans of confirmed runs on this device that may be tried here: the fields they state."""
+    """Plans that were run on this device and may be tried here: a reference and the fields they state."""
     entries = [context.knowledge.find(hit.id, tenant) for hit in hits if hit.kind == "case"]
-    return [
-        (entry.id, {name: value for name, value in entry.body.after.items() if name in SUGGESTED})
+    cases = [
+        (f"case:{entry.id}", {name: value for name, value in entry.body.after.items() if name in SUGGESTED})
         for entry in entries
         if entry is not None
         and entry.status == "confirmed"
@@ -274,6 +297,19 @@ def confirmed_runs(
         and entry.body.after
         and entry.body.device == scenario.cluster.device
     ]
+    recipes: dict[tuple[int, ...], tuple[str, PlanFields]] = {}
+    for match in published_recipes(context, scenario):
+        if match.is_same_device and check_recipe(match, match.recipe.plan, scenario):
+            family = family_of(match.recipe.plan)
+            fields: PlanFields = dict(zip(FAMILY, family, strict=True))
+            recipes.setdefault(family, (f"recipe:{match.recipe.id}", fields))
+    return [*recipes.values(), *cases]
+
+
+def published_recipes(context: Context, scenario: Scenario) -> list[RecipeMatch]:
+    """The plans published for this model, the nearest first."""
+    recipes = nearest_recipes(scenario, MAX_RECIPES, context.recipes)
+    return [match for match in recipes if match.is_same_model]
 
 
 def search_under(context: Context, scenario: Scenario, constraints: Mapping[str, JsonValue]) -> list[Plan]:

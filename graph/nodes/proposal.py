@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 from graph import tools, tuning
 from graph.answers import Question, Suggestion, Suggestions
 from graph.digest import digest_of
@@ -12,9 +14,11 @@ from graph.services import NodeServices, describe_situation, facets_of
 from graph.state import Knowledge, SessionSearch, State, WorkItem, plain
 from graph.toolbox import PROPOSAL_TOOLS, Toolbox
 from graph.tuning import budget_of, has_current_search, measured, trials_seen, why_ended, within_policy
+from tools.kb.recipes import RecipeMatch
+from tools.recommend.choose import FAMILY
 from tools.recommend.measured import without_slower
 from tools.recommend.report import Evidence, PlanFields, PlanSummary, Proposal, ScoredPlan
-from tools.recommend.score import with_roles
+from tools.recommend.score import family_of, with_roles
 from tools.recommend.words import short
 from tools.scenario import Plan
 
@@ -49,7 +53,7 @@ def _searched(state: State, services: NodeServices) -> SessionSearch:
     search = services.run(tools.search_plans, scenario=within_policy(state), trials=trials)
     before = state["search"].considered if "search" in state else []
     again = [_scored_again(state, search, plan, services) for plan in before if plan.by_person]
-    return _joined(search, again, services)
+    return _joined(state, search, again, services)
 
 
 def _without_slower(search: SessionSearch, measured_s: float) -> SessionSearch:
@@ -101,7 +105,13 @@ def _scored_again(
 
 
 def _scored(
-    state: State, search: SessionSearch, start: Plan, fields: PlanFields, services: NodeServices
+    state: State,
+    search: SessionSearch,
+    start: Plan,
+    fields: PlanFields,
+    services: NodeServices,
+    *,
+    by_family: bool = False,
 ) -> ScoredPlan:
     """A plan from elsewhere beside the best one."""
     return services.run(
@@ -111,6 +121,7 @@ def _scored(
         fields=fields,
         best=search.ranked[0],
         trials=state.get("trials", []),
+        by_family=by_family,
     )
 
 
@@ -122,7 +133,7 @@ def _with_engineers_plans(
         start = search.ranked[: decision.proposal][-1].plan
         origin = {"origin": decision.by or "engineer", "reason": decision.comment or "", "by_person": True}
         scored.append(_scored(state, search, start, decision.plan or {}, services).model_copy(update=origin))
-    return _joined(search, scored, services)
+    return _joined(state, search, scored, services)
 
 
 def _for_item(item: WorkItem, state: State, search: SessionSearch, services: NodeServices) -> SessionSearch:
@@ -140,7 +151,7 @@ def _for_item(item: WorkItem, state: State, search: SessionSearch, services: Nod
     plans = services.run(tools.search_under, scenario=scenario, constraints=item.constraints)
     origin = {"origin": item.by, "reason": item.reason}
     scored = [_scored(state, search, plan, {}, services).model_copy(update=origin) for plan in plans[:1]]
-    return _joined(search, scored, services)
+    return _joined(state, search, scored, services)
 
 
 def _with_evidence(entry: Proposal, evidence: Evidence) -> Proposal:
@@ -180,8 +191,9 @@ def _knowledge(state: State, services: NodeServices) -> Knowledge:
 def _with_suggestions(
     state: State, search: SessionSearch, knowledge: Knowledge, services: NodeServices
 ) -> SessionSearch:
-    """The rules' suggestions first, then the model's; both count by the references that code can check."""
+    """The model's suggestions first, then the rules'; both count by the references that code can check."""
     scenario, start, tenant = within_policy(state), state["analysis"].plan, state["session"].tenant
+    recipes = tools.published_recipes(services.context, scenario)
     moves = services.run(tools.resolve_moves, scenario=scenario, plan=start, playbooks=knowledge.playbooks)
     confirmed = services.run(tools.confirmed_runs, scenario=scenario, hits=knowledge.hits, tenant=tenant)
     payload = plain(
@@ -193,13 +205,12 @@ def _with_suggestions(
                 for book, own in zip(knowledge.playbooks, moves, strict=True)
             ],
             "hits": knowledge.hits,
+            "recipes": [_shown_recipe(match) for match in recipes],
             "confirmed": confirmed,
         }
     )
-    by_rules = Question("propose_plans", payload, Suggestions)
-    scored = _scored_all(
-        state, search, knowledge, Rules().ask(by_rules).answer.suggestions, Rules.name, services
-    )
+    by_rules = Rules().ask(Question("propose_plans", payload, Suggestions)).answer.suggestions
+    scored: list[ScoredPlan] = []
     if services.has_model:
         box = Toolbox(services.context, scenario, start, tenant)
         digest = digest_of({**state, "search": search}, "proposal")
@@ -212,10 +223,10 @@ def _with_suggestions(
         )
         answer = services.ask(asked)
         if services.last_author != Rules.name:
-            scored += _scored_all(
-                state, search, knowledge, answer.suggestions, services.last_author, services
-            )
-    return _joined(search, scored, services)
+            author = services.last_author
+            scored = _scored_all(state, search, knowledge, answer.suggestions, author, services)
+    scored += _scored_all(state, search, knowledge, by_rules, Rules.name, services)
+    return _joined(state, search, scored, services)
 
 
 def _scored_all(
@@ -229,7 +240,9 @@ def _scored_all(
     start = state["analysis"].plan
     scored = []
     for suggestion in suggestions:
-        plan = _scored(state, search, start, suggestion.plan.model_dump(exclude_none=True), services)
+        fields = suggestion.plan.model_dump(exclude_none=True)
+        was_run = any(ref.startswith(("case:", "recipe:")) for ref in suggestion.references)
+        plan = _scored(state, search, start, fields, services, by_family=was_run)
         support = services.run(
             tools.checked_references,
             scenario=within_policy(state),
@@ -250,9 +263,25 @@ def _scored_all(
     return scored
 
 
-def _joined(search: SessionSearch, scored: Sequence[ScoredPlan], services: NodeServices) -> SessionSearch:
+def _shown_recipe(match: RecipeMatch) -> dict[str, JsonValue]:
+    recipe = match.recipe
+    family: dict[str, JsonValue] = dict(zip(FAMILY, family_of(recipe.plan), strict=True))
+    return {
+        "id": f"recipe:{recipe.id}",
+        "title": recipe.title,
+        "says": recipe.says,
+        "same_device": match.is_same_device,
+        **family,
+    }
+
+
+def _joined(
+    state: State, search: SessionSearch, scored: Sequence[ScoredPlan], services: NodeServices
+) -> SessionSearch:
     if not scored:
         return search
-    proposals = services.run(tools.join_plans, proposals=search.proposals, scored=scored)
+    proposals = services.run(
+        tools.join_plans, scenario=state["scenario"], proposals=search.proposals, scored=scored
+    )
     considered = [*search.considered, *scored]
     return search.model_copy(update={"proposals": proposals, "considered": considered})

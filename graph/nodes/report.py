@@ -8,7 +8,9 @@ from graph.report import (
     CalibrationUse,
     CaseReference,
     Incident,
+    RecipeReference,
     Report,
+    Source,
     Stopping,
     Usage,
 )
@@ -17,8 +19,10 @@ from graph.state import Knowledge, State
 from graph.tuning import budget_of, why_ended
 from tools.recommend.optimize import workload_of
 from tools.recommend.report import Proposal
+from tools.recommend.score import family_of
 
 MAX_ADVICE = 6
+MAX_RECIPES = 2
 
 
 def report(state: State, services: NodeServices) -> State:
@@ -49,6 +53,7 @@ def report(state: State, services: NodeServices) -> State:
         considered=search.considered,
         advice=_advice(knowledge),
         cases=_cases(knowledge),
+        recipes=_recipes(state, services),
         notes=state["notes"] if state["request"].notes else None,
         profile=analysis.profile,
         decisions=state.get("decisions", []),
@@ -158,6 +163,24 @@ def _advice(knowledge: Knowledge) -> list[Advice]:
     return [
         Advice.model_validate(book.model_dump(include=set(Advice.model_fields)))
         for book in books[:MAX_ADVICE]
+    ]
+
+
+def _recipes(state: State, services: NodeServices) -> list[RecipeReference]:
+    """What was published for this model: on this device if there is any, else on the nearest."""
+    matches = tools.published_recipes(services.context, state["scenario"])
+    here = [match for match in matches if match.is_same_device] or matches[:1]
+    ranks = {family_of(entry.plan): entry.rank for entry in reversed(state["search"].proposals)}
+    return [
+        RecipeReference(
+            id=recipe.id,
+            title=recipe.title,
+            says=recipe.says,
+            same_device=is_same_device,
+            proposal=ranks.get(family_of(recipe.plan)),
+            sources=[Source.model_validate(recipe.source.model_dump())],
+        )
+        for recipe, _, is_same_device, _ in here[:MAX_RECIPES]
     ]
 
 

@@ -7,10 +7,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from graph.report import Advice, CaseReference, Report
+from graph.report import Advice, CaseReference, RecipeReference, Report
 from service.cli.io import safe_text
 from service.render.terms import EVIDENCE
-from service.render.text import plain, seconds, sentence
+from service.render.text import format_value, plain, seconds, sentence
 from service.render.trials import NOTHING
 from service.render.view import Planned, RawJson, View, view_of
 from tools.cost.predict import Prediction
@@ -43,7 +43,7 @@ def print_report(request: RawJson, report: Report) -> None:
         _plans(view),
         _next(report),
         _advice(report.advice),
-        _cases(view),
+        [*_cases(view), *_recipes(report.recipes)],
         _rejected(report.rejected),
         _notes(report.notes),
         _calibrated_by(report),
@@ -113,9 +113,15 @@ def _trials(view: View) -> Iterator[Row]:
 def _plans(view: View) -> Iterator[Row]:
     slowest = max(planned.prediction.step_time_s for planned in view.plans)
     for planned in view.plans:
-        yield planned.name, Text(planned.summary, style="bold")
+        role = f"{planned.proposal.role}: " if planned.proposal else ""
+        yield planned.name, Text.assemble((role, "dim"), (planned.summary, "bold"))
         yield planned.name, _bar(planned.prediction, slowest)
         yield planned.name, Text(_figures(planned))
+        if planned.proposal and planned.proposal.settings:
+            settings = ", ".join(
+                f"{name} {format_value(value)}" for name, value in planned.proposal.settings.items()
+            )
+            yield planned.name, safe_text(f"settings: {settings}")
         if planned.proposal:
             yield planned.name, safe_text(planned.proposal.rationale)
         for risk in planned.risks:
@@ -145,6 +151,13 @@ def _cases(view: View) -> Iterator[Row]:
         yield "warning", Text.assemble(*warning, _aside(case.id, case))
     for case in view.precedents[:MAX_CASES]:
         yield "past cases", Text.assemble(plain(case.title), _aside(case.status, case))
+
+
+def _recipes(recipes: Sequence[RecipeReference]) -> Iterator[Row]:
+    """What was published for this model, and which proposal runs alike."""
+    for recipe in recipes:
+        like = f" (as proposal {recipe.proposal})" if recipe.proposal else ""
+        yield "published", safe_text(f"{recipe.title}{like}: {recipe.says}")
 
 
 def _aside(what: str, entry: Advice | CaseReference) -> tuple[str, str]:

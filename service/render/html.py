@@ -16,7 +16,17 @@ from service.render.trials import COLUMNS
 from service.render.view import RawJson, view_of
 
 TEMPLATE = "report.html.jinja"
-FILTERS = ("address", "beside_address", "count", "gib", "percent", "seconds", "sentence", "times")
+FILTERS = (
+    "address",
+    "beside_address",
+    "count",
+    "gib",
+    "percent",
+    "seconds",
+    "sentence",
+    "times",
+    "format_value",
+)
 
 
 def html_report(request: RawJson, report: Report) -> str:

@@ -6,6 +6,7 @@ compared in them.
 
 import math
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -64,6 +65,11 @@ class Recipe:
     @property
     def dp(self) -> int:
         return self.num_devices // (self.tp * self.pp * self.cp)
+
+    @property
+    def id(self) -> str:
+        parts = (self.model.name, self.device, self.num_devices, self.precision, self.global_batch_size)
+        return "-".join(str(part) for part in parts).lower()
 
     @property
     def plan(self) -> Plan:
@@ -125,10 +131,13 @@ def _recipe(row: dict[str, object], source: dict[str, str], models: dict[str, Re
     return Recipe(model=model, recompute=recompute, **fields, **row)  # type: ignore[arg-type]
 
 
-def nearest_recipes(scenario: Scenario, limit: int = 3) -> list[RecipeMatch]:
-    """The recipes for workloads most like this one, nearest first."""
+def nearest_recipes(
+    scenario: Scenario, limit: int = 3, recipes: Sequence[Recipe] | None = None
+) -> list[RecipeMatch]:
+    """The recipes for workloads most like this one, nearest first; of those that come with ASAP."""
     total = count_parameters(scenario.model)
-    matches = [_match(recipe, scenario, total.total / 1e9, total.active / 1e9) for recipe in load_recipes()]
+    known = load_recipes() if recipes is None else recipes
+    matches = [_match(recipe, scenario, total.total / 1e9, total.active / 1e9) for recipe in known]
     near = [match for match in matches if match is not None]
     return sorted(near, key=lambda match: match.distance)[:limit]
 

@@ -5,6 +5,7 @@ asked together with its opposite: whoever says yes to both knows nothing.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -116,7 +117,7 @@ def _unfounded(statement: Statement, scenario: Scenario) -> str | None:
         for figure in _numbers_of(statement.value)
         if not any(math.isclose(figure, number, rel_tol=1e-6) for number in possible)
     ]
-    spelled = bool(set(quote.replace("-", " ").split()) & SPELLED) or statement.unit == "devices of a node"
+    spelled = bool(set(re.findall(r"[a-z]+", quote)) & SPELLED) or statement.unit == "devices of a node"
     return f"these words do not contain {absent[0]:g}" if absent and not spelled else None
 
 

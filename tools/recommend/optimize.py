@@ -165,9 +165,7 @@ def _why_before(workload: Workload, first: Proposal, faster: Proposal, behind: f
     )
     cost = "ties with" if behind <= TIE else f"gives up {math.expm1(behind):.1%} of predicted time against"
     error = f"a comparison errs by {math.expm1(workload.pair_error):.0%}"
-    says = (
-        f"{cost} proposal {faster.rank} ({error}): practitioners would take {deciding_habit(workload, pair)}"
-    )
+    says = f"{cost} the fastest ({error}): practitioners would take {deciding_habit(workload, pair)}"
     return Evidence(kind="knowledge", ref="calibration/preferences.json", says=says)
 
 

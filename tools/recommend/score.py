@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from tools.cost.predict import Prediction
 from tools.errors import InputError
 from tools.kb.entries import Case, Entry, Playbook
+from tools.kb.recipes import RecipeMatch
 from tools.recommend.choose import FAMILY, MAX_PROPOSALS
 from tools.recommend.proposal import proposal
 from tools.recommend.report import Evidence, Proposal, ScoredPlan
@@ -24,7 +25,7 @@ EVIDENCE_WINDOW = 0.05
 """How far (log of step time) a plan may be behind the fastest for evidence to count."""
 MIN_SUPPORT = 2
 """What a plan needs to take the place of an alternative: a confirmed run, or two weaker reasons."""
-WEIGHTS = {"case": 3, "trial": 4, "playbook": 1, "profile": 1}
+WEIGHTS = {"case": 3, "trial": 4, "recipe": 2, "playbook": 1, "profile": 1}
 MAX_SIZE_RATIO = 4
 """How far the device counts of a case and of this job may be apart."""
 
@@ -75,8 +76,7 @@ def check_case(entry: Entry, plan: Plan, scenario: Scenario) -> Evidence | None:
         scenario.training.framework,
     ):
         return None
-    devices = case.num_devices or 0
-    if not cluster.num_devices <= MAX_SIZE_RATIO * devices <= MAX_SIZE_RATIO**2 * cluster.num_devices:
+    if not _is_near_in_size(case.num_devices or 0, scenario):
         return None
     stated = {name: value for name, value in case.after.items() if value is not None}
     family = [name for name in FAMILY if name in stated]
@@ -85,6 +85,21 @@ def check_case(entry: Entry, plan: Plan, scenario: Scenario) -> Evidence | None:
     return Evidence(
         kind="knowledge", ref=f"case:{entry.id}", says=f"{entry.title}: confirmed with this family"
     )
+
+
+def _is_near_in_size(devices: int, scenario: Scenario) -> bool:
+    wanted = scenario.cluster.num_devices
+    return wanted <= MAX_SIZE_RATIO * devices <= MAX_SIZE_RATIO**2 * wanted
+
+
+def check_recipe(match: RecipeMatch, plan: Plan, scenario: Scenario) -> Evidence | None:
+    """Evidence for a plan: a recipe published for this model and framework has the same family."""
+    recipe = match.recipe
+    if not match.is_same_model or recipe.framework != scenario.training.framework:
+        return None
+    if not _is_near_in_size(recipe.num_devices, scenario) or family_of(recipe.plan) != family_of(plan):
+        return None
+    return Evidence(kind="knowledge", ref=f"recipe:{recipe.id}", says=f"{recipe.title} has this family")
 
 
 def check_playbook(book: Playbook, before: Plan, plan: Plan, scenario: Scenario) -> Evidence | None:
@@ -110,11 +125,14 @@ def support_of(evidence: Sequence[Evidence]) -> int:
     return sum(WEIGHTS.get(kind, 0) for kind in kinds.values())
 
 
-def rank(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Proposal]:
+def rank(
+    proposals: Sequence[Proposal], scored: Sequence[ScoredPlan], pair_error: float = EVIDENCE_WINDOW
+) -> list[Proposal]:
     """The proposals with what evidence supports and what a person brought; at most three.
 
     `proposals` are the search's own, so the fastest of them is the fastest of all. A plan that is clearly
-    faster (one that the search was not allowed to find) stands first.
+    faster (one that the search was not allowed to find) stands first. Evidence gives a plan the place of an
+    alternative if a comparison's error allows that it is the fastest, the earlier suggestion first.
     """
     ordered = list(proposals)
     if not ordered:  # trials have settled all that the search found
@@ -124,24 +142,33 @@ def rank(proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]) -> list[Pr
     limit_s = max(
         ordered[0].prediction.step_time_s, fastest.prediction.step_time_s * math.exp(EVIDENCE_WINDOW)
     )
+    alternative_s = max(limit_s, fastest.prediction.step_time_s * math.exp(pair_error))
+    backed: list[Proposal] = []
     for suggestion in scored:
-        own = suggestion.proposal
-        same = next(
-            (i for i, other in enumerate(ordered) if own is not None and own.plan == other.plan), None
-        )
+        if suggestion.proposal is None:
+            continue
+        own = _supported(suggestion.proposal, suggestion.support)
+        is_backed = support_of(suggestion.support) >= MIN_SUPPORT
+        same = _find_same(ordered, own.plan, is_backed and not suggestion.by_person)
         if same is not None:
             ordered[same] = _supported(ordered[same], suggestion.support)
-        if own is None or same is not None:
-            continue
-        own = _supported(own, suggestion.support)
-        if _beats(own, fastest):
+        elif _beats(own, fastest):
             ordered.insert(0, own)
-        elif own.prediction.step_time_s <= limit_s and support_of(suggestion.support) >= MIN_SUPPORT:
-            ordered.insert(1, own)
+        elif is_backed and own.prediction.step_time_s <= alternative_s:
+            backed.append(own)
         elif suggestion.by_person:
             ordered.append(own)
+    ordered[1:1] = backed
     fastest = next(plan for plan in ordered if plan.plan == fastest.plan)
     return with_roles(_three(_by_evidence(ordered, limit_s), fastest))
+
+
+def _find_same(ordered: Sequence[Proposal], plan: Plan, by_family: bool) -> int | None:
+    """The place of the plan; what speaks for a family speaks for its proposal."""
+    for place, other in enumerate(ordered):
+        if other.plan == plan or (by_family and family_of(other.plan) == family_of(plan)):
+            return place
+    return None
 
 
 def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:

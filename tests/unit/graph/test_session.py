@@ -76,6 +76,18 @@ def test_where_sharding_is_not_the_lever_nobody_is_told_to_try_another_plan_firs
     assert report["first_step"].startswith("Keep today's plan")
 
 
+def test_a_report_names_what_was_published_for_the_model_on_the_device() -> None:
+    raw = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
+    report = report_of(raw)
+    first = report["recipes"][0]
+    assert first["title"].startswith("NVIDIA's recipe for Llama-3-70B on 64 h100-sxm-80gb")
+    assert "tp 4, pp 8" in first["says"]
+    assert first["sources"][0]["where"].startswith("https://")
+    suggested = next(plan for plan in report["considered"] if plan["origin"] == first["id"])
+    assert (suggested["plan"]["tp"], suggested["plan"]["pp"]) == (4, 8)
+    assert report_of(small())["recipes"] == []
+
+
 def test_every_step_of_the_coordinator_has_its_reason() -> None:
     _, events = run(small())
     assert all(event["reason"] for event in events if event["kind"] == "routed")

@@ -1,12 +1,16 @@
 """Plans from elsewhere: judged like the search's own, and unable to make the answer worse."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.recommend.cases import Raw, llama, recommendation, workload_for
 from tools.errors import InputError
+from tools.kb.recipes import nearest_recipes
 from tools.recommend.choose import MAX_PROPOSALS
 from tools.recommend.report import Evidence, Proposal, ScoredPlan
-from tools.recommend.score import complete, rank, score
+from tools.recommend.score import check_recipe, complete, rank, score
+from tools.scenario import parse_scenario
 
 
 def best() -> Proposal:
@@ -115,6 +119,36 @@ def test_beyond_the_window_no_evidence_helps() -> None:
     assert [proposal.plan for proposal in rank(proposals, [slow])] == [
         proposal.plan for proposal in proposals
     ]
+
+
+def slower(plan: ScoredPlan, ratio: float) -> ScoredPlan:
+    assert plan.proposal is not None
+    step_s = best().prediction.step_time_s * ratio
+    prediction = best().prediction.model_copy(update={"step_time_s": step_s})
+    return plan.model_copy(update={"proposal": plan.proposal.model_copy(update={"prediction": prediction})})
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(1.1, 2), (1.2, None)])
+def test_a_published_recipe_earns_an_alternatives_place_within_the_error_of_a_comparison(
+    ratio: float, expected: int | None
+) -> None:
+    plan = supported(slower(near(tp=8, pp=8, vpp=1, cp=1), ratio), "recipe:a")
+    joined = rank(recommendation(llama()).proposals, [plan], pair_error=0.125)
+    assert next((p.rank for p in joined if p.plan == plan.plan), None) == expected
+
+
+def test_a_recipe_of_this_model_speaks_for_its_family_on_any_device_near_in_size() -> None:
+    scenario = parse_scenario({**llama(), "plan": None}, need_plan=False)
+    matches = [match for match in nearest_recipes(scenario, 50) if match.is_same_model]
+    elsewhere = next(m for m in matches if not m.is_same_device and m.recipe.framework == "megatron-core")
+    plan = elsewhere.recipe.plan
+    evidence = check_recipe(elsewhere, plan, scenario)
+    assert evidence is not None
+    assert evidence.ref == f"recipe:{elsewhere.recipe.id}"
+    assert check_recipe(elsewhere, plan.model_copy(update={"pp": 2 * plan.pp}), scenario) is None
+    assert check_recipe(elsewhere._replace(is_same_model=False), plan, scenario) is None
+    far = elsewhere._replace(recipe=replace(elsewhere.recipe, num_devices=4096))
+    assert check_recipe(far, plan, scenario) is None
 
 
 def test_a_persons_plan_stands_alone_if_trials_have_settled_the_rest() -> None:
