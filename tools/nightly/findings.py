@@ -71,7 +71,11 @@ class Series:
     def hints_of(self, hints: Sequence[Hint]) -> list[Hint]:
         """With the nights of the workload as positions in this series."""
         return [
-            Hint(bisect_left(self.nights, hint.night), bisect_left(self.nights, hint.known), hint.odds)
+            replace(
+                hint,
+                night=bisect_left(self.nights, hint.night),
+                known=bisect_left(self.nights, hint.known),
+            )
             for hint in hints
             if hint.night in self.nights
         ]

@@ -14,13 +14,15 @@ from tools.nightly.night import Night
 from tools.nightly.noise import USUAL_SCATTER
 from tools.nightly.steps import Hint, Rules, detect_steps
 
-EXPLAINED_ALARMS = 0.5
+EXPLAINED_ALARMS = 0.3
 """False alarms on nights with a recorded change, all together, per false alarm on other nights."""
 TERM_ODDS = 300.0
 """A term that grew leaves open whether another one shrank as much, and little else."""
+EXPLAINED_CHANGE = 2.0
+"""The largest step of the step time that a term explains, in the term's own growth."""
 TERM_CHANCE = 0.2
 """Factor on the chance of a false alarm for the terms: there are several of them."""
-ALIKE_CHANCE = 0.3
+ALIKE_CHANCE = 0.2
 """Factor on the chance of a false alarm if terms are known and none of them grew against the rest: all terms
 slow down alike on a busy machine, seldom by a cause that stays."""
 MIN_TERM_CHANGE = 0.005
@@ -60,7 +62,12 @@ def term_hints(nights: Sequence[Night], recorded: Sequence[Hint], rules: Rules) 
     """
     strict = replace(rules, false_alarm_chance=TERM_CHANCE * rules.false_alarm_chance)
     return [
-        Hint(positions[step.night], positions[step.confirmed], TERM_ODDS)
+        Hint(
+            positions[step.night],
+            positions[step.confirmed],
+            TERM_ODDS,
+            EXPLAINED_CHANGE * (step.after - step.before),
+        )
         for positions, values, share in _term_series(nights)
         for step in detect_steps(
             values, USUAL_SCATTER * math.sqrt(share), MIN_TERM_CHANGE, strict, _moved(recorded, positions)

@@ -29,7 +29,7 @@ PRIOR_NIGHTS = 1.0
 distribution fitted to them has 0.9 degrees of freedom (`research.nights.fit_scatter_prior`)."""
 USUAL_CORRELATION = 0.4
 """Standard deviation of the autocorrelation among histories. In the same runs it is 0 on average."""
-CORRELATION_CAUTION = 1.4
+CORRELATION_CAUTION = 1.6
 """An autocorrelation taken too low costs false alarms, one too high costs a night's delay."""
 MAX_DEVIATION_SCATTERS = 3.0
 """Larger deviations are clipped to this before nights are correlated, so that an outlier cannot dominate."""

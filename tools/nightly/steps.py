@@ -26,20 +26,28 @@ from tools.nightly.noise import (
 class Rules:
     window: int = 28
     """Nights that make the level to compare with."""
+    correlation_nights: int = 56
+    """Nights that make the autocorrelation."""
     lengths: tuple[int, ...] = (1, 2, 3, 4, 5, 7, 10, 14)
     """Numbers of nights that may make a new level."""
     min_nights: int = 5
     """Nights before anything is reported."""
     false_alarm_chance: float = 1e-3
     """Of a single test, under normal noise."""
-    repeated_step_chance: float = 0.1
-    """Factor on it for each step of the last `window` nights: a figure that steps often drifts."""
+    repeated_step_chance: float = 0.02
+    """Factor on it for each step of the last `drift_nights` that is smaller than `max_drift_scatters`: noise
+    that stays for some nights looks like such steps, one after the other, and each takes away from the
+    scatter that the next one is measured by."""
+    drift_nights: int = 56
+    max_drift_scatters: float = 5.0
     max_chance: float = 0.1
     """Of a single test, whatever points at the night."""
     confirming_scatters: float = 2.0
     """The night after a one-night step must still differ by this much."""
-    max_scatters: float = 4.0
-    """Nights of a longer step that differ by more count as if they differed by this much."""
+    max_scatters: float = 3.0
+    max_share: float = 1.25
+    """Nights of a longer step count as if they differed by at most this many scatters, or by this share of
+    what their level must reach if that is more: one odd night among two cannot carry the other."""
     level: Callable[[Values], float] = level
     scatter: Callable[[Values], float] = scatter
 
@@ -53,6 +61,8 @@ class Hint:
     """The night from which on this is known."""
     odds: float
     """How much likelier a step is on that night than on others."""
+    max_change: float = math.inf
+    """The largest step that it explains."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +133,15 @@ class _StepDetector:
             if len(old) < (2 if len(self.history.deviations) else self.rules.min_nights):
                 break
             before, after = self._level(old), self._level(new)
-            noise, autocorrelation, freedom = self._noise(old, before, new, after)
             if abs(after - before) < self.min_change:
                 continue
+            noise, autocorrelation, freedom = self._noise(old, before, new, after)
             variance = level_variance(len(old), autocorrelation) + level_variance(length, autocorrelation)
-            change = after - before if length == 1 else self._clipped_level(new, before, noise) - before
-            threshold = limit(self._chance(night, length), round(freedom, 1))
-            score = abs(change) / (noise * math.sqrt(variance)) / threshold
+            chance = self._chance(night, length, after - before)
+            needed = noise * math.sqrt(variance) * limit(chance, round(freedom, 1))
+            most = max(self.rules.max_scatters * noise, self.rules.max_share * needed)
+            change = after - before if length == 1 else self._clipped_level(new, before, most) - before
+            score = abs(change) / needed
             if score > best_score:
                 confirmed = night if length > 1 else None
                 best_score, best = score, Step(new[0], night, before, after, noise, confirmed)
@@ -140,20 +152,30 @@ class _StepDetector:
         hinted = {night - hint.night + 1 for hint in self.hints if hint.known <= night}
         return sorted({*self.rules.lengths, *(n for n in hinted if 1 <= n <= self.rules.lengths[-1])})
 
-    def _chance(self, night: int, length: int) -> float:
+    def _chance(self, night: int, length: int, change: float) -> float:
         """A single night gets no bonus from hints: it may as well be an outlier."""
-        since = night - self.rules.window
-        steps = sum(step.cleared is None and step.night > since for step in self.history.steps)
-        chance = self.rules.false_alarm_chance * self.rules.repeated_step_chance**steps
+        chance = self.rules.false_alarm_chance * self.rules.repeated_step_chance ** self._num_drifts(night)
         first = self.history.present[-length]
-        hints = [hint for hint in self.hints if hint.night == first and hint.known <= night]
+        hints = [
+            hint
+            for hint in self.hints
+            if hint.night == first and hint.known <= night and abs(change) <= hint.max_change
+        ]
         if length == 1 or not hints:
             return chance
         return min(chance * max(1.0, *(hint.odds for hint in hints)), self.rules.max_chance)
 
-    def _clipped_level(self, nights: list[int], before: float, noise: float) -> float:
+    def _num_drifts(self, night: int) -> int:
+        """Recent steps that may as well have been slow noise; a large one was none."""
+        return sum(
+            step.cleared is None
+            and night - step.night < self.rules.drift_nights
+            and abs(step.after - step.before) < self.rules.max_drift_scatters * step.scatter
+            for step in self.history.steps
+        )
+
+    def _clipped_level(self, nights: list[int], before: float, most: float) -> float:
         """With outliers moved in: one very slow night among two is no step."""
-        most = self.rules.max_scatters * noise
         return self.rules.level(np.clip(self.values[nights], before - most, before + most))
 
     def _level(self, nights: list[int]) -> float:
@@ -163,14 +185,18 @@ class _StepDetector:
         self, old: list[int], before: float, new: list[int], after: float
     ) -> tuple[float, float, float]:
         """Scatter, autocorrelation and degrees of freedom; with earlier levels if these are few."""
-        own = np.empty(0) if len(old) < self.rules.min_nights else self.values[old] - before
-        every = np.concatenate([self.history.deviations, own])
+        # An autocorrelation takes more nights to know than a level or a scatter does.
+        longer = self.history.present[: -len(new)][-self.rules.correlation_nights :]
+        own = np.empty(0) if len(old) < self.rules.min_nights else self.values[longer] - before
+        every = np.concatenate([self.history.deviations, own])[-self.rules.correlation_nights :]
         nights, num_levels = every[-self.rules.window :], 1
-        autocorrelation = correlation(every, max(self.rules.scatter(nights), self.usual_scatter))
+        spread = self.rules.scatter(nights)
+        autocorrelation = correlation(every, max(spread, self.usual_scatter))
         if len(new) > 2:
             nights, num_levels = np.concatenate([nights, self.values[new] - after]), 2
+            spread = self.rules.scatter(nights)
         freedom = degrees_of_freedom(len(nights), num_levels)
-        noise, freedom = with_prior(self.rules.scatter(nights), freedom, self.usual_scatter)
+        noise, freedom = with_prior(spread, freedom, self.usual_scatter)
         return noise, autocorrelation, freedom
 
     def _start_level(self, step: Step) -> None:
