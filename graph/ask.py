@@ -5,22 +5,25 @@ Every figure of an answer was written by code, from the report or from a tool's 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import wraps
+from typing import Any
 
 from pydantic import BaseModel, Field, JsonValue
 
 from graph.answers import Explanation, Question, ReasonerError, SuggestedPlan, Tools
 from graph.context import Context
 from graph.digest import effect_of, predicted_slots, proposal_slots
+from graph.events import brief
 from graph.report import Report
 from graph.rules import Rules
 from graph.state import plain
-from graph.toolbox import QUESTION_TOOLS, Toolbox
+from graph.toolbox import QUESTION_TOOLS, Tool, Toolbox
 from tools.errors import AsapError, InputError
 from tools.recommend.prose_check import fill, objections
 from tools.recommend.words import short
-from tools.scenario import Plan, Scenario
+from tools.scenario import Scenario
 
 MAX_QUESTION = 2000
 MAX_CALLS = 8
@@ -42,6 +45,15 @@ KNOWN = (
 )
 
 
+class Call(BaseModel):
+    """One use of a tool."""
+
+    tool: str
+    arguments: dict[str, JsonValue]
+    result: JsonValue
+    """Shortened if it is long."""
+
+
 class Answered(BaseModel):
     """An answer, who wrote it, and the tools it rests on."""
 
@@ -49,7 +61,30 @@ class Answered(BaseModel):
     answer: str
     by: str
     tools: list[str] = Field(default_factory=list)
+    trail: list[Call] = Field(default_factory=list)
     incidents: list[str] = Field(default_factory=list)
+
+
+@dataclass
+class _Trail:
+    """The tools that were used for an answer, in order."""
+
+    calls: list[Call] = field(default_factory=list)
+
+    def call(self, tool: Tool, **arguments: object) -> Any:  # noqa: ANN401 - JSON of whatever a tool returns
+        result = plain(tool(**arguments))
+        stated = {
+            name: value.model_dump(mode="json", exclude_none=True)
+            if isinstance(value, BaseModel)
+            else plain(value)
+            for name, value in arguments.items()
+        }
+        self.calls.append(Call(tool=tool.__name__, arguments=stated, result=brief(result)))
+        return result
+
+    def answered(self, question: str, answer: str, by: str) -> Answered:
+        tools = [call.tool for call in self.calls]
+        return Answered(question=question, answer=answer, by=by, tools=tools, trail=self.calls)
 
 
 def ask(
@@ -64,12 +99,11 @@ def ask(
     by_rules = answer_by_rules(text, report, box)
     if isinstance(context.reasoner, Rules):
         return by_rules
-    used: list[str] = []
-    slots = _slots(report)
+    trail, slots = _Trail(), _slots(report)
     payload = plain(
         {"question": text, "digest": _digest(report), "slots": slots, "by_rules": by_rules.answer}
     )
-    tools = _recorded(box, used, slots)
+    tools = _recorded(box, trail, slots)
     try:
         reply = context.reasoner.ask(Question("answer_question", payload, Explanation, tools, MAX_CALLS))
     except ReasonerError as error:
@@ -80,33 +114,31 @@ def ask(
     if refused:
         says = f"the model's text was refused: {refused[0]}; the rules answered instead"
         return by_rules.model_copy(update={"incidents": [says]})
-    return Answered(question=text, answer=fill(reply.answer.text, slots), by=reply.by, tools=used)
+    return trail.answered(text, fill(reply.answer.text, slots), reply.by)
 
 
 def answer_by_rules(question: str, report: Report, box: Toolbox) -> Answered:
     """By what the question names: a plan, a number of devices, the limit, the certainty."""
+    trail = _Trail()
+    return trail.answered(question, _answer_by_rules(question, report, box, trail), Rules.name)
 
-    def answered(text: str, *tools: str) -> Answered:
-        return Answered(question=question, answer=text, by=Rules.name, tools=list(tools))
 
+def _answer_by_rules(question: str, report: Report, box: Toolbox, trail: _Trail) -> str:
     try:
         fields, devices = plan_fields(question), _DEVICES.search(question)
         if devices:
-            return answered(_on_devices(int(devices.group(1)), box), "predict_plan")
+            return _on_devices(int(devices.group(1)), box, trail)
         if fields:
-            return answered(_about_plan(fields, box), "explain_plan", "predict_plan")
+            return _about_plan(fields, box, trail)
     except AsapError as error:
-        return answered(f"That cannot be: {error}", "explain_plan")
+        return f"That is not possible: {error}"
     first = report.proposals[(report.chosen or 1) - 1]
     if _SURE.search(question):
-        return answered(
-            f"{short(first.plan)} is {effect_of(first)}. {' '.join(_sentence(risk) for risk in first.risks)}"
-        )
+        return f"{short(first.plan)} is {effect_of(first)}. {' '.join(map(_sentence, first.risks))}"
     if _LIMITS.search(question):
         cause = report.hypotheses[0] if report.hypotheses else None
-        why = f"{_sentence(cause.says)} The lever: {cause.lever}." if cause else report.diagnosis.bottleneck
-        return answered(why)
-    return answered(KNOWN)
+        return f"{_sentence(cause.says)} The lever: {cause.lever}." if cause else report.diagnosis.bottleneck
+    return KNOWN
 
 
 def plan_fields(question: str) -> dict[str, JsonValue]:
@@ -119,12 +151,12 @@ def plan_fields(question: str) -> dict[str, JsonValue]:
     return fields
 
 
-def _about_plan(fields: Mapping[str, JsonValue], box: Toolbox) -> str:
+def _about_plan(fields: Mapping[str, JsonValue], box: Toolbox, trail: _Trail) -> str:
     try:
         plan = SuggestedPlan.model_validate(fields)
     except ValueError:
         raise InputError("plan", dict(fields), "allowed: values of plan fields, such as tp 4") from None
-    why = plain(box.explain_plan(plan))
+    why = trail.call(box.explain_plan, plan=plan)
     text = f"{why['summary']}: {why['why']}."
     if why.get("step_time_s"):
         text += (
@@ -133,18 +165,18 @@ def _about_plan(fields: Mapping[str, JsonValue], box: Toolbox) -> str:
     return text
 
 
-def _on_devices(devices: int, box: Toolbox) -> str:
+def _on_devices(devices: int, box: Toolbox, trail: _Trail) -> str:
     """The best plan there, found by a search of its own."""
     if not 0 < devices <= MAX_DEVICES:
         raise InputError("devices", devices, f"allowed: 1 to {MAX_DEVICES}")
     cluster = box.scenario.cluster.model_copy(update={"num_devices": devices})
     changed = {"cluster": cluster, "plan": None, "traces": None}
     other = Toolbox(box.context, box.scenario.model_copy(update=changed), None, box.tenant)
-    best: Plan = other.plan
-    prediction = other.workload.predict([best])[0]
+    found = trail.call(other.predict_plan)
+    trail.calls[-1].arguments["num_devices"] = devices
     return (
-        f"With {devices} devices the best plan is {short(best)}: {prediction.step_time_s:.3g} s per step, "
-        f"{prediction.tokens_per_s_per_device:.0f} tokens per second per device."
+        f"With {devices} devices the best plan is {found['plan']}: {found['step_time_s']:.3g} s per step, "
+        f"{found['tokens_per_s_per_device']:.0f} tokens per second per device."
     )
 
 
@@ -178,21 +210,20 @@ def _slots(report: Report) -> dict[str, str]:
     return slots
 
 
-def _recorded(box: Toolbox, used: list[str], slots: dict[str, str]) -> Tools:
+def _recorded(box: Toolbox, trail: _Trail, slots: dict[str, str]) -> Tools:
     """The tools, each result of which becomes slots `t1.name`, `t2.name` and so on."""
 
-    def recorded(name: str, tool: Callable[..., object]) -> Callable[..., object]:
+    def recorded(tool: Tool) -> Tool:
         @wraps(tool)
         def call(**arguments: object) -> object:
-            result = plain(tool(**arguments))
-            used.append(name)
-            figures = dict(_figures(result, f"t{len(used)}"))
+            result = trail.call(tool, **arguments)
+            figures = dict(_figures(result, f"t{len(trail.calls)}"))
             slots.update(dict(list(figures.items())[:MAX_FIGURES]))
             return {"slots": sorted(figures)[:MAX_FIGURES], "result": result}
 
         return call
 
-    return {name: recorded(name, tool) for name, tool in box.named(QUESTION_TOOLS).items()}
+    return {name: recorded(tool) for name, tool in box.named(QUESTION_TOOLS).items()}
 
 
 def _figures(value: JsonValue, name: str) -> list[tuple[str, str]]:

@@ -9,16 +9,17 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock, get_ident
 from typing import BinaryIO
 
 from anyio.to_thread import run_sync
-from isal import igzip
 from pydantic import JsonValue
 from sqlalchemy.exc import IntegrityError
 
@@ -44,7 +45,7 @@ from service.logs import request_id
 from service.settings import Settings
 from service.strict_json import JsonObject
 from tools.errors import AsapError, InputError
-from tools.trace.folder import is_trace_name
+from tools.trace.folder import MAX_TIMELINES, find_trace_files, is_trace_name, read_timeline
 
 FOLDER = "traces"
 REFERENCE = "trace:"
@@ -127,19 +128,21 @@ class Uploads:
         with (self.folder(id) / check_name(name)).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    def timeline(self, id: str, name: str) -> bytes:
-        """A file's events as tools/trace/timeline.py packs them, gzipped; kept beside the file."""
-        from tools.trace.timeline import pack_timeline
-
-        path = self.folder(id) / check_name(name)
-        kept = path.with_name(f".{name}.timeline")
+    def find_timeline(self, id: str, name: str) -> bytes | None:
+        """A file's events as tools/trace/timeline.py packs them, gzipped, if they are kept beside it."""
         with suppress(FileNotFoundError):
-            return kept.read_bytes()
-        packed: bytes = igzip.compress(pack_timeline(path), 1)
-        part = path.with_name(f".{name}.{get_ident()}.part")
-        part.write_bytes(packed)
-        os.replace(part, kept)
-        return packed
+            return self._timeline(id, name).read_bytes()
+        return None
+
+    def keep_timeline(self, id: str, name: str, packed: bytes) -> None:
+        kept = self._timeline(id, name)
+        part = kept.with_name(f".{name}.{get_ident()}.part")
+        with suppress(FileNotFoundError):  # the upload was deleted
+            part.write_bytes(packed)
+            os.replace(part, kept)
+
+    def _timeline(self, id: str, name: str) -> Path:
+        return self.folder(id) / f".{check_name(name)}.timeline"
 
     def discard(self, id: str) -> None:
         """Renamed first: a folder that is half deleted must not be read as whole.
@@ -176,7 +179,6 @@ class Uploads:
 
 
 log = logging.getLogger("asap.traces")
-PACKED_RANKS = 16
 NOTHING_READABLE = "no file of it could be read as a trace"
 UNEXPECTED = "the analysis failed in a way that was not expected; the server's log has it"
 
@@ -206,6 +208,9 @@ class Analyses:
             if row.tenant not in self._threads:
                 self._threads[row.tenant] = ThreadPoolExecutor(1, thread_name_prefix="analysis")
             self._threads[row.tenant].submit(self._run, row)
+
+    def is_running(self, id: str) -> bool:
+        return id in self._running
 
     def close(self) -> None:
         """Kills the processes that read files."""
@@ -244,7 +249,9 @@ class Analyses:
         analysis: JsonObject | None = None
         error: JsonObject | None = None
         try:
-            report = analyse_folder(self._uploads.folder(id), check=self._check).drawn()
+            folder = self._uploads.folder(id)
+            keep = partial(self._uploads.keep_timeline, id)
+            report = analyse_folder(folder, check=self._check, keep_timeline=keep).drawn()
             if report.diagnosis is not None:
                 analysis = report.model_dump()
             else:
@@ -262,18 +269,11 @@ class Analyses:
             error = {"kind": "unexpected", "message": UNEXPECTED}
         with self._database.begin() as conn:
             set_analysis(conn, id, analysis, error)
-        if analysis is not None:
-            self._pack_timelines(id)
-
-    def _pack_timelines(self, id: str) -> None:
-        """Of the ranks that the first page of the trace view shows, so that it opens at once."""
-        names = sorted(file.name for file in self._uploads.folder(id).glob("*"))
-        for name in [name for name in names if is_trace_name(name)][:PACKED_RANKS]:
-            with suppress(AsapError, OSError):
-                self._uploads.timeline(id, name)
 
 
 DAY_S = 86_400.0
+MAX_TIMELINE_WAIT_S = 10.0
+POLL_S = 0.05
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -304,6 +304,22 @@ class Traces:
             row = get_trace(conn, caller.tenant, id)
         self.analyses.ensure_started(row)
         return row
+
+    def await_timeline(self, id: str, name: str) -> bytes | None:
+        """Waits for an analysis that is about to read the file anyway; None if that takes too long."""
+        ends_at = time.monotonic() + MAX_TIMELINE_WAIT_S
+        first = [file.name for file in find_trace_files(self.uploads.folder(id))[:MAX_TIMELINES]]
+        while (kept := self.uploads.find_timeline(id, name)) is None:
+            if name not in first or not self.analyses.is_running(id) or time.monotonic() > ends_at:
+                return None
+            time.sleep(POLL_S)
+        return kept
+
+    def read_timeline(self, id: str, name: str) -> bytes:
+        """Raises UnreadableTraceError with the reason."""
+        packed = read_timeline(self.uploads.folder(id) / check_name(name))
+        self.uploads.keep_timeline(id, name, packed)
+        return packed
 
     async def put_file(
         self, caller: Caller, id: str, name: str, offset: int, chunks: AsyncIterator[bytes]

@@ -54,14 +54,15 @@ def seconds(value: float, like: float | None = None) -> str:
     return f"{digits} {unit}" if value else "0"
 
 
-def seconds_alike(*values: float) -> tuple[list[str], str]:
+def seconds_alike(*values: float, like: float | None = None) -> tuple[list[str], str]:
     """Those of one range in one unit, with the same decimals."""
-    unit, factor = _unit(max(values))
+    unit, factor = _unit(max(values) if like is None else like)
     return format_same_decimals(*(value * factor for value in values)), unit
 
 
-def seconds_span(start: float, end: float) -> str:
-    (first, last), unit = seconds_alike(start, end)
+def seconds_span(start: float, end: float, like: float | None = None) -> str:
+    """In the unit of `like`, if it stands beside it."""
+    (first, last), unit = seconds_alike(start, end, like=like)
     return f"{first} to {last} {unit}"
 
 
@@ -151,6 +152,8 @@ def size_of(parameters: int, active: int, noun: str = "") -> str:
 
 
 def _billions(parameters: int) -> str:
+    if parameters < 1e9:
+        return f"{parameters / 1e6:,.3g} M"
     return f"{parameters / 1e9:,.3g} B" if parameters < 1e11 else f"{parameters / 1e9:,.0f} B"
 
 

@@ -85,7 +85,8 @@ class Planned:
 
     @property
     def interval(self) -> str:
-        return seconds_span(self.prediction.step_time_low_s, self.prediction.step_time_high_s)
+        step = self.prediction
+        return seconds_span(step.step_time_low_s, step.step_time_high_s, step.step_time_s)
 
     @property
     def risks(self) -> list[str]:

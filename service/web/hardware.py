@@ -8,12 +8,24 @@ from fastapi.responses import Response
 
 from service.api.deps import Reader
 from service.errors import NotFoundError
-from service.render.text import bytes_of
 from service.web.rendering import PageRoute, page
 from tools.cost.memory import GIB
 from tools.errors import InputError
 from tools.hardware import Device, device_names, get_device
 from tools.hardware.device import FIGURES, Figure, in_file_units, peak_key
+
+NAMES = {
+    "intra_node": "link inside the node",
+    "inter_node": "link between nodes",
+    "intra_node_latency": "latency inside the node",
+    "inter_node_latency": "latency between nodes",
+    "tera_exponentials_per_s": "exponentials",
+    "power_w": "power",
+    "tile_m": "tile height",
+    "tile_n": "tile width",
+    "fast_domain_devices": "devices joined by fast links",
+}
+"""Of figures whose key in the data file does not read well."""
 
 
 @dataclass(frozen=True)
@@ -21,23 +33,26 @@ class DeviceLine:
     device: Device
 
     @property
-    def memory(self) -> str:
-        return f"{self.device.memory_bytes / GIB:.0f} GiB"
+    def memory_gib(self) -> str:
+        return f"{self.device.memory_bytes / GIB:.0f}"
 
     @property
-    def bandwidth(self) -> str:
-        return f"{bytes_of(self.device.memory_bandwidth_bytes_per_s)}/s"
+    def bandwidth_gb_per_s(self) -> str:
+        return _gigabytes(self.device.memory_bandwidth_bytes_per_s)
 
     @property
     def peak(self) -> str:
         peak = self.device.peak_flops.get("bf16")
-        return "" if peak is None else f"{peak / 1e12:,.0f}" if peak >= 1e13 else f"{peak / 1e12:.2g}"
+        return "none" if peak is None else f"{peak / 1e12:,.0f}" if peak >= 1e13 else f"{peak / 1e12:.2g}"
 
     @property
-    def links(self) -> tuple[str, str]:
-        rates = self.device.intra_node_bytes_per_s, self.device.inter_node_bytes_per_s
-        inside, between = (f"{bytes_of(rate)}/s" for rate in rates)
-        return inside, between
+    def links_gb_per_s(self) -> tuple[str, str]:
+        device = self.device
+        return _gigabytes(device.intra_node_bytes_per_s), _gigabytes(device.inter_node_bytes_per_s)
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:,.0f}" if count >= 1e11 else f"{count / 1e9:.3g}"
 
 
 @dataclass(frozen=True)
@@ -77,9 +92,7 @@ def _name(key: str) -> str:
     """Without the unit, which is shown with the value."""
     for unit in ("_gbytes_per_s_per_device", "_gbytes_per_s", "_gbps_per_device", "_gib", "_us"):
         key = key.removesuffix(unit)
-    return {"intra_node": "link inside the node", "inter_node": "link between nodes"}.get(
-        key, key.replace("_", " ")
-    )
+    return NAMES.get(key, key.replace("_", " "))
 
 
 router = APIRouter(prefix="/hardware", route_class=PageRoute)

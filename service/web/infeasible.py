@@ -19,7 +19,7 @@ from service.render.view import Planned
 from service.sessions import Submission
 from service.web.forms import CheckedForm, text_of
 from service.web.rendering import PageRoute, page
-from service.web.session import SessionPage
+from service.web.session_view import SessionPage
 from tools.recommend.feasibility import Remedy, remedies, smallest_plan
 from tools.recommend.optimize import workload_of
 

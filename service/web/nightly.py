@@ -5,19 +5,20 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from service.api.deps import AppDep, Id, Reader
 from service.api.runs import Name, public_run
 from service.api.schedules import SchedulePublic, public_schedule
+from service.auth import Caller
 from service.db.schedules import find_workload, workload_names
 from service.errors import NotFoundError
 from service.nightly.fleet import Fleet, FleetWorkload, fleet_of
-from service.nightly.report import content_security_policy, html_overview, html_workload
+from service.nightly.report import html_overview, html_workload
 from service.render.nightly import STATUS, hours
 from service.render.text import seconds, seconds_span
 from service.web.forms import add_buttons
-from service.web.rendering import NAVIGATION, PageRoute, page
+from service.web.rendering import PageRoute, page
 
 OUTCOMES = {
     "quiet": "nothing new",
@@ -25,6 +26,7 @@ OUTCOMES = {
     "slower": "still slower",
     "broken": "not read",
 }
+DAYS_PER_WEEK = 7
 ALARMING = ("regressed", "slower", "broken", "stale")
 
 
@@ -53,7 +55,7 @@ class WorkloadView:
 
     @property
     def wasted(self) -> str:
-        return hours(self.workload.wasted_device_hours_per_day)
+        return hours(DAYS_PER_WEEK * self.workload.wasted_device_hours_per_day)
 
     @property
     def is_alarming(self) -> bool:
@@ -78,7 +80,7 @@ class FleetView:
 
     @property
     def wasted(self) -> str:
-        return hours(self.fleet.wasted_device_hours_per_day)
+        return hours(DAYS_PER_WEEK * self.fleet.wasted_device_hours_per_day)
 
 
 @dataclass(frozen=True)
@@ -120,13 +122,13 @@ def show_fleet(request: Request, app: AppDep, caller: Reader) -> Response:
 
 
 @router.get("/fleet/{name}")
-def show_workload(name: Name, app: AppDep, caller: Reader) -> Response:
+def show_workload(name: Name, request: Request, app: AppDep, caller: Reader) -> Response:
     """The nightly report's own page, of the last night's result."""
     with app.database.read() as conn:
         row = find_workload(conn, caller.tenant, name)
     if row is None:
         raise NotFoundError("workload", name)
-    return _report(html_workload(row.outcome, row.updated_at, "Fleet", "/fleet"))
+    return _report(request, caller, name, html_workload(row.outcome, row.updated_at, "Fleet", "/fleet"))
 
 
 @router.get("/schedules")
@@ -152,16 +154,14 @@ def show_schedule(id: Id, request: Request, app: AppDep, caller: Reader, cursor:
 
 
 @router.get("/schedules/{id}/runs/{run_id}")
-def show_run(id: Id, run_id: Id, app: AppDep, caller: Reader) -> Response:
+def show_run(id: Id, run_id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
     """What a night found."""
     report = app.schedules.get_report(caller, id, run_id)
-    return _report(html_overview(report, lambda name: f"/fleet/{quote(name)}"))
+    document = html_overview(report, lambda name: f"/fleet/{quote(name)}")
+    return _report(request, caller, report.title, document)
 
 
-def _report(text: str) -> Response:
-    """A page of the nightly report, which is a document of its own, with the way back to the other pages."""
-    links = " ".join(f'<a href="{address}">{name}</a>' for address, name, _ in NAVIGATION)
-    text = text.replace(
-        "<body>", f'<body>\n<nav class="site" aria-label="Pages"><b>ASAP</b> {links}</nav>', 1
-    )
-    return HTMLResponse(text, headers={"Content-Security-Policy": content_security_policy()})
+def _report(request: Request, caller: Caller, title: str, document: str) -> Response:
+    """What a document of the nightly report says, in the frame of the other pages."""
+    main = document.partition("<main")[2].partition(">")[2].rpartition("</main>")[0]
+    return page(request, "nightly_report", caller, title=title, main=Markup(main))

@@ -14,7 +14,7 @@ from service.errors import NotFoundError
 from service.render.text import gib, percent, seconds
 from service.render.view import Planned, View, get_view
 from service.web.rendering import PageRoute, figure_answer, page
-from service.web.session import SessionPage
+from service.web.session_view import SessionPage
 from tools.cost.calibration import Calibration
 from tools.cost.memory import GIB
 from tools.cost.schedule import KINDS, SimulatedStep, simulate

@@ -18,7 +18,7 @@ from service.errors import NotFoundError
 from service.render.bars import BarChart, plan_charts
 from service.render.view import Planned, View, get_view
 from service.web.rendering import PageRoute, page
-from service.web.session import SessionPage
+from service.web.session_view import SessionPage
 from tools.errors import InputError
 from tools.frameworks import EXPORT_FORMATS, export_plan
 from tools.recommend.report import Change, RejectedPlan

@@ -57,7 +57,8 @@ class Asset:
 def all_assets() -> dict[str, Asset]:
     folder = files("service.web").joinpath("static")
     own = {file.name: file.read_bytes() for file in sorted(folder.iterdir(), key=lambda file: file.name)}
-    every = {**own, SCRIPT: plotly_script().encode()}
+    trends = files("service.render").joinpath("templates", "nightly.css").read_bytes()
+    every = {**own, SCRIPT: plotly_script().encode(), "trends.css": trends}
     return {name: Asset(body, _media_type(name)) for name, body in every.items()}
 
 
@@ -141,7 +142,7 @@ def _token(secret: str) -> str:
 
 
 NAVIGATION = (
-    ("/", "Sessions", ("/sessions",)),
+    ("/", "Sessions", ("/sessions", "/topology", "/trace")),
     ("/what-if", "What if", ()),
     ("/compare", "Compare", ()),
     ("/knowledge", "Knowledge", ()),

@@ -18,6 +18,7 @@ from service.render.text import bytes_of, seconds
 from service.render.view import TODAY, get_view
 from service.web.compare import PLANS
 from service.web.rendering import PageRoute, page
+from service.web.session_view import SessionPage
 from tools.cost.operations import Message, list_messages, messages_per_step
 from tools.errors import InputError
 from tools.recommend.words import short
@@ -242,7 +243,8 @@ def show(
         request,
         "topology",
         caller,
-        row=row,
+        session=SessionPage(row, view),
+        tab="topology",
         topology=topology,
         domains=domains,
         more=more,

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
-from isal import igzip
 
 from service.api.deps import AppDep, Reader, run_bounded_search
 from service.api.errors import ApiError
@@ -18,20 +17,20 @@ from service.auth import Caller
 from service.db.sessions import get_session
 from service.db.traces import get_trace
 from service.errors import NotFoundError
+from service.render.view import find_view
 from service.traces import find_reference
 from service.web.rendering import PageRoute, page
 from service.web.session_figures import analysis_of
+from service.web.session_view import SessionPage
 from tools.errors import InputError
-from tools.trace.folder import find_trace_files
+from tools.trace.folder import find_trace_files, read_timeline
 from tools.trace.record import UnreadableTraceError
 from tools.trace.report import DrawnReport
 from tools.trace.roofline import RoofReport
-from tools.trace.timeline import pack_timeline
 
 MAX_RANKS = 16
 """On one page."""
 MAX_CACHED = 16
-GZIP_LEVEL = 1
 OPENS_POPUPS = {"Cross-Origin-Opener-Policy": "same-origin-allow-popups"}
 """Perfetto's page is handed the trace through the window that was opened."""
 
@@ -77,6 +76,12 @@ class Side:
     ranks: list[RankFile]
     report: DrawnReport | None
     """None while the analysis runs, or if it failed."""
+    problem: str = ""
+    """Why there will be no report."""
+
+    @property
+    def has_roof(self) -> bool:
+        return any(point.roof_tflops for point in self.points)
 
     @property
     def points(self) -> list[RoofReport]:
@@ -102,6 +107,8 @@ def show(
         request,
         "trace",
         caller,
+        session=_session_page(app, caller, sides),
+        tab="traces",
         sides=sides,
         first=first,
         last=first + MAX_RANKS // len(sides),
@@ -111,13 +118,22 @@ def show(
     return response
 
 
+def _session_page(app: AppState, caller: Caller, sides: list[Side]) -> SessionPage | None:
+    """Traces of one session stand under its head."""
+    if len(sides) > 1 or not sides[0].source.session:
+        return None
+    row = app.sessions.get(caller, sides[0].source.session)
+    return SessionPage(row, find_view(row))
+
+
 @router.get("/events")
 def get_events(request: Request, app: AppDep, caller: Reader, of: Of, file: FileName) -> Response:
     """The events of one rank, as tools/trace/timeline.py packs them."""
     source = _source(app, caller, of)
     path = _file(source, file)
     try:
-        packed = run_bounded_search(app, lambda _: _packed(app, source, path))
+        kept = app.traces.await_timeline(source.upload, path.name) if source.upload else None
+        packed = kept or run_bounded_search(app, lambda _: _packed(app, source, path))
     except UnreadableTraceError as error:
         raise InputError("file", file, str(error)) from None
     if "gzip" not in request.headers.get("accept-encoding", ""):
@@ -138,13 +154,13 @@ def download(app: AppDep, caller: Reader, of: Of, file: FileName) -> Response:
 
 def _packed(app: AppState, source: Source, path: Path) -> bytes:
     if source.upload:
-        return app.traces.uploads.timeline(source.upload, path.name)
+        return app.traces.read_timeline(source.upload, path.name)
     return _packed_of_folder(path, path.stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=MAX_CACHED)
 def _packed_of_folder(path: Path, _written_ns: int) -> bytes:
-    return bytes(igzip.compress(pack_timeline(path), GZIP_LEVEL))
+    return read_timeline(path)
 
 
 def _file(source: Source, name: str) -> Path:
@@ -173,10 +189,14 @@ def _source(app: AppState, caller: Caller, of: str) -> Source:
 def _side(app: AppState, caller: Caller, of: str) -> Side:
     source = _source(app, caller, of)
     files = source.files()
+    report: DrawnReport | None = None
+    problem = ""
     try:
-        report: DrawnReport | None = analysis_of(app, caller.tenant, source.traces)
-    except (ApiError, NotFoundError, InputError):
-        report = None
+        report = analysis_of(app, caller.tenant, source.traces)
+    except ApiError:  # not yet
+        pass
+    except (NotFoundError, InputError) as error:
+        problem = str(error)
     known = {rank.file: rank.rank for rank in report.ranks} if report else {}
     ranks = [RankFile(known.get(name, place), name, of) for place, name in enumerate(files)]
-    return Side(source, sorted(ranks, key=lambda rank: rank.rank), report)
+    return Side(source, sorted(ranks, key=lambda rank: rank.rank), report, problem)

@@ -16,7 +16,9 @@ from service.db.models import TERMINAL, EventRow
 from service.db.sessions import MAX_EVENTS, events_after, get_session
 from service.errors import NotFoundError
 from service.render.text import humanize, seconds
+from service.render.view import find_view
 from service.web.rendering import PageRoute, page
+from service.web.session_view import SessionPage
 
 Content = Mapping[str, JsonValue]
 """Of an event, as it was stored."""
@@ -346,7 +348,8 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
         request,
         "trail",
         caller,
-        row=row,
+        session=SessionPage(row, find_view(row)),
+        tab="trail",
         trail=trail,
         nodes=nodes_of(trail),
         lanes=lanes,

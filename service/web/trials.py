@@ -12,9 +12,10 @@ from service.db.models import TERMINAL
 from service.db.sessions import MAX_EVENTS, events_after, get_session
 from service.render.text import seconds
 from service.render.trends import spark_points
+from service.render.view import find_view
 from service.runtime import jobs_folder
 from service.web.rendering import PageRoute, page
-from service.web.sessions import Line
+from service.web.session_view import SessionPage
 from tools.errors import InputError
 from tools.launch.files import open_plain, tail
 from tools.launch.folder import JobFolder
@@ -100,7 +101,7 @@ router = APIRouter(route_class=PageRoute)
 @router.get("/sessions/{id}/trials")
 def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
     with app.database.read() as conn:
-        row = get_session(conn, caller.tenant, id, report=False)
+        row = get_session(conn, caller.tenant, id)
         events = events_after(conn, id, 0, MAX_EVENTS)
     launched = {str(event.content["job"]): event for event in events if event.content.get("job")}
     root = jobs_folder(app.settings)
@@ -109,7 +110,8 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
         request,
         "trials",
         caller,
-        line=Line(row),
+        session=SessionPage(row, find_view(row)),
+        tab="trials",
         jobs=jobs[::-1],
         outcomes=[event.content for event in events if event.kind == "trial"],
         is_live=row.state not in TERMINAL,

@@ -15,6 +15,8 @@ EXAMPLES = REPO / "examples"
 LLAMA: dict[str, Any] = json.loads((EXAMPLES / "llama-3.1-70b-64xh100.json").read_text())
 TRACED: dict[str, Any] = json.loads((EXAMPLES / "traces/gpt-ddp-gloo/base.json").read_text())
 TRACES = EXAMPLES / "traces/ddp-gloo-straggler"
+OWN_TRACES = EXAMPLES / "traces/gpt-ddp-gloo/round1/base"
+"""Of the job that TRACED describes."""
 MIXTRAL: dict[str, Any] = {
     "model": {
         "name": "Mixtral-8x7B", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
@@ -47,7 +49,7 @@ def write_nights(data: Path) -> None:
 
 def fill(installation: Installation) -> dict[str, str]:
     """Session by what it shows."""
-    traces = upload(installation, TRACES)
+    traces = upload(installation, OWN_TRACES)
     shown = {
         "traced": installation.submit({**TRACED, "traces": traces, "labels": {"cluster": "laptop"}}),
         "waits": installation.submit({**MIXTRAL, "approval": "person", "notes": NOTES}),

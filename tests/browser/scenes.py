@@ -1,7 +1,8 @@
-"""What is submitted in a browser: a workload that is done in a second, traces with evil names."""
+"""What is submitted in a browser: a quick workload, traces with evil names, a large trace."""
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +42,23 @@ def evil_traces(folder: Path) -> list[Path]:
         (folder / file.name).write_bytes(gzip.compress(text.encode(), 1))
         made.append(folder / file.name)
     return made
+
+
+def write_million(path: Path) -> None:
+    """Half a million kernels and the calls that launch them."""
+    pick, at_us = random.Random(1), 1.7e15
+    names = [*(f"gemm_{number}" for number in range(40)), "ncclDevKernel_AllReduce", "flash_fwd"]
+    launch, kernel = (
+        {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 7}
+        for cat, name, pid in (("cuda_runtime", "cudaLaunchKernel", 1), ("kernel", "", 0))
+    )
+    with gzip.open(path, "wt", compresslevel=1) as out:
+        out.write('{"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [')
+        for number in range(500_000):
+            wide, link = round(1 + pick.random() * 60, 3), {"correlation": number}
+            first = {**launch, "ts": round(at_us - 9, 3), "dur": 2, "args": link}
+            work = {"name": pick.choice(names), "ts": round(at_us, 3), "dur": wide}
+            second = {**kernel, **work, "args": {**link, "stream": 7, "device": 0}}
+            out.write(("," if number else "") + json.dumps(first) + "," + json.dumps(second))
+            at_us += wide + pick.random()
+        out.write("]}")

@@ -14,7 +14,7 @@ from tests.browser.watching import draw_all, find_chromium, opened, sign_in
 
 PAST = 60
 SIZES: dict[str, ViewportSize] = {
-    "": {"width": 1366, "height": 820},
+    "": {"width": 1440, "height": 900},
     "-phone": {"width": 390, "height": 844},
 }
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
@@ -28,6 +28,12 @@ PAGES = {
     "session-failed": "/sessions/{failed}",
     "schedule-simulated": "/sessions/{done}/schedule?plan=2",
     "plans": "/sessions/{done}/plans",
+    "plan": "/sessions/{done}/plans/3",
+    "topology": "/topology?session={done}",
+    "trace": "/trace?a={traced}",
+    "notes": "/sessions/{done}/notes",
+    "fit": "/sessions/{failed}/fit",
+    "trials": "/sessions/{done}/trials",
     "trail": "/sessions/{done}/trail",
     "compare": "/compare?a={done}&a_plan=today&b={done}&b_plan=1",
     "what-if": "/what-if?session={done}&inter=0.5",
@@ -36,6 +42,8 @@ PAGES = {
     "fleet": "/fleet",
     "workload": "/fleet/llama-70b",
     "schedules": "/schedules",
+    "new-schedule": "/schedules/new",
+    "api": "/docs",
     "hardware": "/hardware",
     "device": "/hardware/h100-sxm-80gb",
     "accuracy": "/accuracy",

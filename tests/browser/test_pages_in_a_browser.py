@@ -4,21 +4,22 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from tests.browser.gallery import TRACES, upload
 from tests.browser.installation import Installation
 from tests.browser.scenes import small
-from tests.browser.watching import Cookies, Watched, draw_all, watch
+from tests.browser.watching import Cookies, Watched, draw_all
 
-NARROW = {"width": 380, "height": 800}
+WIDE: ViewportSize = {"width": 1440, "height": 900}
+NARROW: ViewportSize = {"width": 380, "height": 800}
 GRAVE = ("serious", "critical")
 TINY = {**small()["cluster"], "overrides": {"memory_gib": 2.5}}
 """Devices on which nothing fits."""
 MAX_PHONE_PIXELS = 6000
 PAGES = (
     "/", "/sessions/new", "/what-if", "/compare", "/knowledge", "/fleet", "/schedules", "/schedules/new",
-    "/hardware", "/hardware/h100-sxm-80gb", "/accuracy", "/nowhere",
+    "/hardware", "/hardware/h100-sxm-80gb", "/accuracy", "/docs", "/nowhere",
 )  # fmt: skip
 
 
@@ -38,8 +39,10 @@ def paths(installation: Installation, done: str) -> list[str]:
     return [*PAGES, *own, f"/compare?a={id}&b={id}&b_plan=today", f"/knowledge/{case}"]
 
 
-def grave_faults(page: Page) -> list[str]:
-    found: list[dict[str, Any]] = Axe().run(page).response["violations"]
+def grave_faults(page: Page, *rules: str) -> list[str]:
+    """By axe; by these of its rules only, if any are named."""
+    options = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else None
+    found: list[dict[str, Any]] = Axe().run(page, options=options).response["violations"]
     return [
         f"{fault['id']}: {fault['nodes'][0]['html'][:200]} {fault['nodes'][0].get('failureSummary')}"
         for fault in found
@@ -47,28 +50,23 @@ def grave_faults(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_axe_finds_no_serious_fault(
-    browser: Browser, installation: Installation, signed_in: Cookies, paths: list[str], scheme: str
-) -> None:
-    with watch(browser, installation.server.address, signed_in, color_scheme=scheme) as watched:
-        for path in paths:
-            watched.page.goto(path)
-            draw_all(watched.page)
-            assert grave_faults(watched.page) == [], path
-
-
-def test_no_page_is_wider_than_a_phone_or_endless_on_it(
-    browser: Browser, installation: Installation, signed_in: Cookies, paths: list[str]
-) -> None:
-    options: dict[str, Any] = {"viewport": NARROW, "has_touch": True, "is_mobile": True}
-    with watch(browser, installation.server.address, signed_in, **options) as watched:
-        for path in paths:
-            watched.page.goto(path)
-            width = watched.page.evaluate("document.documentElement.scrollWidth")
-            assert width <= NARROW["width"], path
-            height = watched.page.evaluate("document.documentElement.scrollHeight")
-            assert height <= MAX_PHONE_PIXELS, path
+def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(page: Watched, paths: list[str]) -> None:
+    """Each page is opened once: axe, its colours in the other theme, then as narrow as a phone. `page` fails
+    on any error of the console and on what the content policy refuses."""
+    view = page.page
+    for path in paths:
+        view.set_viewport_size(WIDE)
+        view.emulate_media(color_scheme="light")
+        view.goto(path)
+        draw_all(view)
+        assert grave_faults(view) == [], path
+        view.emulate_media(color_scheme="dark")
+        expect(view.locator("html")).to_have_attribute("data-theme", "dark")
+        assert grave_faults(view, "color-contrast") == [], f"{path}, dark"
+        view.set_viewport_size(NARROW)
+        width, height = view.evaluate("[document.documentElement.scrollWidth, document.body.scrollHeight]")
+        assert width <= NARROW["width"], path
+        assert height <= MAX_PHONE_PIXELS, path
 
 
 def test_a_case_is_refuted_with_a_reason_that_stays(page: Watched, paths: list[str]) -> None:

@@ -309,6 +309,26 @@ def test_a_loss_opens_to_its_meaning_and_leads_to_the_proposal_that_removes_it(
     assert view.locator("section.waterfall, .charts figure").evaluate_all(above) >= 2
 
 
+def test_the_agents_are_asked_and_show_the_tools_they_used(page: Watched, done: str) -> None:
+    view = page.page
+    view.goto(done)
+    view.get_by_role("button", name="What limits it?").click()
+    answers = view.locator("#answers > li")
+    expect(answers).to_have_count(1)
+    expect(answers.first).to_contain_text("from the report")
+    view.get_by_label("Question").fill(f"why not tp 2? {evil('question')}")
+    view.keyboard.press("Enter")
+    expect(answers).to_have_count(2)
+    expect(answers.first).to_contain_text("Predicted")
+    used = answers.first.get_by_role("list", name="Tools used")
+    used.locator("summary").click()
+    expect(used.get_by_label("Arguments")).to_contain_text('"tp": 2')
+    expect(used.get_by_label("Result")).to_contain_text("step_time_s")
+    assert view.evaluate("window.hacked") is None
+    view.reload()
+    expect(answers).to_have_count(0)
+
+
 def test_a_session_is_renamed_on_its_page(page: Watched, installation: Installation) -> None:
     id = installation.submit(small())
     installation.wait(id)

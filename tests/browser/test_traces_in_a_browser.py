@@ -1,8 +1,5 @@
 """Timelines in a real browser: loaded, zoomed, searched, selected, compared; a million events stay fluid."""
 
-import gzip
-import json
-import random
 import re
 from pathlib import Path
 
@@ -11,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.gallery import TRACES, upload
 from tests.browser.installation import Installation
+from tests.browser.scenes import write_million
 from tests.browser.watching import Watched
 
 LOADED = "[data-timeline][data-loaded-ms]"
@@ -66,12 +64,9 @@ def test_a_late_collective_leads_to_its_moment_and_a_kernel_to_its_events(
     page: Watched, reference: str
 ) -> None:
     view = page.page
-    for _ in range(60):  # late collectives are known once the upload is analysed
-        view.goto(f"/trace?a={reference}")
-        view.wait_for_selector(LOADED)
-        if view.get_by_role("button", name="Show").count():
-            break
-        view.wait_for_timeout(500)
+    view.goto(f"/trace?a={reference}")
+    view.wait_for_selector(LOADED)
+    expect(view.get_by_role("button", name="Show").first).to_be_visible()  # follows once they are analysed
     whole = view_of(view)
     view.get_by_role("button", name="Show").first.click()
     expect(view.locator("[data-status]")).not_to_contain_text(f"{whole} in view")
@@ -98,26 +93,6 @@ def test_a_rank_lights_its_peers_and_leads_to_theirs(page: Watched, done: str) -
     view.get_by_role("link", name=re.compile("rank 5")).click()
     expect(view.locator("a.cell.own")).to_have_text("5")
     expect(view.locator("table tbody tr").first).to_contain_text("fast links")
-
-
-def write_million(path: Path) -> None:
-    """Half a million kernels and the calls that launch them."""
-    pick, at_us = random.Random(1), 1.7e15
-    names = [*(f"gemm_{number}" for number in range(40)), "ncclDevKernel_AllReduce", "flash_fwd"]
-    launch, kernel = (
-        {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 7}
-        for cat, name, pid in (("cuda_runtime", "cudaLaunchKernel", 1), ("kernel", "", 0))
-    )
-    with gzip.open(path, "wt", compresslevel=1) as out:
-        out.write('{"distributedInfo": {"rank": 0, "world_size": 1}, "traceEvents": [')
-        for number in range(500_000):
-            wide, link = round(1 + pick.random() * 60, 3), {"correlation": number}
-            first = {**launch, "ts": round(at_us - 9, 3), "dur": 2, "args": link}
-            work = {"name": pick.choice(names), "ts": round(at_us, 3), "dur": wide}
-            second = {**kernel, **work, "args": {**link, "stream": 7, "device": 0}}
-            out.write(("," if number else "") + json.dumps(first) + "," + json.dumps(second))
-            at_us += wide + pick.random()
-        out.write("]}")
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def watch(browser: Browser, address: str, cookies: Cookies, **options: Cookies) 
     """A script that throws, writes an error to the console or acts against the policy fails the test."""
     context = browser.new_context(base_url=address, storage_state=cookies, reduced_motion="reduce", **options)
     context.add_init_script(REFUSALS)
+    context.set_default_timeout(PATIENCE_MS)  # a busy machine may take its time
     watched = Watched(context.new_page())
     watched.page.on("pageerror", lambda error: watched.errors.append(str(error)))
     watched.page.on("console", watched.take_message)
@@ -78,6 +79,7 @@ def opened(chromium: str) -> Iterator[Browser]:
 def sign_in(browser: Browser, address: str, key: str) -> Cookies:
     """The cookies of somebody who has signed in."""
     context = browser.new_context(base_url=address)
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     page.goto("/knowledge")
     page.get_by_label("API key").fill(key)

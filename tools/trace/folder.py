@@ -6,7 +6,8 @@ analysed.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tools.errors import InputError
 from tools.hardware import Device
 from tools.scenario.spec import Result
 from tools.trace.classify import CommunicationPatterns, load_patterns
-from tools.trace.isolate import Check, ReaderLimits, read_isolated
+from tools.trace.isolate import Check, Outcome, ReaderLimits, Timeline, read_isolated
 from tools.trace.kineto import find_rank_in_name, read_kineto
 from tools.trace.rank_profile import FORMAT, NO_WORK, RankProfile, profile_rank
 from tools.trace.record import RankTrace, UnreadableTraceError
@@ -59,14 +60,21 @@ def profile_file(
     patterns: CommunicationPatterns,
     device: Device | None = None,
     limits: ReadLimits | None = None,
+    seen: Callable[[RankTrace], None] | None = None,
 ) -> RankProfile:
-    """The profile of one rank, from any format or a summary; raises UnreadableTraceError with the reason."""
+    """The profile of one rank, from any format or a summary; raises UnreadableTraceError with the reason.
+
+    `seen` is called with the events of a file that has them, before they are analysed.
+    """
     limits = limits or ReadLimits()
     if path.name.endswith(_JSON_SUFFIXES) and _is_summary(path, limits):
         profile = read_summary(path, limits)
         profile.roofline = under_roof(profile.roofline, device)
         return profile
-    return profile_rank(read_trace(path, limits), patterns, device)
+    trace = read_trace(path, limits)
+    if seen is not None:
+        seen(trace)
+    return profile_rank(trace, patterns, device)
 
 
 def _is_summary(path: Path, limits: ReadLimits) -> bool:
@@ -108,6 +116,10 @@ def summarise_file(trace: Path, summary: Path) -> bool:
 
 Progress = Callable[[int, int], None]
 """Called with how many files are done and how many there are."""
+KeepTimeline = Callable[[str, bytes], None]
+"""Called with the name of a file and its timeline, as soon as the file is read."""
+MAX_TIMELINES = 16
+"""Kept of a folder: those of its first files, which a page shows first."""
 
 _PARALLEL_FROM_BYTES = 4 << 20
 """A process takes longer to start than this much gzip takes to read."""
@@ -163,6 +175,7 @@ def profile_folder(
     workers: int | None = None,
     limits: ReaderLimits | None = UNTRUSTED,
     check: Check | None = None,
+    keep_timeline: KeepTimeline | None = None,
 ) -> FolderProfile:
     """Reads and analyses every rank of a folder; raises InputError when there is nothing to read.
 
@@ -172,15 +185,20 @@ def profile_folder(
     files = find_trace_files(folder)
     result = FolderProfile(str(folder))
     profiles: dict[Path, RankProfile] = {}
-    for done, (path, outcome) in enumerate(
-        _profile_all(files, patterns or load_patterns(), device, workers, limits, check), 1
+    timelines = files[:MAX_TIMELINES] if keep_timeline else ()
+    for path, outcome in _profile_all(
+        files, patterns or load_patterns(), device, workers, limits, check, timelines
     ):
+        if isinstance(outcome, Timeline):
+            if keep_timeline is not None:
+                keep_timeline(path.name, outcome.packed)
+            continue
         if isinstance(outcome, RankProfile):
             profiles[path] = outcome
         else:
             result.unreadable.append(UnreadableFile(file=path.name, reason=outcome))
         if progress is not None:
-            progress(done, len(files))
+            progress(len(profiles) + len(result.unreadable), len(files))
     result.ranks = _number_ranks([profiles[path] for path in files if path in profiles])
     result.unreadable.sort(key=lambda unreadable: (unreadable.file, unreadable.reason))
     return result
@@ -193,7 +211,8 @@ def _profile_all(
     workers: int | None,
     limits: ReaderLimits | None,
     check: Check | None,
-) -> Iterator[tuple[Path, RankProfile | str]]:
+    timelines: Collection[Path],
+) -> Iterator[tuple[Path, Outcome]]:
     workers = min(workers or os.cpu_count() or 1, len(files))
     is_small = sum(path.stat().st_size for path in files) < _PARALLEL_FROM_BYTES
     if limits is None and (workers == 1 or is_small):
@@ -202,14 +221,26 @@ def _profile_all(
         return
     if is_small:
         workers = 1
-    yield from read_isolated(files, patterns, device, limits or OWN_FILES, workers, check)
+    yield from read_isolated(files, patterns, device, limits or OWN_FILES, workers, check, timelines)
+
+
+def read_timeline(path: Path, limits: ReaderLimits = UNTRUSTED) -> bytes:
+    """Packed and gzipped, by a process with limits; raises UnreadableTraceError with the reason."""
+    with closing(read_isolated([path], load_patterns(), None, limits, 1, timelines=[path])) as outcomes:
+        _, outcome = next(outcomes)  # the profile is not waited for
+    if isinstance(outcome, Timeline):
+        return outcome.packed
+    raise UnreadableTraceError(outcome if isinstance(outcome, str) else "a summary has no events to draw")
 
 
 def profile_or_reason(
-    path: Path, patterns: CommunicationPatterns, device: Device | None
+    path: Path,
+    patterns: CommunicationPatterns,
+    device: Device | None,
+    seen: Callable[[RankTrace], None] | None = None,
 ) -> RankProfile | str:
     try:
-        profile = profile_file(path, patterns, device)
+        profile = profile_file(path, patterns, device, seen=seen)
     except UnreadableTraceError as error:
         return str(error)
     return profile if profile.num_work_events else NO_WORK

@@ -2,7 +2,8 @@
 process that wants it read.
 
 Each reader process has limits of CPU time, memory, output and open files, holds none of the parent's secrets,
-and dies with it. Profiles come back as msgpack of a fixed type, never as pickled objects.
+and dies with it. Profiles come back as msgpack of a fixed type, never as pickled objects; a file whose
+timeline is wanted too is read once for both, and its timeline comes first.
 """
 
 import os
@@ -14,17 +15,19 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from isal import igzip
 
 from tools.hardware import Device
 from tools.trace.classify import CommunicationPatterns
 from tools.trace.rank_profile import RankProfile
+from tools.trace.record import RankTrace
 
 Check = Callable[[], None]
 """Called several times per second while files are read; if it raises, the readers are killed."""
@@ -34,7 +37,10 @@ MEGABYTE = 1e6
 POLL_S = 0.2
 NICE = 5
 """Readers yield to the process that answers requests and renews leases."""
-_HEADER = struct.Struct("<Q")
+_HEADER = struct.Struct("<BQ")
+"""Of each message: its kind and its size."""
+_PLAIN, _TIMELINE = 0, 1
+_START = struct.Struct("<Q")
 _PR_SET_PDEATHSIG = 1
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Nothing of the parent's, which may hold keys; more threads would only reserve memory."""
@@ -50,6 +56,7 @@ class ReaderLimits:
     cpu_s_per_megabyte: float = 1.0
     """Real traces take about a twentieth of this, compressed ones a fifth."""
     profile_bytes: int = 64 << 20
+    """Of a timeline too."""
     folder_bytes: int = 512 << 20
     """Profiles of one folder together, in the process that reads them."""
     folder_s: float = 1800.0
@@ -59,6 +66,17 @@ class ReaderLimits:
         return int(self.cpu_s + path.stat().st_size / MEGABYTE * self.cpu_s_per_megabyte)
 
 
+@dataclass(frozen=True)
+class Timeline:
+    """Of one file, as timeline.py packs it, gzipped."""
+
+    packed: bytes
+
+
+Outcome = RankProfile | Timeline | str
+"""A reason if it is a text. A timeline is followed by the file's other outcome."""
+
+
 @dataclass
 class _Reader:
     """One process, and the file it is reading."""
@@ -66,37 +84,47 @@ class _Reader:
     process: subprocess.Popen[bytes]
     path: Path | None = None
     received: bytearray | None = None
+    profile_bytes: int = 0
+    """Of the last profile."""
 
     @property
     def output(self) -> BinaryIO:
         assert self.process.stdout is not None
         return self.process.stdout  # type: ignore[return-value]
 
-    def start(self, path: Path) -> None:
+    def start(self, path: Path, has_timeline: bool) -> None:
         assert self.process.stdin is not None
         self.path, self.received = path, bytearray()
         text = os.fsencode(path.absolute())
         with suppress(BrokenPipeError):  # seen as the end of its output
-            self.process.stdin.write(_HEADER.pack(len(text)) + text)
+            self.process.stdin.write(_HEADER.pack(_TIMELINE if has_timeline else _PLAIN, len(text)) + text)
             self.process.stdin.flush()
 
-    def receive(self, limits: ReaderLimits) -> "RankProfile | str | None":
-        """The outcome once all of it has arrived."""
+    def receive(self, limits: ReaderLimits) -> "list[Outcome]":
+        """What has arrived whole: a timeline, and at last the profile or the reason why there is none."""
         assert self.received is not None
         assert self.path is not None
         part = os.read(self.output.fileno(), 1 << 20)
         if not part:
-            return _cause_of_death(self.process.wait(), limits, self.path)
+            return [_cause_of_death(self.process.wait(), limits, self.path)]
         self.received += part
-        if len(self.received) < _HEADER.size:
-            return None
-        (size,) = _HEADER.unpack_from(self.received)
-        if size > limits.profile_bytes:
-            self.kill()
-            return f"its profile takes more than {limits.profile_bytes >> 20} MiB"
-        if len(self.received) < _HEADER.size + size:
-            return None
-        return msgspec.msgpack.decode(bytes(self.received[_HEADER.size :]), type=RankProfile | str)
+        outcomes: list[Outcome] = []
+        while len(self.received) >= _HEADER.size:
+            kind, size = _HEADER.unpack_from(self.received)
+            if size > limits.profile_bytes:
+                self.kill()
+                return [*outcomes, f"its profile takes more than {limits.profile_bytes >> 20} MiB"]
+            end = _HEADER.size + size
+            if len(self.received) < end:
+                break
+            content = bytes(self.received[_HEADER.size : end])
+            del self.received[:end]
+            if kind == _TIMELINE:
+                outcomes.append(Timeline(content))
+            else:
+                self.profile_bytes = size
+                outcomes.append(msgspec.msgpack.decode(content, type=RankProfile | str))
+        return outcomes
 
     def kill(self) -> None:
         self.process.kill()
@@ -114,7 +142,8 @@ def read_isolated(
     limits: ReaderLimits,
     workers: int,
     check: Check | None = None,
-) -> Iterator[tuple[Path, RankProfile | str]]:
+    timelines: Collection[Path] = (),
+) -> Generator[tuple[Path, Outcome]]:
     """Each file with its profile or the reason why there is none, as they are read."""
     start = pickle.dumps((patterns, device, limits))
     waiting = list(reversed(files))
@@ -122,19 +151,20 @@ def read_isolated(
     ends_at, total_bytes = time.monotonic() + limits.folder_s, 0
     try:
         while waiting or any(reader.path for reader in readers):
-            _assign(readers, waiting, workers, start)
+            _assign(readers, waiting, workers, start, timelines)
             if check is not None:
                 check()
             if time.monotonic() > ends_at:
                 yield from _given_up(readers, waiting, f"the folder takes more than {limits.folder_s:.0f} s")
                 return
             for reader in _ready(readers):
-                outcome = reader.receive(limits)
-                if outcome is None:
-                    continue
+                outcomes = reader.receive(limits)
                 assert reader.path is not None
-                total_bytes += len(reader.received or b"")
-                yield reader.path, outcome
+                for outcome in outcomes:
+                    yield reader.path, outcome
+                if not outcomes or isinstance(outcomes[-1], Timeline):
+                    continue
+                total_bytes += reader.profile_bytes
                 reader.path = None
                 if reader.process.poll() is not None:
                     reader.kill()
@@ -148,14 +178,15 @@ def read_isolated(
             reader.kill()
 
 
-def _assign(readers: list[_Reader], waiting: list[Path], workers: int, start: bytes) -> None:
+def _assign(
+    readers: list[_Reader], waiting: list[Path], workers: int, start: bytes, timelines: Collection[Path]
+) -> None:
+    while waiting and len(readers) < workers:
+        readers.append(_Reader(_spawn(start)))
     for reader in readers:
         if waiting and reader.path is None:
-            reader.start(waiting.pop())
-    while waiting and len(readers) < workers:
-        reader = _Reader(_spawn(start))
-        readers.append(reader)
-        reader.start(waiting.pop())
+            path = waiting.pop()
+            reader.start(path, path in timelines)
 
 
 def _ready(readers: Sequence[_Reader]) -> list[_Reader]:
@@ -168,7 +199,7 @@ def _ready(readers: Sequence[_Reader]) -> list[_Reader]:
 
 def _given_up(
     readers: Sequence[_Reader], waiting: Sequence[Path], reason: str
-) -> Iterator[tuple[Path, RankProfile | str]]:
+) -> Iterator[tuple[Path, Outcome]]:
     for path in (*(reader.path for reader in readers if reader.path), *reversed(waiting)):
         yield path, f"not read: {reason}"
 
@@ -183,7 +214,7 @@ def _spawn(start: bytes) -> "subprocess.Popen[bytes]":
         start_new_session=True,  # Ctrl-C and SIGTERM are the parent's to handle
     )
     assert process.stdin is not None
-    process.stdin.write(_HEADER.pack(len(start)) + start)
+    process.stdin.write(_START.pack(len(start)) + start)
     process.stdin.flush()
     return process
 
@@ -202,22 +233,37 @@ def main() -> None:
     os.dup2(2, 1)  # a library that prints must not break the protocol
     _die_with(parent)
     source = sys.stdin.buffer
-    (size,) = _HEADER.unpack(source.read(_HEADER.size))
+    (size,) = _START.unpack(source.read(_START.size))
     patterns, device, limits = pickle.loads(source.read(size))
     from tools.trace.folder import profile_or_reason
+    from tools.trace.timeline import pack
 
     _limit_process(limits)
     with os.fdopen(own, "wb") as target:
+
+        def send(kind: int, content: bytes) -> None:
+            target.write(_HEADER.pack(kind, len(content)) + content)
+            target.flush()
+
+        def send_timeline(trace: RankTrace) -> None:
+            with suppress(MemoryError):  # the profile may take less
+                packed = igzip.compress(pack(trace), 1)
+                if len(packed) <= limits.profile_bytes:
+                    send(_TIMELINE, packed)
+
         while header := source.read(_HEADER.size):
-            path = Path(os.fsdecode(source.read(_HEADER.unpack(header)[0])))
+            kind, size = _HEADER.unpack(header)
+            path = Path(os.fsdecode(source.read(size)))
             _limit_cpu(limits.file_cpu_s(path))
             try:
-                content = msgspec.msgpack.encode(profile_or_reason(path, patterns, device))
+                outcome = profile_or_reason(
+                    path, patterns, device, send_timeline if kind == _TIMELINE else None
+                )
+                content = msgspec.msgpack.encode(outcome)
             except MemoryError:
                 reason = f"takes more than {limits.memory_bytes / GIB:.3g} GiB of memory to read"
                 content = msgspec.msgpack.encode(reason)
-            target.write(_HEADER.pack(len(content)) + content)
-            target.flush()
+            send(_PLAIN, content)
 
 
 def _die_with(parent: int) -> None:

@@ -26,7 +26,14 @@ from tools.trace.classify import CommunicationPatterns
 from tools.trace.compare import PredictionComparison
 from tools.trace.compute import split_compute
 from tools.trace.diagnosis import Findings, ProfileDiagnosis, diagnose, weigh
-from tools.trace.folder import UNTRUSTED, FolderProfile, Progress, UnreadableFile, profile_folder
+from tools.trace.folder import (
+    UNTRUSTED,
+    FolderProfile,
+    KeepTimeline,
+    Progress,
+    UnreadableFile,
+    profile_folder,
+)
 from tools.trace.isolate import Check, ReaderLimits
 from tools.trace.match import TraceFacts, TraceMatch, trace_facts
 from tools.trace.rank_profile import RankProfile, RankReport, TopOp, find_device
@@ -138,9 +145,10 @@ def analyse_folder(
     workers: int | None = None,
     limits: ReaderLimits | None = UNTRUSTED,
     check: Check | None = None,
+    keep_timeline: KeepTimeline | None = None,
 ) -> TraceAnalysis:
     """Reads a folder of traces and diagnoses it; `device` replaces the accelerator that the traces name."""
-    profile = profile_folder(folder, patterns, device, progress, workers, limits, check)
+    profile = profile_folder(folder, patterns, device, progress, workers, limits, check, keep_timeline)
     return TraceAnalysis(build_report(profile, device), profile, device)
 
 

@@ -7,14 +7,12 @@ four bits. Times count `unit_ns` since `start_us`.
 
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.trace.classify import COMMUNICATION, classify, load_patterns
-from tools.trace.folder import read_trace
 from tools.trace.rank_profile import GIB
 from tools.trace.record import Integers, MemoryCounter, RankTrace, Spans
 
@@ -60,9 +58,7 @@ class _Lane:
     work_class: Integers
 
 
-def pack_timeline(path: Path) -> bytes:
-    """Of a trace file in any format; raises UnreadableTraceError with the reason."""
-    trace = read_trace(path)
+def pack(trace: RankTrace) -> bytes:
     lanes = _lanes(trace)
     start_ns = min((int(lane.spans.start_ns.min()) for lane in lanes), default=0)
     end_ns = max((int(lane.spans.end_ns.max()) for lane in lanes), default=1)

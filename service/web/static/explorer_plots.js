@@ -6,9 +6,10 @@ import { axes, BINS, column, state } from "./explorer_data.js";
 const root = document.querySelector("[data-explorer]");
 const [coordinates, scatter] = [root.querySelector("[data-coordinates]"), root.querySelector("[data-scatter]")];
 
-const TOP = 22;
+const TOP = 36;
 const BOTTOM = 10;
-const xOf = (place, many, width) => 34 + (place * (width - 68)) / Math.max(1, many - 1);
+const [BEFORE, AFTER] = [38, 66];
+const xOf = (place, many, width) => BEFORE + (place * (width - BEFORE - AFTER)) / Math.max(1, many - 1);
 const yOf = ({ slots }, slot, height) => height - BOTTOM - ((slot + 0.5) / slots) * (height - TOP - BOTTOM);
 
 const LEVELS = 6; // of darkness: lines of one level are one stroke
@@ -67,7 +68,7 @@ function drawAxis(pen, axis, x, height, place) {
   pen.fillStyle = colour("--ink");
   pen.fillRect(x - 0.5, TOP, 1, height - TOP - BOTTOM);
   pen.textAlign = "center";
-  pen.fillText(axis.title.replace(", s", "").replace(", GiB", ""), x, place % 2 ? 20 : 9);
+  pen.fillText(axis.title, x, place % 2 ? 22 : 9);
   pen.textAlign = "left";
   pen.fillStyle = colour("--soft");
   const every = Math.ceil(axis.slots / 12);
@@ -169,7 +170,7 @@ export function drawScatter() {
   drawScales(pen, scale, width, height);
   for (const mark of root.dataset.marks.split(";").filter(Boolean)) drawMark(pen, scale, mark.trim().split(" "));
   if (state.selected >= 0) {
-    pen.strokeStyle = colour("--alarm");
+    pen.strokeStyle = colour("--ink");
     pen.lineWidth = 2;
     pen.strokeRect(scale.x(memory[state.selected]) - 5, scale.y(time[state.selected]) - 5, 10, 10);
   }
@@ -208,11 +209,11 @@ function drawScales(pen, scale, width, height) {
 
 function drawMark(pen, scale, [key, gib, s]) {
   const [x, y] = [scale.x(Number(gib)), Math.max(12, scale.y(Number(s)))];
-  pen.fillStyle = colour(key === "today" ? "--wait" : "--accent");
+  pen.fillStyle = colour(key === "today" ? "--ink" : "--accent");
   pen.beginPath();
   pen.arc(x, y, 8, 0, 7);
   pen.fill();
-  pen.fillStyle = colour("--on-accent");
+  pen.fillStyle = colour(key === "today" ? "--page" : "--on-accent");
   pen.textAlign = "center";
   pen.fillText(key === "today" ? "T" : key, x, y + 4);
 }

@@ -93,8 +93,10 @@ function drawMemory({ step, held }) {
   held.style.height = `${HELD_HEIGHT}px`;
   const { pen, width } = prepared(held, HELD_HEIGHT);
   const x = placer(width);
-  const peak = Math.max(...step.memory.map(([, gib]) => Math.max(...gib)));
-  const top = Math.max(peak, peak > 0.5 * step.limit_gib ? step.limit_gib : 0) * 1.08;
+  const peakOf = ({ memory }) => Math.max(...memory.map(([, gib]) => Math.max(...gib)));
+  const peak = peakOf(step);
+  const highest = Math.max(...charts.map((entry) => peakOf(entry.step))); // one scale for all
+  const top = Math.max(highest, highest > 0.5 * step.limit_gib ? step.limit_gib : 0) * 1.12;
   const y = (gib) => HELD_HEIGHT - 4 - (gib / top) * (HELD_HEIGHT - 16);
   const last = step.stages - 1;
   const order = [...step.memory.keys()].sort((a, b) => (a === 0 || a === last) - (b === 0 || b === last));

@@ -10,12 +10,12 @@ export function tellConnection(text) {
   place.hidden = !text;
 }
 
-/** The page as it is now, parsed; null where the server does not answer. */
-export async function fetchPage(address) {
+/** The page as it is now, parsed; null where the server does not answer. What is posted may be refused by a page. */
+export async function fetchPage(address, posted) {
   try {
-    const answer = await fetch(address, { headers: { Accept: "text/html" } });
+    const answer = await fetch(address, { headers: { Accept: "text/html" }, ...posted });
     if (answer.status === 401 || answer.redirected) location.reload();
-    if (!answer.ok) throw new Error(String(answer.status));
+    if (!answer.ok && !posted) throw new Error(String(answer.status));
     tellConnection(null);
     return new DOMParser().parseFromString(await answer.text(), "text/html");
   } catch {

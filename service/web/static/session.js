@@ -1,4 +1,4 @@
-// A session's page: follows its events, swaps what changed, shows exports.
+// A session's page: follows its events, swaps what changed, shows exports, asks the agents.
 import { attachExports } from "./exports.js";
 import { follow } from "./follow.js";
 import { fetchPage, swap } from "./live.js";
@@ -7,6 +7,32 @@ function begin() {
   const root = document.getElementById("session");
   attachExports(root);
   showFit(root.querySelector("[data-fit]"));
+  attachQuestions(root.querySelector("[data-ask]"));
+}
+
+/** Answers are put above the earlier ones; without a script the page comes again with the last. */
+function attachQuestions(form) {
+  if (!form) return;
+  const answers = document.getElementById("answers");
+  const suggested = document.querySelector("[data-suggested]");
+  suggested.hidden = false;
+  for (const button of suggested.children)
+    button.onclick = () => {
+      form.elements.question.value = button.textContent;
+      form.requestSubmit();
+    };
+  form.onsubmit = async (event) => {
+    event.preventDefault();
+    const [button, body] = [form.querySelector("button"), new URLSearchParams(new FormData(form))];
+    button.disabled = true;
+    button.textContent = "Asking";
+    const page = await fetchPage(form.action, { method: "POST", body });
+    [button.disabled, button.textContent] = [false, "Ask"];
+    const answer = page?.querySelector("#answers > li");
+    const why = page?.querySelector("main p")?.textContent ?? "The server did not answer.";
+    answers.prepend(answer ?? Object.assign(document.createElement("li"), { textContent: why }));
+    if (answer) form.reset();
+  };
 }
 
 /** What would make a plan fit is searched after the page is shown. */

@@ -2,7 +2,7 @@
 // narrower than a pixel is drawn as the share of it that was busy. So a frame costs pixels, not events.
 import { CLASSES, NAME_BITS, NAME_MASK, alignClocks, duration, firstAt } from "./timeline_data.js";
 
-const COLOURS = ["--compute", "--tp_comm_exposed", "--activations", "--pipeline_bubble", "--optimizer"];
+const COLOURS = ["--compute", "--tp_comm_exposed", "--memory_bound_ops", "--pipeline_bubble", "--mark"];
 const LIGHT_TEXT = [true, true, false, false, false];
 const ROW_PX = 15;
 const MEMORY_PX = 36;
@@ -177,7 +177,7 @@ export class Timeline {
     paint.restore();
     paint.fillStyle = this.soft;
     paint.fillText("memory", 10, y + 12);
-    paint.fillText(`${peak.toPrecision(3)} GiB`, 10, y + 26, GUTTER_PX - 14);
+    paint.fillText(peak < 1 ? `${(peak * 1024).toPrecision(3)} MiB` : `${peak.toPrecision(3)} GiB`, 10, y + 26, GUTTER_PX - 14);
   }
 
   ticks(width, put) {

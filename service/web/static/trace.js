@@ -1,9 +1,11 @@
 // The trace page: loads its ranks, and ties the tables and the tools to the timeline.
+import { fetchPage, swap } from "./live.js";
 import { Timeline } from "./timeline.js";
 import { CLASSES, duration, statistics, unpack } from "./timeline_data.js";
 
 const PERFETTO = "https://ui.perfetto.dev";
 const MAX_NAMES = 12;
+const ANALYSED_MS = 1000;
 const began = performance.now();
 const find = (selector) => document.querySelector(selector);
 const box = find("[data-timeline]");
@@ -127,14 +129,26 @@ const acts = {
     button.setAttribute("aria-pressed", String(timeline.isSelecting));
   },
 };
+function wireTables() {
+  for (const button of document.querySelectorAll("[data-perfetto]")) button.onclick = () => openPerfetto(button.dataset);
+  for (const button of document.querySelectorAll("[data-kernel]"))
+    button.onclick = () => (search(button.dataset.kernel), box.scrollIntoView({ block: "center" }));
+  for (const button of document.querySelectorAll("[data-moment]"))
+    button.onclick = () => {
+      timeline.showMoment(button.dataset.rank, Number(button.dataset.moment), Number(button.dataset.late));
+      box.scrollIntoView({ block: "center" });
+    };
+  if (document.querySelector("[data-pending]")) setTimeout(lookAgain, ANALYSED_MS);
+}
+
+/** The timeline is shown before the analysis is done; its tables come when it is. */
+async function lookAgain() {
+  const page = await fetchPage(location.href);
+  if (page) swap(page, ["analysis"]);
+  wireTables();
+}
+
 for (const button of document.querySelectorAll("[data-act]")) button.onclick = () => acts[button.dataset.act](button);
-for (const button of document.querySelectorAll("[data-perfetto]")) button.onclick = () => openPerfetto(button.dataset);
-for (const button of document.querySelectorAll("[data-kernel]"))
-  button.onclick = () => (search(button.dataset.kernel), box.scrollIntoView({ block: "center" }));
-for (const button of document.querySelectorAll("[data-moment]"))
-  button.onclick = () => {
-    timeline.showMoment(button.dataset.rank, Number(button.dataset.moment), Number(button.dataset.late));
-    box.scrollIntoView({ block: "center" });
-  };
 find("[data-find]").oninput = ({ target }) => search(target.value);
+wireTables();
 loadAll();

@@ -60,6 +60,14 @@ def test_the_rules_answer_what_they_know(question: str, says: str) -> None:
     assert answered.by == "expert-rules"
 
 
+def test_the_rules_say_which_tools_they_used_with_what() -> None:
+    (why,) = answer("Why not tp 8?").trail
+    assert (why.tool, why.arguments) == ("explain_plan", {"plan": {"tp": 8}})
+    (there,) = answer("What if 16 GPUs?").trail
+    assert (there.tool, there.arguments) == ("predict_plan", {"num_devices": 16})
+    assert answer("what limits it?").trail == []
+
+
 def test_a_question_names_plan_fields_in_the_words_of_engineers() -> None:
     asked = plan_fields("why not TP=4, pp of 2 with zero 3, micro batch 1 and recompute full?")
     assert asked == {"tp": 4, "pp": 2, "zero_stage": 3, "micro_batch_size": 1, "recompute": "full"}
@@ -78,6 +86,10 @@ def test_a_model_answers_with_figures_that_code_takes_from_tools() -> None:
     assert " s; tp 2, dp 4" in answered.answer
     assert "x as fast as today's plan" in answered.answer
     assert "and with narrower tensors?" in writer.seen
+    (call,) = answered.trail
+    assert call.arguments == {"plan": {"tp": 2}}
+    assert isinstance(call.result, dict)
+    assert call.result["step_time_s"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Files from outside cannot harm the process that has them read."""
 
+import gzip
 import os
 import re
 import signal
@@ -13,8 +14,11 @@ import pytest
 from tests.unit.trace.bombs import BOMBS
 from tests.unit.trace.builders import kernel, write
 from tools.trace.classify import load_patterns
-from tools.trace.folder import FolderProfile, profile_folder
-from tools.trace.isolate import ReaderLimits, read_isolated
+from tools.trace.folder import FolderProfile, profile_folder, read_timeline, read_trace
+from tools.trace.isolate import ReaderLimits, Timeline, read_isolated
+from tools.trace.rank_profile import RankProfile
+from tools.trace.record import UnreadableTraceError
+from tools.trace.timeline import pack
 
 QUICK = (
     "endless view",
@@ -110,6 +114,19 @@ def test_a_profile_larger_than_allowed_is_refused(tmp_path: Path) -> None:
     limits = ReaderLimits(profile_bytes=100)
     ((_, outcome),) = read_isolated([path], load_patterns(), None, limits, 1)
     assert outcome == "its profile takes more than 0 MiB"
+
+
+def test_a_timeline_comes_before_the_profile_of_the_same_reading(tmp_path: Path) -> None:
+    path = write(tmp_path, [kernel("gemm", 0, 5)])
+    outcomes = read_isolated([path], load_patterns(), None, ReaderLimits(), 1, timelines=[path])
+    first, second = (outcome for _, outcome in outcomes)
+    assert isinstance(first, Timeline)
+    assert gzip.decompress(first.packed) == pack(read_trace(path))
+    assert isinstance(second, RankProfile)
+    assert read_timeline(path) == first.packed
+    (tmp_path / "rank1.json").write_text("no trace")
+    with pytest.raises(UnreadableTraceError, match="malformed"):
+        read_timeline(tmp_path / "rank1.json")
 
 
 def _children(pid: int) -> list[int]:

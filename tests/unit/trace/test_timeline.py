@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tools.trace.folder import read_trace
 from tools.trace.record import Spans
-from tools.trace.timeline import CLASS_SHIFT, _by_depth, pack_timeline
+from tools.trace.timeline import CLASS_SHIFT, _by_depth, pack
 
 REPO = Path(__file__).resolve().parents[3]
 REAL = REPO.parent / "shared" / "traces"
@@ -36,7 +36,7 @@ def test_the_streams_of_a_real_trace_hold_every_device_event_once(name: str) -> 
     if not (REAL / name).exists():
         pytest.skip("the shared traces are not on this machine")
     trace = read_trace(REAL / name)
-    header, rows = unpack(pack_timeline(REAL / name))
+    header, rows = unpack(pack(trace))
     streams = [
         row for about, row in zip(header["rows"], rows, strict=True) if about["lane"].startswith("stream")
     ]
@@ -62,7 +62,7 @@ def test_memory_keeps_its_peak_and_times_beyond_32_bits_are_counted_in_larger_un
     ]  # fmt: skip
     path = tmp_path / "rank0.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"traceEvents": events}).encode()))
-    header, rows = unpack(pack_timeline(path))
+    header, rows = unpack(pack(read_trace(path)))
     assert max(header["memory"]["gib"]) == 5.0
     assert header["unit_ns"] == 3
     assert rows[0][0].tolist() == [0, 10_000_000_000 // 3]

@@ -8,7 +8,7 @@ import pytest
 from service.db.models import COMPLETED, FAILED
 from service.render.view import View
 from service.render.waterfall import loss_seconds, waterfall_of
-from service.web.session import tiles_of
+from service.web.session_view import tiles_of
 from tests.unit.service.render import scenes
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
@@ -72,7 +72,7 @@ def test_cards_say_their_role_and_how_likely_they_fit(served: Served, report: di
     text = get(served, f"/sessions/{id}")[1].text
     for proposal in report["proposals"]:
         assert proposal["role"] in text
-        assert f"fits with {proposal['prediction']['fit_probability']:.0%}" in text
+        assert f"{proposal['prediction']['fit_probability']:.0%} likely to fit" in text
 
 
 def test_the_schedule_page_says_that_it_is_simulated_and_how_it_agrees(
