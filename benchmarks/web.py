@@ -37,7 +37,9 @@ SESSIONS = 10_000
 PLANS = 100_000
 TIMES = 15
 DESKTOP: ViewportSize = {"width": 1440, "height": 900}
-FIRST_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
+    for (const paint of list.getEntries()) if (paint.name === "first-contentful-paint") done(paint.startTime);
+}).observe({ type: "paint", buffered: true }))"""
 ABOVE_FOLD = "charts => charts.filter(chart => chart.getBoundingClientRect().top < innerHeight).length"
 FRAMES = """async (keys) => {
     const canvas = document.querySelector("canvas"), frames = [];
@@ -153,7 +155,7 @@ def list_of_sessions(bench: Bench) -> None:
     with bench.page() as page:
         for _ in range(TIMES):
             page.goto("/")
-            paints_ms.append(page.evaluate(FIRST_PAINT) or 0.0)
+            paints_ms.append(page.evaluate(FIRST_PAINT))
     say(f"list of {SESSIONS:,}: first paint, median (best)", spread(paints_ms), "100 ms")
     answers(bench, "list: answer of the server", "/", "100 ms")
     answers(bench, "list, searched: answer of the server", "/?q=needle", "100 ms")
