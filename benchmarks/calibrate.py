@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.testbed.layers import print_layers
 from research.clusters import ClusterErrors, cluster_errors, learn_prior
 from research.fit import MEASUREMENTS, SWEEPS, Table, cross_validate, fit, joined, source_folds, tabulate
 from research.published import (
@@ -222,8 +223,6 @@ def trials_at_random(sweep: Sweep, seed: int) -> int:
 
 
 FIELDS = ("tp", "pp", "dp", "zero_stage", "micro_batch_size")
-
-
 MAX_ASKED = 500
 """Of TPE: most combinations of fields are no plan of the sweep, and asking becomes slow."""
 
@@ -273,8 +272,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bench-calibrate", description=__doc__)
     parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, help="JSONL file of measured runs")
     parser.add_argument("--sweeps", type=Path, default=SWEEPS, help="JSONL file of whole sweeps")
-    parser.add_argument("--only", choices=("few-shot", "ratio", "replay", "neighbour"), help="one part alone")
+    names = ("few-shot", "ratio", "replay", "neighbour", "layers")
+    parser.add_argument("--only", choices=names, help="one part alone")
     options = parser.parse_args(arguments)
+    if options.only in (None, "layers"):
+        print_layers()
     try:
         world = World.read(options.measurements, options.sweeps)
     except AsapError as error:
@@ -363,8 +365,7 @@ def _groups(world: World) -> Iterator[tuple[str, str, list[Run]]]:
 
 
 def print_replay(world: World) -> None:
-    has_optuna = find_spec("optuna") is not None
-    base = _without(world, SWEEP_SOURCE)
+    has_optuna, base = find_spec("optuna") is not None, _without(world, SWEEP_SOURCE)
     counts: dict[str, list[float]] = {"ASAP": [], "TPE": [], "random": []}
     for sweep in sweeps_of(world.swept):
         counts["ASAP"].append(trials_by_gain(sweep, base))

@@ -28,9 +28,9 @@ from benchmarks.testbed.searchers import asap, at_random, predicted_s, tpe, with
 from benchmarks.testbed.session import run_session, trial_lines  # noqa: E402
 from benchmarks.testbed.table import Row, measure, read_rows  # noqa: E402
 from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name  # noqa: E402
+from tools.calibrate.runs import Run  # noqa: E402
+from tools.calibrate.update import calibrate  # noqa: E402
 from tools.cost.calibration import Calibration  # noqa: E402
-from tools.trials.calibrate import calibrate  # noqa: E402
-from tools.trials.order import MeasuredPlan  # noqa: E402
 
 FOLDER = REPO / "build" / "testbed"
 IDLE_LOAD = 0.5
@@ -108,7 +108,7 @@ def _measured(rounds: int, deadline_s: float) -> bool:
     return True
 
 
-def _baseline(workload: Workload) -> MeasuredPlan:
+def _baseline(workload: Workload) -> Run:
     """The default plan's trial, through the launcher, with a profile."""
     plan = workload.default_plan
     return run_plan(workload, plan, FOLDER, f"{workload.name}-baseline", steps=6, warmup=2, profile_steps=2)
@@ -127,7 +127,7 @@ def _report() -> int:
 
 
 Search = Callable[[list[Row], int], Iterable[Row]]
-Measured = list[tuple[Workload, list[Row], MeasuredPlan]]
+Measured = list[tuple[Workload, list[Row], Run]]
 
 
 def _print_gains(together: Measured) -> bool:
@@ -172,7 +172,7 @@ def _print_errors(together: Measured) -> bool:
     print(f"{'workload':12}{'before':>8}{'after the baseline':>20}{'inside 80% interval':>21}{'worst':>8}")
     every = []
     for workload, rows, baseline in together:
-        calibration = calibrate(workload.scenario, [baseline])
+        calibration = calibrate([baseline], own=True).calibration
         before = _errors(rows, predicted_s(workload, rows, None))
         after = _errors(rows, predicted_s(workload, rows, calibration))
         every += after
@@ -201,8 +201,8 @@ def _row_of(rows: list[Row], workload: Workload) -> Row:
     return next(row for row in rows if row.plan == workload.default_plan)
 
 
-def _as_data(workload: Workload, rows: list[Row], baseline: MeasuredPlan) -> dict[str, object]:
-    calibration = calibrate(workload.scenario, [baseline])
+def _as_data(workload: Workload, rows: list[Row], baseline: Run) -> dict[str, object]:
+    calibration = calibrate([baseline], own=True).calibration
     predicted = predicted_s(workload, rows, calibration)
     plans = [
         {
@@ -213,7 +213,7 @@ def _as_data(workload: Workload, rows: list[Row], baseline: MeasuredPlan) -> dic
         }
         for row, p in zip(rows, predicted, strict=True)
     ]
-    return {"workload": workload.name, "baseline_terms_s": baseline.terms, "plans": plans}
+    return {"workload": workload.name, "baseline_terms_s": baseline.measured.terms_s, "plans": plans}
 
 
 if __name__ == "__main__":

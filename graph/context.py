@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from graph.answers import Reasoner
 from graph.rules import Rules
+from tools.calibrate.runs import Run
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
 from tools.kb.recipes import Recipe
@@ -59,6 +60,8 @@ class Context:
     """Whether outcomes are kept in the knowledge base."""
     calibration: Calibration | None = None
     """The installation's; None is the one that comes with the package."""
+    runs: tuple[Run, ...] = ()
+    """The cluster's own, that `calibration` was learned from; trials of a session join them."""
     session_calibration: Calibration | None = None
     """What a session's own trials made of it."""
     recipes: Sequence[Recipe] | None = None

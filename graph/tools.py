@@ -48,7 +48,9 @@ from tools.recommend.score import (
 from tools.recommend.situation import Facts, situation
 from tools.recommend.words import short
 from tools.scenario import Plan, Scenario
+from tools.search.ranked import Ranked
 from tools.trace.report import Profile
+from tools.trials.gain import most_promising, runs_of
 from tools.trials.steering import is_settled, steered
 
 MAX_RECIPES = 12
@@ -124,9 +126,14 @@ def search_plans(context: Context, scenario: Scenario, trials: Sequence[TrialRec
     """Every legal plan searched: the three best, why not others, what would change the answer.
 
     What trials have settled is left out; if that is everything, it becomes `settled`."""
-    workload = workload_in(context, scenario)
+    workload, runs = workload_in(context, scenario), runs_of(scenario, trials)
+
+    def next_trial(ranked: Ranked) -> Plan:
+        return most_promising(scenario, ranked, workload.calibration, runs)
+
+    chooses = next_trial if runs else None
     try:
-        result = dict(propose(steered(workload, trials), context.progress, context.keep_plans))
+        result = dict(propose(steered(workload, trials), context.progress, context.keep_plans, chooses))
     except InfeasibleError:
         if not trials:
             raise

@@ -7,19 +7,19 @@ from pydantic import JsonValue
 from graph.context import Context, Limits
 from graph.report import Trial, TrialPrediction
 from graph.state import State, TrialJudgement, TrialRecord
+from tools.calibrate.update import calibrate
 from tools.cost.calibration import shipped_calibration
 from tools.cost.memory import GIB
-from tools.cost.predict import Prediction
 from tools.recommend.optimize import workload_of
 from tools.recommend.proposal import proposal
 from tools.recommend.report import Evidence, MeasuredPlan, PlanValue, Proposal
 from tools.recommend.words import format_same_decimals, short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
-from tools.trials import order
+from tools.trials.gain import expected_gains, runs_of
 from tools.trials.gate import Comparison, compare
 from tools.trials.steering import default_plan, with_recompute
-from tools.trials.stopping import Budget, judge, surprise_of
+from tools.trials.stopping import Budget, judge
 
 PLAN_FOLLOWS = ("dp", "dp_shard", "schedule", "sequence_parallel")
 """Fields that follow from others: a policy that allows those allows these."""
@@ -181,25 +181,33 @@ def compare_trials(context: Context, baseline: TrialRecord, trial: TrialRecord) 
 def calibrate_model(
     context: Context, scenario: Scenario, trials: Sequence[TrialRecord]
 ) -> dict[str, JsonValue]:
-    """The cost model as all measured trials make it, beginning with the installation's own."""
-    from tools.trials.calibrate import calibrate
+    """The cost model as the cluster's runs and all measured trials make it."""
+    runs = [*context.runs, *runs_of(scenario, trials)]
+    base = None if context.runs else context.calibration
+    return calibrate(runs, base, own=True).calibration.to_data()
 
-    plans = [
-        order.MeasuredPlan(trial.plan, step_time_s(trial), trial.noise or 0.0, trial.terms)
-        for trial in trials
-    ]
-    return calibrate(scenario, plans, context.calibration or shipped_calibration()).to_data()
+
+def gains_of(
+    context: Context, scenario: Scenario, trials: Sequence[TrialRecord], plans: Sequence[Plan]
+) -> list[float]:
+    """What each plan is expected to save of the best measured step."""
+    if not plans:
+        return []
+    calibration = context.session_calibration or context.calibration or shipped_calibration()
+    planned = [scenario.model_copy(update={"plan": plan}) for plan in plans]
+    gains, _ = expected_gains(planned, calibration, runs_of(scenario, trials))
+    return [float(gain) for gain in gains]
 
 
 def judge_trials(
-    context: Context, trials: Sequence[TrialRecord], predictions: Sequence[Prediction], budget: Budget
+    context: Context, trials: Sequence[TrialRecord], gains: Sequence[float], budget: Budget
 ) -> TrialJudgement:
     """Whether another trial is worth it: the gain expected of the plans left against noise and budget."""
     comparable = measured(trials)
     if not comparable:
-        return _without_measurement(trials, budget, bool(predictions))
+        return _without_measurement(trials, budget, bool(gains))
     best = min(comparable, key=step_time_s)
-    judged = judge(step_time_s(best), best.uncertainty or 0.0, predictions, budget, surprise_of(trials))
+    judged = judge(gains, best.uncertainty or 0.0, budget)
     return TrialJudgement(
         stop=judged.stop, says=judged.says, expected_gain=judged.expected_gain, noise=judged.noise
     )

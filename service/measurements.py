@@ -13,17 +13,14 @@ import sqlalchemy as sa
 from graph.report import Report
 from service.db.models import measurements, new_id
 from service.errors import NotFoundError
-from tools.calibrate.runs import MAX_RUNS, PIPELINE, Measured, Run, parse_run
+from tools.calibrate.runs import MAX_RUNS, Measured, Run, parse_run
 from tools.calibrate.update import Calibrated, calibrate
 from tools.cost.calibration import Calibration
-from tools.cost.memory import GIB
-from tools.cost.terms import STEP_TERMS
 from tools.errors import AsapError, InputError
 from tools.scenario import Scenario
+from tools.trials.gain import runs_of
 
 MAX_CACHED = 64
-OUT_OF_MEMORY = "out_of_memory"
-TERMS = (*STEP_TERMS, PIPELINE)
 
 
 @dataclass(frozen=True)
@@ -35,6 +32,8 @@ class ClusterState:
     """Of its newest runs that were not undone; 0: none are left."""
     updated_at: float
     learned: Calibrated
+    runs: tuple[Run, ...] = ()
+    """Those that were learned from."""
 
 
 def add_runs(conn: sa.Connection, tenant: str, runs: Sequence[Run], by: str) -> dict[str, int]:
@@ -73,21 +72,8 @@ def _add(conn: sa.Connection, tenant: str, name: str, runs: Sequence[Run], by: s
 
 def measured_runs(scenario: Scenario, report: Report) -> list[Run]:
     """What a session measured: its trials, and the step of its traces if that is of today's plan."""
-    id, runs = str(report.id or scenario.model.name), []
-    for trial in report.trials:
-        is_full = trial.failure is not None and trial.failure.kind == OUT_OF_MEMORY
-        if trial.step_time_s is None and not is_full:
-            continue
-        peak = trial.peak_memory_bytes / GIB if trial.peak_memory_bytes and not is_full else None
-        terms = {name: value for name, value in (trial.terms or {}).items() if name in TERMS and value > 0}
-        measured = Measured(
-            step_time_s=trial.step_time_s,
-            peak_memory_gib=peak,
-            noise=min(trial.uncertainty or 0.0, 1.0),
-            terms_s=terms if trial.step_time_s else {},
-        )
-        planned = scenario.model_copy(update={"plan": trial.plan})
-        runs.append(Run(planned, measured, is_full, f"{id} {trial.key}", "trial"))
+    id = str(report.id or scenario.model.name)
+    runs = runs_of(scenario, report.trials, id)
     today = report.diagnosis.recalibrated
     if today and report.profile and scenario.plan and not report.trials:
         runs.append(Run(scenario, Measured(step_time_s=today.measured_s), id=id, source="trace"))
@@ -162,10 +148,18 @@ def _learn(conn: sa.Connection, tenant: str, name: str, version: int) -> Cluster
     if cluster is not None:
         named = replace(cluster, version=version)
         learned = replace(learned, calibration=replace(learned.calibration, cluster=named))
-    return ClusterState(name, version, max(row.created_at for row in rows), learned)
+    without = {run.number for run in learned.left_out}
+    used = tuple(run for number, run in enumerate(runs) if number not in without)
+    return ClusterState(name, version, max(row.created_at for row in rows), learned, used)
 
 
 def calibration_of(conn: sa.Connection, tenant: str, name: str | None) -> Calibration | None:
     """For a session of this cluster; None if nothing was learned of it."""
     state = find_cluster(conn, tenant, name)
     return state.learned.calibration if state and state.learned.runs else None
+
+
+def runs_known(conn: sa.Connection, tenant: str, name: str | None) -> tuple[Run, ...]:
+    """What that was learned from: a session's trials join it."""
+    state = find_cluster(conn, tenant, name)
+    return state.runs if state else ()

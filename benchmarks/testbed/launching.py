@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.testbed.workloads import HOSTS, MBIT, RANKS, Workload
+from tools.calibrate.runs import Measured, Run
 from tools.launch.job import Job
 from tools.launch.local import LocalLauncher
 from tools.launch.status import State
 from tools.launch.template import read_templates
 from tools.scenario import Plan
-from tools.trials.calibrate import read_terms
-from tools.trials.measure import TRACES, read_measurement
-from tools.trials.order import MeasuredPlan
+from tools.trials.gain import TERMS
+from tools.trials.measure import TRACES, read_measurement, read_terms
 
 REPO = Path(__file__).resolve().parents[2]
 TEMPLATE = "testbed"
@@ -38,7 +38,7 @@ def write_template(path: Path) -> Path:
 
 def run_plan(
     workload: Workload, plan: Plan, folder: Path, key: str, steps: int, warmup: int, profile_steps: int
-) -> MeasuredPlan:
+) -> Run:
     """Measured as a job of the launcher; a job that has run under this key is read, not run again."""
     templates = read_templates(write_template(folder / "templates.toml"))
     launcher = LocalLauncher(folder / "jobs", templates, environment={})
@@ -56,7 +56,9 @@ def run_plan(
         raise RuntimeError(f"{key}: {status.state} {status.detail}; see {folder}/jobs/{key}/log.txt")
     out = folder / "jobs" / key / "out"
     measured = read_measurement(out)
-    return MeasuredPlan(plan, measured.step_time_s, measured.noise, read_terms(out / TRACES, plan))
+    terms = {name: s for name, s in (read_terms(out / TRACES, plan) or {}).items() if name in TERMS and s > 0}
+    what = Measured(step_time_s=measured.step_time_s, noise=min(measured.uncertainty, 1.0), terms_s=terms)
+    return Run(workload.scenario.model_copy(update={"plan": plan}), what, id=key, source="trial")
 
 
 def _scenario(workload: Workload, plan: Plan) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from benchmarks.testbed.table import Row
 from benchmarks.testbed.workloads import Workload
+from tools.calibrate.runs import Measured, Run
+from tools.calibrate.update import calibrate
 from tools.cost.calibration import Calibration
 from tools.cost.predict import predict
 from tools.scenario import Plan
-from tools.trials.calibrate import calibrate
-from tools.trials.order import MeasuredPlan
+from tools.trials.gain import expected_gains
 
 FIELDS = ("tp", "pp", "cp", "ep", "zero_stage", "dp_shard", "micro_batch_size")
 """What a searcher chooses; the other fields follow or are fixed."""
@@ -29,14 +30,16 @@ def within(order: Iterable[Row], best_s: float, share: float = 0.05) -> int | No
     return next(good, None)
 
 
-def asap(workload: Workload, rows: Sequence[Row], baseline: MeasuredPlan) -> list[Row]:
-    """The baseline with its profile, then always the plan that is predicted fastest of those left."""
-    measured, left = [baseline], [row for row in rows if row.plan != baseline.plan]
-    order = [row for row in rows if row.plan == baseline.plan]
+def asap(workload: Workload, rows: Sequence[Row], baseline: Run) -> list[Row]:
+    """The baseline with its profile, then always the plan of the greatest expected gain of those left."""
+    runs, first = [baseline], baseline.scenario.plan
+    left, order = [row for row in rows if row.plan != first], [row for row in rows if row.plan == first]
     while left and len(order) < MAX_TRIALS:
-        times = predicted_s(workload, left, calibrate(workload.scenario, measured))
-        row = left.pop(times.index(min(times)))
-        measured.append(MeasuredPlan(row.plan, row.step_time_s, row.noise))
+        scenarios = [workload.scenario.model_copy(update={"plan": row.plan}) for row in left]
+        gains, _ = expected_gains(scenarios, calibrate(runs, own=True).calibration, runs)
+        place = int(gains.argmax())
+        row = left.pop(place)
+        runs.append(Run(scenarios[place], Measured(step_time_s=row.step_time_s), source="trial"))
         order.append(row)
     return order
 

@@ -161,9 +161,9 @@ def _with_evidence(entry: Proposal, evidence: Evidence) -> Proposal:
 def _judged(state: State, search: SessionSearch, update: State, services: NodeServices) -> SessionSearch:
     """Whether another trial is worth it; if none is, what was measured comes first."""
     trials, limits = state["trials"], services.context.limits
-    predictions = [entry.prediction for entry in search.proposals if entry.measured is None]
-    budget = budget_of(limits, trials)
-    judged = services.run(tuning.judge_trials, trials=trials, predictions=predictions, budget=budget)
+    open_plans = [entry.plan for entry in search.proposals if entry.measured is None]
+    gains = services.run(tuning.gains_of, scenario=state["scenario"], trials=trials, plans=open_plans)
+    judged = services.run(tuning.judge_trials, trials=trials, gains=gains, budget=budget_of(limits, trials))
     update["stopping"] = judged.model_copy(update={"trials_seen": trials_seen(state)})
     closed = judged.stop or why_ended(state, limits, services.context.clock()) is not None
     if not closed:

@@ -39,13 +39,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def read_calibration(source: str | None) -> Calibration | None:
+    return read_calibration_and_runs(source)[0]
+
+
+def read_calibration_and_runs(source: str | None) -> tuple[Calibration | None, tuple[Run, ...]]:
+    """With the runs that it was learned from: trials of a session join them."""
     if source is None:
-        return None
+        return None, ()
     data = read_object(source, argument="--calibration")
     if data.get("format") == CONSTANTS_FORMAT:
-        return parse_cluster_calibration(data, "--calibration").apply()
+        return parse_cluster_calibration(data, "--calibration").apply(), ()
     name, runs = parse_file(data, "--calibration")
-    return calibrate(runs, name=name).calibration
+    learned = calibrate(runs, name=name)
+    without = {run.number for run in learned.left_out}
+    return learned.calibration, tuple(run for i, run in enumerate(runs) if i not in without)
 
 
 def run(args: Namespace) -> int:

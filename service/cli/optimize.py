@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from graph.report import Report
     from graph.request import Request
     from service.settings import Settings
+    from tools.calibrate.runs import Run
     from tools.cost.calibration import Calibration
     from tools.scenario import Scenario
 
@@ -50,6 +51,7 @@ class ProgressCallbacks:
     """The share of the search that is done."""
     event: "Callable[[Event], None] | None" = None
     calibration: "Calibration | None" = None
+    runs: "tuple[Run, ...]" = ()
 
 
 @contextmanager
@@ -130,7 +132,9 @@ def _run(
 
     context = open_context(settings, saves_cases=saver is not None)
     calibration, limits = watch.calibration or context.calibration, context.limits.within(request.budget)
-    context = replace(context, progress=watch.progress, limits=limits, calibration=calibration)
+    context = replace(
+        context, progress=watch.progress, limits=limits, calibration=calibration, runs=watch.runs
+    )
     report = Session(id, context, saver).run(request, watch.event).report
     if report is None:
         raise InputError("--session", id, "waits for a decision; asap serve takes it")
@@ -246,11 +250,11 @@ def run(args: Namespace) -> int:
     scenario = _read_scenario(args)
     if args.server:
         return _run_there(args, scenario)
-    from service.cli.calibrate import read_calibration
+    from service.cli.calibrate import read_calibration_and_runs
 
-    request, calibration = _request(scenario), read_calibration(args.calibration)
+    request, (calibration, runs) = _request(scenario), read_calibration_and_runs(args.calibration)
     with _watching(args.events) as watch:
-        report = _answer(args.session, request, replace(watch, calibration=calibration))
+        report = _answer(args.session, request, replace(watch, calibration=calibration, runs=runs))
     _print(args.format, scenario, report)
     return 0
 

@@ -25,7 +25,7 @@ from service.db.lifecycle import find_decision, set_state
 from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, SessionRow
 from service.db.sessions import append_event, check_claim, keep_search, lock_session
 from service.errors import CancelledError, FencedError, HandBackError, OutOfTimeError
-from service.measurements import add_runs, calibration_of, measured_runs
+from service.measurements import add_runs, calibration_of, measured_runs, runs_known
 from service.settings import Settings
 from service.strict_json import JsonObject
 from service.traces import Uploads, find_reference
@@ -167,11 +167,14 @@ def _session(deps: WorkerDeps, row: SessionRow) -> Session:
     cluster = (row.request or {}).get("cluster")
     name = cluster.get("name") if isinstance(cluster, Mapping) else None
     with deps.database.read() as conn:
-        calibration = calibration_of(conn, row.tenant, name if isinstance(name, str) else None)
+        named = name if isinstance(name, str) else None
+        calibration = calibration_of(conn, row.tenant, named)
+        runs = runs_known(conn, row.tenant, named)
     context = replace(
         deps.context,
         limits=limits,
         calibration=calibration or deps.context.calibration,
+        runs=runs,
         progress=_checking_progress(lambda: _check(deps, row, ends_at)),
         must_cancel=lambda: _must_cancel(deps, row),
         keep_plans=lambda plans: _keep_plans(deps, row, plans),

@@ -22,6 +22,7 @@ from tools.cost.cluster import (
     Points,
     constant_spread,
     covariance,
+    likeness,
     log_bounds,
     noises,
 )
@@ -32,7 +33,7 @@ from tools.cost.predict import Prediction, predict
 
 MAX_DEVIATION = 3.0
 """Standard deviations from what the other runs and the prior allow: beyond, a run is left out."""
-MAX_RUN_FACTOR = 2.5
+MAX_RUN_FACTOR = 1.8
 """Between a run and what the others and the prior predict: beyond, it is left out however wide the prior."""
 MAX_FACTOR = 10.0
 """Between a measured and a predicted step: beyond, another unit or another job was measured."""
@@ -136,6 +137,13 @@ def calibrate(
     prior, kept, outliers = _kept(data, base, own)
     left_out += [LeftOut(timed[i], runs[timed[i]].title, why) for i, why in outliers]
     fitted = _Fit.of(data, kept, prior)
+    steps = data.is_step[kept]
+    if (
+        not steps.all()
+        and fitted.remaining(data, kept, prior)[steps].sum() > np.abs(fitted.errors[steps]).sum()
+    ):
+        kept = kept[steps]  # terms that contradict their own steps
+        fitted = _Fit.of(data, kept, prior)
     cluster = replace(
         empty,
         runs=len(usable) - len(outliers),
@@ -225,6 +233,14 @@ class _Fit:
             moves = wanted
         return cls(moves, points, errors, inverse, weights)
 
+    def remaining(self, data: Observations, kept: Rows, prior: ClusterPrior) -> Array:
+        """Size of each log error that the fit leaves."""
+        errors, points = data.observe(self.moves)
+        points = points.take(kept)
+        alike = likeness(prior, points.features, points.features) @ (self.weights * points.shared)
+        shared = prior.offset**2 * float(self.weights @ points.shared) + prior.likeness**2 * alike
+        return np.abs(errors[kept] - shared * points.shared)
+
     def left_out_errors(self) -> Array:
         """Log of measured over predicted with each left out (Rasmussen and Williams, equation 5.12)."""
         return np.asarray(self.weights / np.diag(self.inverse))
@@ -240,12 +256,13 @@ def _kept(data: Observations, base: Calibration, own: bool) -> tuple[ClusterPrio
     If it refuses most runs and those agree, the cluster is unlike all others: the prior is made wider."""
     errors, points = data.observe(np.zeros(len(data.names)))
     # a stack that the fit has not seen may lie farther off, which is no reason to believe a wrong run
-    kept, outliers = _without_outliers(base.cluster_prior, errors, points, data)
+    max_factor = np.inf if own else MAX_RUN_FACTOR
+    kept, outliers = _without_outliers(base.cluster_prior, errors, points, data, max_factor)
     prior = _wider(base.cluster_prior, _novelty_width(data.first_key, base))
     steps = int(data.is_step.sum())
     if outliers and (own or (2 * len(outliers) > steps >= MIN_AGREEING)):
         prior = _wider(prior, _likeliest_width(prior, errors, points, data.noise))
-        kept, outliers = _without_outliers(prior, errors, points, data, np.inf if own else MAX_RUN_FACTOR)
+        kept, outliers = _without_outliers(prior, errors, points, data, max_factor)
     return prior, kept, outliers
 
 
@@ -278,7 +295,7 @@ def _without_outliers(
     errors: Array,
     points: Points,
     data: Observations,
-    max_factor: float = MAX_RUN_FACTOR,
+    max_factor: float,
 ) -> tuple[Rows, list[Outlier]]:
     """Leaves out the run that the others explain least, until all are explained."""
     row_of, outliers = np.array(data.row_of), []

@@ -87,12 +87,18 @@ def analyse(
 
 
 def propose(
-    workload: Workload, progress: Progress | None = None, keep: Callable[[Ranked], None] | None = None
+    workload: Workload,
+    progress: Progress | None = None,
+    keep: Callable[[Ranked], None] | None = None,
+    next_trial: Callable[[Ranked], Plan] | None = None,
 ) -> SearchResult:
     """The best plans of every legal one, why not others, and what would change the answer.
 
-    `keep` is handed every plan that was timed."""
+    `keep` is handed every plan that was timed; what `next_trial` chooses of them is proposed first."""
     plans, found, dialled = _find(workload, progress)
+    if next_trial:
+        first_plan = next_trial(dialled)
+        plans = [first_plan, *(plan for plan in plans if plan != first_plan)][: max(len(plans), 1)]
     if keep:
         keep(found.every)
     today, first = workload.today(), workload.predict(plans[:1])[0]

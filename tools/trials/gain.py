@@ -5,22 +5,87 @@ time under the cluster's posterior, in which the errors of plans are correlated 
 alike they are, times the probability that the plan runs at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from tools.calibrate.runs import Run
-from tools.cost.calibration import SIGMAS, Calibration
+from tools.calibrate.runs import PIPELINE, Measured, Run
+from tools.cost.calibration import SIGMAS, Calibration, shipped_calibration
 from tools.cost.cluster import features, likeness
 from tools.cost.encode import encode
 from tools.cost.inputs import Array
+from tools.cost.memory import GIB
 from tools.cost.predict import Batch, fit_probability, predict_rows
-from tools.scenario import Scenario
+from tools.cost.terms import STEP_TERMS
+from tools.recommend.workload import why_inexpressible
+from tools.scenario import Plan, Scenario
+from tools.search.ranked import Ranked
+from tools.search.space import get_plan
+from tools.trials.order import TrialFailure
+from tools.trials.steering import OUT_OF_MEMORY
 
 PRIOR_RUNS = 2.0
 """Alike runs that the usual share of crashes counts as."""
 USUAL_CRASHES = 0.2
 """Of plans that fit: as in `tools.calibrate.memory`."""
+MAX_CANDIDATES = 200
+"""The fastest by prediction: a slower one is not expected to gain."""
+MAX_TRIES = 20
+"""Of plans that cannot be written as a configuration of their framework, before the first is taken."""
+TERMS = (*STEP_TERMS, PIPELINE)
+
+
+class EndedTrial(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def step_time_s(self) -> float | None: ...
+    @property
+    def uncertainty(self) -> float | None: ...
+    @property
+    def peak_memory_bytes(self) -> int | None: ...
+    @property
+    def terms(self) -> Mapping[str, float] | None: ...
+    @property
+    def failure(self) -> TrialFailure | None: ...
+
+
+def runs_of(scenario: Scenario, trials: Sequence[EndedTrial], id: str = "") -> list[Run]:
+    """Trials that say something about the cluster: measured under the same conditions, or out of memory."""
+    runs = []
+    for trial in trials:
+        is_full = trial.failure is not None and trial.failure.kind == OUT_OF_MEMORY
+        if not is_full and (trial.step_time_s is None or trial.status != "measured"):
+            continue
+        peak = trial.peak_memory_bytes / GIB if trial.peak_memory_bytes and not is_full else None
+        terms = {name: value for name, value in (trial.terms or {}).items() if name in TERMS and value > 0}
+        measured = Measured(
+            step_time_s=trial.step_time_s,
+            peak_memory_gib=peak,
+            noise=min(trial.uncertainty or 0.0, 1.0),
+            terms_s=terms if trial.step_time_s else {},
+        )
+        planned = scenario.model_copy(update={"plan": trial.plan})
+        runs.append(Run(planned, measured, is_full, f"{id} {trial.key}".strip(), "trial"))
+    return runs
+
+
+def most_promising(
+    scenario: Scenario, ranked: Ranked, calibration: Calibration | None, runs: Sequence[Run]
+) -> Plan:
+    """Of the plans that a search found, the one of the greatest expected gain."""
+    fastest = np.argsort(ranked.step_time_s, kind="stable")[:MAX_CANDIDATES]
+    plans = [get_plan(ranked.plans, int(row)) for row in fastest]
+    scenarios = [scenario.model_copy(update={"plan": plan}) for plan in plans]
+    gains, predicted_s = expected_gains(scenarios, calibration or shipped_calibration(), runs)
+    ordered = [plans[int(row)] for row in np.lexsort((predicted_s, -gains))]
+    writable = (plan for plan in ordered[:MAX_TRIES] if why_inexpressible(scenario, plan) is None)
+    return next(writable, ordered[0])
 
 
 def expected_gains(

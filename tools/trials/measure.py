@@ -9,9 +9,10 @@ from statistics import median
 
 from pydantic import JsonValue
 
-from tools.errors import AsapError
+from tools.errors import AsapError, InputError
 from tools.launch.failures import printable
 from tools.launch.files import open_plain
+from tools.scenario import Plan
 from tools.scenario.fields import JsonObject
 
 RESULT, TRACES = "result.json", "traces"
@@ -166,3 +167,17 @@ def _table(content: Mapping[str, JsonValue], name: str) -> JsonObject:
     except ValueError:
         raise MeasurementError(f"{RESULT}: {name} must have finite numbers only") from None
     return value
+
+
+def read_terms(traces: Path, plan: Plan) -> dict[str, float] | None:
+    """Seconds per step of a profile's terms; nothing if no trace shows a whole step or none can be read."""
+    from tools.trace.alignment import align
+    from tools.trace.folder import profile_folder
+    from tools.trace.terms import measure_terms
+
+    try:
+        profiles = [rank for rank in profile_folder(traces).ranks if rank.breakdown.total_ns]
+    except InputError:  # nothing to read there
+        return None
+    measured = measure_terms(profiles, align(profiles), plan) if profiles else None
+    return measured.terms_s if measured and measured.num_steps else None

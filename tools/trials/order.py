@@ -5,7 +5,6 @@ The key is the same for the same trial of the same session, so no trial is launc
 
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -104,18 +103,6 @@ class Watch(Protocol):
     def must_cancel(self) -> bool:
         """True ends the job. Whoever must let go of it, and leave it running, raises instead."""
         ...
-
-
-@dataclass(frozen=True)
-class MeasuredPlan:
-    plan: Plan
-    """As it ran, with nothing left open."""
-    step_time_s: float
-    """The median over the measured steps."""
-    noise: float
-    """Robust spread of a step over its median: 0.05 means that steps differ by some 5%."""
-    terms: Mapping[str, float] | None = None
-    """Seconds of parts of the step, if there is a profile; named as in a prediction's breakdown_s."""
 
 
 DESCRIBED = ("model", "cluster", "training")

@@ -18,7 +18,14 @@ from tools.launch.launcher import Launcher
 from tools.launch.status import Handle, JobStatus, LaunchError, State
 from tools.launch.template import Template
 from tools.scenario import Plan, Scenario, did_you_mean
-from tools.trials.measure import TRACES, Measurement, MeasurementError, pooled, read_measurement
+from tools.trials.measure import (
+    TRACES,
+    Measurement,
+    MeasurementError,
+    pooled,
+    read_measurement,
+    read_terms,
+)
 from tools.trials.order import (
     SECONDS_PER_HOUR,
     RunLength,
@@ -267,11 +274,7 @@ def _trial_result(order: TrialOrder, template: Template, runs: list[Run]) -> Tri
 
 def _terms(traces: str | None, plan: Plan) -> dict[str, float] | None:
     """Seconds of the parts of a step, if there is a profile."""
-    if traces is None:
-        return None
-    from tools.trials.calibrate import read_terms
-
-    return read_terms(Path(traces), plan)
+    return read_terms(Path(traces), plan) if traces else None
 
 
 def _with_figures(result: TrialResult, measured: Measurement) -> TrialResult:
