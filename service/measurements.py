@@ -34,6 +34,8 @@ class ClusterState:
     learned: Calibrated
     runs: tuple[Run, ...] = ()
     """Those that were learned from."""
+    probes: tuple[tuple[float, Run], ...] = ()
+    """With the time at which each was reported."""
 
 
 def add_runs(conn: sa.Connection, tenant: str, runs: Sequence[Run], by: str) -> dict[str, int]:
@@ -137,12 +139,13 @@ def _learn(conn: sa.Connection, tenant: str, name: str, version: int) -> Cluster
         .limit(MAX_RUNS)
     )
     rows = list(conn.execute(query))[::-1]
-    runs = []
+    reported = []
     for row in rows:
         try:
-            runs.append(parse_run(row.run))
+            reported.append((row.created_at, parse_run(row.run)))
         except AsapError:  # of an older release whose scenario this one refuses
             continue
+    runs = [run for _, run in reported]
     learned = calibrate(runs, name=name)
     cluster = learned.calibration.cluster
     if cluster is not None:
@@ -150,7 +153,8 @@ def _learn(conn: sa.Connection, tenant: str, name: str, version: int) -> Cluster
         learned = replace(learned, calibration=replace(learned.calibration, cluster=named))
     without = {run.number for run in learned.left_out}
     used = tuple(run for number, run in enumerate(runs) if number not in without)
-    return ClusterState(name, version, max(row.created_at for row in rows), learned, used)
+    probes = tuple((at, run) for at, run in reported if run.measured.constants)
+    return ClusterState(name, version, max(row.created_at for row in rows), learned, used, probes)
 
 
 def calibration_of(conn: sa.Connection, tenant: str, name: str | None) -> Calibration | None:

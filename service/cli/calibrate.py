@@ -3,13 +3,13 @@
 import json
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from service.cli.io import make_table, read_object, read_records, safe_text, write_json_line
+from service.cli.io import connect, make_table, read_object, read_records, safe_text, write_json_line
 from tools.calibrate.runs import MAX_RUNS, Run, parse_file, parse_run, to_file
 from tools.calibrate.update import Calibrated, calibrate
 from tools.cost.calibration import FORMAT as CONSTANTS_FORMAT
@@ -26,15 +26,23 @@ One run shifts what all runs share, more runs the terms that they tell apart, an
 Runs that cannot be (another device, another unit, far from all others) are named and left out. The error
 after is that of each run as the others predict it.
 
+With --report the runs go to a server instead, which keeps them per cluster.name; --undo takes the newest of
+them back.
+
 Examples:
   asap calibrate runs.jsonl --out cluster.json
+  asap calibrate runs.jsonl --report
+  asap calibrate --undo prod
   asap predict --calibration cluster.json plans.jsonl
   asap optimize --calibration cluster.json job.json"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="RUNS", help="runs as JSONL; - for standard input")
-    parser.add_argument("--out", metavar="FILE", required=True, help="where to write the calibration")
+    parser.add_argument("file", metavar="RUNS", nargs="?", help="runs as JSONL; - for standard input")
+    parser.add_argument("--out", metavar="FILE", help="where to write the calibration")
+    parser.add_argument("--report", action="store_true", help="report the runs to the server (ASAP_SERVER)")
+    parser.add_argument("--undo", metavar="NAME", help="take back the newest runs of a cluster at the server")
+    parser.add_argument("--server", metavar="URL", help="address of the server (ASAP_SERVER)")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
@@ -56,7 +64,21 @@ def read_calibration_and_runs(source: str | None) -> tuple[Calibration | None, t
 
 
 def run(args: Namespace) -> int:
+    if args.undo:
+        with connect(args.server) as client:
+            _print_cluster(client.undo_runs(args.undo), args.json)
+        return 0
+    if not args.file:
+        raise InputError("RUNS", None, "give a file of runs, or --undo NAME")
     runs = read_runs(args.file)
+    if args.report:
+        with connect(args.server) as client:
+            answer = client.report_runs({"runs": [run.to_data() for run in runs]})
+        for cluster in answer["items"]:
+            _print_cluster(cluster, args.json)
+        return 0
+    if not args.out:
+        raise InputError("--out", None, "give a file for the calibration, or --report for the server")
     name = _cluster_name(runs)
     learned = calibrate(runs, name=name)
     if not learned.runs:
@@ -67,6 +89,14 @@ def run(args: Namespace) -> int:
     else:
         print_calibrated(learned, name)
     return 0
+
+
+def _print_cluster(cluster: Mapping[str, object], as_json: bool) -> None:
+    if as_json:
+        write_json_line(cluster)
+        return
+    says = f"{cluster['name']}: {cluster['says']}, version {cluster['version']}"
+    Console(highlight=False).print(safe_text(says))
 
 
 def read_runs(source: str) -> list[Run]:

@@ -13,10 +13,12 @@ from service import __version__
 from service.db.engine import Database, is_outage
 from service.db.schedules import WorkloadRow, add_night, find_workload, list_nights, set_workload
 from service.errors import HandBackError
+from service.measurements import add_runs
 from service.nightly.config import Policy, Workload, load_scenario
 from service.nightly.ingest import Source, find_sources, find_uploads
 from service.nightly.reoptimize import PlanUpdate, Reoptimizer, prediction_warnings, update_proposal
 from service.traces import Uploads
+from tools.calibrate.runs import Measured, Run
 from tools.errors import AsapError, InputError
 from tools.nightly.night import Described, Night, with_job_plan
 from tools.nightly.read import read_metrics_night, read_profile_night
@@ -31,6 +33,7 @@ from tools.nightly.result import (
     trend_of,
 )
 from tools.nightly.review import Review, advise, gained_device_hours, review
+from tools.scenario import Scenario
 from tools.trace.report import TraceReport
 
 MAX_NEW_NIGHTS = 60
@@ -147,6 +150,8 @@ def _run(
     lost = reviewed.lost_device_hours_per_day
     gained = gained_device_hours(reviewed.nights[-1].num_devices, speedup or 1.0, workload.hours_per_day)
     scenario = parse_request(today).scenario
+    if ingested.is_new:
+        _keep_measurement(context, workload, scenario, night)
     return NightResult(
         name=workload.name,
         status=reviewed.status if ingested.is_new else STALE,
@@ -175,6 +180,16 @@ def _run(
         trend=trend_of(reviewed),
         notes=[*ingested.notes, *night.notes, *prediction_warnings(plans.best, night.step_time_s)],
     )
+
+
+def _keep_measurement(context: NightContext, workload: Workload, scenario: Scenario, night: Night) -> None:
+    """A night of a named cluster calibrates its predictions."""
+    if not scenario.cluster.name or scenario.plan is None or not night.step_time_s:
+        return
+    what = Measured(step_time_s=night.step_time_s)
+    run = Run(scenario, what, id=f"{workload.name} {night.key}"[:200], source="nightly")
+    with context.database.begin() as conn:
+        add_runs(conn, context.tenant, [run], f"night of {workload.name}"[:200])
 
 
 def _check_scenario(described: Described) -> None:

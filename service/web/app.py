@@ -4,6 +4,7 @@ from fastapi import FastAPI
 
 from service.web import (
     accuracy,
+    clusters,
     compare,
     docs,
     forms,
@@ -45,6 +46,7 @@ ROUTERS = (
     compare.router,
     knowledge.router,
     hardware.router,
+    clusters.router,
     accuracy.router,
     docs.router,
     schedule_form.router,  # before a schedule whose name could be "new"

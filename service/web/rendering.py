@@ -147,7 +147,7 @@ NAVIGATION = (
     ("/compare", "Compare", ()),
     ("/knowledge", "Knowledge", ()),
     ("/fleet", "Nightly", ("/schedules",)),
-    ("/hardware", "Hardware", ()),
+    ("/hardware", "Hardware", ("/clusters",)),
     ("/accuracy", "Accuracy", ()),
 )
 """Address, name, and other paths under the same entry."""

@@ -77,3 +77,26 @@ def test_a_run_that_cannot_be_read_is_a_problem_that_names_the_field(
     answer = served.client.post(URL, json=body)
     assert answer.status_code == 422
     assert answer.json()["field"] == field
+
+
+def probe(efficiency: float) -> dict[str, Any]:
+    return {
+        "id": "probe",
+        "source": "probe",
+        "scenario": NAMED,
+        "measured": {"constants": {"gemm_efficiency": efficiency}},
+    }
+
+
+def test_the_page_of_a_cluster_shows_runs_constants_and_probes(served: Served) -> None:
+    client = served.client
+    assert "No runs were reported" in client.get("/clusters").text
+    client.post(URL, json=[run(1.3, id="monday"), run(1.31, id="<b>tuesday"), probe(0.55), run(1000.0)])
+    listed, shown = client.get("/clusters").text, client.get("/clusters/alpha").text
+    assert 'href="/clusters/alpha"' in listed
+    for text in ("monday", "&lt;b&gt;tuesday", "gemm_efficiency", "Probes over time", "Left out", "--undo"):
+        assert text in shown
+    figure = client.get("/clusters/alpha/figure").json()
+    assert {"without its runs", "with its other runs"} <= {trace["name"] for trace in figure["data"]}
+    assert client.get("/clusters/alpha/probes").json()["data"][0]["text"] == ["0.55"]
+    assert client.get("/clusters/none").status_code == 404
