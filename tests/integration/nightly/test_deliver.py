@@ -23,7 +23,7 @@ AT = 1_790_000_000.0
 
 def make_report(status: str = "quiet", title: str = "Nightly report") -> NightReport:
     result = NightResult(name="llama", status=status, is_alarm=status == "regressed", hours_per_day=24.0)
-    return report_of([result], title, AT, "r1", "0.1.0", AT)
+    return report_of([result], title, AT, "r1", "0.2.0", AT)
 
 
 def send(

@@ -164,7 +164,7 @@ def broken_result() -> NightResult:
 
 
 def broken_report(run_id: str) -> NightReport:
-    return report_of([broken_result()], "Night", 1.79e9, run_id, "0.1.0", 1.79e9)
+    return report_of([broken_result()], "Night", 1.79e9, run_id, "0.2.0", 1.79e9)
 
 
 def test_a_run_is_asked_for_and_its_report_is_fetched_in_three_forms(served: Served) -> None:
