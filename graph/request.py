@@ -149,9 +149,12 @@ def _plan(given: Mapping[str, Any], action: str) -> PlanFields | None:
         return None
     if not isinstance(plan, dict) or not plan:
         raise InputError("plan", plan, "allowed: an object with the plan's fields")
-    for name in plan:
+    for name, value in plan.items():
         if name not in Plan.model_fields:
-            raise InputError(f"plan.{name}", plan[name], did_you_mean(name, tuple(Plan.model_fields)))
+            raise InputError(f"plan.{name}", value, did_you_mean(name, tuple(Plan.model_fields)))
+        if value is not None and not isinstance(value, int | str):
+            allowed = "allowed: a whole number, a word, true or false; modules are those of the proposal"
+            raise InputError(f"plan.{name}", shown(value), allowed)
     return dict(plan)
 
 
