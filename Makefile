@@ -14,7 +14,7 @@ ASAP := $(VENV)/bin/asap
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
-.PHONY: audit chaos sbom help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences seed-vectors validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: audit chaos lock pin-images sbom help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences seed-vectors validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -72,7 +72,7 @@ $(FRAMEWORKS_VENV)/.installed: pyproject.toml tests/integration/export/constrain
 # In an environment apart: what counts the packages must not be among them.
 $(SUPPLY_VENV)/.installed: scripts/setup.sh
 	@$(RUN) -m venv $(SUPPLY_VENV)
-	@$(SUPPLY_VENV)/bin/python -m pip install --quiet cyclonedx-bom==7.5.0 pip-audit==2.10.1
+	@$(SUPPLY_VENV)/bin/python -m pip install --quiet cyclonedx-bom==7.5.0 pip-audit==2.10.1 uv==0.13.8
 	@touch $@
 
 sbom: setup $(SUPPLY_VENV)/.installed ## write build/sbom.cdx.json, the bill of materials of .venv (CycloneDX)
@@ -80,11 +80,18 @@ sbom: setup $(SUPPLY_VENV)/.installed ## write build/sbom.cdx.json, the bill of 
 	@$(SUPPLY_VENV)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o build/sbom.cdx.json $(RUN)
 	@$(RUN) -c 'import json; print(len(json.load(open("build/sbom.cdx.json"))["components"]), "packages in build/sbom.cdx.json")'
 
-audit: setup $(SUPPLY_VENV)/.installed ## look for known vulnerabilities in the pinned packages; needs the Internet
-	@$(SUPPLY_VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip
+lock: setup $(SUPPLY_VENV)/.installed ## write locks/*.txt, the digests of the pinned packages, from PyPI
+	@$(RUN) scripts/lock.py $(SUPPLY_VENV)/bin/uv
+
+audit: setup $(SUPPLY_VENV)/.installed ## look for known vulnerabilities in the pinned packages and for base images without digest; needs the Internet
+	@$(RUN) scripts/pin_images.py || [ $$? -eq 3 ]
+	@$(SUPPLY_VENV)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip 2>build/audit.log || { grep -vE '^ |Traceback' build/audit.log | tail -n 3 >&2; echo "audit: needs the Internet; nothing was looked up if the lines above name a connection (build/audit.log)" >&2; exit 1; }
+
+pin-images: ## pin the base images of Dockerfile, compose and Kubernetes by digest; needs skopeo and a registry
+	@$(or $(wildcard $(RUN)),python3) scripts/pin_images.py --write
 
 chaos: setup ## minutes of sessions, nights and trials under kills, restarts, bombs and an evil endpoint
-	@$(RUN) -m pytest -s tests/integration/service/test_chaos.py tests/integration/service/test_chaos_mixed.py tests/integration/service/test_hostile_files.py tests/integration/llm/test_evil_endpoint.py tests/unit/trace/test_isolate.py tests/validation/test_mutated_traces.py
+	@$(RUN) -m pytest -s tests/integration/service/test_chaos.py tests/integration/service/test_chaos_mixed.py tests/integration/service/test_hostile_files.py tests/integration/service/test_api_fuzzed.py tests/integration/llm/test_evil_endpoint.py tests/unit/trace/test_isolate.py tests/validation/test_mutated_traces.py
 
 check: setup ## lint, format, types, import contracts
 	@$(VENV)/bin/ruff check .

@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
 # Makes a virtual environment and installs pinned packages into it. Called by the Makefile:
-#   scripts/setup.sh FOLDER CONSTRAINTS REQUIREMENT...
+#   scripts/setup.sh FOLDER CONSTRAINTS [--lock FILE] REQUIREMENT...
+# With a lock, each package is checked against the digests in it; it is for Python 3.11 on Linux x86-64, and elsewhere the
+# versions of CONSTRAINTS alone are kept. What the lock leaves out (PyTorch) comes by CONSTRAINTS everywhere.
 # A half-made environment from an interrupted run is completed, one whose Python is gone is made anew.
 set -euo pipefail
 
 venv=$1 constraints=$2
 shift 2
+lock=
+if [[ $1 == --lock ]]; then
+    lock=$2
+    shift 2
+fi
 
 supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
 
@@ -43,14 +50,29 @@ show_progress() {
     done
 }
 
-install_packages() {
+pip_install() {
     local log="$venv/install.log"
-    echo "setup: resolving pinned packages (log: $log)"
-    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input -c "$constraints" "$@" 2>&1 |
-        tee "$log" | show_progress; then
+    if ! "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" 2>&1 |
+        tee -a "$log" | show_progress; then
         grep -v '^WARNING' "$log" | tail -n 15 >&2
         echo "setup: pip failed; the whole log is $log" >&2
         return 1
+    fi
+}
+
+has_lock() {
+    [[ $lock && $(uname -sm) == "Linux x86_64" ]] && "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'
+}
+
+install_packages() {
+    : >"$venv/install.log"
+    echo "setup: resolving pinned packages (log: $venv/install.log)"
+    if has_lock; then
+        # Nothing is resolved, and our own packages are built with what the lock brought.
+        pip_install --require-hashes --no-deps -r "$lock"
+        pip_install --no-build-isolation -c "$constraints" "$@"
+    else
+        pip_install -c "$constraints" "$@"
     fi
 }
 

@@ -69,3 +69,17 @@ def test_the_client_needs_httpx_only() -> None:
     """anyio comes with httpx, whose asynchronous client is built on it."""
     assert CLIENT["dependencies"] == ["httpx>=0.28,<1"]
     assert imported("asap_client") == {"anyio", "httpx"} | OF_THE_TRAINER
+
+
+def test_every_locked_package_has_its_digest_and_the_version_of_the_constraints() -> None:
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)", (REPO / "constraints.txt").read_text(), re.M))
+    pins = {normal(name): version for name, version in pins.items()}
+    for lock in ("dev", "image"):
+        text = (REPO / "locks" / f"{lock}.txt").read_text()
+        locked = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text, re.M)
+        assert len(locked) == text.count("==")
+        versions = {normal(name): version for name, version, _ in locked}
+        assert {name: pins.get(name) for name in versions} == versions
+        assert "torch" not in versions
+    named = {normal(re.split(r"[\[<>=]", line)[0]) for line in PROJECT["dependencies"]}
+    assert named - {"asap-client"} <= versions.keys()

@@ -121,17 +121,24 @@ TEMPLATE = """\
 [[template]]
 name = "timed"
 launcher = "local"
-command = [{python}, {program}, "{{scenario}}", "--key", "{{key}}", "--out", "{{out}}", "--ledger", {ledger}]
+command = [
+    {python}, {program}, "{{scenario}}", "--key", "{{key}}", "--out", "{{out}}", "--ledger", {ledger}{more}
+]
 environment_inherited = ["PATH"]
-limits = {{ wall_s = 60, devices = 8 }}
+limits = {{ wall_s = {wall_s}, devices = 8 }}
 """
 
 
-def with_trials(folder: Path) -> tuple[dict[str, str], Path]:
-    """Settings of workers that may launch a program, and the file in which every launch is a line."""
+def with_trials(folder: Path, hangs: bool = False) -> tuple[dict[str, str], Path]:
+    """Settings of workers that may launch a program, and the file in which every launch is a line.
+
+    With `hangs` every fourth launch never returns: the launcher ends it.
+    """
     ledger, templates = folder / "launched", folder / "templates.toml"
     words = {"python": sys.executable, "program": Path(timed_program.__file__), "ledger": ledger}
-    templates.write_text(TEMPLATE.format(**{name: json.dumps(str(word)) for name, word in words.items()}))
+    more, wall_s = (', "--hang-every", "4"', 6) if hangs else ("", 60)
+    quoted = {name: json.dumps(str(word)) for name, word in words.items()}
+    templates.write_text(TEMPLATE.format(**quoted, more=more, wall_s=wall_s))
     return {"ASAP_LAUNCH_TEMPLATES": str(templates), "ASAP_JOBS_DIR": str(folder / "jobs")}, ledger
 
 

