@@ -177,7 +177,7 @@ Nothing is proposed that does not fit or that the framework refuses, and the tra
 `constraints` in the scenario restricts the search:
   "constraints": {"tp": [4, 8], "pp": 2}        allowed or fixed values of any plan field
   "constraints": {"tp": {"max": 8, "not": [3]}} bounds ("min", "max") and excluded values ("not")
-  "constraints": {"space": "all"}               "practice" (default) or "all"; no effect yet
+  "constraints": {"space": "all"}               every legal plan, not only what people run
   "constraints": {"max_memory_fraction": 0.85}  share of the device's memory that may be filled
   "constraints": {"keep_checkpoint_layout": true}   tp and pp stay as they are
   "constraints": {"max_changes": 2}             at most this many fields differ from today's plan
@@ -218,7 +218,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         "import' reads; - for standard input",
     )
     parser.add_argument("--devices", metavar="N x NAME", help='what to train on, for example "64 x H100"')
-    parser.add_argument("--framework", metavar="NAME", help="the training framework (with --devices)")
+    parser.add_argument(
+        "--framework",
+        metavar="NAME",
+        help="megatron, torchtitan, fsdp, hf, deepspeed, maxtext ... (with --devices)",
+    )
     for name, what in (
         ("seq-len", "tokens per sequence"),
         ("global-batch-size", "sequences per step"),

@@ -89,7 +89,7 @@ class TopologySpec(Record):
 class ClusterSpec(Record):
     """The devices a job runs on; `overrides` replaces figures of the hardware catalogue.
 
-    `name` is what the installation calls the cluster. Stored and shown; no prediction reads it yet.
+    `name` is what the installation calls the cluster: runs reported for it calibrate its predictions.
     """
 
     name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
