@@ -46,7 +46,10 @@ def export_automodel(job: ExportJob) -> Export:
     if job.zero_stage in (1, 2):
         raise job.refuse("zero_stage", "Automodel's FSDP 2 shards weights too; must be 0 or 3")
     distributed: Settings = {"activation_checkpointing": CHECKPOINTING[plan.recompute]}
-    if job.zero_stage:
+    is_split = plan.tp * plan.cp * plan.pp * plan.ep > 1
+    if not job.zero_stage and job.replicas > 1 and is_split:
+        raise job.refuse("zero_stage", "Automodel's DDP knows data parallelism only; must be 3")
+    if job.zero_stage or is_split:
         distributed |= {
             "strategy": "fsdp2",
             "dp_replicate_size": job.replicas,
@@ -56,8 +59,6 @@ def export_automodel(job: ExportJob) -> Export:
             "ep_size": plan.ep,
             "sequence_parallel": plan.sequence_parallel,
         }
-    elif plan.tp * plan.cp * plan.pp * plan.ep > 1:
-        raise job.refuse("zero_stage", "Automodel's DDP knows data parallelism only; must be 3")
     else:
         distributed["strategy"] = "ddp"
     local = plan.micro_batch_size

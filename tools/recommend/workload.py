@@ -26,6 +26,7 @@ OWN_FORMATS = {
     "megatron-core": "megatron",
     "deepspeed": "deepspeed",
     "maxtext": "maxtext",
+    "nanotron": "nanotron",
 }
 """Frameworks that read a configuration which decides the whole plan; plain FSDP is a program's own code."""
 
