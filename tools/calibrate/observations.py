@@ -2,6 +2,7 @@
 and of each constant that a probe measured, with their slopes by the cost model's constants.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,7 +30,8 @@ UNMEASURED_TERMS = ("host_and_other", "recompute", "pp_comm_exposed", "pipeline_
 class Observations:
     """The runs as observations: a step each, a term each, a constant each."""
 
-    def __init__(self, runs: Sequence[Run], base: Calibration) -> None:
+    def __init__(self, runs: Sequence[Run], base: Calibration, scatter: float = 0.0) -> None:
+        """`scatter` is a standard deviation that each step has beside its own noise."""
         scenarios = [run.scenario for run in runs if run.scenario.plan]
         index = {i: row for row, i in enumerate(i for i, run in enumerate(runs) if run.scenario.plan)}
         self.names = [d.name for d in definitions()]
@@ -51,7 +53,7 @@ class Observations:
             m, row = run.measured, index.get(i, -1)
             if m.step_time_s and row >= 0:
                 self._add(i, row, "", m.step_time_s)
-                noise.append(m.noise)
+                noise.append(math.hypot(m.noise, scatter))
                 for term, seconds in m.terms_s.items():
                     if term not in UNMEASURED_TERMS:
                         self._add(i, row, term, seconds)

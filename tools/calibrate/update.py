@@ -41,6 +41,10 @@ WIDER = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 """How much wider the prior may be made for a cluster that is unlike all others."""
 MIN_AGREEING = 3
 """Runs that must agree before the prior is made wider for them; those that ASAP measured need no others."""
+RUN_SCATTER = 0.1
+"""What runs that others report have alone (another day, release or node), beside their steps' own noise: the
+least at which three runs make no cluster of `make bench-calibrate` more than 5% worse. ASAP's own runs of one
+session share all that."""
 ROUNDS = 4
 Rows = NDArray[np.intp]
 Outlier = tuple[int, str]
@@ -133,7 +137,7 @@ def calibrate(
     empty = _empty(name, device, base, memory.shift, memory.error)
     if not timed:
         return Calibrated(replace(base, cluster=empty), len(usable), (), tuple(left_out), (), 0.0)
-    data = Observations([runs[i] for i in timed], base)
+    data = Observations([runs[i] for i in timed], base, 0.0 if own else RUN_SCATTER)
     prior, kept, outliers = _kept(data, base, own)
     left_out += [LeftOut(timed[i], runs[timed[i]].title, why) for i, why in outliers]
     fitted = _Fit.of(data, kept, prior)
