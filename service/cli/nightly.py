@@ -105,7 +105,9 @@ def _report(args: Namespace, config: "Config", settings: "Settings") -> "NightRe
 
 
 def _show_progress(result: "NightResult") -> None:
-    sys.stderr.write(f"asap: {result.name}: {result.status}\n")
+    from service.render.nightly import STATUS
+
+    sys.stderr.write(f"asap: {result.name}: {STATUS[result.status]}\n")
 
 
 def _folder(path: Path, config: "Config", settings: "Settings", at: float) -> Path:

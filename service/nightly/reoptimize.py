@@ -201,7 +201,7 @@ def reason_to_ask(
         return "no plan is known to run today"
     if last_best and last_best.plan not in (None, best.plan) and best.speedup >= MIN_NEWS_SPEEDUP:
         return "the best plan changed"
-    return f"the best plan is {best.speedup:.2f}x as fast by prediction" if best.speedup >= gain else None
+    return f"the best plan is predicted to be {best.speedup:.2f}x as fast" if best.speedup >= gain else None
 
 
 def proposal_of(answer: Answer, asked: SessionRecord, gain: float) -> OpenProposal | None:
@@ -268,7 +268,7 @@ def prediction_warnings(best: BestPlan | None, step_time_s: float) -> list[str]:
     if not predicted_s or 1 / FAR_RATIO <= predicted_s / step_time_s <= FAR_RATIO:
         return []
     times = f"today's plan takes {seconds(step_time_s)}, and is predicted to take {seconds(predicted_s)}"
-    return [f"{times}: predicted gains are less certain than they say"]
+    return [f"{times}: treat predicted gains with caution"]
 
 
 def _is_still_open(proposal: OpenProposal, best: BestPlan, request: Described) -> bool:

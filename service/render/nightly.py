@@ -59,7 +59,9 @@ def amount(figure: str, value: float) -> str:
 
 def span(figure: str, before: float, now: float) -> str:
     """From what to what."""
-    if figure in (MFU, SPREAD, MEMORY):
+    if figure == SPREAD:
+        return f"{before:.1%} to {amount(figure, now)}"
+    if figure in (MFU, MEMORY):
         return f"{amount(figure, before)} to {amount(figure, now)}"
     return seconds_span(before, now)
 
@@ -80,7 +82,8 @@ def label(finding: Finding) -> str:
 
 def change(finding: Finding) -> str:
     """+5.2%, and of what."""
-    return f"{finding.change_ratio:+.1%}" + (" of the step" if finding.is_share_of_step else "")
+    of_step = " of the step" if finding.figure.startswith(TERM) else ""
+    return f"{finding.change_ratio:+.1%}{of_step}"
 
 
 def sentence(finding: Finding) -> str:
@@ -89,32 +92,31 @@ def sentence(finding: Finding) -> str:
     course = span(finding.figure, finding.before, finding.now)
     start = f"{label(finding)} {course} ({change(finding)})"
     if finding.state == "suspected":
-        return f"{start} in one night, {since}; the next night shows whether it lasts"
+        return f"{start} on one night, {since}; the next night will show whether it lasts"
     if finding.state == "recovered":
         return f"{start}: back to normal"
     count = f"{finding.nights} nights" if finding.nights > 1 else "one night"
-    return f"{start} since {since}, {count}; single nights scatter by {finding.scatter_ratio:.1%}"
+    return f"{start} since {since}, {count}; nights scatter by {finding.scatter_ratio:.1%}"
 
 
 def sensitivity(result: NightResult) -> list[str]:
-    """What change would be found by when, what limits it, and what to do."""
+    """The regression that is detected and by when, what limits it, and what to do."""
     found = result.sensitivity
     if found is None:
-        return [f"{result.num_nights} nights are too few to find a change"] if result.num_nights else []
-    alarms = f"{found.false_alarms_per_month:g} false alarms per month"
-    steps = f", of which {found.step_error_ratio:.1%} by its own steps" if found.step_error_ratio else ""
+        return [f"{result.num_nights} nights are not enough to detect a change"] if result.num_nights else []
+    steps = f", {found.step_error_ratio:.1%} from the steps of each night" if found.step_error_ratio else ""
     return [
-        f"with these nights a step time that is {found.change_ratio:.1%} longer is found within "
-        f"{found.nights} nights ({found.recorded_ratio:.1%} if a change is recorded), "
-        f"{found.later_ratio:.1%} within {found.later_nights}, at {alarms}",
-        f"limited by {LIMITS[found.limited_by]}: single nights scatter by {found.scatter_ratio:.1%}{steps} "
-        f"({found.num_steps} steps per night, {found.num_nights} nights at this level)",
-        f"to find less, {found.advice}",
+        f"a regression of {found.change_ratio:.1%} is detected within {found.nights} nights "
+        f"({found.recorded_ratio:.1%} if a change is recorded with it), one of {found.later_ratio:.1%} "
+        f"within {found.later_nights}, at {found.false_alarms_per_month:g} false alarms per month",
+        f"limited by {LIMITS[found.limited_by]}: nights scatter by {found.scatter_ratio:.1%}{steps} "
+        f"({found.num_steps} steps per night, {found.num_nights} nights at the current level)",
+        f"to detect smaller ones, {found.advice}",
     ]
 
 
 def found(result: NightResult) -> str:
-    """The change that would be found, for a table."""
+    """The regression that is detected, for a table."""
     known = result.sensitivity
     return f"{known.change_ratio:.1%} in {known.nights} nights" if known else ""
 
@@ -126,16 +128,16 @@ def bisection(result: NightResult) -> list[str]:
         return []
     repeats = f", each measured {plan.repeats} times" if plan.repeats > 1 else ""
     count = f"{plan.num_runs} run{'s' if plan.num_runs > 1 else ''}"
-    head = f"at most {count}{repeats}, {hours(plan.device_hours)} device-hours in all"
+    head = f"at most {count}{repeats}, {hours(plan.device_hours)} device-hours in total"
     return [head, *(_run_line(run) for run in plan.runs)]
 
 
 def _run_line(run: BisectionRun) -> str:
     fields = ", ".join(f'"{name}": {json.dumps(value)}' for name, value in run.plan.items())
-    request = f' (a request with "mode": "tune" and "plan": {{{fields}}})' if fields else ""
-    start = f"run {run.name}: take back {'; '.join(run.revert)}{request}"
+    request = f" (in tune mode, with {fields} in the plan)" if fields else ""
+    start = f"run {run.name}: revert {'; '.join(run.revert)}{request}"
     # Two names with a backtick each would make code of what stands between them.
-    return f"{start}. Fast: {run.if_fast}. Slow: {run.if_slow}".replace("`", "'")
+    return f"{start}. If it is fast, {run.if_fast}; if it is still slow, {run.if_slow}".replace("`", "'")
 
 
 def causes(result: NightResult) -> list[str]:
@@ -161,11 +163,15 @@ def _growth_lines(terms: Sequence[TermChange]) -> list[str]:
 
 def _change_lines(changes: Sequence[EnvironmentChange]) -> list[str]:
     lines = [
-        f"{KINDS[changed.kind]}: {changed.name} {changed.before} to {changed.now}, {_when(changed.offset)}"
+        f"{_name(changed)} {changed.before} to {changed.now}, {_when(changed.offset)}"
         for changed in changes[:MAX_CHANGES]
     ]
     more = len(changes) - len(lines)
     return [*lines, f"{more} more changes about that night"] if more > 0 else lines
+
+
+def _name(changed: EnvironmentChange) -> str:
+    return changed.name if changed.kind == "data" else f"{KINDS[changed.kind]}: {changed.name}"
 
 
 def _when(offset: int) -> str:
@@ -187,7 +193,7 @@ def _unexplained_lines(why: Attribution) -> list[str]:
     if why.changes or why.slow_ranks:
         return []
     known = [name for kind, name in KINDS.items() if kind not in why.unknown]
-    return [f"nothing recorded changed with it ({', '.join(known)})"] if known else []
+    return [f"no recorded change near that night ({', '.join(known)})"] if known else []
 
 
 def proposal(result: NightResult) -> str | None:
@@ -195,13 +201,13 @@ def proposal(result: NightResult) -> str | None:
     proposed = result.proposal
     if proposed is None:
         return None
-    how = "as measured" if proposed.measured else "by prediction"
-    speed = f"{proposed.speedup:.2f}x as fast {how}" if proposed.speedup else "proposed"
+    how = "measured" if proposed.measured else "predicted"
+    speed = f"{how} {proposed.speedup:.2f}x as fast" if proposed.speedup else "proposed"
     if proposed.speedup_low:
         speed += f" ({proposed.speedup_low:.2f} to {proposed.speedup_high:.2f})"
     freed = result.gained_device_hours_per_day
-    worth = f", {freed:,.0f} device-hours per day" if freed >= 1 else ""
-    waits = "; it waits for an approval" if proposed.waits else ""
+    worth = f", saves {freed:,.0f} device-hours per day" if freed >= 1 else ""
+    waits = "; waiting for approval" if proposed.waits else ""
     return f"{proposed.summary}: {speed}{worth}{waits}"
 
 
@@ -214,5 +220,5 @@ def session(result: NightResult) -> list[str]:
     lines = [f"{name} failed: {last.failure}"] if last.failure else []
     if last.is_open:
         waits = result.proposal is not None and result.proposal.waits
-        lines.append(f"{name} " + ("waits for an approval" if waits else "has not ended yet"))
+        lines.append(f"{name} " + ("is waiting for approval" if waits else "is still running"))
     return [*lines, *([f"trials: {last.trials}"] if last.trials else [])]

@@ -1,5 +1,5 @@
 """Which of several recorded changes made the step slower: runs that halve the suspects, each one request of
-`tune` mode with part of the changes taken back.
+`tune` mode with some of the changes reverted.
 """
 
 import math
@@ -25,7 +25,7 @@ class BisectionRun(StoredResult):
     name: str
     """"1", then "1.1" and so on below the run that leads to it."""
     revert: list[str]
-    """Changes to take back; the others stay."""
+    """Changes to revert; the others stay."""
     plan: PlanFields = Field(default_factory=dict)
     """Fields of the plan in this run, for the request."""
     if_fast: str
@@ -46,7 +46,7 @@ Suspect = tuple[str, list[EnvironmentChange]]
 
 
 def plan_bisection(changes: Sequence[EnvironmentChange], finding: Finding, night: Night) -> Bisection | None:
-    """None if nothing recorded can be taken back."""
+    """None if no recorded change can be reverted."""
     suspects = _suspects([change for change in changes if change.offset <= MAX_OFFSET])[:MAX_SUSPECTS]
     if not suspects or finding.change_ratio <= 0:
         return None
@@ -63,24 +63,28 @@ def plan_bisection(changes: Sequence[EnvironmentChange], finding: Finding, night
 
 
 def _suspects(changes: Sequence[EnvironmentChange]) -> list[Suspect]:
-    """Nodes are exchanged together; everything else can be taken back by itself."""
+    """Nodes are replaced together; every other change can be reverted by itself."""
     nodes = [change for change in changes if change.kind == "nodes"]
     suspects = [
-        (f"{change.kind} {change.name} {change.before} to {change.now}", [change])
+        (f"{_name(change)} {change.before} to {change.now}", [change])
         for change in changes
         if change.kind != "nodes"
     ]
     if nodes:
         gone = [change.name for change in nodes if change.now == ABSENT]
-        suspects.append((f"the exchange of nodes{' for ' + ', '.join(gone) if gone else ''}", nodes))
+        suspects.append((f"the new nodes{' (before: ' + ', '.join(gone) + ')' if gone else ''}", nodes))
     return suspects
 
 
+def _name(change: EnvironmentChange) -> str:
+    return change.name if change.kind == "data" else f"{change.kind} {change.name}"
+
+
 def _runs(suspects: Sequence[Suspect], name: str = "1", *, is_first: bool = True) -> list[BisectionRun]:
-    """The first run takes everything back, which shows whether the cause is among the recorded changes."""
+    """The first run reverts everything, which shows whether the cause is among the recorded changes."""
     if is_first:
-        found = f"the cause is {suspects[0][0]}" if len(suspects) == 1 else f"go on with run {name}.1"
-        slow = "none of the recorded changes is the cause: look at the nodes and at what is not recorded"
+        found = f"the cause is {suspects[0][0]}" if len(suspects) == 1 else f"continue with run {name}.1"
+        slow = "no recorded change is the cause: check the nodes and whatever is not recorded"
         rest = _runs(suspects, f"{name}.1", is_first=False) if len(suspects) > 1 else []
         return [_run(name, suspects, found, slow), *rest]
     half = -(-len(suspects) // 2)
@@ -89,7 +93,7 @@ def _runs(suspects: Sequence[Suspect], name: str = "1", *, is_first: bool = True
     texts, below = [], []
     for part, part_name in zip((first, second), names, strict=True):
         is_found = len(part) == 1
-        texts.append(f"the cause is {part[0][0]}" if is_found else f"go on with run {part_name}")
+        texts.append(f"the cause is {part[0][0]}" if is_found else f"continue with run {part_name}")
         below += [] if is_found else _runs(part, part_name, is_first=False)
     return [_run(name, first, *texts), *below]
 

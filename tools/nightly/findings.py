@@ -104,10 +104,6 @@ class Finding(StoredResult):
     def is_bad(self) -> bool:
         return self.state in (SUSPECTED, NEW, OPEN)
 
-    @property
-    def is_share_of_step(self) -> bool:
-        return self.figure.startswith(TERM) or self.figure == SPREAD
-
 
 @dataclass(frozen=True)
 class Judgement:

@@ -103,7 +103,7 @@ class Review:
         """The night in a word, by the step time first."""
         if self.headline is not None:
             return STATUSES[self.headline.state]
-        if any(finding.state in (NEW, OPEN) for finding in self.findings):
+        if any(finding.is_bad for finding in self.findings):
             return NOTICE
         return LEARNING if self.is_learning else QUIET
 
@@ -233,7 +233,7 @@ def _by_changes(changes: Sequence[EnvironmentChange]) -> list[str]:
 
 
 _BY_KIND = {
-    "software": lambda names, when: f"run once with the previous software: {names}, changed {when}",
+    "software": lambda names, when: f"revert the software and rerun ({names}, {when})",
     "plan": lambda names, when: f"the plan changed {when} ({names}): compare both plans with `asap explain`",
     "nodes": lambda names, when: f"check the nodes that changed {when}: {names}",
     "data": lambda names, when: f"the data changed {when} ({names}): check sequence lengths and loading",
@@ -253,9 +253,7 @@ def _by_ranks(ranks: Sequence[SlowRank]) -> list[str]:
     where = f" on {', '.join(nodes[:MAX_NAMES])}" if nodes else ""
     names = ", ".join(str(slow.rank) for slow in ranks[:MAX_NAMES])
     slowest = max(slow.ratio for slow in ranks)
-    return [
-        f"rank {names}{where} became up to {slowest:.0%} slower than the median rank: check those devices"
-    ]
+    return [f"rank {names}{where} is up to {slowest:.0%} slower than the median rank: check its device"]
 
 
 def _by_terms(why: Attribution) -> list[str]:
@@ -265,7 +263,7 @@ def _by_terms(why: Attribution) -> list[str]:
 
 def _by_figure(finding: Finding) -> list[str]:
     if finding.figure == MEMORY:
-        return ["peak memory grew: the next longer batch may not fit"]
+        return ["peak memory grew: a longer batch may run out of memory"]
     if finding.figure == SPREAD:
         return ["ranks drifted apart: look for a slow device or uneven data"]
     return []

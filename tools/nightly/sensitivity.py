@@ -157,5 +157,5 @@ def _advise(noise: _Noise, num_steps: int, now: float, rules: Rules) -> tuple[Li
         return limited_by, f"profile {MORE_STEPS} steps per night instead of {num_steps}: {within}"
     if limited_by == "nights":
         missing = MORE_NIGHTS - noise.num_nights
-        return limited_by, f"wait: after {missing} more quiet nights {within}"
-    return limited_by, f"run the measurement on nodes of its own: at half the scatter {within}"
+        return limited_by, f"wait: after {missing} more quiet nights, {within}"
+    return limited_by, f"measure on dedicated nodes: with half the scatter, {within}"

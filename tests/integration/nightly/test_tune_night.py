@@ -83,7 +83,7 @@ def test_a_scheduled_night_in_tune_mode_measures_plans_and_reports_them(tmp_path
     assert result.proposal.measured is not None
     assert result.proposal.plan.micro_batch_size > 1
     assert result.bisection is not None
-    assert result.bisection.runs[0].revert == ["data data d1 to d2"]
+    assert result.bisection.runs[0].revert == ["data d1 to d2"]
     assert processes_of(jobs_folder(settings)) == []
 
 

@@ -28,9 +28,9 @@ def follow(plan: Bisection, cause: str | None) -> tuple[str, int]:
         run, count = runs[name], count + 1
         is_fast = any(f" {cause} " in text for text in run.revert)
         answer = run.if_fast if is_fast else run.if_slow
-        if not answer.startswith("go on with run "):
+        if not answer.startswith("continue with run "):
             return answer, count
-        name = answer.removeprefix("go on with run ")
+        name = answer.removeprefix("continue with run ")
 
 
 @given(st.integers(1, 8), st.data())
@@ -42,7 +42,7 @@ def test_the_runs_lead_to_the_cause_in_as_many_runs_as_stated(count: int, data: 
     answer, num_runs = follow(plan, cause)
     assert f"the cause is software {cause} 1 to 2" == answer
     assert num_runs <= plan.num_runs
-    assert "none of the recorded changes" in follow(plan, None)[0]
+    assert "no recorded change" in follow(plan, None)[0]
 
 
 def test_a_change_of_the_plan_can_be_requested_in_tune_mode_and_nodes_are_exchanged_together() -> None:

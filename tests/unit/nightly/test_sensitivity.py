@@ -38,7 +38,7 @@ def test_more_nights_less_scatter_and_a_recorded_change_find_smaller_changes() -
             "profile 20 steps per night instead",
         ),
         (Noise(0.01, num_steps=40), 7, "nights", "more quiet nights"),
-        (Noise(0.03, num_steps=40), 40, "scatter", "nodes of its own"),
+        (Noise(0.03, num_steps=40), 40, "scatter", "dedicated nodes"),
     ],
 )
 def test_what_limits_it_and_what_to_do_are_named(

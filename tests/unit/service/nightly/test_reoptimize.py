@@ -70,7 +70,7 @@ def test_the_night_after_a_session_shows_what_became_of_it(
     nights.add(range(10))
     first = nights.run()
     assert (first.status, first.reoptimized.failure) == ("quiet", answer.failure)
-    assert first.reoptimized.reason == "the best plan is 1.30x as fast by prediction"
+    assert first.reoptimized.reason == "the best plan is predicted to be 1.30x as fast"
     nights.reoptimizer.later = later
     nights.add(range(10, 11))
     result = nights.run()

@@ -58,7 +58,7 @@ def test_the_overview_has_a_row_per_workload_and_what_to_do(report: NightReport)
     text = " ".join(page.words)
     assert len(page.all("tr")) == 1 + 3
     assert "2.00 to 2.51 s (+25" in text
-    assert "Run once with the previous software" in text
+    assert "Revert the software and rerun" in text
     assert page.all("a")[0]["href"] == "workloads/slow.html"
 
 

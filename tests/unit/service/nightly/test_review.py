@@ -28,7 +28,7 @@ def test_a_regression_is_an_alarm_once_with_its_cause_and_its_price(nights: Nigh
     result = nights.run()
     assert (result.status, result.is_alarm) == ("regressed", True)
     assert result.attribution.changes[0].name == "torch"
-    assert result.advice[0].startswith("run once with the previous software: torch 2.12 to 2.13")
+    assert result.advice[0].startswith("revert the software and rerun (torch 2.12 to 2.13")
     assert result.lost_device_hours_per_day == pytest.approx(2 * 24 * 0.2, rel=0.05)
     nights.add(range(21, 22), 2.5, versions={"torch": "2.13"})
     result = nights.run()
