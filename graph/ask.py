@@ -13,9 +13,8 @@ from typing import Any
 from pydantic import BaseModel, Field, JsonValue
 
 from graph.answers import Explanation, Question, ReasonerError, SuggestedPlan, Tools
-from graph.context import Context
-from graph.digest import effect_of, predicted_slots, proposal_slots
-from graph.events import brief
+from graph.context import Context, brief
+from graph.prompts import effect_of, predicted_slots, proposal_slots
 from graph.report import Report
 from graph.rules import Rules
 from graph.state import plain

@@ -11,16 +11,12 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import RetryPolicy
 
-from graph.context import Context
-from graph.events import Event, EventLog
+from graph.context import Context, Event, EventLog
 from graph.nodes.analyzer import analyzer
-from graph.nodes.approve import approve
 from graph.nodes.coordinator import coordinator
-from graph.nodes.learn import learn
 from graph.nodes.proposal import proposal
-from graph.nodes.report import report
-from graph.nodes.trial import trial
-from graph.nodes.verify import verify
+from graph.nodes.report import report, verify
+from graph.nodes.trial import approve, learn, trial
 from graph.request import parse_request
 from graph.services import NodeServices
 from graph.state import State

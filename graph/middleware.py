@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
 from graph.answers import A, Question, UnusableError, read_answer, strict_schema, words_of
-from graph.events import brief
+from graph.context import brief
 from graph.model import (
     BAD_REQUEST,
     LIMIT,

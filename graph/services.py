@@ -8,8 +8,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from graph.answers import Answer, Question, ReasonerError, Reply, Tools
-from graph.context import Context
-from graph.events import EventLog, brief
+from graph.context import Context, EventLog, brief
 from graph.report import Incident
 from graph.rules import Rules
 from graph.state import Analysis, State, Turn, plain

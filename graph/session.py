@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 from pydantic import JsonValue
 
 from graph.build import TELL, build
-from graph.context import Context
-from graph.events import Event
+from graph.context import Context, Event
 from graph.report import Decision, Report
 from graph.request import Request, parse_decision
 from graph.state import State
@@ -30,6 +31,11 @@ class Outcome:
     """The question as JSON: it is stored and shown as it is."""
 
 
+@cache
+def _compiled() -> CompiledStateGraph[State, Context, State, State]:
+    return build().compile()
+
+
 class Session:
     """Of the same id there is one at a time: the caller sees to that."""
 
@@ -37,7 +43,7 @@ class Session:
         self, id: str, context: Context, checkpointer: BaseCheckpointSaver[Any] | None = None
     ) -> None:
         self.id, self.context = id, context
-        self._graph = build().compile(checkpointer=checkpointer)
+        self._graph = _compiled().copy({"checkpointer": checkpointer})
         self._keeps = checkpointer is not None
         self._config: RunnableConfig = {
             "configurable": {"thread_id": id},

@@ -95,6 +95,8 @@ def open_checkpoints(settings: Settings) -> Iterator[BaseCheckpointSaver[Any]]:
     with SqliteSaver.from_conn_string(str(file)) as saver:
         saver.serde = _serializer(settings)
         saver.conn.execute("PRAGMA journal_mode=WAL")
+        # As with PostgreSQL below: a killed process loses nothing, a power cut the last checkpoints.
+        saver.conn.execute("PRAGMA synchronous=NORMAL")
         saver.conn.execute("PRAGMA busy_timeout=10000")
         saver.setup()
         yield saver

@@ -4,7 +4,7 @@ from typing import Literal
 
 from graph import tools
 from graph.answers import Finding, Question
-from graph.digest import digest_of
+from graph.prompts import digest_of
 from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import Analysis, State, plain

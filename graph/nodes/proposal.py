@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from graph import tools, tuning
 from graph.answers import Question, Suggestion, Suggestions
-from graph.digest import digest_of
+from graph.prompts import digest_of
 from graph.report import Decision, PersonQuestion
 from graph.request import MAX_PROPOSALS, PLAN_ACTIONS
 from graph.rules import Rules

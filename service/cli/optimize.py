@@ -22,7 +22,7 @@ from tools.errors import InputError
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-    from graph.events import Event
+    from graph.context import Event
     from graph.report import Report
     from graph.request import Request
     from service.settings import Settings

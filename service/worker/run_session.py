@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph.context import Context
-from graph.events import Event
+from graph.context import Context, Event
 from graph.report import Report
 from graph.request import parse_request
 from graph.session import Outcome, Session

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from graph.context import Context, Limits
-from graph.events import Event
+from graph.context import Context, Event, Limits
 from graph.request import parse_request
 from graph.session import Session
 from tests.integration.llm import replies

@@ -6,8 +6,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph.context import Context
-from graph.events import Event
+from graph.context import Context, Event
 from graph.request import parse_request
 from graph.session import Outcome, Session
 from tools.kb import open_seed

@@ -6,8 +6,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph.context import Context
-from graph.events import Event
+from graph.context import Context, Event
 from graph.request import parse_request
 from graph.session import Session
 from tests.unit.graph.cases import run, small

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph.context import Context, Limits
-from graph.events import Event
-from graph.nodes.verify import UnverifiedError
+from graph.context import Context, Event, Limits
+from graph.nodes.report import UnverifiedError
 from graph.request import parse_request
 from graph.session import Session
 from graph.state import SessionSearch, state_serializer

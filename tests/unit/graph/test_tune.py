@@ -7,8 +7,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.answers import A, Question, Reply, SuggestedPlan
-from graph.context import Context, Limits
-from graph.events import Event
+from graph.context import Context, Event, Limits
 from graph.request import parse_request
 from graph.rules import Rules
 from graph.session import Session
