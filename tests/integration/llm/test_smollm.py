@@ -34,7 +34,7 @@ def model(smollm: str) -> Iterator[LanguageModel]:
     made.close()
 
 
-@pytest.mark.parametrize("name", ["confirm_reading", *(pytest.param("read_notes", marks=pytest.mark.slow),)])
+@pytest.mark.parametrize("name", ["confirm_reading", pytest.param("read_notes", marks=pytest.mark.slow)])
 def test_a_question_gets_a_valid_answer_or_an_error_with_what_it_cost(
     name: str, model: LanguageModel
 ) -> None:
@@ -53,6 +53,9 @@ def asked(model: LanguageModel, question: Question[Answer]) -> Reply[Answer] | R
         return error
 
 
+# It reads the prompt twice, a hundred tokens per second. test_answers.py proves the change of ways quickly,
+# the quick case above that a real endpoint holds a reply to a schema.
+@pytest.mark.slow
 def test_tools_that_are_never_called_give_way_to_a_schema_that_holds(model: LanguageModel) -> None:
     payload = question("find_cause", hypotheses=[], diagnosis={}).payload
     reply = model.ask(Question("find_cause", payload, Vote, {"explain_plan": TOOLS["explain_plan"]}))
