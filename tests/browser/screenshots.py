@@ -1,5 +1,8 @@
-"""`make screenshots`: every page of a filled installation as PNG, light and dark, wide and as on a phone."""
+"""`make screenshots`: every page of a filled installation as PNG, light and dark, wide and as on a phone; those
+that README and docs show are renewed too. Further arguments name the pages to take, all if there are none.
+"""
 
+import shutil
 import sys
 import tempfile
 from itertools import product
@@ -50,12 +53,20 @@ PAGES = {
     "not-found": "/nowhere",
     "first-look": "/sessions/{done}#main",
     "figures": "/sessions/{done}/figures",
+    "plans-first-look": "/sessions/{done}/plans#main",
+    "schedule-first-look": "/sessions/{done}/schedule?plan=2#main",
+    "trace-first-look": "/trace?a={traced}#main",
     "trail-first-look": "/sessions/{done}/trail#main",
     "what-if-first-look": "/what-if?session={done}&tp=4&recompute=selective#main",
 }
+IN_DOCS = {
+    "first-look": "session", "figures": "figures", "plans-first-look": "plans", "schedule-first-look": "schedule",
+    "trace-first-look": "trace", "trail-first-look": "trail", "what-if-first-look": "what-if",
+}  # fmt: skip
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     chromium = find_chromium()
     if chromium is None:
         sys.exit("no Chromium on this machine")
@@ -74,14 +85,18 @@ def main(folder: Path) -> None:
                     reduced_motion="reduce",
                 )
                 page = context.new_page()
-                for name, path in PAGES.items():
-                    take(page, path.format(**shown), folder / f"{name}-{scheme}{size}.png")
+                for name in names or PAGES:
+                    file = folder / f"{name}-{scheme}{size}.png"
+                    take(page, PAGES[name].format(**shown), file)
+                    if (scheme, size) == ("light", "") and name in IN_DOCS:
+                        shutil.copy(file, DOCS / f"{IN_DOCS[name]}.png")
                 context.close()
 
 
 def take(page: Page, path: str, file: Path) -> None:
     """The whole page, or one screen of it from where the address points to."""
     page.goto(path)
+    page.wait_for_load_state("networkidle")
     draw_all(page)
     place = path.partition("#")[2]
     if place:
@@ -104,4 +119,4 @@ def take_whole(page: Page, file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])
