@@ -226,7 +226,7 @@ def space_figure(space: Space) -> Figure:
     data = [
         _dots("plans", space.plans, {"color": "--soft", "size": 4, "opacity": 0.5}),
         _front(space.front),
-        _dots("also considered", space.considered, {"color": "--dp_comm_exposed", "size": 9, "symbol": "x"}),
+        _dots("also considered", space.considered, {"color": "--ink", "size": 9, "symbol": "x-open"}),
         _dots("today", space.today, {"color": "--ink", "size": 12, "symbol": "diamond"}),
         _proposals(space.proposals),
     ]

@@ -31,7 +31,6 @@ PALETTE = (
     "--memory_bound_ops", "--cp_comm_exposed",
 )  # fmt: skip
 """For things that have no colour of their own."""
-OTHERS = "--edge"
 MIN_DECADES = 1.2
 """So that a logarithmic axis has marks, however near its values are."""
 FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.render.plotly import (
-    OTHERS,
     PALETTE,
     Figure,
     PlotlyJson,
@@ -31,12 +30,13 @@ MARGIN_HEIGHT = 104
 MIN_HEIGHT = 200
 MAX_BARS = 12
 KINDS = tuple(MEASURED.values())
-COLOURS = ("--compute", "--tp_comm_exposed", "--dp_comm_exposed", "--rule")
+COLOURS = ("--compute", "--tp_comm_exposed", "--memory_bound_ops", "--rule")
 STEPPED = [
     [place, colour]
     for index, colour in enumerate(COLOURS)
     for place in (index / len(COLOURS), (index + 1) / len(COLOURS))
 ]
+SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon", "star")
 LATE = [[0, "--card"], [1, "--tp_comm_exposed"]]
 ONE_CLOCK_SPANS = 2
 """Ranks whose traces start further apart than this many traces last have clocks of their own."""
@@ -223,22 +223,22 @@ def measured_roofline_figure(ops: Sequence[RoofReport], device: Device | None) -
 
 
 def _operations(points: Sequence[Point]) -> list[PlotlyJson]:
-    """The operations that take longest by name, each in a colour; the rest together."""
+    """The operations that take longest by name, each with a shape: colours mean parts of a step."""
     total_s = defaultdict[str, float](float)
     for point in points:
         total_s[point.name] += point.seconds
-    named = sorted(total_s, key=lambda name: -total_s[name])[: len(PALETTE)]
+    named = sorted(total_s, key=lambda name: -total_s[name])[: len(SHAPES)]
     longest = max((point.seconds for point in points), default=1.0) or 1.0
     groups = {name: [point for point in points if point.name == name] for name in named}
     rest = [point for point in points if point.name not in groups]
     drawn = [
-        _operation_points(name, groups[name], longest, colour)
-        for name, colour in zip(named, PALETTE, strict=False)
+        _operation_points(name, groups[name], longest, shape)
+        for name, shape in zip(named, SHAPES, strict=False)
     ]
-    return [*drawn, *([_operation_points("others", rest, longest, OTHERS)] if rest else [])]
+    return [*drawn, *([_operation_points("others", rest, longest, "circle-open")] if rest else [])]
 
 
-def _operation_points(name: str, points: Sequence[Point], longest_s: float, colour: str) -> PlotlyJson:
+def _operation_points(name: str, points: Sequence[Point], longest_s: float, shape: str) -> PlotlyJson:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -251,7 +251,8 @@ def _operation_points(name: str, points: Sequence[Point], longest_s: float, colo
         "hovertemplate": "%{text}<br>%{y:.3g} TFLOP/s at %{x:.3g} FLOP/byte<extra></extra>",
         "marker": {
             "size": [8 + 22 * (point.seconds / longest_s) ** 0.5 for point in points],
-            "color": colour,
+            "color": "--compute",
+            "symbol": shape,
             "opacity": 0.8,
             "line": {"color": "--page", "width": 1},
         },

@@ -1,5 +1,6 @@
-"""`make screenshots`: every page of a filled installation as PNG, light and dark, wide and as on a phone; those
-that README and docs show are renewed too. Further arguments name the pages to take, all if there are none.
+"""`make screenshots`: every page of a filled installation as PNG, light and dark, wide and as on a phone.
+
+Those in README and docs are renewed too. Further arguments name the pages to take, all if there are none.
 """
 
 import shutil
@@ -49,6 +50,7 @@ PAGES = {
     "api": "/docs",
     "hardware": "/hardware",
     "device": "/hardware/h100-sxm-80gb",
+    "clusters": "/clusters",
     "accuracy": "/accuracy",
     "not-found": "/nowhere",
     "first-look": "/sessions/{done}#main",
@@ -60,8 +62,9 @@ PAGES = {
     "what-if-first-look": "/what-if?session={done}&tp=4&recompute=selective#main",
 }
 IN_DOCS = {
-    "first-look": "session", "figures": "figures", "plans-first-look": "plans", "schedule-first-look": "schedule",
-    "trace-first-look": "trace", "trail-first-look": "trail", "what-if-first-look": "what-if",
+    "first-look": "session", "figures": "figures", "plans-first-look": "plans",
+    "schedule-first-look": "schedule", "trace-first-look": "trace", "trail-first-look": "trail",
+    "what-if-first-look": "what-if",
 }  # fmt: skip
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
 

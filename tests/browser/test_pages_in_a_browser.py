@@ -20,7 +20,8 @@ MAX_PHONE_PIXELS = 6000
 NO_WIDER = "most => document.documentElement.scrollWidth <= most"
 PAGES = (
     "/", "/sessions/new", "/what-if", "/compare", "/knowledge", "/fleet", "/schedules", "/schedules/new",
-    "/hardware", "/hardware/h100-sxm-80gb", "/accuracy", "/docs", "/nowhere",
+    "/hardware", "/hardware/h100-sxm-80gb", "/clusters", "/accuracy",
+    "/docs", "/nowhere",
 )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def paths(installation: Installation, done: str) -> list[str]:
 
 
 def grave_faults(page: Page, *rules: str) -> list[str]:
-    """By axe; by these of its rules only, if any are named. It does not describe what passes: that is slow."""
+    """By axe; by these of its rules only, if any are named. It does not list what passes: that is slow."""
     options: dict[str, Any] = {"resultTypes": ["violations"]}
     if rules:
         options["runOnly"] = {"type": "rule", "values": list(rules)}

@@ -137,11 +137,11 @@ def test_marks_are_written_out_in_their_unit() -> None:
     assert axis["range"][1] > 9.6
 
 
-def test_operations_have_a_colour_by_name_and_the_rest_share_one() -> None:
+def test_operations_have_a_shape_by_name_and_the_rest_share_one() -> None:
     points = [Point(f"op {number}", 10.0, 1e12, 1.0 + number, "") for number in range(9)]
     data = roofline_figure(points, None, [])["data"]
     assert [trace["name"] for trace in data] == [*(f"op {number}" for number in range(8, 1, -1)), "others"]
-    assert len({trace["marker"]["color"] for trace in data}) == 8
+    assert len({trace["marker"]["symbol"] for trace in data}) == 8
 
 
 def test_the_roof_bends_where_peak_meets_bandwidth() -> None:
