@@ -228,8 +228,8 @@ MAX_ASKED = 500
 
 
 def trials_by_tpe(sweep: Sweep, seed: int) -> int:
-    """Optuna's TPE over the same plans: a field at a time; what is no plan of the sweep costs nothing, and
-    a search that does not find a near one counts as all plans tried."""
+    """Optuna's TPE over the same plans: a field at a time; what is no plan of the sweep costs nothing, and a
+    search that asks for the same plans again and again counts as if the next one were near."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -249,7 +249,7 @@ def trials_by_tpe(sweep: Sweep, seed: int) -> int:
         tried.add(place)
         if sweep.is_near(place):
             return len(tried)
-    return len(plans)
+    return len(tried) + 1
 
 
 def neighbours_of(sweep: Sweep, others: Sequence[Sweep]) -> list[Sweep]:
