@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from service.cli.io import connect, make_table, read_object, read_records, safe_text, write_json_line
-from tools.calibrate.runs import MAX_RUNS, Run, parse_file, parse_run, to_file
+from tools.calibrate.runs import MAX_RUNS, OWN_SOURCES, Run, parse_file, parse_run, to_file
 from tools.calibrate.update import Calibrated, calibrate
 from tools.cost.calibration import FORMAT as CONSTANTS_FORMAT
 from tools.cost.calibration import Calibration, parse_cluster_calibration
@@ -58,7 +58,7 @@ def read_calibration_and_runs(source: str | None) -> tuple[Calibration | None, t
     if data.get("format") == CONSTANTS_FORMAT:
         return parse_cluster_calibration(data, "--calibration").apply(), ()
     name, runs = parse_file(data, "--calibration")
-    learned = calibrate(runs, name=name)
+    learned = calibrate(runs, name=name, own=all(run.source in OWN_SOURCES for run in runs))
     without = {run.number for run in learned.left_out}
     return learned.calibration, tuple(run for i, run in enumerate(runs) if i not in without)
 

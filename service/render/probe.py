@@ -54,7 +54,8 @@ def comparison_rows(report: ProbeReport) -> list[list[str]]:
     ]
 
 
-COLUMNS = ["figure", "catalogue", "assumed in predictions", "measured", "measured / assumed"]
+COLUMNS = ["figure", "catalogue", "assumed", "measured", "off by"]
+"""Assumed: by predictions, the catalogue's figure times the usual efficiency."""
 
 
 def _comparisons(report: ProbeReport) -> Table:

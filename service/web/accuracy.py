@@ -30,6 +30,7 @@ COLOURS = {
     "mixture of experts": "--tp_comm_exposed",
     "very small models": "--edge",
     OWN: "--ink",
+    "without its runs": "--tp_comm_exposed",
 }
 SMALL = {"size": 7, "opacity": 0.6}
 LARGE = {"size": 12, "symbol": "diamond", "line": {"color": "--page", "width": 1}}

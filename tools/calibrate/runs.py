@@ -23,6 +23,9 @@ FORMAT = "asap-calibration-2"
 PIPELINE = "pipeline"
 """Transfers and bubble, which a trace shows as one term."""
 
+OWN_SOURCES = frozenset({"trial", "probe"})
+"""Measured by ASAP itself, in one go."""
+
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

@@ -86,7 +86,10 @@ class ProbeReport:
 
 
 def settings_for(device: str, precisions: Sequence[str], seconds: float) -> ProbeSettings:
-    known = get_device(device)
+    try:
+        known = get_device(device)
+    except InputError as error:
+        raise InputError("--device", error.given, error.allowed) from None
     is_cpu = known.vendor == "cpu"
     usual = ("fp32",) if is_cpu else tuple(p for p in ("bf16", "fp8") if p in known.peak_flops)
     for precision in precisions:
