@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from service.cli.calibrate import read_calibration
 from service.cli.io import JsonRecord, make_table, read_records, safe_text, write_json_line
 from service.cli.parser import add_calibration
 from service.render.text import size_of
@@ -147,7 +146,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    calibration = read_calibration(args.calibration)
+    calibration = None
+    if args.calibration:
+        from service.cli.calibrate import read_calibration
+
+        calibration = read_calibration(args.calibration)
     records = list(read_records(args.file))
     outcomes = [_parse(record) for record in records]
     scenarios = [outcome for outcome in outcomes if isinstance(outcome, Scenario)]

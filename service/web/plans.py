@@ -21,9 +21,8 @@ from service.web.rendering import PageRoute, page
 from service.web.session_view import SessionPage
 from tools.errors import InputError
 from tools.frameworks import EXPORT_FORMATS, export_plan
-from tools.recommend.report import Change, RejectedPlan
+from tools.recommend.report import Change, RejectedPlan, changes
 from tools.recommend.why_not import explain_plan
-from tools.recommend.words import changes
 from tools.scenario import Plan
 from tools.search.explored import unpack
 from tools.search.ranked import Ranked

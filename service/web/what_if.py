@@ -23,9 +23,8 @@ from tools.cost.memory import GIB
 from tools.errors import InputError
 from tools.hardware import Device, device_names, get_device
 from tools.recommend.optimize import workload_of
-from tools.recommend.report import Change, PlanFields
+from tools.recommend.report import Change, PlanFields, changes
 from tools.recommend.score import complete
-from tools.recommend.words import changes
 from tools.scenario import SEARCHED_FIELDS, Plan, Scenario, parse_scenario
 from tools.scenario.columns import CHOICES
 from tools.scenario.spec import PLAN_ROLES, plan_bounds

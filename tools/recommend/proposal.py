@@ -8,8 +8,8 @@ from itertools import zip_longest
 
 from tools.cost.predict import Prediction
 from tools.cost.reference import reference_prediction
-from tools.recommend.report import Evidence, Fault, Proposal, Speedup, Verification
-from tools.recommend.words import changes, difference, largest, short, span
+from tools.recommend.report import Evidence, Fault, Proposal, Speedup, Verification, changes
+from tools.recommend.words import difference, largest, short, span
 from tools.recommend.workload import PredictedPlan, Workload
 from tools.scenario import Plan, columns_of
 

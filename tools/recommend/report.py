@@ -34,6 +34,19 @@ class Change(Result):
     to: PlanValue
 
 
+def changes(before: Plan, after: Plan) -> list[Change]:
+    return [
+        Change(field=name, from_=_told(getattr(before, name)), to=_told(getattr(after, name)))
+        for name in Plan.model_fields
+        if getattr(before, name) != getattr(after, name)
+    ]
+
+
+def _told(value: PlanValue | tuple[str, ...]) -> PlanValue:
+    """A list of modules as one text."""
+    return ", ".join(value) if isinstance(value, tuple) else value
+
+
 class CompetingCause(Result):
     """A bottleneck that deserves a look beside the first one."""
 

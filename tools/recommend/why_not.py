@@ -9,8 +9,8 @@ from tools.recommend.feasibility import (
     smallest_plan,
     without_constraints,
 )
-from tools.recommend.report import Binding, PlanFields, RejectedPlan
-from tools.recommend.words import changes, difference, short
+from tools.recommend.report import Binding, PlanFields, RejectedPlan, changes
+from tools.recommend.words import difference, short
 from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan
 from tools.scenario.spec import FULL_SHARDING, sharding

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 
 from tools.cost.predict import Prediction
 from tools.cost.terms import STEP_TERMS
-from tools.recommend.report import Change
 from tools.scenario import Plan
-from tools.scenario.spec import PlanValue
 
 DIGITS = 3
 
@@ -25,19 +23,6 @@ def span(start: float, end: float) -> str:
 
 TERMS = {name: term.phrase for name, term in STEP_TERMS.items()}
 SHOWN_SHARE = 0.005
-
-
-def changes(before: Plan, after: Plan) -> list[Change]:
-    return [
-        Change(field=name, from_=_told(getattr(before, name)), to=_told(getattr(after, name)))
-        for name in Plan.model_fields
-        if getattr(before, name) != getattr(after, name)
-    ]
-
-
-def _told(value: PlanValue | tuple[str, ...]) -> PlanValue:
-    """A list of modules as one text."""
-    return ", ".join(value) if isinstance(value, tuple) else value
 
 
 def short(plan: Plan) -> str:
