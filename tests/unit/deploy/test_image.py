@@ -1,5 +1,6 @@
 """The Dockerfile, judged without an engine."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,10 @@ def test_what_is_copied_is_sent_to_the_engine() -> None:
     }
     assert copied == sent
     assert all((REPO / name).exists() for name in copied)
+
+
+def test_what_the_image_leaves_out_of_packages_is_not_imported() -> None:
+    used = re.compile(r"^\s*(?:from|import) (scipy\S*|plotly\S*|kubernetes\.aio\S*)", re.MULTILINE)
+    folders = ("service", "graph", "tools", "asap_client")
+    files = (file for folder in folders for file in (REPO / folder).rglob("*.py"))
+    assert {name for file in files for name in used.findall(file.read_text())} == {"scipy.special"}
