@@ -1,11 +1,14 @@
 """Synthetic nights with known regressions, recall and false alarms of the review and of Apache Otava on them,
 and the prior on the scatter that real histories give.
 
-Noise of 1 to 13 percent as in repeated real jobs, in five shapes: normal, heavy, slow, odd, measured.
+Noise of 1 to 13 percent as in repeated real jobs, in five shapes: normal, heavy, slow, odd, measured; and the
+step times of real rounds in their order (`GLOO`), which are not quiet and serve to compare detectors only.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +38,11 @@ MEASURED = (
 )  # fmt: skip
 """40 runs of tools.trainer (two ranks, mean of 40 steps) on a two-core machine that five others used at the
 time, 2026-11-16: logarithms of the step time off their median. Only the shape is taken from them."""
+GLOO = "gloo"
+GLOO_ROUNDS = Path(__file__).with_name("gloo_rounds.csv")
+"""260 rounds of 20 steps by two gloo ranks (six products of 384 x 384 matrices, an all-reduce of 400,000
+floats) on a two-core machine that others loaded with 3 to 90 processes, 2026-11-17: consecutive rounds, with
+drifts and bursts, scaled to the scatter that is asked for."""
 SIZES = (0.01, 0.02, 0.05, 0.13)
 ODD_SHARE, ODD_SCATTERS = 0.03, 8.0
 STAYING = 0.5
@@ -77,7 +85,32 @@ def quiet_history(random: np.random.Generator, num_nights: int, noise: Noise) ->
         if number in decoys:
             environment = _changed(environment, decoys[number], f"decoy {number}")
         nights.append(_night(random, number, float(deviation), noise, environment))
-    return nights
+    return _as_recorded(random, nights, noise) if noise.shape == GLOO else nights
+
+
+def _as_recorded(random: np.random.Generator, nights: list[Night], noise: Noise) -> list[Night]:
+    """With the step times and terms of as many consecutive real rounds."""
+    logs, shares, scale = _gloo_rounds()
+    start = int(random.integers(len(logs) - len(nights) + 1))
+    rounds = STEP_S * shares * np.exp(noise.scatter_ratio / scale * logs[start : start + len(nights)])
+    return [
+        night.model_copy(
+            update={
+                "step_time_s": float(compute_s + reduce_s),
+                "terms_s": {"compute": float(compute_s), "dp_comm_exposed": float(reduce_s)},
+            }
+        )
+        for night, (compute_s, reduce_s) in zip(nights, rounds, strict=True)
+    ]
+
+
+@cache
+def _gloo_rounds() -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Logarithms of both terms off their medians, the terms' shares, and the scatter of the step time."""
+    rounds = np.loadtxt(GLOO_ROUNDS, delimiter=",", skiprows=1)
+    medians = np.median(rounds, axis=0)
+    steps = np.log(rounds.sum(axis=1))
+    return np.log(rounds / medians), medians / medians.sum(), scatter(steps - np.median(steps))
 
 
 def with_regression(
@@ -90,7 +123,8 @@ def with_regression(
     is_alike: bool = False,
 ) -> Injected:
     """From that night on one part of the step takes longer, and one part of the environment is another."""
-    term, kind = str(random.choice(list(SHARES))), str(random.choice(KINDS))
+    terms = [term for term in nights[night].terms_s if term in SHARES]
+    term, kind = str(random.choice(terms)), str(random.choice(KINDS))
     cause = kind if is_recorded else None
     grown = None if is_alike else term
     slower = [_slower(later, grown, size_ratio, cause, night) for later in nights[night:]]

@@ -1,7 +1,7 @@
-"""What change of the step time would be found by when, what limits that, and what to do about it.
+"""What change of the step time is detected by when, what limits that, and what to do about it.
 
 By the same thresholds as the detection itself (tools/nightly/steps.py); `make bench-nightly` checks that a
-change of this size is found as often as this says.
+change of this size is detected as often as this says.
 """
 
 import math
@@ -37,7 +37,7 @@ SOON, LATER = 4, 10
 MORE_STEPS = 20
 MORE_NIGHTS = 28
 MIN_GAIN = 0.9
-"""Advice must make the change that would be found at least a tenth smaller."""
+"""Advice must make the change that is detected at least a tenth smaller."""
 LimitedBy = Literal["nights", "steps", "scatter"]
 
 
@@ -77,7 +77,7 @@ class _Noise:
         return math.hypot(self.between, self.within)
 
     def found_ratio(self, nights: int, rules: Rules, odds: float = 1.0) -> float:
-        """The smallest change that would be found within this many nights, as a ratio of the step time."""
+        """The smallest change that is detected within this many nights, as a ratio of the step time."""
         chance = min(rules.false_alarm_chance * odds, rules.max_chance)
         best = min(self._change(length, chance) for length in range(2, nights + 1))
         return math.expm1(max(best, 0.0))
@@ -138,7 +138,7 @@ def _array(values: Sequence[float]) -> Values:
 
 
 def _advise(noise: _Noise, num_steps: int, now: float, rules: Rules) -> tuple[LimitedBy, str]:
-    """The one of three remedies after which the smallest change would be found."""
+    """The one of three remedies after which the smallest change is detected."""
     more_nights = replace(noise, num_nights=max(noise.num_nights, MORE_NIGHTS))
     more_steps = noise
     if 0 < num_steps < MORE_STEPS:
