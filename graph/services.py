@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from graph.answers import Answer, Question, ReasonerError, Reply, Tools
@@ -107,13 +107,17 @@ class NodeServices:
     _questions: int = field(default=0, init=False)
 
     def run(self, tool: Callable[Concatenate[Context, P], R], *args: P.args, **arguments: P.kwargs) -> R:
-        """Runs a tool and emits its name, what it was given, what it returned and how long it took."""
+        """Runs a tool that works with the context."""
+        return self.compute(wraps(tool)(partial(tool, self.context)), *args, **arguments)
+
+    def compute(self, function: Callable[P, R], *args: P.args, **arguments: P.kwargs) -> R:
+        """Calls a function and emits its name, what it was given, what it returned and how long it took."""
         start = time.perf_counter()
-        result = tool(self.context, *args, **arguments)
+        result = function(*args, **arguments)
         seconds = time.perf_counter() - start
         self.log.emit(
             "tool",
-            tool=tool.__name__,
+            tool=function.__name__,
             arguments=brief(plain(arguments)),
             result=brief(plain(result)),
             seconds=seconds,
@@ -158,19 +162,14 @@ class NodeServices:
     def lookups(self, box: Toolbox, names: Sequence[str]) -> Tools:
         """What a language model may call while it thinks; each call is emitted like any other."""
 
-        def told(name: str, tool: Callable[..., object]) -> Callable[..., object]:
-            def call(_context: Context, /, **arguments: object) -> object:
-                return tool(**arguments)
-
-            call.__name__ = name
-
+        def told(tool: Callable[..., object]) -> Callable[..., object]:
             @wraps(tool)
             def lookup(**arguments: object) -> object:
-                return plain(self.run(call, **arguments))
+                return plain(self.compute(tool, **arguments))
 
             return lookup
 
-        return {name: told(name, tool) for name, tool in box.named(names).items()}
+        return {name: told(tool) for name, tool in box.named(names).items()}
 
     def accept_text(self, text: str, slots: Mapping[str, str], where: str) -> str | None:
         """A model's words, figures written by code; None, and an incident, if they state too much."""

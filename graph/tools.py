@@ -16,13 +16,10 @@ from tools.errors import InfeasibleError, InputError
 from tools.kb import Playbook, matching
 from tools.kb.entries import Case
 from tools.kb.recipes import RecipeMatch, nearest_recipes
-from tools.recommend import situation as moves
 from tools.recommend.choose import FAMILY
-from tools.recommend.diagnosis import read_profile, with_lever
+from tools.recommend.diagnosis import read_profile
 from tools.recommend.hypotheses import CAUSE_OF_TERM, Hypothesis, predicted_hypotheses, profile_hypotheses
 from tools.recommend.measured import measured_workload
-from tools.recommend.notes import AppliedNotes
-from tools.recommend.notes_judge import SecondAnswer, apply_judged
 from tools.recommend.optimize import analyse, best_plans, propose
 from tools.recommend.proposal import recheck
 from tools.recommend.report import (
@@ -32,7 +29,6 @@ from tools.recommend.report import (
     PlanFields,
     Proposal,
     ScoredPlan,
-    Statement,
     Verification,
 )
 from tools.recommend.score import (
@@ -176,20 +172,6 @@ def join_plans(
     return rank(proposals, scored, workload_in(context, scenario).pair_error)
 
 
-def resolve_moves(
-    context: Context, scenario: Scenario, plan: Plan, playbooks: Sequence[Playbook]
-) -> list[list[PlanFields]]:
-    """The moves of each playbook as fields of this plan."""
-    return [moves.resolve_moves(book.moves, plan, scenario) for book in playbooks]
-
-
-def supporting_playbooks(
-    context: Context, scenario: Scenario, before: Plan, after: Plan, playbooks: Sequence[Playbook]
-) -> list[Evidence]:
-    """Evidence for a proposal: the playbooks whose moves it makes."""
-    return moves.supporting(playbooks, before, after, scenario)
-
-
 def matching_playbooks(context: Context, facts: Facts) -> list[Playbook]:
     """The playbooks whose conditions hold."""
     entries = matching(facts, context.knowledge.entries(kind="playbook"))
@@ -215,33 +197,11 @@ def find_knowledge(
     ]
 
 
-def read_statements(
-    context: Context,
-    notes: str,
-    statements: Sequence[Statement],
-    scenario: Scenario,
-    answers: Mapping[int, tuple[SecondAnswer, SecondAnswer]],
-) -> AppliedNotes:
-    """Which statements about the notes their own words bear out, and the scenario that results."""
-    return apply_judged(notes, statements, scenario, answers)
-
-
 def verify_numbers(
     context: Context, scenario: Scenario, proposals: Sequence[Proposal], baseline: Prediction | None
 ) -> Verification:
     """Every number of the proposals, computed a second time."""
     return recheck(workload_in(context, scenario), proposals, baseline)
-
-
-def judge_lever(
-    context: Context,
-    diagnosis: Diagnosis,
-    proposals: Sequence[Proposal],
-    prediction: Prediction,
-    subject: str,
-) -> Diagnosis:
-    """Names another lever in the diagnosis if no plan beats today's beyond the error of a comparison."""
-    return with_lever(diagnosis, proposals, prediction) if subject == "today" else diagnosis
 
 
 def checked_references(

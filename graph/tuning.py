@@ -17,7 +17,6 @@ from tools.recommend.words import format_same_decimals, short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.trials.gain import expected_gains, runs_of
-from tools.trials.gate import Comparison, compare
 from tools.trials.steering import default_plan, with_recompute
 from tools.trials.stopping import Budget, judge
 
@@ -171,11 +170,6 @@ def predict_plan(context: Context, scenario: Scenario, plan: Plan) -> TrialPredi
         step_time_high_s=prediction.step_time_high_s,
         peak_memory_gib=prediction.peak_memory_gib,
     )
-
-
-def compare_trials(context: Context, baseline: TrialRecord, trial: TrialRecord) -> Comparison:
-    """The fair-comparison gate: what was not the same, with both values, or how much faster the trial is."""
-    return compare(baseline, trial)
 
 
 def calibrate_model(

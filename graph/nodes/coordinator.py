@@ -27,7 +27,7 @@ from tools.errors import DataError, InputError
 from tools.kb.conditions import applies, parse_conditions
 from tools.recommend.hypotheses import CAUSES
 from tools.recommend.notes import KINDS
-from tools.recommend.notes_judge import SecondAnswer, judge, second_question
+from tools.recommend.notes_judge import SecondAnswer, apply_judged, judge, second_question
 from tools.recommend.report import Notes, Statement
 from tools.recommend.situation import Facts
 from tools.search.constraints import parse_constraints
@@ -247,8 +247,8 @@ def read_notes(state: State, services: NodeServices) -> State:
             for place, (entry, verdict) in enumerate(judged)
             if verdict == "ask again"
         }
-    read = services.run(
-        tools.read_statements, notes=request.notes, statements=statements, scenario=request, answers=answers
+    read = services.compute(
+        apply_judged, notes=request.notes, statements=statements, scenario=request, answers=answers
     )
     notes = Notes(
         accepted=read.accepted,

@@ -19,6 +19,7 @@ from tools.recommend.choose import FAMILY
 from tools.recommend.measured import without_slower
 from tools.recommend.report import Evidence, PlanFields, PlanSummary, Proposal, ScoredPlan
 from tools.recommend.score import family_of, with_roles
+from tools.recommend.situation import resolve_moves
 from tools.recommend.words import short
 from tools.scenario import Plan
 
@@ -194,7 +195,7 @@ def _with_suggestions(
     """The model's suggestions first, then the rules'; both count by the references that code can check."""
     scenario, start, tenant = within_policy(state), state["analysis"].plan, state["session"].tenant
     recipes = tools.published_recipes(services.context, scenario)
-    moves = services.run(tools.resolve_moves, scenario=scenario, plan=start, playbooks=knowledge.playbooks)
+    moves = [resolve_moves(book.moves, start, scenario) for book in knowledge.playbooks]
     confirmed = services.run(tools.confirmed_runs, scenario=scenario, hits=knowledge.hits, tenant=tenant)
     payload = plain(
         {

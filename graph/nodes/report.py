@@ -24,9 +24,11 @@ from graph.services import INSTEAD, NodeServices
 from graph.state import Knowledge, SessionSearch, State, Texts, plain
 from graph.tuning import budget_of, why_ended
 from tools.errors import AsapError
+from tools.recommend.diagnosis import with_lever
 from tools.recommend.optimize import workload_of
 from tools.recommend.report import Diagnosis, Fault, Proposal
 from tools.recommend.score import family_of, with_roles
+from tools.recommend.situation import supporting
 from tools.recommend.words import short
 
 MAX_ADVICE = 6
@@ -52,7 +54,7 @@ def report(state: State, services: NodeServices) -> State:
         diagnosis=analysis.diagnosis,
         baseline=analysis.baseline,
         baseline_plan=_baseline_plan(state),
-        proposals=[_with_texts(entry, state, knowledge, services) for entry in search.proposals],
+        proposals=[_with_texts(entry, state, knowledge) for entry in search.proposals],
         rejected=search.rejected,
         searched=search.searched,
         sensitivity=search.sensitivity,
@@ -147,18 +149,11 @@ def _stopping(state: State, services: NodeServices) -> Stopping | None:
     )
 
 
-def _with_texts(proposal: Proposal, state: State, knowledge: Knowledge, services: NodeServices) -> Proposal:
+def _with_texts(proposal: Proposal, state: State, knowledge: Knowledge) -> Proposal:
     """With the checked rationale, and the playbooks that say the same as evidence."""
     before, evidence = state["session"].plan, proposal.evidence
     if before and knowledge.playbooks:
-        support = services.run(
-            tools.supporting_playbooks,
-            scenario=state["scenario"],
-            before=before,
-            after=proposal.plan,
-            playbooks=knowledge.playbooks,
-        )
-        evidence = [*evidence, *support]
+        evidence = [*evidence, *supporting(knowledge.playbooks, before, proposal.plan, state["scenario"])]
     rationale = state["texts"].rationales[proposal.rank - 1]
     return proposal.model_copy(update={"rationale": rationale, "evidence": evidence})
 
@@ -233,13 +228,11 @@ def verify(state: State, services: NodeServices) -> State:
         raise UnverifiedError(f"the numbers do not hold when computed again: {'; '.join(says)}")
     for fault in says:
         services.report_incident("unverified", f"{fault}; it is not reported")
-    diagnosis = services.run(
-        tools.judge_lever,
-        diagnosis=analysis.diagnosis,
-        proposals=kept,
-        prediction=analysis.prediction,
-        subject=analysis.subject,
-    )
+    diagnosis = analysis.diagnosis
+    if analysis.subject == "today":
+        diagnosis = services.compute(
+            with_lever, diagnosis=diagnosis, proposals=kept, prediction=analysis.prediction
+        )
     search = search.model_copy(update={"proposals": kept})
     texts = _texts(state, search, diagnosis, services)
     return services.done(

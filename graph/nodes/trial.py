@@ -38,6 +38,7 @@ from tools.errors import InputError
 from tools.kb import KnowledgeError
 from tools.recommend.report import Proposal
 from tools.scenario import Plan
+from tools.trials.gate import compare
 from tools.trials.order import TrialOrder, trial_key
 from tools.trials.steering import OUT_OF_MEMORY, SAME_PROGRAM
 
@@ -128,7 +129,7 @@ def _compared(services: NodeServices, trial: TrialRecord, before: Sequence[Trial
     reference = reference_of(before)
     if trial.status != "measured" or (reference is None and trial.role != "baseline"):
         return trial
-    compared = services.run(tuning.compare_trials, baseline=reference or trial, trial=trial)
+    compared = services.compute(compare, reference or trial, trial)
     if compared.refusals:
         return trial.model_copy(update={"refusals": compared.refusals, "status": "refused"})
     is_gain_known = reference is None or reference.role == "baseline"
