@@ -119,7 +119,7 @@ def _postgres(url: str, serializer: SerializerProtocol) -> Iterator[BaseCheckpoi
     def leave_unflushed(connection: Connection[Any]) -> None:
         connection.execute("SET synchronous_commit TO off")
 
-    size: dict[str, Any] = {"min_size": 1, "max_size": 8}
+    size: dict[str, Any] = {"min_size": 1, "max_size": 4}
     with ConnectionPool(url, **size, kwargs=options, configure=leave_unflushed, open=True) as pool:
         saver = PostgresSaver(pool, serde=serializer)
         saver.setup()

@@ -26,7 +26,9 @@ from service.settings import Settings, make_data_folder
 from tools.errors import AsapError, InputError
 
 POOL = 10
-OVERFLOW = 30
+OVERFLOW = 10
+"""Threads that find none free wait. With 8 of the queue and 4 of the checkpoints a worker has at most 32: an
+API and two workers stay below PostgreSQL's usual 100 connections, however many sessions they run."""
 BUSY_MS = 30_000
 UPGRADE_LOCK = 0x41534150
 """Any number that nobody else uses for an advisory lock in this database: "ASAP"."""

@@ -38,6 +38,8 @@ HAND_BACK_S = 5.0
 """To write that a job is handed back, after the time to finish it is over."""
 WEBHOOK_POLL_S = 0.5
 SESSION_POLL_S = 0.1
+QUEUE_POOL = 8
+"""Connections of DBOS itself."""
 
 JobsFactory = Callable[[WorkerDeps], Jobs[Any]]
 
@@ -113,6 +115,7 @@ class Worker:
             "executor_id": self._lease.worker,
             "system_database_url": self._settings.database,
             "run_migrations": False,
+            "sys_db_pool_size": QUEUE_POOL,
             "log_level": "WARNING",
         }
         DBOS(config=config)

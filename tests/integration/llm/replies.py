@@ -76,7 +76,7 @@ def text(content: str | None, finish: str = "stop", usage: Mapping[str, int] | N
     return message({"role": "assistant", "content": content}, finish, usage)
 
 
-def calls(*wanted: tuple[str, Mapping[str, Any] | str]) -> Reply:
+def calls(*wanted: tuple[str, Mapping[str, Any] | str], usage: Mapping[str, int] = USAGE) -> Reply:
     """Tool calls; arguments given as text are sent as they are, broken ones too."""
     called = [
         {
@@ -89,7 +89,7 @@ def calls(*wanted: tuple[str, Mapping[str, Any] | str]) -> Reply:
         }
         for place, (name, arguments) in enumerate(wanted)
     ]
-    return message({"role": "assistant", "content": None, "tool_calls": called}, "tool_calls")
+    return message({"role": "assistant", "content": None, "tool_calls": called}, "tool_calls", usage)
 
 
 def refusal(words: str = "I cannot help with that.") -> Reply:
@@ -187,7 +187,9 @@ def dropped() -> Reply:
     return lambda seen: Played(b"", drops=True)
 
 
-def endless_calls(name: str, arguments: Sequence[Mapping[str, Any]]) -> Reply:
+def endless_calls(
+    name: str, arguments: Sequence[Mapping[str, Any]], usage: Mapping[str, int] = USAGE
+) -> Reply:
     """For `then=`: always one more lookup."""
     turn = iter(range(10**9))
-    return lambda seen: calls((name, arguments[next(turn) % len(arguments)]))(seen)
+    return lambda seen: calls((name, arguments[next(turn) % len(arguments)]), usage=usage)(seen)

@@ -183,6 +183,8 @@ def find_failure(
     @given(case=operation.as_strategy(generation_mode=mode))
     def call(case: Case[Any]) -> None:
         me, victim = next(turns)
+        if mode is GenerationMode.POSITIVE:
+            search_for(case, victim)
         aimed = aim(case, victim, operation.path)
         answer = case.call(session=me.api, timeout=120)
         installation.judge(operation.label, victim, answer, aimed)
@@ -200,13 +202,17 @@ def find_failure(
     return None
 
 
-def aim(case: Case[Any], victim: Tenant, path: str) -> bool:
-    """Puts the other tenant's things into the path, and its names into what is searched for."""
+def search_for(case: Case[Any], victim: Tenant) -> None:
+    """Puts the other tenant's names into what is searched for."""
     for name in ("text", "q", "model", "label", "target"):
         if name in (case.query or {}):
             case.query[name] = victim.prefix
     if "cursor" in (case.query or {}):
         case.query["cursor"] = victim.things["sessions.id"]
+
+
+def aim(case: Case[Any], victim: Tenant, path: str) -> bool:
+    """Puts the other tenant's things into the path."""
     found = victim.find(path)
     if found:
         case.path_parameters = {**(case.path_parameters or {}), **found}
