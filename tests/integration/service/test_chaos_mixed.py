@@ -214,7 +214,7 @@ def judge(desk: Desk, jobs: Jobs, states: Counter[str], launched: list[str]) -> 
             assert len(list_nights(conn, tenant, name)) == NIGHTS_EACH
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(150, marks=pytest.mark.slow)])
 def test_postgres_survives_everything_at_once(tmp_path: Path, count: int) -> None:
     with running_postgres() as server, evil_model() as evil, small_disk(tmp_path / "worker0") as disk:
 
