@@ -54,9 +54,11 @@ class Observations:
             if m.step_time_s and row >= 0:
                 self._add(i, row, "", m.step_time_s)
                 noise.append(math.hypot(m.noise, scatter))
+                # the profiled step is slower than the plain one: its terms count by their share of it
+                share = min(1.0, m.step_time_s / max(sum(m.terms_s.values()), 1e-12))
                 for term, seconds in m.terms_s.items():
                     if term not in UNMEASURED_TERMS:
-                        self._add(i, row, term, seconds)
+                        self._add(i, row, term, seconds * share)
                         noise.append(TERM_NOISE)
             for constant, value in m.constants.items():
                 self._add(i, -1, constant, value)
