@@ -18,11 +18,13 @@ from shutil import copyfile
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from service.db.models import BUSY
+from service.db.models import BUSY, RUNNING, sessions
 from service.db.schedules import create_schedule, get_run, list_nights
 from service.nightly.dispatch import night_queue, run_now
 from service.settings import Settings
+from service.worker.jobs import EMBEDDED
 from tests.integration.launch.waiting import processes_of
 from tests.integration.llm.test_evil_endpoint import BEHAVIOURS, serving
 from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, wait_for
@@ -135,26 +137,40 @@ def _request(folder: Path, kind: str, number: int) -> dict[str, Any]:
 
 
 def disturb(
-    fleet: Fleet, faults: int, is_busy: Callable[[], bool], others: list[Callable[[], None]]
+    desk: Desk, fleet: Fleet, faults: int, is_busy: Callable[[], bool], others: list[Callable[[], None]]
 ) -> Counter[str]:
-    """Kills and pauses in turn while there is work, and what else there is after the second and the last."""
+    """Kills and pauses in turn, of workers that have work, and what else there is after each second one."""
     chance, done = random.Random(5), Counter[str]()
     while done.total() < faults and is_busy():
-        time.sleep(chance.uniform(1.0, 3.0))
+        if not wait_for(lambda: at_work(desk, fleet) or not is_busy(), MAX_S) or not is_busy():
+            break
+        time.sleep(chance.uniform(0.2, 2.0))
+        number = chance.choice(at_work(desk, fleet) or range(len(fleet.processes)))
         if done.total() % 3 == 2:
-            paused = chance.choice(fleet.processes)
-            paused.send_signal(signal.SIGSTOP)
+            fleet.processes[number].send_signal(signal.SIGSTOP)
             time.sleep(1.5 * LEASE_S)
-            paused.send_signal(signal.SIGCONT)
+            fleet.processes[number].send_signal(signal.SIGCONT)
             done["pauses"] += 1
         else:
-            fleet.kill_one(chance)
+            fleet.kill(number)
             done["kills"] += 1
-        if others and done.total() % 8 == 2:
-            other = others[done.total() // 8 % len(others)]
+        if others and done.total() % 4 == 2:
+            other = others[done.total() // 4 % len(others)]
             other()
             done[other.__name__] += 1
     return done
+
+
+def at_work(desk: Desk, fleet: Fleet) -> list[int]:
+    """The workers that run a session: on PostgreSQL their names hold the process, on SQLite there is one."""
+    with desk.database.read() as conn:
+        named = conn.scalars(sa.select(sessions.c.worker).where(sessions.c.state == RUNNING)).all()
+    pids = [str(process.pid) for process in fleet.processes]
+    return [
+        number
+        for number, pid in enumerate(pids)
+        if any(name == EMBEDDED or f"-{pid}-" in str(name) for name in named)
+    ]
 
 
 def orphaned_readers() -> list[int]:
@@ -181,7 +197,7 @@ def survive(
             run.finished_at is None for run in runs(desk, jobs)
         )
 
-    faults = disturb(fleet, max(2, count // 6), busy, others)
+    faults = disturb(desk, fleet, max(2, count // 6), busy, others)
     wait_for(lambda: not busy(), MAX_S)
     states = Counter(
         f"{kind} {desk.row(id, tenant).state}" for id, (kind, tenant) in jobs.sessions.items()
