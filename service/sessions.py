@@ -40,7 +40,7 @@ from service.logs import request_id
 from service.runtime import check_tune, shared_reasoner
 from service.settings import Settings
 from service.strict_json import JsonObject
-from service.traces import check_server_path, find_reference
+from service.uploads import check_server_path, find_reference
 from tools.cost.predict import predict
 from tools.errors import InputError
 from tools.frameworks import Export, export_plan

@@ -37,7 +37,8 @@ from service.nightly.dispatch import night_queue
 from service.nightly.schedules import Schedules
 from service.sessions import Sessions
 from service.settings import Settings
-from service.traces import SWEEP_EVERY_S, Analyses, Traces, Uploads, sweep
+from service.traces import SWEEP_EVERY_S, Analyses, Traces, sweep
+from service.uploads import Uploads
 from service.worker.jobs import Loop
 from tools.kb import KnowledgeBase
 

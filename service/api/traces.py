@@ -12,7 +12,7 @@ from service.api.errors import ApiError
 from service.db.traces import TraceRow
 from service.schemas import Public
 from service.strict_json import JsonObject
-from service.traces import REFERENCE, NoRoomError
+from service.uploads import REFERENCE, NoRoomError
 
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 PATH = "/v1/traces"

@@ -93,7 +93,7 @@ def _report(args: Namespace, config: "Config", settings: "Settings") -> "NightRe
     from service.nightly.reoptimize import LocalReoptimizer
     from service.nightly.review import NightContext, run_night
     from service.runtime import open_context
-    from service.traces import Uploads
+    from service.uploads import Uploads
 
     run_id = uuid.uuid4().hex
     agents = open_context(settings, saves_cases=False) if config.reoptimize else None

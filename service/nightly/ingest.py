@@ -15,7 +15,7 @@ from graph.request import parse_request
 from service.db.models import traces
 from service.db.traces import COMPLETE
 from service.nightly.config import Workload, load_scenario
-from service.traces import REFERENCE, Uploads, is_below
+from service.uploads import REFERENCE, Uploads, is_below
 from tools.errors import AsapError, InputError
 from tools.nightly.read import profile_time, read_metrics_night, read_profile_night
 

@@ -17,7 +17,7 @@ from service.measurements import add_runs
 from service.nightly.config import Policy, Workload, load_scenario
 from service.nightly.ingest import Source, find_sources, find_uploads
 from service.nightly.reoptimize import PlanUpdate, Reoptimizer, prediction_warnings, update_proposal
-from service.traces import Uploads
+from service.uploads import Uploads
 from tools.calibrate.runs import Measured, Run
 from tools.errors import AsapError, InputError
 from tools.nightly.night import Described, Night, with_job_plan

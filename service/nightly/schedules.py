@@ -22,7 +22,7 @@ from service.nightly.dispatch import NightQueue, database_clock, run_now
 from service.nightly.schedule import ScheduleSpec, check_schedule, parse_cron, qualify_field
 from service.runtime import check_tune
 from service.settings import Settings
-from service.traces import check_server_path
+from service.uploads import check_server_path
 from tools.errors import InputError
 from tools.nightly.result import NightReport
 

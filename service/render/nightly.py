@@ -67,7 +67,7 @@ def span(figure: str, before: float, now: float) -> str:
 
 
 def hours(value: float) -> str:
-    """Device-hours per day, with as many digits as matter."""
+    """Device-hours, with as many digits as matter."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value else "0"
 
 
@@ -206,7 +206,7 @@ def proposal(result: NightResult) -> str | None:
     if proposed.speedup_low:
         speed += f" ({proposed.speedup_low:.2f} to {proposed.speedup_high:.2f})"
     freed = result.gained_device_hours_per_day
-    worth = f", saves {freed:,.0f} device-hours per day" if freed >= 1 else ""
+    worth = f", saves {hours(7 * freed)} device-hours per week" if freed >= 1 else ""
     waits = "; waiting for approval" if proposed.waits else ""
     return f"{proposed.summary}: {speed}{worth}{waits}"
 

@@ -38,7 +38,7 @@ from service.render.trace_figures import (
     timeline_figure,
 )
 from service.render.view import Planned, View, get_view
-from service.traces import find_reference
+from service.uploads import find_reference
 from service.web.plans import get_explored
 from service.web.rendering import PageRoute, figure_answer
 from tools.cost.memory import GIB

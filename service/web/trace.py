@@ -18,7 +18,7 @@ from service.db.sessions import get_session
 from service.db.traces import get_trace
 from service.errors import NotFoundError
 from service.render.view import find_view
-from service.traces import find_reference
+from service.uploads import find_reference
 from service.web.rendering import PageRoute, page
 from service.web.session_figures import analysis_of
 from service.web.session_view import SessionPage

@@ -27,7 +27,7 @@ from service.errors import CancelledError, FencedError, HandBackError, OutOfTime
 from service.measurements import add_runs, calibration_of, measured_runs, runs_known
 from service.settings import Settings
 from service.strict_json import JsonObject
-from service.traces import Uploads, find_reference
+from service.uploads import Uploads, find_reference
 from service.worker.cleanup import prune_checkpoints, thread_of
 from service.worker.jobs import JobQueue, Lease
 from tools.errors import AsapError, InfeasibleError, InputError

@@ -15,7 +15,7 @@ from service.checkpoints import open_checkpoints
 from service.db.engine import CONNECTION_ERRORS, Database, lock_for_work, open_database
 from service.runtime import jobs_folder, open_context
 from service.settings import Settings
-from service.traces import Uploads
+from service.uploads import Uploads
 from service.worker.cleanup import end_orphans, erase_deleted
 from service.worker.jobs import (
     APPLICATION,

@@ -31,7 +31,7 @@ from service.nightly.fleet import fleet_of
 from service.nightly.run_night import PATIENCE_S, QueuedReoptimizer, run_scheduled_night
 from service.sessions import Sessions
 from service.settings import Settings
-from service.traces import Uploads
+from service.uploads import Uploads
 from service.worker.jobs import Lease, run_dispatch, session_queue
 from service.worker.run_session import WorkerDeps
 from tests.integration.nightly.receivers import Hook

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from service.traces import Uploads, check_name, sweep
+from service.traces import sweep
+from service.uploads import Uploads, check_name
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.errors import InputError
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from asap_client.client import Client
-from service.cli import schedule, sessions
+from service.cli import calibrate, schedule, sessions
 from service.cli.main import main
 from service.settings import load_settings
 from tests.unit.service.cli.commands import Asap, Result
@@ -65,7 +65,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
     """Lets the commands' client talk through this transport."""
 
     def replace(transport: httpx.BaseTransport) -> None:
-        for module in (sessions, schedule):
+        for module in (sessions, schedule, calibrate):
             monkeypatch.setattr(module, "connect", lambda _: Client("http://127.0.0.1", transport=transport))
 
     return replace

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.main import main
+from tests.unit.service.cli.commands import Asap
 from tools.calibrate.runs import parse_run
 from tools.cost.predict import predict
 from tools.errors import InputError
@@ -65,3 +66,14 @@ def test_a_wrong_run_is_refused_by_the_name_of_its_field(change: dict[str, objec
     with pytest.raises(InputError) as caught:
         parse_run({**good, **change}, "runs[0].")  # type: ignore[dict-item]
     assert caught.value.field.startswith(f"runs[0].{field}")
+
+
+def test_runs_are_reported_to_the_server_and_taken_back(at_server: Asap) -> None:
+    named = {**SCENARIO, "cluster": {**SCENARIO["cluster"], "name": "alpha"}}
+    row = {"scenario": named, "measured": {"step_time_s": predict([parse_scenario(named)])[0].step_time_s}}
+    made = at_server("calibrate", row, "--report", "--json").answer
+    assert (made["name"], made["version"], made["runs"]) == ("alpha", 1, 1)
+    assert at_server("calibrate", "--undo", "alpha").out.startswith("alpha: ")
+    again = at_server("calibrate", "--undo", "alpha")
+    assert again.status != 0
+    assert "alpha" in again.err

@@ -16,7 +16,7 @@ from service.nightly.reoptimize import Answer
 from service.nightly.review import NightContext, run_workload
 from service.nightly.schedule import ScheduleSpec
 from service.settings import Settings
-from service.traces import Uploads
+from service.uploads import Uploads
 from tools.nightly.night import Described, Night
 from tools.recommend.report import Change, MeasuredPlan, Proposal
 from tools.scenario import Plan
