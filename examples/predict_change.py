@@ -13,7 +13,8 @@ from pathlib import Path
 from service.cli.io import read_object
 from tools.cost.predict import Prediction, predict
 from tools.errors import AsapError
-from tools.recommend.words import changes, difference, short
+from tools.recommend.report import changes
+from tools.recommend.words import difference, short
 from tools.scenario import Plan, Scenario, parse_scenario
 
 NOTHING_FEASIBLE = 3

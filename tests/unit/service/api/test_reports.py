@@ -135,7 +135,7 @@ def test_a_question_about_a_session_is_answered_by_rules_where_there_is_no_model
     served: Served, done: str
 ) -> None:
     answer = served.client.post(f"{done}/ask", json={"question": "why not ep 7?"}).json()
-    assert (answer["by"], answer["tools"]) == ("expert-rules", ["explain_plan", "predict_plan"])
+    assert (answer["by"], answer["tools"]) == ("expert-rules", ["explain_plan"])
     assert "must be 1 for a dense model" in answer["answer"]
 
 

@@ -7,7 +7,7 @@ from tests.unit.service.render.scenes import COLD, SCORED, SMALL, session, view_
 def test_the_title_names_what_runs_where_and_the_contract_what_is_comparable() -> None:
     view = view_of(SMALL, session(SMALL))
     assert view.title == "small model on 8 x h100-sxm-80gb"
-    assert view.contract == "0.2 B parameters, megatron-core, bf16, global batch 16, sequence length 2,048"
+    assert view.contract == "200 M parameters, megatron-core, bf16, global batch 16, sequence length 2,048"
 
 
 def test_todays_plan_comes_before_the_proposals_and_a_cold_start_has_neither_it_nor_gains() -> None:
