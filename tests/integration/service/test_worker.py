@@ -116,7 +116,7 @@ def search_without_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """A search that only its own progress can stop; the event tells that it runs."""
     runs = threading.Event()
 
-    def propose(_workload: object, progress: Callable[[float], None], *_: object) -> None:
+    def propose(_workload: object, progress: Callable[[float], None], *_more: object) -> None:
         runs.set()
         for _ in range(3000):
             progress(0.0)
