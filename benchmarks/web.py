@@ -29,7 +29,7 @@ from tests.browser.gallery import fill, upload, write_nights
 from tests.browser.installation import Installation, installed
 from tests.browser.scenes import write_million
 from tests.browser.screenshots import PAGES
-from tests.browser.watching import PATIENCE_MS, Cookies, draw_all, find_chromium, opened, sign_in
+from tests.browser.watching import FRAMES, PATIENCE_MS, Cookies, draw_all, find_chromium, opened, sign_in
 from tools.search.explored import pack, unpack
 from tools.search.ranked import Ranked, fastest_first
 
@@ -41,15 +41,6 @@ FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
     for (const paint of list.getEntries()) if (paint.name === "first-contentful-paint") done(paint.startTime);
 }).observe({ type: "paint", buffered: true }))"""
 ABOVE_FOLD = "charts => charts.filter(chart => chart.getBoundingClientRect().top < innerHeight).length"
-FRAMES = """async (keys) => {
-    const canvas = document.querySelector("canvas"), frames = [];
-    for (const key of keys) {
-        canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-        await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-        frames.push(Number(canvas.dataset.frameMs));
-    }
-    return frames;
-}"""
 ZOOM = "wwwwwwwwwwwwaaddssssssssssf"
 MODEL = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,

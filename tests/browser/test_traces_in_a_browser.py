@@ -9,18 +9,9 @@ from playwright.sync_api import Page, expect
 from tests.browser.gallery import TRACES, upload
 from tests.browser.installation import Installation
 from tests.browser.scenes import write_million
-from tests.browser.watching import Watched
+from tests.browser.watching import FRAMES, Watched
 
 LOADED = "[data-timeline][data-loaded-ms]"
-FRAMES = """async (keys) => {
-    const canvas = document.querySelector("canvas"), frames = [];
-    for (const key of keys) {
-        canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
-        await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-        frames.push(Number(canvas.dataset.frameMs));
-    }
-    return frames;
-}"""
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,16 @@ QUIET = (
     "--disable-sync", "--no-first-run",
 )  # fmt: skip
 """Kept from calling home: what it looks up outside only costs time."""
+FRAMES = """async (keys) => {
+    const canvas = document.querySelector("canvas"), frames = [];
+    for (const key of keys) {
+        canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+        await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+        frames.push(Number(canvas.dataset.frameMs));
+    }
+    return frames;
+}"""
+"""Presses the keys one by one on the timeline; how long each took to draw, in ms."""
 PATIENCE_MS = 60_000
 SHOWN = "one => one.dataset.drawn || one.querySelector('.canvas.drawn p')"
 REFUSALS = """
