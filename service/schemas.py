@@ -134,6 +134,6 @@ class SearchCreate(ScenarioCreate):
         "from today's plan `max_changes` and `keep_checkpoint_layout` (tp, pp)",
     )
     traces: TextOrNull = Field(
-        None, description="`trace:<id>` of an upload; a folder of the server with the scope admin"
+        None, description="`trace:<id>` of an upload; a folder of the server with the scope operator"
     )
     notes: TextOrNull = Field(None, description="an engineer's free text")

@@ -93,7 +93,7 @@ router = APIRouter(prefix=PATH, tags=["schedules"], route_class=StrictRoute)
 
 @router.post("", status_code=201, summary="Register workloads to be looked at by the clock")
 def add(spec: ScheduleCreate, app: AppDep, caller: Submitter, response: Response) -> SchedulePublic:
-    """`traces` and `metrics` are paths of the server and need the scope admin; `uploads` need none."""
+    """`traces` and `metrics` are paths of the server and need the scope operator; `uploads` need none."""
     schedule = app.schedules.add(caller, spec)
     response.headers["Location"] = f"{PATH}/{schedule.row.id}"
     return public_schedule(schedule)

@@ -41,7 +41,7 @@ FILE is what 'asap nightly' takes (examples/nightly.yaml), and may also have `na
     - {start: 2026-12-24T00:00, end: 2026-12-27T00:00, reason: holidays}
   jitter_s: 600             start up to ten minutes later, to spread the load
 Scenario files of this machine are read and sent. `traces` and `metrics` are read by the server under the
-path they have here (a shared folder), and need a key with the scope admin; `uploads: PATTERN` takes the
+path they have here (a shared folder), and need a key with the scope operator; `uploads: PATTERN` takes the
 newest uploaded traces whose name matches.
 
 Cron's five fields mean what they mean to Debian's cron, in the zone: when clocks go forward, a time that does

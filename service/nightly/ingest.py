@@ -47,7 +47,8 @@ def find_sources(
     if roots is not None:
         matches = [path for path in matches if is_below(roots, base / path)]
     if not matches:
-        raise InputError(field, pattern, "matches nothing; is the pattern right?")
+        where = " below ASAP_TRACE_ROOTS" if roots is not None else ""
+        raise InputError(field, pattern, f"matches nothing{where}; is the pattern right?")
     sources = [source for path in matches if (source := to_source(base / path))]
     if not sources:
         what = "no file" if workload.metrics else "no folder with *.json, *.json.gz, *.sqlite or *.xplane.pb"

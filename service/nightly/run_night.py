@@ -160,7 +160,14 @@ def _report(deps: WorkerDeps, row: RunRow, spec: ScheduleSpec) -> NightReport:
         deps.check,
     )
     context = NightContext(
-        deps.database, row.tenant, Path("/"), deps.uploads, reoptimizer, row.id, check=deps.check
+        deps.database,
+        row.tenant,
+        Path("/"),
+        deps.uploads,
+        reoptimizer,
+        row.id,
+        roots=roots,
+        check=deps.check,
     )
     return run_night(context, spec, schedule.name, row.planned_at, lambda _: deps.check())
 

@@ -146,5 +146,5 @@ def _form(
         sources=SOURCES,
         sessions=[Line(row) for row in recent],
         can_mail=app.settings.smtp_host is not None,
-        may_read_folders=caller.may("admin"),
+        may_read_folders=caller.may("operator"),
     )

@@ -183,6 +183,22 @@ def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
     assert alarms == [("one", True), ("two", True)]
 
 
+def test_a_night_reads_nothing_outside_the_roots_though_a_link_leads_there(tmp_path: Path) -> None:
+    root = tmp_path / "profiles"
+    root.mkdir()
+    add_nights(tmp_path / "private", range(3))
+    (root / "job").symlink_to(tmp_path / "private")
+    settings = settings_for(tmp_path / "data", trace_roots=(root,))
+    with office(settings) as (database, queue):
+        run = ask(database, queue, spec(root, reoptimize=False))
+        dispatch(settings, queue, run.id, 1)
+        row = look(database, run.id)
+    assert row.report is not None
+    (result,) = row.report.workloads
+    assert (result.status, result.night) == ("broken", None)
+    assert "matches nothing" in (result.reason or "")
+
+
 def test_a_night_that_another_worker_took_over_is_left_to_it(local: Settings, tmp_path: Path) -> None:
     add_nights(tmp_path / "job", range(3))
     with office(local) as (database, queue):
