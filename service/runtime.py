@@ -4,12 +4,13 @@ trials.
 
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from graph.answers import Reasoner
 from graph.context import Context, Limits
 from graph.request import Request
 from graph.rules import Rules
-from service.settings import Settings, process_environment
+from service.settings import Settings, load_settings, process_environment
 from tools.errors import InputError
 from tools.kb import Embedder, KnowledgeBase, find_local_embedder, open_folder, open_seed, open_server
 from tools.launch.launcher import Launcher, LaunchSettings, open_launchers
@@ -18,6 +19,9 @@ from tools.names import parse_address
 from tools.scenario import did_you_mean
 from tools.trials.order import RunLength
 from tools.trials.run import LaunchedTrials
+
+if TYPE_CHECKING:
+    from langgraph.graph.state import CompiledStateGraph
 
 JOBS, RESULTS = "jobs", "trials"
 
@@ -92,6 +96,16 @@ def open_context(settings: Settings, *, saves_cases: bool) -> Context:
             trials=settings.session_trials,
         ),
     )
+
+
+def make_graph() -> "CompiledStateGraph[Any, Any, Any, Any]":
+    """The graph as LangGraph's own tools open it (`langgraph.json`); they bring their own checkpointer.
+
+    Its input is `{"request": {...}}` with a scenario, and optionally `mode` and `approval`.
+    """
+    from graph.build import build
+
+    return build(open_context(load_settings(), saves_cases=False)).compile()
 
 
 def has_knowledge(settings: Settings) -> bool:

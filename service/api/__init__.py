@@ -1,4 +1,4 @@
-"""The REST interface: app.py wires, one router per resource under routes/, its words under schemas/.
+"""The REST interface: `app` wires it, each resource has one file with its routes and their schemas.
 
-Not here: who may call (service/auth), what is kept (service/store), who runs sessions (service/work).
+Not here: who may call (service/auth.py), what is stored (service/db), who runs sessions (service/worker).
 """

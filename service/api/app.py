@@ -1,4 +1,6 @@
-"""Builds the FastAPI application: state, middleware from the outside in, one router per resource."""
+"""Builds the FastAPI application: state, middleware from the outside in, one router per resource, and the
+OpenAPI document.
+"""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -8,7 +10,9 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from pydantic.json_schema import JsonSchemaValue
 from starlette.types import Scope
 
 from service import __version__
@@ -19,17 +23,15 @@ from service.api import (
     middleware,
     ops,
     reports,
-    runs,
     schedules,
     sessions,
     tools,
     traces,
 )
-from service.api.errors import add_problem_handlers
+from service.api.errors import KINDS, MEDIA_TYPE, Problem, add_problem_handlers
 from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
-from service.api.openapi import PATH, describe
 from service.api.state import AppState, EventWatcher, LazyKnowledge, Metrics, Queue, RateLimit
-from service.auth import Authenticator
+from service.auth import MEANINGS, Authenticator
 from service.db.access import record
 from service.db.engine import Database
 from service.logs import Redactor, secrets_of
@@ -45,6 +47,81 @@ from tools.kb import KnowledgeBase
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
+
+OPENAPI_PATH = "/openapi.json"
+_METHODS = ("get", "put", "post", "delete", "patch")
+_FASTAPIS_OWN = ("HTTPValidationError", "ValidationError")
+_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+_OPEN_PATHS = ("/healthz", "/readyz")
+
+DESCRIPTION = """\
+Predicts, diagnoses and improves how a training job is sharded over its accelerators.
+
+Submit a session, follow its events, fetch its report. Send `Authorization: Bearer <key>` (`asap keys add`
+makes one); without any key the server answers its own machine only.
+
+Every error is a problem document (RFC 9457) that names the field at fault. Every answer has `X-Request-Id`,
+which is in the server's logs; send your own to find a request again.
+
+Scopes of a key:
+"""
+TAGS = [
+    {"name": "sessions", "description": "Optimizations: submitted, followed, decided upon."},
+    {"name": "reports", "description": "What a session found."},
+    {"name": "traces", "description": "Profiler traces, uploaded in parts."},
+    {"name": "predict", "description": "The cost model alone."},
+    {"name": "plans", "description": "The plan search alone, for small workloads."},
+    {"name": "hardware", "description": "The device catalogue."},
+    {"name": "knowledge", "description": "Playbooks and past cases."},
+    {"name": "measurements", "description": "Runs of a named cluster, which its predictions learn from."},
+    {"name": "schedules", "description": "Nightly runs by the clock, and what they found."},
+    {"name": "audit", "description": "Who did what."},
+    {"name": "health", "description": "For load balancers and Prometheus."},
+]
+
+
+def describe(app: FastAPI) -> JsonSchemaValue:
+    """Made at the first request for it, then kept."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _document(app)
+    return app.openapi_schema
+
+
+def _document(app: FastAPI) -> JsonSchemaValue:
+    document = get_openapi(
+        title="ASAP",
+        version=__version__,
+        openapi_version="3.1.0",
+        description=DESCRIPTION + "\n".join(f"- `{scope}`: {says}" for scope, says in MEANINGS.items()),
+        routes=app.routes,
+        tags=TAGS,
+    )
+    components = document["components"]
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    schemas = components["schemas"]
+    for name in _FASTAPIS_OWN:
+        schemas.pop(name, None)
+    schemas["Problem"] = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    components["responses"] = {
+        "Problem": {"description": "An error", "content": {MEDIA_TYPE: {"schema": _PROBLEM}}}
+    }
+    for path, operations in document["paths"].items():
+        for method in _METHODS:
+            if method in operations:
+                _complete(operations[method], is_open=path in _OPEN_PATHS)
+    return document
+
+
+def _complete(operation: JsonSchemaValue, *, is_open: bool) -> None:
+    """Any operation may answer with a problem; which statuses there are stands in `KINDS`."""
+    responses = operation["responses"]
+    responses.pop("422", None)
+    statuses = sorted({kind.status for kind in KINDS.values()} - {int(code) for code in responses})
+    responses |= {str(status): {"$ref": "#/components/responses/Problem"} for status in statuses}
+    if not is_open:
+        operation["security"] = [{"key": []}, {}]
+
+
 ROUTERS = (
     sessions.router,
     events.router,
@@ -56,7 +133,7 @@ ROUTERS = (
     tools.router,
     tools.plans_router,
     schedules.router,
-    runs.router,
+    schedules.runs_router,
     ops.audit_router,
 )
 DEFAULT_HOST = "127.0.0.1"
@@ -150,7 +227,7 @@ def _serve_description(app: FastAPI) -> None:
     async def openapi() -> JSONResponse:
         return JSONResponse(describe(app))
 
-    for path in (PATH, f"/v1{PATH}"):
+    for path in (OPENAPI_PATH, f"/v1{OPENAPI_PATH}"):
         app.add_api_route(path, openapi, include_in_schema=False)
 
 

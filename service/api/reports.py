@@ -62,12 +62,12 @@ def get_report(id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Re
         return Response(msgspec.json.encode(row.report), media_type=JSON)
     report = Report.model_validate(row.report)
     if form == MARKDOWN:
-        from service.render.markdown import markdown_report
+        from service.render.report import markdown_report
 
         return Response(markdown_report(row.request or {}, report), media_type=MARKDOWN)
-    from service.render.html import content_security_policy, html_report
+    from service.render.report import content_security_policy, html_report, stylesheet
 
-    policy = {"Content-Security-Policy": content_security_policy()}
+    policy = {"Content-Security-Policy": content_security_policy(stylesheet())}
     return Response(html_report(row.request or {}, report), media_type=HTML, headers=policy)
 
 

@@ -1,19 +1,21 @@
-"""Runs the API and, by role, the worker in one process: listens, starts, stops within its time limit."""
+"""Runs the API and, by role, the worker in one process: listens, limits connections, stops in time."""
 
+import asyncio
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from service.api.app import AddPages, create_app, make_app_state
-from service.api.connections import bounded_protocol
 from service.api.state import AppState, Metrics
 from service.auth import is_loopback
 from service.db.access import has_keys
@@ -24,6 +26,56 @@ from tools.errors import AsapError, InputError
 
 if TYPE_CHECKING:
     from service.worker.worker import Worker
+
+
+HEADERS_S = 10.0
+"""From a connection's first moment, or a request's first byte, to the end of its headers."""
+OTHER_FILES = 200
+"""Databases, logs, traces and readers of this process need files too."""
+
+
+def connection_limit(wanted: int) -> int:
+    """Within what the process may open."""
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if open_files == resource.RLIM_INFINITY else max(10, min(wanted, open_files - OTHER_FILES))
+
+
+def bounded_protocol(max_connections: int, headers_s: float = HEADERS_S) -> type[asyncio.Protocol]:
+    """For `uvicorn.Config(http=...)`."""
+    limit = connection_limit(max_connections)
+    waiting: dict[Any, asyncio.TimerHandle] = {}
+
+    class BoundedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+        """Beyond the limit the connection that has waited longest without a request makes room."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._await_headers()
+            if len(self.connections) > limit:
+                next(iter(waiting)).transport.abort()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            is_answering = self.cycle is not None and not self.cycle.response_complete
+            if is_answering:
+                self._stop_waiting()
+            elif self not in waiting and self.timeout_keep_alive_task is None:
+                self._await_headers()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _await_headers(self) -> None:
+            waiting[self] = asyncio.get_running_loop().call_later(headers_s, self.transport.abort)
+
+        def _stop_waiting(self) -> None:
+            timer = waiting.pop(self, None)
+            if timer is not None:
+                timer.cancel()
+
+    return BoundedProtocol
+
 
 log = logging.getLogger("asap.serve")
 

@@ -186,7 +186,7 @@ def _print(
 
 
 def _render(before: TraceAnalysis, after: TraceAnalysis | None, check: PredictionCheck | None) -> str:
-    from service.render.diagnose_page import render_page
+    from service.render.pages import render_page
 
     return render_page(before, after, check)
 

@@ -69,8 +69,7 @@ def run(args: Namespace) -> int:
 
 
 def _run(args: Namespace, config: "Config", settings: "Settings") -> int:
-    from service.nightly.deliver import ReportSender
-    from service.nightly.report import find_page, write_report
+    from service.nightly.report import ReportSender, find_page, write_report
     from tools.nightly.result import is_stale
 
     with _exclusive_lock(settings):
@@ -138,7 +137,7 @@ def exit_status(outcome: str | None, delivered: Sequence[bool]) -> int:
 
 def _check(args: Namespace, config: "Config", settings: "Settings") -> int:
     """Reads everything, stores nothing."""
-    from service.nightly.ingest import check_workload
+    from service.nightly.review import check_workload
 
     checks = [check_workload(workload, args.config.absolute().parent) for workload in config.workloads]
     for check in checks:

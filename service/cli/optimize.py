@@ -374,10 +374,10 @@ def _print(form: str, scenario: JsonObject, report: "Report") -> None:
 
         print_report(scenario, report)
     elif form == "markdown":
-        from service.render.markdown import markdown_report
+        from service.render.report import markdown_report
 
         write_document(markdown_report(scenario, report))
     else:
-        from service.render.html import html_report
+        from service.render.report import html_report
 
         write_document(html_report(scenario, report))

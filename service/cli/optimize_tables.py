@@ -9,8 +9,7 @@ from rich.text import Text
 
 from graph.report import Advice, CaseReference, RecipeReference, Report
 from service.cli.io import safe_text
-from service.render.terms import EVIDENCE
-from service.render.text import format_value, plain, seconds, sentence
+from service.render.text import EVIDENCE, format_value, plain, seconds, sentence
 from service.render.trials import NOTHING
 from service.render.view import Planned, RawJson, View, view_of
 from tools.cost.predict import Prediction

@@ -79,7 +79,7 @@ def run(args: Namespace) -> int:
 
 
 def _run_probe(args: Namespace, out: Path) -> int:
-    from service.render.probe import render_probe
+    from service.render.pages import render_probe
     from tools.calibrate.update import calibrate
     from tools.probe.report import read_probe, report_of
 
@@ -183,7 +183,7 @@ def _write_runs(out: Path, name: str, runs: Sequence["Run"]) -> None:
 def _print_probe(report: "ProbeReport", learned: "Calibrated", out: Path) -> None:
     from rich.console import Console
 
-    from service.render.probe import COLUMNS, comparison_rows
+    from service.render.pages import COLUMNS, comparison_rows
 
     console, probe = Console(highlight=False), report.probe
     console.print(

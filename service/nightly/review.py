@@ -1,27 +1,32 @@
-"""One night: each workload read, compared with the nights before, diagnosed and re-optimized; then the
-report.
+"""One night: the newest profiles or metrics of each workload found, read, compared with the nights before,
+diagnosed and re-optimized; then the report.
 """
 
+import glob
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+import sqlalchemy as sa
 
 from graph.request import parse_request
 from service import __version__
 from service.db.engine import Database, is_outage
+from service.db.models import traces
 from service.db.schedules import WorkloadRow, add_night, find_workload, list_nights, set_workload
+from service.db.traces import COMPLETE
 from service.errors import HandBackError
 from service.measurements import add_runs
 from service.nightly.config import Policy, Workload, load_scenario
-from service.nightly.ingest import Source, find_sources, find_uploads
 from service.nightly.reoptimize import PlanUpdate, Reoptimizer, prediction_warnings, update_proposal
-from service.uploads import Uploads
+from service.uploads import REFERENCE, Uploads, is_below
 from tools.calibrate.runs import Measured, Run
 from tools.errors import AsapError, InputError
 from tools.nightly.night import Described, Night, with_job_plan
-from tools.nightly.read import read_metrics_night, read_profile_night
+from tools.nightly.read import profile_time, read_metrics_night, read_profile_night
 from tools.nightly.result import (
     BROKEN,
     STALE,
@@ -35,6 +40,117 @@ from tools.nightly.result import (
 from tools.nightly.review import Review, advise, gained_device_hours, review
 from tools.scenario import Scenario
 from tools.trace.report import TraceReport
+
+SETTLED_S = 60.0
+"""A profile written to more recently may still be incomplete."""
+MAX_MATCHES = 100_000
+
+
+@dataclass(frozen=True)
+class Source:
+    path: Path
+    at: float
+    """When its last file was written."""
+    is_metrics: bool = False
+    reference: str | None = None
+    """How a session's request names it; None for metrics, which no session reads."""
+
+
+def find_sources(
+    workload: Workload, base: Path, now_s: float | None = None, roots: Sequence[Path] | None = None
+) -> list[Source]:
+    """Folders and files, oldest first. Raises InputError if the pattern matches nothing that can be read.
+
+    With `roots`, what leads elsewhere, by a link too, is as if it were not there.
+    """
+    field = "metrics" if workload.metrics else "traces"
+    pattern, to_source = str(getattr(workload, field)), _metrics if workload.metrics else _profile
+    matches = glob.glob(pattern, root_dir=base, recursive=True)[:MAX_MATCHES]
+    if roots is not None:
+        matches = [path for path in matches if is_below(roots, base / path)]
+    if not matches:
+        where = " below ASAP_TRACE_ROOTS" if roots is not None else ""
+        raise InputError(field, pattern, f"matches nothing{where}; is the pattern right?")
+    sources = [source for path in matches if (source := to_source(base / path))]
+    if not sources:
+        what = "no file" if workload.metrics else "no folder with *.json, *.json.gz, *.sqlite or *.xplane.pb"
+        raise InputError(field, pattern, f"{what} is among its {len(matches)} matches")
+    return _only_settled(sources, field, pattern, now_s)
+
+
+def find_uploads(conn: sa.Connection, tenant: str, workload: Workload, uploads: Uploads) -> list[Source]:
+    """The tenant's complete uploads whose name matches, in the order in which they were completed."""
+    query = sa.select(traces.c.id, traces.c.name, traces.c.completed_at).where(
+        traces.c.tenant == tenant, traces.c.state == COMPLETE
+    )
+    rows = conn.execute(query.order_by(traces.c.completed_at, traces.c.id)).all()
+    pattern = str(workload.uploads)
+    matches = [row for row in rows if fnmatchcase(row.name, pattern)]
+    if not matches:
+        raise InputError("uploads", pattern, f"matches the name of none of {len(rows)} complete uploads")
+    return [
+        Source(uploads.folder(row.id), row.completed_at, reference=f"{REFERENCE}{row.id}") for row in matches
+    ]
+
+
+def _profile(path: Path) -> Source | None:
+    """None if it is no folder of profiles."""
+    if not path.is_dir():
+        return None
+    try:
+        return Source(path, profile_time(path), reference=str(path.absolute()))
+    except (InputError, OSError):
+        return None
+
+
+def _metrics(path: Path) -> Source | None:
+    try:
+        return Source(path, path.stat().st_mtime, is_metrics=True) if path.is_file() else None
+    except OSError:
+        return None
+
+
+def _only_settled(sources: list[Source], field: str, pattern: str, now_s: float | None) -> list[Source]:
+    now_s = time.time() if now_s is None else now_s
+    settled = [source for source in sources if now_s - source.at >= SETTLED_S]
+    if not settled:
+        raise InputError(
+            field, pattern, f"was written to in the last {SETTLED_S:.0f} s; it may be incomplete"
+        )
+    return sorted(settled, key=lambda source: (source.at, source.path))
+
+
+@dataclass(frozen=True)
+class WorkloadCheck:
+    """The newest profile, or the reason why there is none."""
+
+    name: str
+    newest: str | None = None
+    step_time_s: float | None = None
+    reason: str | None = None
+
+
+def check_workload(workload: Workload, base: Path) -> WorkloadCheck:
+    try:
+        described = load_scenario(workload, base)
+        parse_request(described)
+        newest = _find_newest(workload, base)
+        if workload.metrics:
+            night = read_metrics_night(described, newest)
+        else:
+            night, _ = read_profile_night(described, newest)
+    except AsapError as error:
+        return WorkloadCheck(workload.name, reason=str(error))
+    return WorkloadCheck(workload.name, str(newest), night.step_time_s)
+
+
+def _find_newest(workload: Workload, base: Path) -> Path:
+    if workload.uploads:
+        raise InputError(
+            "uploads", workload.uploads, "allowed in schedules of 'asap serve'; here give traces"
+        )
+    return find_sources(workload, base)[-1].path
+
 
 MAX_NEW_NIGHTS = 60
 """Nights read at once when a history begins or was interrupted."""

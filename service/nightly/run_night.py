@@ -16,9 +16,9 @@ from service.db.models import BUSY, COMPLETED, WAITING, SessionRow
 from service.db.schedules import FAILED, RunRow, get_schedule, set_run
 from service.errors import FencedError, HandBackError, NotFoundError
 from service.nightly.config import Policy, parse
-from service.nightly.deliver import ReportSender
 from service.nightly.dispatch import delete_old_runs, night_queue, tick
 from service.nightly.reoptimize import Answer, WaitingProposal
+from service.nightly.report import ReportSender
 from service.nightly.review import NightContext, run_night
 from service.nightly.schedule import ScheduleSpec
 from service.sessions import Sessions, Submission

@@ -4,8 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from service.render.terms import STEP
-from service.render.text import gib, percent, seconds, seconds_span
+from service.render.text import STEP, gib, percent, seconds, seconds_span
 from tools.cost.memory import GIB
 from tools.nightly.attribution import Attribution, EnvironmentChange, TermChange
 from tools.nightly.bisection import BisectionRun

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from service.render.plotly import Figure, PlotlyJson, axis, frame, label, names_axis, upright
-from service.render.terms import MEMORY, STEP, visible_terms
-from service.render.text import gib, seconds
+from service.render.text import MEMORY, STEP, gib, seconds, visible_terms
 from service.render.view import Planned
 from tools.scenario import Plan
 

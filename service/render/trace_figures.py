@@ -17,8 +17,7 @@ from service.render.plotly import (
     log_axis,
     names_axis,
 )
-from service.render.terms import MEASURED
-from service.render.text import bytes_of, seconds
+from service.render.text import MEASURED, bytes_of, seconds
 from tools.hardware import Device
 from tools.trace.alignment import CollectiveSummary, Lateness
 from tools.trace.rank_profile import RankReport

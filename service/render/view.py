@@ -14,8 +14,7 @@ from graph.report import CaseReference, Report, Trial, Usage
 from graph.request import MAX_PROPOSALS, parse_request
 from service.db.models import WAITING, SessionRow
 from service.errors import ConflictError
-from service.render.terms import MEMORY, STEP, visible_terms
-from service.render.text import seconds, seconds_span, size_of, times
+from service.render.text import MEMORY, STEP, seconds, seconds_span, size_of, times, visible_terms
 from service.render.trials import TrialRow, gain_text, trial_rows
 from tools.cost.calibration import Calibration
 from tools.cost.predict import Prediction

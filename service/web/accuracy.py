@@ -1,4 +1,5 @@
-"""/accuracy: predicted against measured step times, of published runs and of this installation's trials.
+"""/accuracy and /clusters: predicted against measured step times, of published runs, of this installation's
+trials and of each cluster's own runs.
 
 The published runs are those of kb_seed/validation.json, which `make validate` writes.
 """
@@ -8,18 +9,22 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from statistics import median
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from service.api.deps import AppDep, Reader
 from service.api.state import AppState
 from service.auth import Caller
 from service.errors import NotFoundError
-from service.render.plotly import Figure, PlotlyJson, frame, label, line, log_axis
-from service.render.text import seconds
+from service.measurements import ClusterState, cluster_names, find_cluster
+from service.render.plotly import PALETTE, Figure, PlotlyJson, frame, label, line, log_axis
+from service.render.text import seconds, stamp
 from service.web.rendering import PageRoute, figure_answer, page
+from tools.calibrate.runs import Run
 from tools.cost import validation
+from tools.cost.constants import definitions
 from tools.cost.validation import RunKind, Score, Validation
 from tools.kb import Case, Entry
 
@@ -192,3 +197,74 @@ def get_figure(request: Request, app: AppDep, caller: Reader) -> Response:
 
 def _trials(app: AppState, caller: Caller) -> list[MeasuredTrial]:
     return trials_of(app.knowledge.get().entries("case", None, caller.knowledge_tenant))
+
+
+BEFORE, AFTER = "without its runs", "with its other runs"
+
+clusters_router = APIRouter(prefix="/clusters", route_class=PageRoute)
+Name = Annotated[str, Path(max_length=200)]
+
+
+@clusters_router.get("")
+def show_clusters(request: Request, app: AppDep, caller: Reader) -> Response:
+    with app.database.read() as conn:
+        names = cluster_names(conn, caller.tenant)
+        states = [find_cluster(conn, caller.tenant, name) for name in names]
+    return page(request, "clusters", caller, clusters=[state for state in states if state])
+
+
+@clusters_router.get("/{name}")
+def show_cluster(name: Name, request: Request, app: AppDep, caller: Reader) -> Response:
+    state = _get_cluster(app, caller, name)
+    learned = state.learned
+    memory = learned.calibration.cluster.memory_factor if learned.calibration.cluster else 1.0
+    meanings = {definition.name: definition.meaning for definition in definitions()}
+    return page(request, "cluster", caller, cluster=state, learned=learned, memory=memory, meanings=meanings)
+
+
+@clusters_router.get("/{name}/figure")
+def get_cluster_figure(name: Name, request: Request, app: AppDep, caller: Reader) -> Response:
+    """Predicted against measured, before and after."""
+    checked = _get_cluster(app, caller, name).learned.checked
+    if not checked:
+        raise NotFoundError("measurement of", name)
+    before = [Pair(run.measured_s, run.before_s, BEFORE, run.id) for run in checked]
+    after = [Pair(run.measured_s, run.after_s, AFTER, run.id) for run in checked]
+    return figure_answer(request, accuracy_figure([*before, *after]))
+
+
+@clusters_router.get("/{name}/probes")
+def get_probes(name: Name, request: Request, app: AppDep, caller: Reader) -> Response:
+    probes = _get_cluster(app, caller, name).probes
+    if not probes:
+        raise NotFoundError("probe of", name)
+    return figure_answer(request, probes_figure(probes))
+
+
+def _get_cluster(app: AppState, caller: Caller, name: str) -> ClusterState:
+    with app.database.read() as conn:
+        state = find_cluster(conn, caller.tenant, name)
+    if state is None:
+        raise NotFoundError("cluster", name)
+    return state
+
+
+def probes_figure(probes: Sequence[tuple[float, Run]]) -> Figure:
+    """Each constant over its value in the first probe: what drifts shows."""
+    names = sorted({name for _, run in probes for name in run.measured.constants})
+    data = []
+    for number, name in enumerate(names):
+        own = [(at, run.measured.constants[name]) for at, run in probes if name in run.measured.constants]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": label(name),
+                "x": [stamp(at) for at, _ in own],
+                "y": [value / own[0][1] for _, value in own],
+                "text": [f"{value:.4g}" for _, value in own],
+                "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+                "line": {"color": PALETTE[number % len(PALETTE)]},
+            }
+        )
+    return {"data": data, "layout": frame("", "over the first probe", 360, showlegend=True)}

@@ -4,19 +4,16 @@ from fastapi import FastAPI
 
 from service.web import (
     accuracy,
-    clusters,
     compare,
     docs,
     forms,
     hardware,
-    infeasible,
     knowledge,
     new_session,
     nightly,
     pipeline,
     plans,
     rendering,
-    schedule_form,
     session,
     session_figures,
     sessions,
@@ -36,7 +33,7 @@ ROUTERS = (
     session.router,
     session_figures.router,
     pipeline.router,
-    infeasible.router,
+    plans.fit_router,
     plans.router,
     trail.router,
     trials.router,
@@ -46,10 +43,9 @@ ROUTERS = (
     compare.router,
     knowledge.router,
     hardware.router,
-    clusters.router,
+    accuracy.clusters_router,
     accuracy.router,
     docs.router,
-    schedule_form.router,  # before a schedule whose name could be "new"
     nightly.router,
 )
 

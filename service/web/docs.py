@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic.json_schema import JsonSchemaValue
 
+from service.api.app import describe
 from service.api.deps import Reader
-from service.api.openapi import describe
 from service.web.rendering import PageRoute, page
 
 

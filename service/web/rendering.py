@@ -19,7 +19,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
-from jinja2 import ChoiceLoader, Environment, PackageLoader
+from jinja2 import Environment
 from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
@@ -30,10 +30,9 @@ from service.api.errors import unexpected
 from service.auth import COOKIE, LOCAL, Caller
 from service.errors import ForbiddenError, NotFoundError
 from service.logs import request_id
-from service.render import terms
-from service.render import text as units
-from service.render.html import make_environment
+from service.render import text
 from service.render.plotly import SCRIPT, plotly_script
+from service.render.report import html_environment
 from tools.errors import AsapError
 
 PREFIX = "/static"
@@ -172,17 +171,15 @@ def render(template: str, path: str, caller: Caller | None, csrf: str, **content
         "csrf": csrf,
         "navigation": NAVIGATION,
         "version": __version__,
-        "terms": terms,
+        "terms": text,
     }
     return _environment().get_template(f"{template}.html.jinja").render(frame, **content)
 
 
 @cache
 def _environment() -> Environment:
-    environment = make_environment(
-        ChoiceLoader([PackageLoader("service.web"), PackageLoader("service.render")])
-    )
-    environment.filters |= {name: getattr(units, name) for name in FILTERS}
+    environment = html_environment("service.web")
+    environment.filters |= {name: getattr(text, name) for name in FILTERS}
     environment.filters |= {"verbatim": _verbatim, "tojson_plain": _as_json}
     environment.globals["asset"] = address_of
     return environment

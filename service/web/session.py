@@ -17,7 +17,7 @@ from service.auth import Caller
 from service.db.models import EventRow, new_id
 from service.db.sessions import events_after, get_session
 from service.errors import NotFoundError
-from service.render.markdown import markdown_report
+from service.render.report import markdown_report
 from service.render.text import seconds
 from service.render.view import find_view, get_view
 from service.sessions import export_proposal, missing_result

@@ -3,11 +3,18 @@
 from dataclasses import dataclass, replace
 
 from service.db.models import BUSY, CANCELLED, COMPLETED, FAILED, TERMINAL, WAITING, SessionRow
-from service.render.bars import BarChart, memory_chart, step_chart, trial_chart
+from service.render.bars import (
+    BarChart,
+    Waterfall,
+    measured_step_s,
+    memory_chart,
+    step_chart,
+    trial_chart,
+    waterfall_of,
+)
 from service.render.plan_figures import AXES, axes_of
 from service.render.text import count, gib, percent, seconds, times
 from service.render.view import Planned, View
-from service.render.waterfall import Waterfall, measured_step_s, waterfall_of
 from service.sessions import MAX_NAME_CHARACTERS
 from tools.frameworks import EXPORT_FORMATS
 from tools.recommend.report import Change, PlanFields

@@ -9,7 +9,7 @@ import pytest
 
 from service.db.schedules import Delivery
 from service.nightly.config import Recipients
-from service.nightly.deliver import ReportSender
+from service.nightly.report import ReportSender
 from service.settings import Settings
 from service.worker.webhooks import signature
 from tests.integration.nightly.receivers import PASSWORD, USER, Hook, mail_server

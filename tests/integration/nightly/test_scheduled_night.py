@@ -27,8 +27,8 @@ from service.db.schedules import (
 from service.db.sessions import SessionFilter, get_session, list_sessions, lock_session
 from service.nightly.config import Policy, parse
 from service.nightly.dispatch import NightQueue, night_queue, run_now, tick
-from service.nightly.fleet import fleet_of
 from service.nightly.run_night import PATIENCE_S, QueuedReoptimizer, run_scheduled_night
+from service.nightly.schedules import fleet_of
 from service.sessions import Sessions
 from service.settings import Settings
 from service.uploads import Uploads

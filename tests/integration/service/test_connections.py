@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from service.api.connections import bounded_protocol
+from service.api.server import bounded_protocol
 from service.db.engine import open_database
 from service.worker.jobs import prepare
 from tests.integration.service.at_work import settings_for, wait_for

@@ -16,9 +16,8 @@ from asap_client import calls as endpoints
 from asap_client import models, schedules
 from asap_client.calls import Call
 from asap_client.operations import Follower
-from service.api.app import create_app, make_app_state
+from service.api.app import create_app, describe, make_app_state
 from service.api.errors import MEDIA_TYPE
-from service.api.openapi import describe
 from service.db.engine import open_database
 from service.schemas import Public
 from service.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 
 from service.db.schedules import WorkloadRow, claim_run, set_run, set_workload
 from service.nightly.config import Workload
-from service.nightly.ingest import find_sources
+from service.nightly.review import find_sources
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.errors import InputError
 from tools.nightly.result import NightReport, NightResult, report_of

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.nightly.config import Config, Policy, Workload, check_modes, load_config, load_yaml, parse
-from service.nightly.ingest import check_workload
+from service.nightly.review import check_workload
 from tests.unit.service.nightly.builders import EXAMPLES, add_nights, policy, workload
 from tools.errors import InputError
 

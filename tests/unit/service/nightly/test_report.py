@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.db.engine import open_database
-from service.nightly.deliver import chat_message
 from service.nightly.report import (
+    chat_message,
     html_overview,
     html_workload,
     markdown_overview,

@@ -9,8 +9,7 @@ from service.db.models import traces
 from service.db.schedules import find_workload
 from service.db.traces import COMPLETE, create_trace
 from service.nightly.config import Workload, parse
-from service.nightly.ingest import find_uploads
-from service.nightly.review import run_night, run_workload
+from service.nightly.review import find_uploads, run_night, run_workload
 from tests.unit.service.nightly.builders import BASE, Nights, add_profile, policy, set_time, workload
 from tools.nightly.result import BROKEN
 

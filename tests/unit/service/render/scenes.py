@@ -5,7 +5,8 @@ import json
 from functools import cache
 
 from graph.report import Report
-from service.render import html, markdown, view
+from service.render import report as rendered
+from service.render import view
 from tests.unit.graph.cases import Raw, report_of, small
 
 SMALL: Raw = small(
@@ -39,11 +40,11 @@ def view_of(request: Raw, report: Raw) -> view.View:
 
 
 def html_report(request: Raw, report: Raw) -> str:
-    return html.html_report(request, Report.model_validate(report))
+    return rendered.html_report(request, Report.model_validate(report))
 
 
 def markdown_report(request: Raw, report: Raw) -> str:
-    return markdown.markdown_report(request, Report.model_validate(report))
+    return rendered.markdown_report(request, Report.model_validate(report))
 
 
 def full(text: str = "plain text") -> tuple[Raw, Raw]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.render.html import content_security_policy, stylesheet
+from service.render.report import content_security_policy, stylesheet
 from tests.unit.service.render.scenes import COLD, SMALL, full, html_report, session
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -66,8 +66,9 @@ def test_the_policy_allows_the_pages_one_stylesheet_and_nothing_else() -> None:
     page = Page(html_report(SMALL, session(SMALL)))
     digest = base64.b64encode(hashlib.sha256(page.text["style"].encode()).digest()).decode()
     stated = [a["content"] for tag, a in page.elements if tag == "meta" and "http-equiv" in a]
-    assert stated == [content_security_policy()]
-    assert content_security_policy().startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    policy = content_security_policy(stylesheet())
+    assert stated == [policy]
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
     assert page.tags().count("style") == 1
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from service.render.markdown import escape_markdown
+from service.render.report import escape_markdown
 from service.render.text import pieces
 from tests.unit.service.render.scenes import COLD, SMALL, full, markdown_report, session
 

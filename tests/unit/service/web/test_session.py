@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from service.db.models import COMPLETED, FAILED
+from service.render.bars import loss_seconds, waterfall_of
 from service.render.view import View
-from service.render.waterfall import loss_seconds, waterfall_of
 from service.web.session_view import tiles_of
 from tests.unit.service.render import scenes
 from tests.unit.service.served import SCENARIO, Served
