@@ -20,7 +20,7 @@ from graph.answers import A, Question, Reply, check_answer
 from graph.context import Context
 from graph.prompts import task_text
 from graph.rules import Rules
-from tools.frameworks.start import preset_models
+from tools.frameworks.formats import preset_models
 from tools.kb import KnowledgeBase
 from tools.kb.entries import Case
 from tools.kb.recipes import Recipe, load_recipes

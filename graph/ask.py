@@ -20,8 +20,7 @@ from graph.rules import Rules
 from graph.state import plain
 from graph.toolbox import QUESTION_TOOLS, Tool, Toolbox
 from tools.errors import AsapError, InputError
-from tools.recommend.prose_check import fill, objections
-from tools.recommend.words import short
+from tools.recommend.words import fill, objections, short
 from tools.scenario import Scenario
 
 MAX_QUESTION = 2000

@@ -16,7 +16,7 @@ from tools.kb import KnowledgeBase
 from tools.kb.recipes import Recipe
 from tools.scenario import Scenario
 from tools.search.ranked import Ranked
-from tools.trials.order import TrialOrder, TrialResult, Watch
+from tools.trials.order import TrialObserver, TrialOrder, TrialResult
 
 BUDGETS = ("session_s", "tokens", "cost", "device_hours", "trials")
 """What a request may have less of than the installation allows."""
@@ -52,7 +52,7 @@ class TrialRunner(Protocol):
         """Raises InputError for a scenario that cannot be measured here."""
         ...
 
-    def run(self, order: TrialOrder, watch: Watch) -> TrialResult: ...
+    def run(self, order: TrialOrder, observer: TrialObserver) -> TrialResult: ...
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from graph.rules import Rules
 from graph.state import Analysis, State, Turn, plain
 from graph.toolbox import Toolbox
 from tools.errors import InputError
-from tools.recommend.prose_check import fill, objections
+from tools.recommend.words import fill, objections
 from tools.trials.order import TrialOrder, TrialResult
 
 PIECE_CHARACTERS = 400
@@ -57,7 +57,7 @@ class _TrialProgress:
     context: Context
     log: EventLog
 
-    def tell(self, phase: str, **content: object) -> None:
+    def emit(self, phase: str, **content: object) -> None:
         # A listener would end a cancelled session at once; the job must be ended first.
         if not self.must_cancel():
             self.log.emit_named(phase, "waiting", phase=phase, **content)

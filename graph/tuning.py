@@ -16,9 +16,8 @@ from tools.recommend.report import Evidence, MeasuredPlan, PlanValue, Proposal
 from tools.recommend.words import format_same_decimals, short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
-from tools.trials.gain import expected_gains, runs_of
+from tools.trials.gain import Budget, expected_gains, judge, runs_of
 from tools.trials.steering import default_plan, with_recompute
-from tools.trials.stopping import Budget, judge
 
 PLAN_FOLLOWS = ("dp", "dp_shard", "schedule", "sequence_parallel")
 """Fields that follow from others: a policy that allows those allows these."""

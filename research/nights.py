@@ -17,11 +17,10 @@ from scipy.stats import f as ratio_of_variances
 
 from tools.nightly.attribution import KINDS, attribute, nights_with_changes
 from tools.nightly.findings import alarm_night, list_series, new_regressions
-from tools.nightly.hints import step_time_evidence
 from tools.nightly.night import Night, RunEnvironment
 from tools.nightly.noise import USUAL_SCATTER, scatter
 from tools.nightly.read import error_ratio
-from tools.nightly.steps import Rules, Step, detect_steps
+from tools.nightly.steps import Rules, Step, detect_steps, step_time_evidence
 
 NAME = "synthetic"
 DAY_S = 86_400.0

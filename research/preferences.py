@@ -46,14 +46,14 @@ def choice(offer: Offer) -> Choice:
 
 
 def learn(choices: Sequence[Choice], names: Sequence[str], pull: float) -> Preferences:
-    told = [c for c in choices if c.chosen.any() and len(c.cost) > 1]
-    count = Counter(c.source for c in told)
+    usable = [c for c in choices if c.chosen.any() and len(c.cost) > 1]
+    count = Counter(c.source for c in usable)
 
     def loss(values: Array) -> tuple[float, Array]:
         time, weights = np.exp(values[0]), values[1:]
         away = values[0] - np.log(TIME_WEIGHT)
         total, slope = 0.5 * away**2 + pull * float(np.sum(weights**2)), np.r_[away, 2.0 * pull * weights]
-        for c in told:
+        for c in usable:
             share = count[c.source] ** -0.5
             utility = c.columns @ weights - time * c.cost
             chance = np.exp(utility - utility.max())

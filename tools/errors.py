@@ -1,8 +1,9 @@
 """Every error that ASAP raises on purpose, as one tree.
 
-AsapError ├── InputError what the caller gave is wrong: names the field, what was given, what is allowed
-├── InfeasibleError the input is right, and nothing satisfies it └── DataError a file that belongs to ASAP
-(catalogue, calibration) is missing or broken
+    AsapError
+    ├── InputError       the caller's input is wrong: names the field, what was given, what is allowed
+    ├── InfeasibleError  the input is right, and nothing satisfies it
+    └── DataError        a file that belongs to ASAP (catalogue, calibration) is missing or broken
 
 The command line turns InputError into exit status 2, InfeasibleError into 3 and any other into 1.
 """
@@ -13,7 +14,7 @@ class AsapError(Exception):
 
 
 class InputError(AsapError):
-    """The caller's mistake, told in one line."""
+    """The caller's mistake, in one line."""
 
     def __init__(self, field: str, given: object, allowed: str) -> None:
         self.field = _one_line(field)

@@ -26,8 +26,7 @@ from graph.tuning import baseline_of, has_current_analysis, has_current_search, 
 from tools.errors import DataError, InputError
 from tools.kb.conditions import applies, parse_conditions
 from tools.recommend.hypotheses import CAUSES
-from tools.recommend.notes import KINDS
-from tools.recommend.notes_judge import SecondAnswer, apply_judged, judge, second_question
+from tools.recommend.notes import KINDS, SecondAnswer, apply_judged, judge, second_question
 from tools.recommend.report import Notes, Statement
 from tools.recommend.situation import Facts
 from tools.search.constraints import parse_constraints

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from service.cli.io import MAX_SCENARIO_BYTES, read_bytes, read_object, write_json_line
-from tools.calibrate.logs import read_log
+from tools.calibrate.runs import read_log
 from tools.errors import InputError
 from tools.scenario import parse_scenario
 

@@ -267,7 +267,7 @@ def _read_scenario(args: Namespace) -> JsonObject:
     """The scenario of the file, or made from a configuration and --devices."""
     if args.devices is None:
         return read_object(args.file, MAX_SCENARIO_BYTES)
-    from tools.frameworks.start import is_scenario, parse_devices
+    from tools.frameworks.formats import is_scenario, parse_devices
 
     count, device = parse_devices(args.devices, "--devices")
     data = read_bytes(args.file, MAX_SCENARIO_BYTES)
@@ -282,8 +282,8 @@ def _imported(args: Namespace, text: str, count: int, device: str) -> JsonObject
     """From any configuration that `asap import` reads; assumptions go to standard error."""
     from service.cli.import_plan import print_notes, read_text
     from tools.frameworks import ImportOptions
+    from tools.frameworks.formats import start_scenario
     from tools.frameworks.reading import parse_json
-    from tools.frameworks.start import start_scenario
 
     stated = ImportOptions(
         model=parse_json(read_text(args.model, "--model")) if args.model else None,

@@ -14,7 +14,7 @@ from service.render.trials import NOTHING
 from service.render.view import Planned, RawJson, View, view_of
 from tools.cost.predict import Prediction
 from tools.cost.terms import STEP_TERMS
-from tools.recommend.notes_judge import describe
+from tools.recommend.notes import describe
 from tools.recommend.report import Notes, RejectedPlan
 
 Row = tuple[str, RenderableType]

@@ -124,7 +124,7 @@ def _measure(args: Namespace, out: Path) -> "Probe":
 class _Progress:
     """Of a job, on standard error."""
 
-    def tell(self, phase: str, **content: object) -> None:
+    def emit(self, phase: str, **content: object) -> None:
         sys.stderr.write(f"asap: {phase}\n")
 
     def must_cancel(self) -> bool:

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 from service.render.text import STEP, gib, percent, seconds, seconds_span
 from tools.cost.memory import GIB
-from tools.nightly.attribution import Attribution, EnvironmentChange, TermChange
-from tools.nightly.bisection import BisectionRun
+from tools.nightly.attribution import Attribution, BisectionRun, EnvironmentChange, TermChange
 from tools.nightly.findings import MEMORY, MFU, SPREAD, TERM, Finding
 from tools.nightly.night import SlowRank
 from tools.nightly.result import NightResult

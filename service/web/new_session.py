@@ -26,7 +26,7 @@ from tools.cost.predict import predict
 from tools.cost.sizes import count_parameters
 from tools.errors import InputError
 from tools.frameworks import IMPORT_FORMATS, ImportOptions
-from tools.frameworks.start import HUGGING_FACE, is_scenario, parse_devices, preset_models, start_scenario
+from tools.frameworks.formats import HUGGING_FACE, is_scenario, parse_devices, preset_models, start_scenario
 from tools.hardware import PRECISIONS, device_names
 from tools.recommend.optimize import workload_of
 from tools.scenario import RECOMPUTES, Scenario, parse_scenario

@@ -24,7 +24,7 @@ from tools.errors import InputError
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
-from tools.scenario.practice import scale_up_size
+from tools.scenario.limits import scale_up_size
 
 MAX_BOXES = 240
 """Of nodes on one page, after folding."""

@@ -1,4 +1,4 @@
 """A cluster's own truth: its runs update the cost model.
 
-Reading order: `runs` and `logs` (what comes in), `observations`, `update`, `memory` (what is learned).
+Reading order: `runs` (what comes in), `observations` (what it says), `update` (what is learned).
 """

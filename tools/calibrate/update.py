@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.calibrate.memory import learn_memory
-from tools.calibrate.observations import Observations
+from tools.calibrate.observations import Observations, learn_memory
 from tools.calibrate.runs import Run
 from tools.cost.calibration import Calibration, known_to, novelty, shipped_calibration
 from tools.cost.cluster import (
@@ -81,7 +80,7 @@ class MovedConstant:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The calibration, and what to tell about it."""
+    """The calibration, and what a report shows of it."""
 
     calibration: Calibration
     runs: int

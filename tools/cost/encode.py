@@ -20,7 +20,7 @@ from tools.scenario import (
     Scenario,
     columns_of,
 )
-from tools.scenario.practice import scale_up_size
+from tools.scenario.limits import scale_up_size
 from tools.scenario.spec import LoraSpec
 
 Facts = dict[str, float]

@@ -6,7 +6,7 @@ Long batches are cut into blocks that stay in the processor's cache.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import GIB, Memory, MemorySettings, memory_bytes
 from tools.cost.sizes import count_parameters, model_flops_per_token, stages
 from tools.cost.step import Breakdown, step_breakdown
+from tools.cost.terms import Bottleneck
 from tools.scenario.spec import Result, Scenario
 
 BLOCK_ROWS = 16384
@@ -111,9 +112,6 @@ def _joined(blocks: list[Costs]) -> Costs:
 
 def _joined_part(kind: type[Part], parts: list[Part]) -> Part:
     return kind(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(kind)))
-
-
-Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
 
 
 class Prediction(Result):

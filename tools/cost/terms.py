@@ -5,6 +5,10 @@ The one list: `Breakdown` and `Memory` have these fields, and reports, pages and
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
+"""What limits a step, in predictions, traces and the knowledge base."""
 
 
 @dataclass(frozen=True, slots=True)

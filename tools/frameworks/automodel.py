@@ -7,7 +7,6 @@ from tools.errors import InputError
 from tools.frameworks.exporting import RECOMPUTE_NOT_STATED, Export, ExportJob, Settings, yaml_text
 from tools.frameworks.finetuning import lora_fields
 from tools.frameworks.importing import (
-    NO_SHARDING,
     Degrees,
     Draft,
     ImportOptions,
@@ -108,7 +107,7 @@ def import_automodel(text: str, options: ImportOptions) -> Draft:
     schedule = settings.word("distributed.pipeline.pp_schedule") or "1f1b"
     plan = stated_plan(
         Degrees(tp, pp, cp, dp),
-        Sharding(stage, shard) if stage and shard > 1 else NO_SHARDING,
+        Sharding.over(stage, shard),
         ep=settings.integer("distributed.ep_size", minimum=0) or 1,
         micro_batch_size=micro,
         vpp=1,

@@ -9,7 +9,6 @@ import re
 from tools.errors import InputError
 from tools.frameworks.exporting import Export, ExportJob, Settings, json_text
 from tools.frameworks.importing import (
-    NO_SHARDING,
     Batch,
     Degrees,
     Draft,
@@ -178,9 +177,7 @@ def _divide_exactly(total: int, divisor: int) -> int:
 def _sharding(settings: SettingsReader, data_ranks: int) -> Sharding:
     stage = settings.integer("zero_optimization.stage", minimum=0) or 0
     partition = settings.integer("zero_optimization.zero_hpz_partition_size", minimum=0) or 1
-    if stage == 0 or data_ranks == 1:
-        return NO_SHARDING
-    return Sharding(stage, partition if partition > 1 and stage == 3 else data_ranks)
+    return Sharding.over(stage, partition if partition > 1 and stage == 3 and data_ranks > 1 else data_ranks)
 
 
 def _precision(settings: SettingsReader, options: ImportOptions) -> str:

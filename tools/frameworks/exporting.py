@@ -87,7 +87,7 @@ def chosen_levers(scenario: Scenario, framework: str) -> tuple[Lever, ...]:
     """The levers that a configuration must state so that what runs is what is priced.
 
     Those that the scenario states, and those that the cost model takes for granted although the framework
-    does otherwise if nothing is said; only as far as release, device and plan allow them.
+    does otherwise by default; only as far as release, device and plan allow them.
     """
     training = scenario.training.model_copy(update={"framework": framework})
     scenario = scenario.model_copy(update={"training": training})

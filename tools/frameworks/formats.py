@@ -1,32 +1,38 @@
-"""The registry of formats: how each is written and read, and whose rules a plan must obey to be written.
+"""The registry of formats: how each is written and read, and whose rules a plan must obey to be written (a
+plan may be legal for the framework it was made for and not for the one it is exported to).
 
-A plan may be legal for the framework it was made for and not for the one it is exported to.
+Also a first scenario from a model and a cluster alone, for `asap optimize --devices` and the form of a new
+session: what neither states is assumed, and every assumption is named.
 """
 
+import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
+import kb_seed
 from tools.errors import InputError
 from tools.frameworks import (
     accelerate,
     automodel,
-    axolotl,
     deepspeed,
+    finetuning,
     huggingface,
     levanter,
-    llamafactory,
     maxtext,
     megatron,
     nanotron,
     nemo,
     neox,
     torchtitan,
-    trl,
 )
 from tools.frameworks.exporting import Export, ExportJob, chosen_levers, stated_settings
 from tools.frameworks.importing import Draft, ImportedScenario, ImportOptions, assemble, missing
+from tools.frameworks.reading import parse_json
 from tools.frameworks.recognition import recognise
 from tools.scenario import Facts, Scenario, check_plan, columns_of, did_you_mean, get_framework
+from tools.scenario.fields import JsonObject
 from tools.scenario.spec import FRAMEWORK_ALIASES
 
 Exporter = Callable[[ExportJob], Export]
@@ -64,9 +70,9 @@ REGISTRY = {
         ),
         Format("nanotron", "nanotron", nanotron.export_nanotron, nanotron.import_nanotron),
         Format("automodel", "torch-fsdp2", automodel.export_automodel, automodel.import_automodel),
-        Format("axolotl", None, import_=axolotl.import_axolotl),
-        Format("llamafactory", None, import_=llamafactory.import_llamafactory),
-        Format("trl", None, import_=trl.import_trl),
+        Format("axolotl", None, import_=finetuning.import_axolotl),
+        Format("llamafactory", None, import_=finetuning.import_llamafactory),
+        Format("trl", None, import_=finetuning.import_trl),
         Format("neox", None, import_=neox.import_neox),
         Format("levanter", None, import_=levanter.import_levanter),
         Format(
@@ -155,3 +161,65 @@ def import_plan(text: str, format: str | None, options: ImportOptions) -> Import
     if framework is None:
         raise missing("--framework", "what will train it, for example torchtitan or megatron-core")
     return assemble(draft, options, framework)
+
+
+DEVICES = re.compile(r"\s*([0-9][0-9,_]*)\s*(?:x|×|\*)?\s*([A-Za-z].*?)\s*")
+MAX_DEVICE_DIGITS = 12
+HUGGING_FACE = "huggingface"
+ASSUMED_FRAMEWORK = "megatron-core"
+ASSUMABLE = ("seq_len", "global_batch_size", "framework")
+MAX_ASSUMED_SEQ_LEN = 8192
+ASSUMED_TOKENS = 4 * 2**20
+"""Per step: usual for pretraining (Llama 3, arXiv 2407.21783, section 3.4)."""
+
+
+@dataclass(frozen=True)
+class Start:
+    imported: ImportedScenario
+    assumed: dict[str, int | str]
+    """Fields of ImportOptions that neither the file nor the user stated."""
+
+
+def parse_devices(text: str, field: str) -> tuple[int, str]:
+    """ "64 x H100 SXM" as a count and a name."""
+    match = DEVICES.fullmatch(text)
+    digits = re.sub(r"[,_]", "", match[1]) if match else ""
+    if match is None or len(digits) > MAX_DEVICE_DIGITS or not int(digits):
+        raise InputError(field, text, 'allowed: a number and a device, for example "64 x H100"')
+    return int(digits), match[2]
+
+
+def is_scenario(text: str) -> bool:
+    """Whether the text is a whole scenario, rather than a model or a tool's configuration."""
+    return '"model"' in text and ('"training"' in text or '"cluster"' in text)
+
+
+def start_scenario(text: str, format: str | None, stated: ImportOptions) -> Start:
+    """From any configuration that `import_plan` reads; a config.json says nothing about training."""
+    name = format or recognise(text)
+    if name != HUGGING_FACE:
+        return Start(import_plan(text, name, stated), {})
+    seq_len, count = stated.seq_len or _usual_seq_len(text), stated.num_devices or 1
+    whole = replace(
+        stated,
+        seq_len=seq_len,
+        global_batch_size=stated.global_batch_size or max(ASSUMED_TOKENS // seq_len // count, 1) * count,
+        framework=stated.framework or ASSUMED_FRAMEWORK,
+    )
+    assumed = {key: getattr(whole, key) for key in ASSUMABLE if getattr(stated, key) is None}
+    return Start(import_plan(text, name, whole), assumed)
+
+
+def _usual_seq_len(text: str) -> int:
+    config = parse_json(text)
+    inner = config.get("text_config")
+    longest = {**config, **(inner if isinstance(inner, dict) else {})}.get("max_position_embeddings")
+    usable = longest if isinstance(longest, int) and longest > 0 else MAX_ASSUMED_SEQ_LEN
+    return min(usable, MAX_ASSUMED_SEQ_LEN)
+
+
+@cache
+def preset_models() -> dict[str, JsonObject]:
+    """Well-known models by name, each as a config.json."""
+    text = kb_seed.folder("models").joinpath("presets.toml").read_text(encoding="utf-8")
+    return {name: {**config, "name": name} for name, config in tomllib.loads(text).items()}

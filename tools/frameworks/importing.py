@@ -84,7 +84,7 @@ def read_levers(settings: SettingsReader, framework: str) -> JsonObject:
     """The fields of `training` that the file states by the framework's own names; the closest lever wins."""
     fields: JsonObject = {}
     for lever in sorted(framework_levers(framework), key=lambda lever: len(lever.writes)):
-        # All are asked for, so that none is reported as unused.
+        # All are read, so that none is reported as unused.
         states = [settings.states(name, value) for name, value in lever.writes.items()]
         if lever.setting not in PLAN_SETTINGS and states and all(states):
             fields[lever.setting] = lever.value
@@ -110,11 +110,13 @@ class Batch(NamedTuple):
 
 
 class Sharding(NamedTuple):
-    zero_stage: int
-    dp_shard: int
+    zero_stage: int = 0
+    dp_shard: int = 1
 
-
-NO_SHARDING = Sharding(zero_stage=0, dp_shard=1)
+    @classmethod
+    def over(cls, stage: int, ranks: int) -> "Sharding":
+        """A group of one rank shards nothing."""
+        return cls(stage, ranks) if stage and ranks > 1 else cls()
 
 
 def stated_plan(

@@ -7,7 +7,7 @@ sharded over the data axis (FSDP), the model axis is tensor parallelism.
 import re
 
 from tools.errors import InputError
-from tools.frameworks.importing import NO_SHARDING, Degrees, Draft, ImportOptions, Sharding, stated_plan
+from tools.frameworks.importing import Degrees, Draft, ImportOptions, Sharding, stated_plan
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 
 FIELDS = {
@@ -52,7 +52,7 @@ def import_levanter(text: str, options: ImportOptions) -> Draft:
     checkpoints = settings.text("model.gradient_checkpointing")
     plan = stated_plan(
         Degrees(tp, 1, 1, dp),
-        Sharding(3, dp) if dp > 1 else NO_SHARDING,
+        Sharding.over(3, dp),
         ep=1,
         micro_batch_size=options.micro_batch_size or micro,
         vpp=1,

@@ -16,7 +16,6 @@ from tools.frameworks.exporting import (
     yaml_text,
 )
 from tools.frameworks.importing import (
-    NO_SHARDING,
     Batch,
     Degrees,
     Draft,
@@ -275,9 +274,7 @@ def _leftover(target: int, product: int, level: str) -> int:
 def _sharding(settings: SettingsReader, axes: Mapping[str, int], dp: int) -> Sharding:
     weights = axes["fsdp"] * axes["fsdp_transpose"] * axes["context"] * axes["expert"]
     over_data = settings.flag("shard_optimizer_over_data")
-    if weights > 1:
-        return Sharding(3, weights)
-    return Sharding(1, dp) if over_data and dp > 1 else NO_SHARDING
+    return Sharding(3, weights) if weights > 1 else Sharding.over(int(bool(over_data)), dp)
 
 
 def _batch(settings: SettingsReader, degrees: Degrees) -> Batch:

@@ -18,7 +18,6 @@ from tools.frameworks.exporting import (
     first_names,
 )
 from tools.frameworks.importing import (
-    NO_SHARDING,
     Degrees,
     Draft,
     ImportOptions,
@@ -26,8 +25,7 @@ from tools.frameworks.importing import (
     read_levers,
     stated_plan,
 )
-from tools.frameworks.megatron_model import read_model
-from tools.frameworks.megatron_stages import chunks_per_stage, uneven_stages
+from tools.frameworks.megatron_model import chunks_per_stage, read_model, uneven_stages
 from tools.frameworks.reading import JsonObject, SettingsReader, check_length, parse_yaml
 from tools.frameworks.shell import LIST_OPTIONS, has_options, parse_arguments, substitute
 from tools.scenario import Plan
@@ -328,9 +326,7 @@ def _sharding(settings: SettingsReader, degrees: Degrees) -> Sharding:
     if data_ranks % replicas:
         name = "megatron: num_distributed_optimizer_instances"
         raise InputError(name, replicas, f"must divide the {data_ranks} data-parallel ranks")
-    if stage == 0 or data_ranks == replicas:
-        return NO_SHARDING
-    return Sharding(stage, data_ranks // replicas)
+    return Sharding.over(stage, data_ranks // replicas)
 
 
 def _expert_tensor_size(settings: SettingsReader, tp: int, *, is_moe: bool) -> int:

@@ -12,7 +12,6 @@ from tools.frameworks.exporting import (
     yaml_text,
 )
 from tools.frameworks.importing import (
-    NO_SHARDING,
     Degrees,
     Draft,
     ImportOptions,
@@ -98,7 +97,7 @@ def import_nanotron(text: str, options: ImportOptions) -> Draft:
     engine = settings.text("parallelism.pp_engine") or "1f1b"
     plan = stated_plan(
         degrees,
-        Sharding(stage, degrees.dp) if stage and degrees.dp > 1 else NO_SHARDING,
+        Sharding.over(stage, degrees.dp),
         ep=settings.integer("parallelism.expert_parallel_size") or 1,
         micro_batch_size=micro,
         vpp=1,

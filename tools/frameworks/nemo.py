@@ -18,7 +18,7 @@ from tools.frameworks.megatron import (
     export_notes,
     recompute_arguments,
 )
-from tools.frameworks.megatron_stages import uneven_stages
+from tools.frameworks.megatron_model import uneven_stages
 from tools.frameworks.python_config import VARIABLE, looks_like_python, parse_python
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 from tools.frameworks.shell import substitute

@@ -4,7 +4,7 @@ Names and defaults: megatron/neox_arguments/neox_args.py and deepspeed_args.py o
 """
 
 from tools.errors import InputError
-from tools.frameworks.importing import NO_SHARDING, Degrees, Draft, ImportOptions, Sharding, stated_plan
+from tools.frameworks.importing import Degrees, Draft, ImportOptions, Sharding, stated_plan
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 
 GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
@@ -36,7 +36,7 @@ def import_neox(text: str, options: ImportOptions) -> Draft:
     )
     plan = stated_plan(
         Degrees(tp, pp, cp, dp),
-        Sharding(stage, dp) if stage and dp > 1 else NO_SHARDING,
+        Sharding.over(stage, dp),
         ep=settings.integer("moe_expert_parallel_size") or 1,
         micro_batch_size=micro,
         vpp=1,

@@ -15,7 +15,6 @@ from tools.frameworks.exporting import (
     toml_text,
 )
 from tools.frameworks.importing import (
-    NO_SHARDING,
     Batch,
     Degrees,
     Draft,
@@ -255,11 +254,9 @@ def _degrees(settings: SettingsReader, options: ImportOptions) -> tuple[Degrees,
 def _sharding(settings: SettingsReader, shard_ranks: int, pp: int) -> Sharding:
     name = "parallelism.fsdp_reshard_after_forward"
     policy = settings.word(name, ("default", "always", "never")) or "default"
-    if shard_ranks == 1:
-        return NO_SHARDING
     # By default weights stay gathered under a pipeline (torchtitan/distributed/fsdp.py).
     keeps_weights = policy == "never" or (policy == "default" and pp > 1)
-    return Sharding(2 if keeps_weights else 3, shard_ranks)
+    return Sharding.over(2 if keeps_weights else 3, shard_ranks)
 
 
 def _batch(settings: SettingsReader, degrees: Degrees) -> Batch:

@@ -85,7 +85,6 @@ def find_local_embedder() -> Embedder | None:
     """The embedder of the optional package, or None when it is not installed. Loads nothing yet."""
     if find_spec(MINILM_PACKAGE) is None:
         return None
-
     return MiniLM()
 
 
@@ -115,7 +114,7 @@ class EndpointEmbedder:
         return f"{self.model} at {self.base_url.rstrip('/')}"
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector a text, of unit length; a batch that fails fails the whole call."""
+        """One vector per text, of unit length; a batch that fails fails the whole call."""
         return [
             vector
             for start in range(0, len(texts), _BATCH)
@@ -165,7 +164,7 @@ _BATCH_MINILM = 16
 
 VECTORS = "vectors"
 """Folder of kb_seed with the vectors of the seed's entries, written by `make seed-vectors`: computing them
-takes 14 s of one core, which nobody should wait for at the first start."""
+takes 14 s of one core, too long to wait for at the first start."""
 VECTORS_FILE = "minilm.npz"
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
+from tools.cost.terms import Bottleneck
 from tools.errors import AsapError, InputError
 from tools.hardware import device_names
 from tools.hardware.catalogue import VENDORS, find_vendor
@@ -40,7 +41,6 @@ class EmbeddingError(KnowledgeError):
 Kind = Literal["playbook", "case"]
 Status = Literal["confirmed", "hypothesis", "refuted"]
 Match = Literal["lexical", "vector", "facets"]
-Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
 Architecture = Literal["dense", "moe"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

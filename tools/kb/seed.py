@@ -11,11 +11,11 @@ import tomli
 from pydantic import Field, PlainValidator
 
 from kb_seed import folder
+from tools.cost.terms import Bottleneck
 from tools.errors import DataError, InputError
 from tools.kb.conditions import Condition
 from tools.kb.entries import (
     Architecture,
-    Bottleneck,
     Case,
     Entry,
     Playbook,

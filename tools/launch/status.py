@@ -39,6 +39,8 @@ class Cause(StrEnum):
     LOST = "lost"
 
 
+MARK = "ASAP_JOB"
+"""The environment variable by which a job's processes are found."""
 ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST})
 
 
@@ -95,7 +97,7 @@ class Intent:
     digest: str
     """Digest of the job as submitted: the same key with another digest is an error."""
     mark: str
-    """Value of ASAP_JOB in every process of the job."""
+    """Value of `MARK` in every process of the job."""
     command: list[str]
     environment: dict[str, str]
     workdir: str

@@ -1,9 +1,11 @@
 """The process beside a local job: starts it once, ends it at its limit or on demand, records how it ended.
 
-python -m tools.launch.supervisor FOLDER
+python -m tools.launch.supervisor FOLDER GRACE_S
 
-It outlives the process that started it. A lock on the folder lets one supervisor run; files of an
-earlier one keep the next from running the job again. SIGTERM ends the job. Standard library only.
+It outlives the process that started it. A lock on the folder lets one supervisor run; files of an earlier one
+keep the next from running the job again. SIGTERM ends the job. A pid alone may be reused and survives no
+reboot, so a process is known by its start and its boot, and the processes of a job by a mark in their
+environment. Standard library only.
 """
 
 import fcntl
@@ -14,13 +16,93 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tools.launch.files import CANCELLED, FINAL, INTENT, LOG, write_whole
-from tools.launch.processes import MARK, identify, kill_marked
-from tools.launch.status import Cause, Intent, JobStatus, State, exit_state
+from tools.launch.status import MARK, Cause, Intent, JobStatus, State, exit_state
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """A pid, when the kernel started it (clock ticks since boot), and which boot that was."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def is_alive(self) -> bool:
+        """False for a zombie too: it runs nothing any more."""
+        return self.boot_id == read_boot_id() and _find_start(self.pid) == self.start_ticks
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """None if there is no such process."""
+    start = _find_start(pid)
+    return None if start is None else ProcessIdentity(pid, start, read_boot_id())
+
+
+def read_boot_id() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def _find_start(pid: int) -> int | None:
+    try:
+        content = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command's name stands in parentheses and may hold any character; proc(5) counts fields from 1.
+    fields = content.rpartition(")")[2].split()
+    state, start_ticks = fields[0], int(fields[19])
+    return None if state in "ZX" else start_ticks
+
+
+def send_signal(process: ProcessIdentity, number: int) -> bool:
+    """To this very process; False if it is gone. A pidfd cannot hit a later owner of the pid."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not process.is_alive():
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def find_marked(value: str) -> Iterator[ProcessIdentity]:
+    """Live processes with this mark, except the caller."""
+    wanted = f"{MARK}={value}".encode()
+    for entry in _PROC.iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        # Gone in the meantime, or of another user.
+        with suppress(OSError):
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                process = identify(int(entry.name))
+                if process:
+                    yield process
+
+
+def kill_marked(value: str, patience_s: float = 10.0) -> list[int]:
+    """Kills until none is left; gives the pids that would not die (stuck in the kernel) in time."""
+    deadline_s = time.monotonic() + patience_s
+    while survivors := list(find_marked(value)):
+        for process in survivors:
+            send_signal(process, signal.SIGKILL)
+        if time.monotonic() > deadline_s:
+            return [process.pid for process in survivors]
+        time.sleep(0.02)
+    return []
+
 
 LOCK, PROCESS = "supervisor.lock", "process.json"
 _POLL_S = 0.1
@@ -28,9 +110,9 @@ _OOM_COUNTER = "oom_kill"
 _ENDED_BY = {Cause.CANCELLED: State.CANCELLED, Cause.WALL_LIMIT: State.FAILED}
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Returns when the supervisor proper, a child of this process, has taken the job or left it alone."""
-    folder, grace_s = Path(words[0]), float(words[1])
+    folder, grace_s = Path(argv[0]), float(argv[1])
     read_end, write_end = os.pipe()
     if os.fork():
         os.close(write_end)

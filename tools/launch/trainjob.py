@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from tools.launch.processes import MARK
-from tools.launch.status import Cause, Intent, JobStatus, State
+from tools.launch.status import MARK, Cause, Intent, JobStatus, State
 from tools.launch.template import KubernetesSettings
 
 GROUP, VERSION, PLURAL = "trainer.kubeflow.org", "v1alpha1", "trainjobs"

@@ -9,15 +9,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from tools.nightly.attribution import Attribution
-from tools.nightly.bisection import Bisection
+from tools.cost.terms import Bottleneck
+from tools.nightly.attribution import Attribution, Bisection
 from tools.nightly.findings import STEP_TIME, Finding
 from tools.nightly.night import Night, StoredResult
 from tools.nightly.review import SLOWER, Review
 from tools.nightly.sensitivity import Sensitivity
 from tools.recommend.report import Change, MeasuredPlan
 from tools.scenario import Plan
-from tools.trace.diagnosis import Bottleneck
 
 Outcome = Literal["quiet", "slower", "regression", "broken"]
 """Slower: a regression of an earlier night is still open, and nothing else happened."""

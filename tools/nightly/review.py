@@ -11,12 +11,13 @@ import numpy as np
 
 from tools.nightly.attribution import (
     Attribution,
+    Bisection,
     EnvironmentChange,
     Kind,
     attribute,
     nights_with_changes,
+    plan_bisection,
 )
-from tools.nightly.bisection import Bisection, plan_bisection
 from tools.nightly.findings import (
     IMPROVED,
     MEMORY,
@@ -34,11 +35,10 @@ from tools.nightly.findings import (
     judge,
     list_series,
 )
-from tools.nightly.hints import recorded_hints, step_time_evidence
 from tools.nightly.night import Night, SlowRank
 from tools.nightly.noise import level
 from tools.nightly.sensitivity import Sensitivity, sensitivity_of
-from tools.nightly.steps import Rules
+from tools.nightly.steps import Rules, recorded_hints, step_time_evidence
 
 HOURS_PER_DAY = 24.0
 REGRESSED, SLOWER, SUSPECTED_SLOW, NOTICE = "regressed", "slower", "suspected", "notice"

@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 
 from tools.nightly.findings import Judgement
-from tools.nightly.hints import EXPLAINED_ALARMS
 from tools.nightly.night import Night, StoredResult
 from tools.nightly.noise import (
     USUAL_SCATTER,
@@ -24,7 +23,7 @@ from tools.nightly.noise import (
     median_known,
     with_prior,
 )
-from tools.nightly.steps import Rules
+from tools.nightly.steps import EXPLAINED_ALARMS, Rules
 
 FOUND_SHARE = 0.8
 """Of changes of the stated size that are found by then."""

@@ -1,7 +1,8 @@
-"""One node tells of many: a few layers of a plan's own model on at most one node, scaled to the whole plan.
+"""Many nodes predicted from one: a few layers of a plan's model on at most one node, scaled to the whole
+plan.
 
 The samples keep what a rank computes (tensor, context and expert degrees, micro-batch, recomputation) and
-differ in layers and micro-batches, so that time per layer, per micro-batch and per step can be told apart.
+differ in layers and micro-batches, so that time per layer, per micro-batch and per step can be separated.
 What a single node does not show (stages, network, schedule) stays the cost model's.
 """
 

@@ -1,4 +1,4 @@
-"""What a probe is asked to measure and what it measured, as `probe.json` holds it.
+"""What a probe is to measure and what it measured, as `probe.json` holds it.
 
 Standard library only: it is read on nodes that have PyTorch and nothing else.
 """

@@ -19,7 +19,7 @@ from tools.cost.inputs import Array
 from tools.cost.predict import fit_probability
 from tools.recommend.workload import Workload, why_inexpressible
 from tools.scenario import RECOMPUTES, Plan, get_framework
-from tools.scenario.practice import scale_up_size
+from tools.scenario.limits import scale_up_size
 from tools.scenario.spec import FULL_SHARDING
 from tools.search.ranked import Ranked
 from tools.search.space import Rows, Table, get_plan
@@ -30,7 +30,7 @@ TIE = 0.02
 """Log of time: what differs by less is the same, and the simpler plan is taken."""
 MIN_PROBABILITY = 1e-3
 MAX_TRIES = 40
-"""Plans of a family that are asked for one which the framework's configuration can express."""
+"""Plans of a family that are tried until one can be expressed in the framework's configuration."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,10 @@ def _undominated_first(ranked: Ranked, cost: Array, found: Families, chosen: lis
 
     if not any(beats(row, chosen[0]) for row in chosen[1:]):
         return chosen
-    kin = np.flatnonzero((found.of_plan == found.of_plan[chosen[0]]) & (cost <= cost[chosen[0]] + TIE))
-    free = [int(row) for row in kin if not any(beats(other, int(row)) for other in chosen[1:])]
+    same_family = np.flatnonzero(
+        (found.of_plan == found.of_plan[chosen[0]]) & (cost <= cost[chosen[0]] + TIE)
+    )
+    free = [int(row) for row in same_family if not any(beats(other, int(row)) for other in chosen[1:])]
     if free:
         return [min(free, key=lambda row: cost[row]), *chosen[1:]]
     first = min((row for row in chosen[1:] if beats(row, chosen[0])), key=lambda row: ranked.step_time_s[row])

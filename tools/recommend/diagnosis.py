@@ -6,7 +6,8 @@ Options that change numerics are named here and never proposed.
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.cost.predict import BOTTLENECKS, Bottleneck, Prediction, predict
+from tools.cost.predict import BOTTLENECKS, Prediction, predict
+from tools.cost.terms import Bottleneck
 from tools.errors import InputError
 from tools.recommend.measured import differing_terms
 from tools.recommend.proposal import model_evidence

@@ -9,12 +9,11 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from tools.cost.predict import Prediction
-from tools.cost.terms import STEP_TERMS
+from tools.cost.terms import STEP_TERMS, Bottleneck
 from tools.recommend.report import Evidence
 from tools.scenario.spec import Result
 from tools.trace.causes import LEVERS
 from tools.trace.causes import Cause as TraceCause
-from tools.trace.diagnosis import Bottleneck
 from tools.trace.report import Profile
 
 Cause = Literal[TraceCause, "out_of_memory"]
@@ -69,7 +68,7 @@ class Hypothesis(Result):
     cause: Cause
     source: Literal["model", "profile", "trial"]
     seconds: float | None = None
-    """Of one step; None if the evidence does not tell."""
+    """Of one step; None if the evidence does not say."""
     share: float | None = None
     """Of the step."""
     says: str

@@ -121,8 +121,8 @@ class Clause:
         return False
 
     def precedes(self, first: str, second: str) -> bool:
-        ones, others = self.of(first), self.of(second)
-        return bool(ones and others) and ones[0].start < others[0].start
+        earlier, later = self.of(first), self.of(second)
+        return bool(earlier and later) and earlier[0].start < later[0].start
 
     @property
     def fields(self) -> list[str]:

@@ -19,7 +19,7 @@ MIN_BANDWIDTH_RATIO = 0.1
 """Of the catalogue's figure: a link slower than this is a mistaken unit, not a slow link."""
 MAX_OVERSUBSCRIPTION = 1 / MIN_BANDWIDTH_RATIO
 SAME_MEMORY = 0.03
-"""An 80 GB device has 79.1 GiB: whoever names its memory by the label corrects nothing."""
+"""An 80 GB device has 79.1 GiB: notes that name its memory by the label correct nothing."""
 GIGABYTES_PER_GIB = 2**30 / 1e9
 BITS_PER_BYTE = 8
 SECONDS = {

@@ -8,10 +8,11 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from tools.cost.predict import Prediction
+from tools.cost.terms import Bottleneck
 from tools.scenario import Plan
 from tools.scenario.spec import Result
 from tools.trace.causes import Cause
-from tools.trace.diagnosis import Bottleneck, ProfileDiagnosis
+from tools.trace.diagnosis import ProfileDiagnosis
 
 EvidenceKind = Literal["profile", "roofline", "model", "knowledge", "trial"]
 Binding = Literal["none", "rule", "memory", "constraint", "time", "preference", "trial"]
@@ -36,13 +37,13 @@ class Change(Result):
 
 def changes(before: Plan, after: Plan) -> list[Change]:
     return [
-        Change(field=name, from_=_told(getattr(before, name)), to=_told(getattr(after, name)))
+        Change(field=name, from_=_as_text(getattr(before, name)), to=_as_text(getattr(after, name)))
         for name in Plan.model_fields
         if getattr(before, name) != getattr(after, name)
     ]
 
 
-def _told(value: PlanValue | tuple[str, ...]) -> PlanValue:
+def _as_text(value: PlanValue | tuple[str, ...]) -> PlanValue:
     """A list of modules as one text."""
     return ", ".join(value) if isinstance(value, tuple) else value
 

@@ -1,8 +1,8 @@
 """Which layers of a configuration hold attention, another token mixer, dense or expert feed-forward parts.
 
 Families write the same thing in a dozen ways; each is read here. Sources: configuration_*.py and
-modeling_*.py of
-huggingface/transformers, and the same files beside the weights of models that have no class there.
+modeling_*.py of huggingface/transformers, and the same files beside the weights of models that have no class
+there.
 """
 
 import math
@@ -114,12 +114,8 @@ def _from_lists(fields: JsonObject, count: int) -> list[str]:
     ):
         if flags := _ints(fields.get(name)):
             return [other if flag else zero for flag in flags[:count]]
-    for name, others in (
-        ("attn_layer_indices", "mamba"),
-        ("full_attn_idxs", "conv"),
-        ("local_layer_ids", ""),
-    ):
-        if isinstance(fields.get(name), list) and others:
+    for name, others in (("attn_layer_indices", "mamba"), ("full_attn_idxs", "conv")):
+        if isinstance(fields.get(name), list):
             listed = set(_ints(fields[name]))
             return ["full_attention" if n in listed else others for n in range(count)]
     return []

@@ -47,9 +47,8 @@ class MixerSpec(Record):
     """The token mixer of layers that are not softmax attention; widths in elements.
 
     `inner_size` is the width of values (Mamba: channels), `key_size` that of keys over all heads (Mamba 2:
-    groups
-    times state), `state_size` the state per channel (Mamba) or the size of a key head, `low_rank` the rank
-    of the step size (Mamba 1) or of the gates (Kimi).
+    groups times state), `state_size` the state per channel (Mamba) or the size of a key head, `low_rank` the
+    rank of the step size (Mamba 1) or of the gates (Kimi).
     """
 
     kind: MixerKind

@@ -30,9 +30,8 @@ def other_fields(fields: JsonObject, canonical: JsonObject, count: int) -> JsonO
         rows = usable_count(fields.get("n_positions")) or usable_count(fields.get("max_position_embeddings"))
         implied["other_parameters"] = (rows + (2 if model_type in ("opt", "biogpt") else 0)) * hidden
     if (narrow := usable_count(fields.get("word_embed_proj_dim"))) and narrow != hidden:
-        vocabulary = usable_count(
-            fields.get("vocab_size")
-        )  # OPT-350M: narrow embeddings, projected in and out
+        # OPT-350M: narrow embeddings, projected in and out
+        vocabulary = usable_count(fields.get("vocab_size"))
         implied["other_parameters"] = usable_count(implied.get("other_parameters")) + (
             vocabulary * (narrow - hidden) + 2 * narrow * hidden
         )
@@ -45,12 +44,8 @@ def describe_left_out(name: str, block: JsonValue) -> str:
     """A part beside the text model, with its size if its shape is known (vision towers of Qwen3-VL and
     3.5)."""
     names = (
-        "depth",
-        "hidden_size",
-        "intermediate_size",
-        "patch_size",
-        "spatial_merge_size",
-        "out_hidden_size",
+        *("depth", "hidden_size", "intermediate_size"),
+        *("patch_size", "spatial_merge_size", "out_hidden_size"),
     )
     sizes = {key: usable_count(block.get(key)) for key in names} if isinstance(block, dict) else {}
     if not isinstance(block, dict) or not all(sizes.values()) or "num_position_embeddings" not in block:
@@ -83,9 +78,8 @@ def _gemma4(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject
         "sliding_num_attention_heads": heads,
     }
     other = _per_layer_tables(fields, count)
-    shared = min(
-        usable_count(fields.get("num_kv_shared_layers")), count
-    )  # the last ones reuse keys and values
+    # the last layers reuse keys and values of earlier ones
+    shared = min(usable_count(fields.get("num_kv_shared_layers")), count)
     for kind in layer_kinds(fields, count)[count - shared :]:
         wide = kind == "full_attention"
         local_dim = usable_count(canonical.get("head_dim"))
@@ -108,10 +102,8 @@ def _gemma4(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject
 def _per_layer_tables(fields: JsonObject, count: int) -> int:
     """Gemma 3n and 4: an embedding per layer, its projection from the hidden state, and a gate in every
     layer."""
-    hidden, width = (
-        usable_count(fields.get("hidden_size")),
-        usable_count(fields.get("hidden_size_per_layer_input")),
-    )
+    hidden = usable_count(fields.get("hidden_size"))
+    width = usable_count(fields.get("hidden_size_per_layer_input"))
     rows = usable_count(fields.get("vocab_size_per_layer_input"))
     return width * (rows * count + hidden * count + 2 * hidden * count)
 
@@ -226,10 +218,8 @@ def _lfm2(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
     width = usable_count(fields.get("block_ff_dim")) or usable_count(fields.get("intermediate_size"))
     if fields.get("block_auto_adjust_ff_dim") is True:
         width = int(2 * width / 3)
-        factor, multiple = (
-            fields.get("block_ffn_dim_multiplier"),
-            usable_count(fields.get("block_multiple_of")) or 256,
-        )
+        factor = fields.get("block_ffn_dim_multiplier")
+        multiple = usable_count(fields.get("block_multiple_of")) or 256
         if isinstance(factor, int | float):
             width = multiple * -(-int(factor * width) // multiple)
     tied = fields.get("tie_embedding")

@@ -11,7 +11,7 @@ from types import FunctionType
 import numpy as np
 
 from tools.errors import DataError, InputError
-from tools.scenario import checks, limits, practice
+from tools.scenario import checks, limits
 from tools.scenario.columns import BoolArray, Facts, decode_value
 from tools.scenario.frameworks import RuleData, get_framework, get_general_rules
 from tools.scenario.spec import SEARCHED_FIELDS
@@ -83,7 +83,7 @@ def _rule(data: RuleData) -> Rule:
 
 def _breaks(data: RuleData) -> Callable[[Facts], BoolArray]:
     plain = vars(checks).get(data.check)
-    limited = vars(limits).get(data.check) or vars(practice).get(data.check)
+    limited = vars(limits).get(data.check)
     if isinstance(plain, FunctionType):
         return plain
     if isinstance(limited, FunctionType):

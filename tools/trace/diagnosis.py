@@ -9,14 +9,13 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
+from tools.cost.terms import Bottleneck
 from tools.scenario.spec import Result
 from tools.trace.alignment import CollectiveSummary, Straggler
 from tools.trace.breakdown import Breakdown, add_breakdowns
 from tools.trace.causes import Cause, CauseFinding
 from tools.trace.compute import ComputeSplit
 from tools.trace.rank_profile import RankProfile
-
-Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
 
 
 class ProfileEvidence(Result):

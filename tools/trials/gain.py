@@ -1,15 +1,19 @@
-"""Which plan to measure next: the one with the greatest expected gain over the best measured.
+"""Which plan to measure next, and when to stop: by the expected gain over the best measured.
 
 Expected improvement (Jones, Schonlau and Welch, Efficient Global Optimization, 1998, equation 15) in log
 time under the cluster's posterior, in which the errors of plans are correlated by their terms and by how
-alike they are, times the probability that the plan runs at all.
+alike they are, times the probability that the plan runs at all. Trials stop once the best plan left is not
+expected to gain more than can be measured.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from tools.calibrate.observations import OTHER_CRASHES
 from tools.calibrate.runs import PIPELINE, Measured, Run
 from tools.cost.calibration import SIGMAS, Calibration, shipped_calibration
 from tools.cost.cluster import features, likeness
@@ -27,8 +31,6 @@ from tools.trials.steering import OUT_OF_MEMORY
 
 PRIOR_RUNS = 2.0
 """Alike runs that the usual share of crashes counts as."""
-USUAL_CRASHES = 0.2
-"""Of plans that fit: as in `tools.calibrate.memory`."""
 MAX_CANDIDATES = 200
 """The fastest by prediction: a slower one is not expected to gain."""
 MAX_TRIES = 20
@@ -121,9 +123,61 @@ def _runs_probability(batch: Batch, calibration: Calibration, runs: Sequence[Run
     fits = fit_probability(batch.costs.memory_bytes, batch.inputs.memory_bytes, batch.memory_error)
     tried = [run for run in runs if run.scenario.plan]
     if not tried:
-        return fits * (1.0 - USUAL_CRASHES)
+        return fits * (1.0 - OTHER_CRASHES)
     x, _ = encode([run.scenario for run in tried])
     alike = likeness(calibration.cluster_prior, features(batch.inputs), features(x))
     crashed = np.array([run.crashed for run in tried], dtype=np.float64)
-    share = (alike @ crashed + PRIOR_RUNS * USUAL_CRASHES) / (alike.sum(axis=1) + PRIOR_RUNS)
+    share = (alike @ crashed + PRIOR_RUNS * OTHER_CRASHES) / (alike.sum(axis=1) + PRIOR_RUNS)
     return np.asarray(fits * (1.0 - share))
+
+
+MIN_GAIN = 0.01
+"""Gains below one percent are not worth a trial, however quiet the cluster."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What may be spent on trials, and what has been."""
+
+    device_hours: float
+    trials: int
+    spent_device_hours: float = 0.0
+    spent_trials: int = 0
+
+    @property
+    def left_device_hours(self) -> float:
+        return max(0.0, self.device_hours - self.spent_device_hours)
+
+    @property
+    def spent(self) -> str | None:
+        """Which budget is exhausted, in words; None if some is left."""
+        if self.spent_trials >= self.trials:
+            return f"the budget of {self.trials} trial{'' if self.trials == 1 else 's'} is exhausted"
+        if self.left_device_hours <= 0:
+            return f"the budget of {self.device_hours:g} device-hours is exhausted"
+        return None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    stop: bool
+    says: str
+    expected_gain: float | None = None
+    """Of the most promising plan that is left, as a share of the step time."""
+    noise: float | None = None
+    """The smallest gain that can be distinguished from noise."""
+
+
+def judge(gains: Sequence[float], uncertainty: float, budget: Budget) -> Judgement:
+    """`gains` are expected of plans not measured yet; `uncertainty` is that of the best's median."""
+    noise = max(MIN_GAIN, math.sqrt(2) * uncertainty)
+    best = max(gains, default=None)
+    if best is None:
+        return Judgement(True, "every plan that is legal and fits was measured or failed", None, noise)
+    if best < noise:
+        says = f"the best plan left is expected to gain {best:.1%}; below {noise:.1%} noise hides a gain"
+        return Judgement(True, says, best, noise)
+    if budget.spent:
+        says = f"{budget.spent}; the best plan left is expected to gain {best:.1%}"
+        return Judgement(True, says, best, noise)
+    return Judgement(False, f"the best plan left is expected to gain {best:.1%}", best, noise)

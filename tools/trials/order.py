@@ -1,4 +1,4 @@
-"""What a trial is asked to do and what it returns, and the launcher's job made from it.
+"""What a trial is to do and what it returns, and the launcher's job made from it.
 
 The key is the same for the same trial of the same session, so no trial is launched twice.
 """
@@ -95,13 +95,14 @@ class TrialResult(TrialOutcome):
     fingerprint: JsonObject = Field(default_factory=dict)
 
 
-class Watch(Protocol):
+class TrialObserver(Protocol):
     """Receives the progress of a trial, and may cancel it."""
 
-    def tell(self, phase: str, **content: object) -> None: ...
+    def emit(self, phase: str, **content: object) -> None: ...
 
     def must_cancel(self) -> bool:
-        """True ends the job. Whoever must let go of it, and leave it running, raises instead."""
+        """True ends the job. An observer that must leave the job running, as for a worker that shuts down,
+        raises instead."""
         ...
 
 

@@ -31,9 +31,9 @@ from tools.trials.order import (
     RunLength,
     Status,
     TrialFailure,
+    TrialObserver,
     TrialOrder,
     TrialResult,
-    Watch,
     check_cluster,
     make_job,
     run_key,
@@ -43,13 +43,13 @@ PAUSE_S = 0.5
 
 
 @contextmanager
-def exclusive(lock: Path, watch: Watch) -> Iterator[bool]:
+def exclusive(lock: Path, observer: TrialObserver) -> Iterator[bool]:
     """Yields True once the lock is ours; False if the trial was cancelled while it waited."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while not _try_lock(descriptor):
-            if watch.must_cancel():
+            if observer.must_cancel():
                 yield False
                 return
             time.sleep(PAUSE_S)
@@ -90,7 +90,7 @@ CANCELLED = TrialFailure(
 
 
 def follow(
-    launcher: Launcher, handle: Handle, wall_s: float, queue_s: float, watch: Watch
+    launcher: Launcher, handle: Handle, wall_s: float, queue_s: float, observer: TrialObserver
 ) -> TrialFailure | None:
     """Waits for the end of the job; returns why ASAP ended it, if it did."""
     since_s, last_state, reached_s = time.monotonic(), State.QUEUED, time.monotonic()
@@ -106,8 +106,8 @@ def follow(
             return None
         if status.state is not last_state:
             since_s, last_state = time.monotonic(), status.state
-            watch.tell(f"{status.state} {handle.key}", job=handle.key, nodes=list(status.nodes))
-        failure = CANCELLED if watch.must_cancel() else _overdue(status, since_s, wall_s, queue_s)
+            observer.emit(f"{status.state} {handle.key}", job=handle.key, nodes=list(status.nodes))
+        failure = CANCELLED if observer.must_cancel() else _overdue(status, since_s, wall_s, queue_s)
         if failure:
             launcher.cancel(handle)
             return failure
@@ -179,12 +179,12 @@ class LaunchedTrials:
         """Raises InputError for a scenario that could not be measured here; before anything is launched."""
         check_cluster(self._template(template), scenario)
 
-    def run(self, order: TrialOrder, watch: Watch) -> TrialResult:
+    def run(self, order: TrialOrder, observer: TrialObserver) -> TrialResult:
         """Returns when the plan is measured, or it is clear that it will not be."""
         runs: list[Run] = []
         while len(runs) < self.max_runs:
             left_hours = order.device_hours - sum(run.device_hours for run in runs)
-            run = self._run_once(order, len(runs) + 1, left_hours, watch)
+            run = self._run_once(order, len(runs) + 1, left_hours, observer)
             if run is None:
                 break
             runs.append(run)
@@ -198,13 +198,15 @@ class LaunchedTrials:
             raise InputError("template", chosen, did_you_mean(chosen, tuple(self.templates)))
         return self.templates[chosen]
 
-    def _run_once(self, order: TrialOrder, number: int, left_hours: float, watch: Watch) -> Run | None:
+    def _run_once(
+        self, order: TrialOrder, number: int, left_hours: float, observer: TrialObserver
+    ) -> Run | None:
         """None if the budget does not allow even one second."""
         template, key = self._template(order.template), run_key(order.key, number)
         launcher = self.launcher(template.launcher)
         devices = order.scenario.cluster.num_devices
         wall_s = min(template.limits.wall_s, int(left_hours * SECONDS_PER_HOUR / devices))
-        with self._exclusive(template, watch) as is_ours:
+        with self._exclusive(template, observer) as is_ours:
             handle = launcher.find(key)
             if handle is None and not is_ours:
                 return Run(key, failure=CANCELLED, cancelled=True)
@@ -214,12 +216,12 @@ class LaunchedTrials:
                 length = self.length if number == 1 else replace(self.length, profile_steps=0)
                 job = make_job(template, order.scenario, order.plan, length, wall_s)
                 handle = _submit(launcher, key, job)
-            watch.tell(f"launched {key}", job=key, launcher=launcher.name, template=template.name)
-            ended_for = follow(launcher, handle, wall_s, self.queue_s, watch)
+            observer.emit(f"launched {key}", job=key, launcher=launcher.name, template=template.name)
+            ended_for = follow(launcher, handle, wall_s, self.queue_s, observer)
         return finish_run(launcher, handle, self.results / key, devices, ended_for)
 
-    def _exclusive(self, template: Template, watch: Watch) -> AbstractContextManager[bool]:
-        return exclusive(self.results / TURN, watch) if template.launcher == "local" else nullcontext(True)
+    def _exclusive(self, template: Template, observer: TrialObserver) -> AbstractContextManager[bool]:
+        return exclusive(self.results / TURN, observer) if template.launcher == "local" else nullcontext(True)
 
     def _is_enough(self, runs: list[Run], against_s: float | None) -> bool:
         """Transient failures are retried; measurements are repeated until the interval is narrow enough."""

@@ -17,9 +17,8 @@ from tests.integration.launch.waiting import WAIT_S, Run, processes_of, until
 from tools.errors import InputError
 from tools.launch import local
 from tools.launch.job import Job
-from tools.launch.processes import ProcessIdentity, identify
 from tools.launch.status import Cause, LaunchError, State
-from tools.launch.supervisor import LOCK, PROCESS
+from tools.launch.supervisor import LOCK, PROCESS, ProcessIdentity, identify
 
 MakeRun = Callable[..., Run]
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"

@@ -10,8 +10,8 @@ from tools.launch.failures import Failure, classify, gather_evidence
 from tools.launch.folder import JobFolder
 from tools.launch.job import Job
 from tools.launch.launcher import Launcher
-from tools.launch.processes import find_marked
 from tools.launch.status import Handle, JobStatus, State
+from tools.launch.supervisor import find_marked
 
 WAIT_S = 120.0
 """As long as a busy machine may take."""

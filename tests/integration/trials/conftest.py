@@ -27,7 +27,7 @@ TORCHRUN = [
 class Patient:
     """Waits for a trial to its end."""
 
-    def tell(self, phase: str, **content: object) -> None:
+    def emit(self, phase: str, **content: object) -> None:
         """Progress is of no interest here."""
 
     def must_cancel(self) -> bool:

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.main import main
-from tools.calibrate.logs import read_log
-from tools.calibrate.runs import parse_run
+from tools.calibrate.runs import parse_run, read_log
 from tools.errors import InputError
 from tools.scenario import parse_scenario
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.scenario import Scenario
-from tools.trials.order import TrialOrder, TrialResult, Watch
+from tools.trials.order import TrialObserver, TrialOrder, TrialResult
 
 Data = dict[str, Any]
 FINGERPRINT = {"model": "small", "precision": "bf16", "nodes": {"n1": 8}}
@@ -21,9 +21,9 @@ class SimulatedTrials:
     def check(self, scenario: Scenario, template: str | None = None) -> None:
         """Runs everything."""
 
-    def run(self, order: TrialOrder, watch: Watch) -> TrialResult:
+    def run(self, order: TrialOrder, observer: TrialObserver) -> TrialResult:
         self.orders.append(order)
-        watch.tell(f"launched {order.key}", job=order.key)
+        observer.emit(f"launched {order.key}", job=order.key)
         outcome = self.takes(order.plan.model_dump())
         common = {
             "key": order.key, "template": "simulated", "runs": [order.key], "traces": None, "failure": None,

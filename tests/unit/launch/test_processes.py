@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from tools.launch.processes import MARK, ProcessIdentity, find_marked, identify, kill_marked, send_signal
+from tools.launch.status import MARK
+from tools.launch.supervisor import ProcessIdentity, find_marked, identify, kill_marked, send_signal
 
 # A name with spaces and parentheses makes /proc/PID/stat hard to read.
 RENAME = "open('/proc/self/comm', 'w').write('a) S 1 (b')"

@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.nightly.builders import night
-from tools.nightly.attribution import EnvironmentChange
-from tools.nightly.bisection import Bisection, plan_bisection
+from tools.nightly.attribution import Bisection, EnvironmentChange, plan_bisection
 from tools.nightly.findings import NEW, Finding
 
 

@@ -3,9 +3,8 @@ import pytest
 
 from research.nights import Noise, Task, histories, quiet_history, review_alarms, without_terms
 from tests.unit.nightly.builders import night, nights, wobble
-from tools.nightly.hints import recorded_hints, step_time_evidence, term_hints
 from tools.nightly.night import Night
-from tools.nightly.steps import Rules
+from tools.nightly.steps import Rules, recorded_hints, step_time_evidence, term_hints
 
 
 def with_terms(times_s: list[float], dp_s: list[float]) -> list[Night]:

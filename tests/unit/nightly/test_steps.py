@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.nightly.builders import wobble
-from tools.nightly.hints import recorded_hints
-from tools.nightly.steps import LevelHistory, Rules, detect_steps
+from tools.nightly.steps import LevelHistory, Rules, detect_steps, recorded_hints
 
 MIN_CHANGE = 0.01
 TWICE = wobble(20) + wobble(3, 11.0) + wobble(10, 12.5)

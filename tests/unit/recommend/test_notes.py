@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from benchmarks.notes import BARS, SETS, base_scenario, judge_set, read_set
-from tools.recommend.notes import apply_notes, apply_statements
-from tools.recommend.notes_judge import SecondAnswer, apply_judged, judge, second_question
+from tools.recommend.notes import (
+    SecondAnswer,
+    apply_judged,
+    apply_notes,
+    apply_statements,
+    judge,
+    second_question,
+)
 from tools.recommend.notes_reader import MAX_READ_CHARACTERS, read_notes
 from tools.recommend.report import Operator, Statement
 from tools.scenario import Scenario, parse_scenario

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.recommend.prose_check import fill, objections
+from tools.recommend.words import fill, objections
 
 SLOTS = {"p1.speedup": "1.34x as fast as today's plan", "p1.plan": "tp 4, pp 2", "cause": "late hosts"}
 GOOD = "The step waits for {cause}. {p1.plan} is predicted to be {p1.speedup}, which one run can confirm."

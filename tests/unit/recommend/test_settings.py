@@ -3,9 +3,8 @@
 import copy
 
 from tests.unit.recommend.cases import MIXTRAL, llama, workload_for
-from tools.recommend.optimize import optimize
+from tools.recommend.optimize import best_settings, optimize
 from tools.recommend.proposal import recheck
-from tools.recommend.settings import best_settings
 from tools.scenario import parse_scenario
 from tools.scenario.levers import offered_levers
 

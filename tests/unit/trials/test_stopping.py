@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools.trials.stopping import MIN_GAIN, Budget, judge
+from tools.trials.gain import MIN_GAIN, Budget, judge
 
 PLENTY = Budget(device_hours=10, trials=8)
 

@@ -15,7 +15,7 @@ from service.web.new_session import _form_field, read_form
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
 from tools.errors import InputError
-from tools.frameworks.start import preset_models
+from tools.frameworks.formats import preset_models
 from tools.scenario import parse_scenario
 
 FILLED = {
