@@ -141,13 +141,17 @@ def measure_reads(api: Program, caller: Caller, at_a_time: int) -> None:
 
 def bench_throughput(site: Site, args: argparse.Namespace) -> None:
     for workers in (1, 2) if site.database_url else (1,):
-        with running(site, workers, 2) as (_, _fleet, caller):
+        with running(site, workers, 2) as (api, fleet, caller):
             count = min(args.sessions, 60)
-            begun = time.perf_counter()
+            begun, spent = time.perf_counter(), [program.cpu_s() for program in (api, *fleet)]
             submit(caller, count)
             wait_idle(caller)
             took = time.perf_counter() - begun
-            print(f"throughput, {workers} worker(s): {count / took:.2f} sessions/s ({count} in {took:.1f} s)")
+            cpu = [program.cpu_s() - before for program, before in zip((api, *fleet), spent, strict=True)]
+            print(
+                f"throughput, {workers} worker(s): {count / took:.2f} sessions/s ({count} in {took:.1f} s; "
+                f"CPU per session: workers {sum(cpu[1:]) / count:.3f} s, api {cpu[0] / count:.3f} s)"
+            )
 
 
 def bench_list(site: Site, args: argparse.Namespace) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MAX_START_S = 120.0
 _started_processes: list[subprocess.Popen[str]] = []
 
@@ -27,6 +28,11 @@ class Program:
     def resident_mib(self) -> float:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * PAGE_BYTES / 2**20
+
+    def cpu_s(self) -> float:
+        """User and system seconds so far: what a busy machine does not change."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tools.calibrate.runs import Run
 from tools.cost.calibration import Calibration
 from tools.kb import KnowledgeBase
 from tools.kb.recipes import Recipe
+from tools.recommend.workload import Workload
 from tools.scenario import Scenario
 from tools.search.ranked import Ranked
 from tools.trials.order import TrialObserver, TrialOrder, TrialResult
@@ -78,6 +79,8 @@ class Context:
     """Told how far the search is, where somebody watches."""
     keep_plans: Callable[[Ranked], None] | None = None
     """Handed every plan that the session's search timed, where they are kept."""
+    workloads: list[Workload] | None = None
+    """Of one session, so that what a node has predicted is not predicted again."""
 
     def check(self) -> None:
         """For work that has no progress to tell: raises if the session must stop."""

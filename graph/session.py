@@ -1,7 +1,7 @@
 """One session: started, resumed after a crash, continued after a decision."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
@@ -42,7 +42,7 @@ class Session:
     def __init__(
         self, id: str, context: Context, checkpointer: BaseCheckpointSaver[Any] | None = None
     ) -> None:
-        self.id, self.context = id, context
+        self.id, self.context = id, replace(context, workloads=[])
         self._graph = _compiled().copy({"checkpointer": checkpointer})
         self._keeps = checkpointer is not None
         self._config: RunnableConfig = {

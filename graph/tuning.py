@@ -150,7 +150,14 @@ def calibration_data(context: Context, state: State) -> dict[str, JsonValue] | N
 
 def workload_in(context: Context, scenario: Scenario) -> Workload:
     """The scenario as the session predicts it now."""
-    return workload_of(scenario, context.session_calibration or context.calibration)
+    calibration = context.session_calibration or context.calibration or shipped_calibration()
+    for known in context.workloads or ():
+        if known.calibration is calibration and known.scenario == scenario:
+            return known
+    made = workload_of(scenario, calibration)
+    if context.workloads is not None:
+        context.workloads.append(made)
+    return made
 
 
 def first_plan(context: Context, scenario: Scenario, plan: Plan | None) -> Plan:

@@ -11,10 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import sqlalchemy as sa
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
     BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
@@ -127,10 +129,15 @@ def _postgres(url: str, serializer: SerializerProtocol) -> Iterator[BaseCheckpoi
 
 
 class GuardedSaver(BaseCheckpointSaver[Any]):
-    """A saver that writes only inside `guard`, which raises if this process may no longer write."""
+    """A saver that writes only inside `guard`, which raises if this process may no longer write.
+
+    On PostgreSQL the checkpoint is part of the guard's own transaction; SQLite has it in a file of its own.
+    """
 
     def __init__(
-        self, saver: BaseCheckpointSaver[Any], guard: Callable[[], AbstractContextManager[None]]
+        self,
+        saver: BaseCheckpointSaver[Any],
+        guard: Callable[[], AbstractContextManager[sa.Connection]],
     ) -> None:
         super().__init__(serde=saver.serde)
         self._saver, self._guard = saver, guard
@@ -148,11 +155,20 @@ class GuardedSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        with self._guard():
-            return self._saver.put(config, checkpoint, metadata, new_versions)
+        with self._guard() as conn:
+            return self._inside(conn).put(config, checkpoint, metadata, new_versions)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        with self._guard():
-            self._saver.put_writes(config, writes, task_id, task_path)
+        """A node's results are left out: it is alone in its step, whose checkpoint follows and has them."""
+        if any(channel in WRITES_IDX_MAP for channel, _ in writes):
+            with self._guard() as conn:
+                self._inside(conn).put_writes(config, writes, task_id, task_path)
+
+    def _inside(self, conn: sa.Connection) -> BaseCheckpointSaver[Any]:
+        if conn.dialect.name == "sqlite":
+            return self._saver
+        from langgraph.checkpoint.postgres import PostgresSaver
+
+        return PostgresSaver(cast("Any", conn.connection.driver_connection), serde=self.serde)

@@ -4,6 +4,7 @@ on outages.
 
 import fcntl
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from service.db import migrations
 from service.db.models import is_id
@@ -33,6 +36,8 @@ BUSY_MS = 30_000
 UPGRADE_LOCK = 0x41534150
 """Any number that nobody else uses for an advisory lock in this database: "ASAP"."""
 PREPARE_LOCK = UPGRADE_LOCK + 2
+PING_AFTER_S = 0.2
+RETURNED_AT = "asap_returned_at"
 READING = "asap_reading"
 UNFLUSHED = "asap_unflushed"
 WAL_TRIES = 50
@@ -115,7 +120,6 @@ def open_database(url: str) -> Database:
             url,
             pool_size=POOL,
             max_overflow=OVERFLOW,
-            pool_pre_ping=True,
             json_serializer=_json,
             json_deserializer=msgspec.json.decode,
         )
@@ -123,6 +127,7 @@ def open_database(url: str) -> Database:
         # Without the address, which may hold a password.
         allowed = "must be postgresql://user:password@host:port/name"
         raise InputError("ASAP_DATABASE_URL", "no address of a database", allowed) from None
+    _ping_idle(engine)
     if engine.dialect.name == "sqlite":
         make_data_folder(Path(engine.url.database or "").parent)
         sa.event.listen(engine, "connect", _prepare)
@@ -130,6 +135,24 @@ def open_database(url: str) -> Database:
     else:
         sa.event.listen(engine, "begin", _begin_on_postgres)
     return Database(engine)
+
+
+def _ping_idle(engine: sa.Engine) -> None:
+    """As `pool_pre_ping`, but only for connections that were idle: a session would ping a hundred times."""
+
+    def returned(_connection: object, record: ConnectionPoolEntry) -> None:
+        record.info[RETURNED_AT] = time.monotonic()
+
+    def taken(connection: DBAPIConnection, record: ConnectionPoolEntry, _proxy: object) -> None:
+        if time.monotonic() - record.info.get(RETURNED_AT, math.inf) < PING_AFTER_S:  # or new
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise sa.exc.InvalidatePoolError("the connection was lost while it was idle") from error
+
+    sa.event.listen(engine, "checkin", returned)
+    sa.event.listen(engine, "checkout", taken)
 
 
 def _begin_on_postgres(connection: sa.Connection) -> None:

@@ -27,7 +27,7 @@ from service.db.models import (
     workers,
 )
 from service.db.outbox import enqueue_webhook
-from service.db.sessions import insert_event, lock_session, next_seq
+from service.db.sessions import insert_events, lock_session, next_seq
 from service.errors import ConflictError, NotFoundError
 from service.strict_json import JsonObject
 
@@ -261,6 +261,6 @@ def _emit_state(conn: sa.Connection, row: SessionRow, state: str, now_s: float, 
         "state": state,
         **summary,
     }
-    insert_event(conn, row.id, event)
+    insert_events(conn, row.id, [event])
     if state in (*TERMINAL, WAITING) and row.webhook:
         enqueue_webhook(conn, row, key, {"state": state, **summary}, now_s)

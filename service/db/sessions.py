@@ -5,7 +5,7 @@ A deleted session is queued for cleanup in the same transaction.
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -58,7 +58,22 @@ OWN_COLUMNS = ("key", "at", "node", "kind")
 MAX_EVENTS = 1000
 _LOCKED = sa.select(*LISTED_COLUMNS).where(sessions.c.id == sa.bindparam("id")).with_for_update()
 """Without the request and the report, which writers of events do not need."""
-_NEXT = sa.func.coalesce(sa.func.max(events.c.seq), 0) + 1
+_CLAIM = (
+    sa.select(sessions.c.fence, sessions.c.worker, sessions.c.cancel_requested)
+    .where(sessions.c.id == sa.bindparam("id"))
+    .with_for_update()
+)
+_LAST = sa.func.coalesce(sa.func.max(events.c.seq), 0)
+_LAST_AND_KNOWN = sa.select(events.c.seq, events.c.key).where(
+    events.c.session_id == sa.bindparam("id"),
+    sa.or_(
+        events.c.key.in_(sa.bindparam("keys", expanding=True)),
+        events.c.seq
+        == sa.select(sa.func.max(events.c.seq))
+        .where(events.c.session_id == sa.bindparam("id"))
+        .scalar_subquery(),
+    ),
+)
 
 
 def append_event(
@@ -73,12 +88,17 @@ def append_event(
         lock_session(conn, id)
     else:
         check_claim(conn, id, fence)
-    return insert_event(conn, id, event)
+    return next(iter(insert_events(conn, id, [event])), None)
 
 
 def check_claim(conn: sa.Connection, id: str, fence: int) -> None:
     """Locks the session for the worker that holds the fence, and raises if it must stop."""
-    if lock_session(conn, id, fence).cancel_requested:
+    claim = conn.execute(_CLAIM, {"id": id}).one_or_none()
+    if claim is None:
+        raise FencedError(f"session {id} is deleted")
+    if claim.fence != fence:
+        raise FencedError(f"session {id} was taken over by {claim.worker}")
+    if claim.cancel_requested:
         raise CancelledError(f"session {id} was asked to stop")
 
 
@@ -98,22 +118,26 @@ def lock_session(
     return row
 
 
-def insert_event(conn: sa.Connection, id: str, event: Mapping[str, JsonValue]) -> int | None:
-    """The caller holds the lock, so that the next number is free. One round trip: a session emits 50."""
+def insert_events(conn: sa.Connection, id: str, new: Sequence[Mapping[str, JsonValue]]) -> list[int]:
+    """The numbers of those whose key is new. The caller holds the lock, so that the next numbers are free."""
+    found = conn.execute(_LAST_AND_KNOWN, {"id": id, "keys": [event["key"] for event in new]}).all()
+    known, last = {row.key for row in found}, max((row.seq for row in found), default=0)
+    by_key = {event["key"]: event for event in new if event["key"] not in known}
+    numbers = [last + place for place in range(1, len(by_key) + 1)]
+    rows = [_event_columns(id, seq, event) for seq, event in zip(numbers, by_key.values(), strict=True)]
+    if rows:
+        conn.execute(events.insert(), rows)
+    return numbers
+
+
+def _event_columns(id: str, seq: int, event: Mapping[str, JsonValue]) -> JsonObject:
     content = {name: value for name, value in event.items() if name not in OWN_COLUMNS}
     own = {"key": event["key"], "at": event.get("at", time.time()), "node": event["node"]}
-    values = {"session_id": id, **own, "kind": event["kind"], "content": content}
-    literals = [sa.literal(value, events.c[name].type) for name, value in values.items()]
-    numbered = sa.select(*literals, _NEXT).where(events.c.session_id == id)
-    insert = insert_into(conn, events)
-    new = insert.from_select([*values, "seq"], numbered).on_conflict_do_nothing(
-        index_elements=["session_id", "key"]
-    )
-    return conn.execute(new.returning(events.c.seq)).scalar()
+    return {"session_id": id, "seq": seq, **own, "kind": event["kind"], "content": content}
 
 
 def next_seq(conn: sa.Connection, id: str) -> int:
-    return int(conn.execute(sa.select(_NEXT).where(events.c.session_id == id)).scalar_one())
+    return int(conn.execute(sa.select(_LAST + 1).where(events.c.session_id == id)).scalar_one())
 
 
 def events_after(conn: sa.Connection, id: str, seq: int, limit: int = MAX_EVENTS) -> list[EventRow]:

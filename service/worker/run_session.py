@@ -5,10 +5,11 @@ At-least-once: events have keys, progress is in the checkpoint, and every write 
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -16,13 +17,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph.context import Context, Event
 from graph.report import Report
-from graph.request import parse_request
+from graph.request import Request, parse_request
 from graph.session import Outcome, Session
 from service.checkpoints import GuardedSaver
-from service.db.engine import Database, is_outage, retry_transaction
+from service.db.engine import CONNECTION_ERRORS, Database, is_outage, retry_transaction
 from service.db.lifecycle import find_decision, set_state
 from service.db.models import CANCELLED, COMPLETED, FAILED, WAITING, SessionRow
-from service.db.sessions import append_event, check_claim, keep_search, lock_session
+from service.db.sessions import check_claim, insert_events, keep_search, lock_session
 from service.errors import CancelledError, FencedError, HandBackError, OutOfTimeError
 from service.measurements import add_runs, calibration_of, measured_runs, runs_known
 from service.settings import Settings
@@ -88,6 +89,7 @@ def _failure(kind: str, message: str, field: str | None = None) -> JsonObject:
 
 
 CHECK_EVERY_S = 1.0
+EVENTS_EVERY_S = 0.2
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +116,8 @@ class WorkerDeps:
     must_stop: Callable[[], bool]
     """Whether the time to finish is over."""
     observer: Observer | None = None
+    logs: "set[SessionLog]" = field(default_factory=set)
+    """Of the sessions that run now."""
 
     def check(self) -> None:
         """Raises HandBackError if this worker may not go on."""
@@ -122,15 +126,105 @@ class WorkerDeps:
         if not self.lease.is_held():
             raise HandBackError("this worker has lost its lease")
 
+    @contextmanager
+    def log_of(self, row: SessionRow) -> "Iterator[SessionLog]":
+        log = SessionLog(self, row)
+        self.logs.add(log)
+        try:
+            yield log
+        finally:
+            self.logs.discard(log)
+
+    def flush_logs(self) -> None:
+        """What no later event has taken along; a session that must stop finds out by itself."""
+        for log in list(self.logs):
+            with suppress(AsapError, *CONNECTION_ERRORS):
+                log.flush_late()
+
+
+class SessionLog:
+    """The events of one dispatch, several per transaction: a session emits 50 in a second or less.
+
+    They are written before the checkpoint of their node, at once if the last ones are older than
+    EVENTS_EVERY_S, and else within that time. A process killed before has lost them together with the node's
+    result: it runs again and emits them again, with the same keys. Each attempt has keys of its own.
+    """
+
+    def __init__(self, deps: WorkerDeps, row: SessionRow) -> None:
+        self._deps, self._row = deps, row
+        self._pending: list[Event] = []
+        self._count = 0
+        self._lock = threading.RLock()
+        self._written_at = -math.inf
+
+    def emit(self, event: Event) -> None:
+        """Here a session learns of everything that must stop it."""
+        self._deps.check()
+        self._pending.append({**event, "key": f"{self._row.attempt}/{event['key']}"})
+        if self._is_late():
+            self.flush()
+        if self._deps.observer:
+            self._deps.observer.observe_event(event)
+
+    def flush(self) -> None:
+        with self._lock:
+            _write(self._deps, self._write_claimed)
+            self._forget_written()
+
+    def flush_late(self) -> None:
+        if self._pending and self._is_late():
+            with self._lock:
+                with self._deps.database.begin(flush=False) as conn:
+                    self._write_claimed(conn)
+                self._forget_written()
+
+    @contextmanager
+    def claimed(self) -> Iterator[sa.Connection]:
+        """No other worker takes the session over in this block; raises FencedError if one has already.
+
+        The events go first: on SQLite the checkpoint is in another file, and must not be there before them.
+        """
+        with self._lock:
+            if self._deps.database.is_sqlite and self._pending:
+                self.flush()
+            with self._deps.database.begin(flush=False) as conn:
+                self._write_claimed(conn)
+                yield conn
+            self._forget_written()
+
+    def write(self, conn: sa.Connection) -> None:
+        """With the session's last state: whatever it was, what led to it is kept."""
+        with self._lock:
+            if self._pending:
+                lock_session(conn, self._row.id, self._row.fence)
+                insert_events(conn, self._row.id, self._pending)
+
+    def _write_claimed(self, conn: sa.Connection) -> None:
+        check_claim(conn, self._row.id, self._row.fence)
+        self._count = len(self._pending)
+        if self._count:
+            insert_events(conn, self._row.id, self._pending[: self._count])
+
+    def _forget_written(self) -> None:
+        del self._pending[: self._count]
+        self._written_at = time.monotonic()
+
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._written_at >= EVENTS_EVERY_S
+
 
 def run_session(deps: WorkerDeps, row: SessionRow) -> None:
     """Until the session has ended or waits. Its failures are stored; raised is what stops this worker."""
     if deps.observer and row.started_at is not None and row.claims == 1:
         deps.observer.observe_wait(row.updated_at - row.queued_at)
-    wanted, columns = _outcome(deps, row)
-    state = retry_transaction(
-        deps.database, lambda conn: set_state(conn, row.id, wanted, row.fence, **columns)
-    )
+    with deps.log_of(row) as log:
+        wanted, columns = _outcome(deps, row, log)
+
+        def end(conn: sa.Connection) -> str:
+            log.write(conn)
+            return set_state(conn, row.id, wanted, row.fence, **columns)
+
+        state = retry_transaction(deps.database, end)
     if state == COMPLETED:
         _keep_measurements(deps, row, columns)
     prune_checkpoints(deps.checkpointer, thread_of(row.id, row.attempt), state)
@@ -138,15 +232,23 @@ def run_session(deps: WorkerDeps, row: SessionRow) -> None:
 
 def _keep_measurements(deps: WorkerDeps, row: SessionRow, columns: JsonObject) -> None:
     """What the session measured calibrates the next one of a named cluster."""
+    if _cluster_name(row) is None:
+        return
     scenario, report = parse_request(row.request or {}).scenario, Report.model_validate(columns["report"])
-    runs = measured_runs(scenario, report) if scenario.cluster.name else []
+    runs = measured_runs(scenario, report)
     if runs:
         retry_transaction(deps.database, lambda conn: add_runs(conn, row.tenant, runs, f"session {row.id}"))
 
 
-def _outcome(deps: WorkerDeps, row: SessionRow) -> End:
+def _cluster_name(row: SessionRow) -> str | None:
+    cluster = (row.request or {}).get("cluster")
+    name = cluster.get("name") if isinstance(cluster, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def _outcome(deps: WorkerDeps, row: SessionRow, log: SessionLog) -> End:
     try:
-        return end_of(_session(deps, row).run(*_arguments(deps, row)))
+        return end_of(_session(deps, row, log).run(*_arguments(deps, row, log)))
     except CancelledError:
         return CANCELLED, {}
     except (FencedError, HandBackError):
@@ -158,17 +260,15 @@ def _outcome(deps: WorkerDeps, row: SessionRow) -> End:
         return failure_of(error, row.id)
 
 
-def _session(deps: WorkerDeps, row: SessionRow) -> Session:
+def _session(deps: WorkerDeps, row: SessionRow, log: SessionLog) -> Session:
     """A budget can only be smaller than the installation's."""
     limits = deps.context.limits.within(row.budget)
     # Trials take their own time; between them the coordinator sees to what is left.
     ends_at = math.inf if row.mode == "tune" else time.monotonic() + limits.session_s
-    cluster = (row.request or {}).get("cluster")
-    name = cluster.get("name") if isinstance(cluster, Mapping) else None
+    name = _cluster_name(row)
     with deps.database.read() as conn:
-        named = name if isinstance(name, str) else None
-        calibration = calibration_of(conn, row.tenant, named)
-        runs = runs_known(conn, row.tenant, named)
+        calibration = calibration_of(conn, row.tenant, name)
+        runs = runs_known(conn, row.tenant, name)
     context = replace(
         deps.context,
         limits=limits,
@@ -178,37 +278,23 @@ def _session(deps: WorkerDeps, row: SessionRow) -> Session:
         must_cancel=lambda: _must_cancel(deps, row),
         keep_plans=lambda plans: _keep_plans(deps, row, plans),
     )
-    saver = GuardedSaver(deps.checkpointer, lambda: _claimed(deps, row))
+    saver = GuardedSaver(deps.checkpointer, log.claimed)
     return Session(thread_of(row.id, row.attempt), context, saver)
 
 
-@contextmanager
-def _claimed(deps: WorkerDeps, row: SessionRow) -> Iterator[None]:
-    """No other worker takes the session over in this block; raises FencedError if one has already."""
-    with deps.database.begin(flush=False) as conn:
-        lock_session(conn, row.id, row.fence)
-        yield
-
-
-def _arguments(deps: WorkerDeps, row: SessionRow) -> tuple[Any, Callable[[Event], None], JsonObject | None]:
+def _arguments(
+    deps: WorkerDeps, row: SessionRow, log: SessionLog
+) -> tuple[Request, Callable[[Event], None], JsonObject | None]:
     request = parse_request(_with_folder(deps, row.request or {}), row.tenant or None)
     with deps.database.read() as conn:
         decision = find_decision(conn, row.id, row.attempt)
-    return request, lambda event: _emit(deps, row, event), decision
+    return request, log.emit, decision
 
 
 def _with_folder(deps: WorkerDeps, request: JsonObject) -> JsonObject:
     """An upload lies in a folder that only the server knows."""
     id = find_reference(str(request.get("traces") or ""))
     return request if id is None else {**request, "traces": str(deps.uploads.folder(id))}
-
-
-def _emit(deps: WorkerDeps, row: SessionRow, event: Event) -> None:
-    """Here a session learns of everything that must stop it. Each attempt has keys of its own."""
-    named = {**event, "key": f"{row.attempt}/{event['key']}"}
-    _write(deps, lambda conn: append_event(conn, row.id, named, row.fence))
-    if deps.observer:
-        deps.observer.observe_event(event)
 
 
 def _keep_plans(deps: WorkerDeps, row: SessionRow, plans: Ranked) -> None:

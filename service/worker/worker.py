@@ -29,7 +29,7 @@ from service.worker.jobs import (
     session_queue,
     take_over,
 )
-from service.worker.run_session import Observer, WorkerDeps, run_session
+from service.worker.run_session import EVENTS_EVERY_S, Observer, WorkerDeps, run_session
 from service.worker.webhooks import Webhooks
 from tools.trials.run import LaunchedTrials
 
@@ -152,6 +152,7 @@ class Worker:
 
         self._loops = [
             Loop("heartbeat", heartbeat_s, deps.lease.renew),
+            Loop("events", EVENTS_EVERY_S, deps.flush_logs),
             Loop("reconcile", lease_s, reconcile_all),
             Loop("cleanup", lease_s, lambda: erase_deleted(database, deps.queue, deps.checkpointer)),
             *self._trial_loops(deps),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import kb_seed
 from tools.cost.inputs import Array
 from tools.cost.predict import fit_probability
-from tools.recommend.workload import Workload, why_inexpressible
+from tools.recommend.workload import Workload
 from tools.scenario import RECOMPUTES, Plan, get_framework
 from tools.scenario.limits import scale_up_size
 from tools.scenario.spec import FULL_SHARDING
@@ -147,7 +147,7 @@ def _three(
 ) -> list[int]:
     def is_accepted(row: int) -> bool:
         plan = get_plan(ranked.plans, row)
-        return not can_be_written or why_inexpressible(workload.scenario, plan) is None
+        return not can_be_written or workload.why_inexpressible(plan) is None
 
     def stand_in(family: int) -> int | None:
         rows = _simplest_first(ranked, cost, np.flatnonzero(found.of_plan == family))

@@ -115,18 +115,19 @@ def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Predict
     leaves: list[Leaf] = []
     faults: list[Fault] = []
     if baseline is not None and today is not None:
-        today = PredictedPlan(today.plan, _recompute(workload, today.plan))
+        again = workload.predict_anew([today.plan])[0]
+        today = PredictedPlan(today.plan, _recompute(workload, today.plan, again))
         leaves += _leaves("baseline", baseline.model_dump(), today.prediction.model_dump())
     for proposal in proposals:
         place = f"proposals[{proposal.rank - 1}]"
         tuned = workload.with_settings(proposal.settings)
-        refusal = _refusal(tuned, proposal.plan)
+        prediction = tuned.predict_anew([proposal.plan])[0]
+        refusal = _refusal(tuned, proposal.plan, prediction)
         if refusal:
             faults.append(Fault(place=place, says=refusal))
         else:
-            leaves += _leaves(
-                place, proposal.model_dump(include=COMPUTED), _compute_fields(tuned, proposal.plan, today)
-            )
+            computed = _compute_fields(tuned, proposal.plan, prediction, today)
+            leaves += _leaves(place, proposal.model_dump(include=COMPUTED), computed)
     faults += [
         Fault(place=place, says=f"stated {stated}, computed {computed}")
         for place, stated, computed in leaves
@@ -139,18 +140,20 @@ COMPUTED = {"prediction", "speedup", "speedup_low", "speedup_high", "changes"}
 """Fields of a proposal that follow from its plan."""
 
 
-def _refusal(workload: Workload, plan: Plan) -> str | None:
+def _refusal(workload: Workload, plan: Plan, prediction: Prediction) -> str | None:
     """What forbids the plan: the framework's rules, the memory."""
     refusal = workload.refusal(plan)
     if refusal:
         return f"the framework refuses it: {refusal}"
-    if workload.predict([plan])[0].peak_memory_gib > workload.limit_gib * (1 + TOLERANCE):
+    if prediction.peak_memory_gib > workload.limit_gib * (1 + TOLERANCE):
         return f"it needs more than the {workload.limit_gib:.1f} GiB that are usable"
     return None
 
 
-def _compute_fields(workload: Workload, plan: Plan, today: PredictedPlan | None) -> dict[str, object]:
-    prediction = _recompute(workload, plan)
+def _compute_fields(
+    workload: Workload, plan: Plan, prediction: Prediction, today: PredictedPlan | None
+) -> dict[str, object]:
+    prediction = _recompute(workload, plan, prediction)
     made = changes(today.plan, plan) if today else []
     return {
         "prediction": prediction.model_dump(),
@@ -159,10 +162,10 @@ def _compute_fields(workload: Workload, plan: Plan, today: PredictedPlan | None)
     }
 
 
-def _recompute(workload: Workload, plan: Plan) -> Prediction:
+def _recompute(workload: Workload, plan: Plan, prediction: Prediction) -> Prediction:
     """The prediction with its times and memory from the scalar reference, which shares no code with it."""
     scenario = workload.with_plan(plan)
-    prediction, reference = workload.predict([plan])[0], reference_prediction(scenario, workload.calibration)
+    reference = reference_prediction(scenario, workload.calibration)
     peak_gib = sum(reference.memory_gib.values())
     return prediction.model_copy(
         update={

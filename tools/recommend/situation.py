@@ -66,7 +66,7 @@ def _plan(workload: Workload, plan: Plan, domain: float) -> Facts:
     s = workload.scenario
     inner = plan.tp * plan.cp
     return {
-        **plan.model_dump(exclude_none=True),
+        **plan.model_dump(exclude_none=True, exclude={"recompute_modules"}),  # a list: no condition names it
         "micro_batches": s.training.global_batch_size / (plan.dp * plan.micro_batch_size),
         "tp_spans_nodes": plan.tp > domain,
         "cp_spans_nodes": plan.cp > 1 and inner > domain,

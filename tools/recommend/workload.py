@@ -4,7 +4,8 @@ Also which plans the framework's own configuration can express: others are not p
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,8 @@ class Workload:
     scenario: Scenario
     constraints: Constraints
     calibration: Calibration
+    _predictions: dict[Plan, Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """A session asks about the same plans again and again."""
 
     @classmethod
     def of(
@@ -79,7 +82,7 @@ class Workload:
     ) -> "Workload":
         return cls(scenario, constraints, calibration or shipped_calibration())
 
-    @property
+    @cached_property
     def device(self) -> Device:
         return scenario_device(self.scenario.cluster)
 
@@ -107,7 +110,13 @@ class Workload:
         return replace(self, scenario=self.scenario.model_copy(update={"training": training}))
 
     def predict(self, plans: Sequence[Plan]) -> list[Prediction]:
-        return predict([self.with_plan(plan) for plan in plans], self.calibration)
+        new = [plan for plan in dict.fromkeys(plans) if plan not in self._predictions]
+        self._predictions.update(zip(new, self.predict_anew(new), strict=True))
+        return [self._predictions[plan] for plan in plans]
+
+    def predict_anew(self, plans: Sequence[Plan]) -> list[Prediction]:
+        """For a check: what was predicted before is not looked at."""
+        return predict([self.with_plan(plan) for plan in plans], self.calibration) if plans else []
 
     def today(self) -> PredictedPlan | None:
         """The plan that runs today, if the scenario has one, with its prediction."""
@@ -125,7 +134,14 @@ class Workload:
 
     def objection(self, plan: Plan) -> str | None:
         """Why the plan is not proposed whatever its time: it is refused, or cannot be configured."""
-        return self.refusal(plan) or why_inexpressible(self.scenario, plan)
+        return self.refusal(plan) or self.why_inexpressible(plan)
+
+    def why_inexpressible(self, plan: Plan) -> str | None:
+        return _why_not_written(self.scenario, plan) if self._is_written else None
+
+    @cached_property
+    def _is_written(self) -> bool:
+        return _is_written(self.scenario)
 
     def costs(
         self, plans: PlanColumns, carried: Mapping[str, float] | None = None, **factors: float | Array

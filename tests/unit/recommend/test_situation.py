@@ -4,6 +4,7 @@ proposal makes them."""
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from tests.unit.kb.samples import playbook
 from tests.unit.recommend.cases import MIXTRAL, TRACES, Raw, llama, plan_of, workload_for
@@ -40,6 +41,13 @@ def test_the_facts_are_those_of_the_plan() -> None:
     wide = {**MIXTRAL["plan"], "tp": 1, "pp": 1, "ep": 8, "dp": 64, "dp_shard": 64}
     moe = facts({**MIXTRAL, "plan": wide})
     assert (moe["architecture"], moe["ep_spans_nodes"], moe["dp_shard_spans_nodes"]) == ("moe", False, True)
+
+
+def test_a_plan_that_recomputes_named_modules_has_facts_that_a_session_can_keep() -> None:
+    selective = {**MIXTRAL["plan"], "recompute": "selective", "recompute_modules": ["layernorm", "moe_act"]}
+    kept = facts({**MIXTRAL, "plan": selective})
+    assert kept["recompute"] == "selective"
+    assert TypeAdapter(Facts).validate_python(kept) == kept
 
 
 @pytest.mark.parametrize(

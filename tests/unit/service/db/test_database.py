@@ -10,7 +10,14 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from service.db.engine import BusyFolderError, Database, lock_for_work, open_database, upgrade_lock
+from service.db.engine import (
+    PING_AFTER_S,
+    BusyFolderError,
+    Database,
+    lock_for_work,
+    open_database,
+    upgrade_lock,
+)
 from service.db.models import metadata
 from service.db.sessions import NewSession, create_session, list_sessions
 from service.errors import NewerDatabaseError
@@ -130,6 +137,7 @@ def test_a_connection_that_broke_while_it_rested_is_replaced(database: Database,
     with other.begin() as conn:
         conn.execute(sa.text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": broken})
     other.close()
+    time.sleep(PING_AFTER_S)
     assert backend_of(database) != broken
 
 
