@@ -43,6 +43,8 @@ CORES_PER_BLOCK = 32_768
 """About as many are evaluated at once as stay in the processor's cache with all that is computed of them."""
 MAX_BLOCK = 16
 """Degrees at once: what the first blocks find closes branches of the next."""
+FEW_CORES = 2048
+"""Cores that cost hardly more than one, whatever the number of degrees they come from."""
 ROUNDING = 1.0 - 1e-9
 """A bound computed in another order than what it bounds may be off by rounding."""
 Progress = Callable[[float], None]
@@ -169,7 +171,7 @@ class Search:
             cores, shardings = self._cores(block)
             searched += int(np.sum(shardings.counts[cores["place"]])) * len(self.codes)
             self._time_plans(cores, shardings, found)
-            size = min(max(CORES_PER_BLOCK * count(block) // max(count(cores), 1), 1), MAX_BLOCK)
+            size = _degrees_per_block(count(cores) / count(block))
             if progress:
                 progress(start / count(degrees))
         every = best_of(self._as_measured(found.explored), MAX_EXPLORED)
@@ -324,6 +326,12 @@ class Search:
     def _inputs(self, table: Table, code: int) -> Inputs:
         columns = to_columns({**table, "recompute": np.full(count(table), code)})
         return encode_plans(self.scenario, columns)[0]
+
+
+def _degrees_per_block(cores_per_degree: float) -> int:
+    """As many as fill the cache, or MAX_BLOCK; more of them only if all their cores are few."""
+    most, few = (cores / max(cores_per_degree, 1.0) for cores in (CORES_PER_BLOCK, FEW_CORES))
+    return max(int(min(most, max(few, MAX_BLOCK))), 1)
 
 
 def _single(table: Table) -> Table:
