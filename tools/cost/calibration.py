@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -18,8 +18,18 @@ from numpy.typing import NDArray
 from pydantic import JsonValue, TypeAdapter
 
 import kb_seed
+from tools.cost.arithmetic import maximum, number
 from tools.cost.cluster import ClusterModel, ClusterPrior
-from tools.cost.constants import Definition, LevelShifts, RowKeys, Shifts, definitions, log_value
+from tools.cost.constants import (
+    Coefficients,
+    Definition,
+    LevelShifts,
+    RowKeys,
+    Shifts,
+    definitions,
+    log_value,
+    resolve,
+)
 from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import MemorySettings, memory_settings, scaled
 from tools.errors import DataError, InputError
@@ -205,11 +215,11 @@ def _bounds(model: IntervalModel, keys: RowKeys, row: int, kind: str, known: Kno
 
 
 def _widening(model: IntervalModel, x: Inputs) -> Array:
-    doublings: Array = np.zeros(())
+    doublings = number(0.0)
     for name, (low, high) in model.ranges.items():
-        value = np.maximum(getattr(x, name), 1.0)
-        beyond = np.log2(value / max(high, 1.0)).clip(min=0.0) + np.log2(max(low, 1.0) / value).clip(min=0.0)
-        doublings = doublings + beyond
+        value = maximum(getattr(x, name), 1.0)
+        above, below = maximum(value / max(high, 1.0), 1.0), maximum(max(low, 1.0) / value, 1.0)
+        doublings = doublings + np.log2(above) + np.log2(below)
     return 1.0 + WIDENING_PER_DOUBLING * doublings
 
 
@@ -224,9 +234,22 @@ class Calibration:
     cluster: ClusterModel | None = None
     """What the runs of one cluster say, beside its constants' shifts."""
 
+    def coefficients(self, keys: RowKeys) -> Coefficients:
+        """`resolve`, once for each stack that is asked for alone."""
+        if len(keys.device) > 1:
+            return resolve(keys, self.shifts)
+        stack = (keys.generation[0], keys.device[0], keys.framework[0])
+        if stack not in self._of_stack:
+            self._of_stack[stack] = resolve(keys, self.shifts)
+        return self._of_stack[stack]
+
+    @cached_property
+    def _of_stack(self) -> dict[tuple[str, str, str], Coefficients]:
+        return {}
+
     def factor(self, x: Inputs, keys: RowKeys) -> Array:
         """On each row's step time: what the cluster's runs show and no constant explains."""
-        return self.cluster.factor(x, keys) if self.cluster else np.ones(())
+        return self.cluster.factor(x, keys) if self.cluster else number(1.0)
 
     def interval(self, x: Inputs, keys: RowKeys, step_time_s: Array) -> tuple[Array, Array]:
         """Low and high of each row, narrower the more the cluster's runs say about it."""

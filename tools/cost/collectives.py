@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tools.cost.arithmetic import clip, is_any, maximum, minimum, number, where
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 
@@ -24,7 +25,7 @@ class Group:
 
 def place(x: Inputs, size: Array, stride: Array, domain: Array | None = None) -> Group:
     """Where a group lies; `domain` replaces the devices that fast links join."""
-    inside = np.clip(np.floor((x.scale_up_size if domain is None else domain) / stride), 1.0, size)
+    inside = clip(np.floor((x.scale_up_size if domain is None else domain) / stride), 1.0, size)
     return Group(size, inside, size / inside, _torus_share(x, inside))
 
 
@@ -32,18 +33,16 @@ def slice_devices(x: Inputs) -> Array:
     """Devices that fast links join for data parallelism. On TPUs a hybrid-sharded job runs on several slices,
     one a replica (MaxText's ici/dcn parallelism), joined by the data-centre network."""
     hybrid = (x.torus_dimensions > 0) & (x.dp_shard > 1) & (x.dp_shard < x.dp * x.cp)
-    return np.where(hybrid, np.minimum(x.scale_up_size, x.tp * x.pp * x.dp_shard), x.scale_up_size)
+    return where(hybrid, minimum(x.scale_up_size, x.tp * x.pp * x.dp_shard), x.scale_up_size)
 
 
 def _torus_share(x: Inputs, inside: Array) -> Array:
     """Share of a chip's torus links that a group can use: a ring along one axis has only that axis."""
-    if not np.any(x.torus_dimensions):
-        return np.ones(())
-    side = np.maximum(np.minimum(x.scale_up_size, x.devices), 2.0) ** (
-        1.0 / np.maximum(x.torus_dimensions, 1.0)
-    )
-    axes = np.ceil(np.log(np.maximum(inside, 2.0)) / np.log(np.maximum(side, 2.0)) - 1e-9)
-    return np.where(x.torus_dimensions > 0, np.minimum(axes / np.maximum(x.torus_dimensions, 1.0), 1.0), 1.0)
+    if not is_any(x.torus_dimensions):
+        return number(1.0)
+    side = maximum(minimum(x.scale_up_size, x.devices), 2.0) ** (1.0 / maximum(x.torus_dimensions, 1.0))
+    axes = np.ceil(np.log(maximum(inside, 2.0)) / np.log(maximum(side, 2.0)) - 1e-9)
+    return where(x.torus_dimensions > 0, minimum(axes / maximum(x.torus_dimensions, 1.0), 1.0), 1.0)
 
 
 def gather_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
@@ -54,17 +53,17 @@ def gather_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> 
 def gather_transfer_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
     """The part of a gather that grows with its bytes."""
     fast = message_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
-    ring = np.where(x.flat_rings > 0, group.size, group.outside)
-    ring = np.where(group.outside > 1, ring, 1.0)
+    ring = where(x.flat_rings > 0, group.size, group.outside)
+    ring = where(group.outside > 1, ring, 1.0)
     slow = message_bytes * (ring - 1.0) / ring / (group.inside * _slow_rate(x, c))
-    return np.maximum(fast, slow)
+    return maximum(fast, slow)
 
 
 def gather_latency_s(x: Inputs, c: Coefficients, group: Group) -> Array:
     """Start-up and per-hop latency of a gather; very wide flat rings pay for every rank."""
-    beyond = np.maximum(c.rank_latency_s, x.scale_up_latency)
+    beyond = maximum(c.rank_latency_s, x.scale_up_latency)
     hops = x.scale_up_latency * (group.inside - 1.0) + beyond * (group.size - group.inside)
-    return np.where(group.size > 1, hops, 0.0)
+    return where(group.size > 1, hops, 0.0)
 
 
 def all_reduce_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
@@ -84,33 +83,33 @@ def all_to_all_s(
     What the experts' dispatcher does holds only if this is it (`dispatches`)."""
     outside = group.outside
     fast = sent_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
-    domains_hit = outside * (1.0 - (1.0 - 1.0 / np.maximum(outside, 1.0)) ** copies)
+    domains_hit = outside * (1.0 - (1.0 - 1.0 / maximum(outside, 1.0)) ** copies)
     # node-limited routing (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) caps the groups, hence the domains
-    domains_per_group = np.maximum(outside / np.maximum(x.routing_groups, 1.0), 1.0)
-    cap = np.where(x.routing_groups > 0, x.groups_per_token * domains_per_group, outside)
-    domains_hit = np.minimum(domains_hit, np.maximum(cap, 1.0))
-    sent_once = sent_bytes / np.maximum(copies, 1.0) * domains_hit
-    crossing = np.where(x.flat_rings > 0, sent_bytes, sent_once) * (outside - 1.0) / outside
-    latency = x.scale_up_latency * np.log2(np.maximum(group.size, 1.0)) + np.where(
+    domains_per_group = maximum(outside / maximum(x.routing_groups, 1.0), 1.0)
+    cap = where(x.routing_groups > 0, x.groups_per_token * domains_per_group, outside)
+    domains_hit = minimum(domains_hit, maximum(cap, 1.0))
+    sent_once = sent_bytes / maximum(copies, 1.0) * domains_hit
+    crossing = where(x.flat_rings > 0, sent_bytes, sent_once) * (outside - 1.0) / outside
+    latency = x.scale_up_latency * np.log2(maximum(group.size, 1.0)) + where(
         outside > 1, x.scale_out_latency, 0.0
     )
     fused_rate = x.scale_out_bandwidth * FUSED_DISPATCH_EFFICIENCY
-    rate = np.where(x.has_fused_dispatch * dispatches > 0, fused_rate, _slow_rate(x, c))
-    exchanged_s = np.maximum(fast, crossing / rate) + latency
+    rate = where(x.has_fused_dispatch * dispatches > 0, fused_rate, _slow_rate(x, c))
+    exchanged_s = maximum(fast, crossing / rate) + latency
     # the gathering dispatcher sends every token to every rank of the group
-    tokens_bytes = sent_bytes / np.maximum(copies, 1.0) * group.size
+    tokens_bytes = sent_bytes / maximum(copies, 1.0) * group.size
     gathered_s = gather_s(x, c, group, tokens_bytes)
-    return np.where(group.size > 1, np.where(x.gathers_tokens * dispatches > 0, gathered_s, exchanged_s), 0.0)
+    return where(group.size > 1, where(x.gathers_tokens * dispatches > 0, gathered_s, exchanged_s), 0.0)
 
 
 def neighbour_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
     """A message to the next rank of the group; the slowest hop counts."""
     crosses = group.outside > 1
     # through a shared card the one member that sends out of its node has the others' share too
-    card = np.where(x.flat_rings > 0, group.inside, 1.0)
-    rate = np.where(crosses, card * _slow_rate(x, c), _fast_rate(x, c, group))
-    latency = np.where(crosses, x.scale_out_latency, x.scale_up_latency)
-    return np.where(group.size > 1, message_bytes / rate + latency, 0.0)
+    card = where(x.flat_rings > 0, group.inside, 1.0)
+    rate = where(crosses, card * _slow_rate(x, c), _fast_rate(x, c, group))
+    latency = where(crosses, x.scale_out_latency, x.scale_up_latency)
+    return where(group.size > 1, message_bytes / rate + latency, 0.0)
 
 
 def _fast_rate(x: Inputs, c: Coefficients, group: Group) -> Array:

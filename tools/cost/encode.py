@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tools.cost.arithmetic import number
 from tools.cost.constants import RowKeys
 from tools.cost.inputs import Array, Inputs
 from tools.cost.mixers import layer_facts
@@ -57,9 +58,9 @@ def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
 def encode_plans(scenario: Scenario, plans: PlanColumns) -> tuple[Inputs, RowKeys]:
     """Many plans of one scenario: scalars for the workload, arrays for the plans."""
     device = scenario_device(scenario.cluster)
-    scalars = {name: np.asarray(float(value)) for name, value in workload_facts(scenario, device).items()}
+    scalars = {name: number(value) for name, value in workload_facts(scenario, device).items()}
     keys = RowKeys([device.generation], [device.name], [scenario.training.framework])
-    carried = {name: np.asarray(value) for name, value in carried_facts(None).items()}
+    carried = {name: number(value) for name, value in carried_facts(None).items()}
     return Inputs(**scalars, **_plan_columns(plans), **carried), keys
 
 

@@ -4,14 +4,16 @@ A batch of scenarios has arrays everywhere; a million plans of one scenario have
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from tools.cost.arithmetic import Array as Array
+from tools.cost.arithmetic import maximum, where
+
 Indices = NDArray[np.intp]
 Rows = slice | Indices
 
@@ -39,6 +41,15 @@ def _taken(part: Columns | Array, rows: Rows) -> Columns | Array:
     if isinstance(part, Columns):
         return part.take(rows)
     return part[rows] if getattr(part, "ndim", 0) else part
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Layers of an inner stage and of the last one, which also holds the head."""
+
+    inner: Array
+    last: Array
+    moe_share: Array
 
 
 @dataclass(frozen=True)
@@ -173,14 +184,30 @@ class Inputs(Columns):
     @cached_property
     def sequence_parallel_degree(self) -> Array:
         """Over how many ranks the work between the GEMMs is divided."""
-        return np.where(self.sequence_parallel > 0, self.tp, 1.0)
+        return where(self.sequence_parallel > 0, self.tp, 1.0)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Even stages where the layers divide; else the last stage, which has the head, gets what remains."""
+        # a layer that predicts a further token costs what a layer does, and another head
+        layers = self.layers + self.prediction_layers
+        inner = np.ceil(layers / self.pp)
+        last = maximum(layers - inner * (self.pp - 1.0), 1.0)
+        # leading dense layers stand on the first stage, so the others hold a larger share of experts
+        staged = self.moe_layers / maximum(self.layers - self.leading_dense, 1.0)
+        return Stages(inner, last, where(self.pp > 1, staged, self.moe_layers / self.layers))
 
     @property
     def is_moe(self) -> Array:
         return np.asarray(self.moe_layers > 0, dtype=np.float64)
 
-    def with_recompute(self, code: Array) -> "Inputs":
-        return replace(self, recompute=code)
+    def with_recompute(self, code: Array, layers: Array | None = None) -> "Inputs":
+        """Quicker than `replace`, which passes each of a hundred fields by name."""
+        values = [getattr(self, name) for name in self.__dataclass_fields__]
+        values[RECOMPUTE] = code
+        if layers is not None:
+            values[RECOMPUTED_LAYERS] = layers
+        return Inputs(*values)
 
     def once_per_layer(self, compute: "Compute[Constants, Result]", constants: "Constants") -> "Result":
         """`compute(self, constants)`, which depends on LAYER_FIELDS alone, once for each of their values."""
@@ -206,6 +233,9 @@ class Inputs(Columns):
         return compute(kinds.inputs, constants).take(kinds.of_row)
 
 
+RECOMPUTE, RECOMPUTED_LAYERS = map(
+    list(Inputs.__dataclass_fields__).index, ("recompute", "recomputed_layers")
+)
 LAYER_FIELDS = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute")
 """Of a plan, what the cost of a layer and a micro-batch depends on."""
 SHARDING_FIELDS = ("tp", "pp", "cp", "ep", "etp", "dp", "dp_shard", "zero")
@@ -231,8 +261,11 @@ MIN_ROWS = 64
 
 def _kinds(x: Inputs, names: tuple[str, ...]) -> Kinds | None:
     """None if rows differ in more than their plans, or are too few."""
-    arrays, rows = set(x.arrays), x.size
-    if rows < MIN_ROWS or not arrays <= PLAN_FIELDS:
+    rows = np.size(x.tp)  # batches of plans and of scenarios alike have every degree as an array
+    if rows < MIN_ROWS:
+        return None
+    arrays = set(x.arrays)
+    if not arrays <= PLAN_FIELDS:
         return None
     kind, count = np.zeros(rows, dtype=np.intp), 1
     for name in names:

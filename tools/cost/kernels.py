@@ -5,6 +5,7 @@ Nothing here knows about parallelism: shapes are those that one rank sees.
 
 import numpy as np
 
+from tools.cost.arithmetic import clip, is_any, maximum, where
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 from tools.cost.sizes import causal_keys
@@ -19,7 +20,7 @@ def gemm_s(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array, low_precisi
     """One product (m,k)x(k,n): arithmetic at the shape's efficiency, plus operands and result moved."""
     rate = _gemm_rate(x, c) if low_precision else x.half_peak * c.gemm_efficiency * x.power_share
     padding, inner = _padding(x, c, m, n, k)
-    depth = 1.0 + c.gemm_depth_half / np.maximum(inner, 1.0)
+    depth = 1.0 + c.gemm_depth_half / maximum(inner, 1.0)
     moved_bytes = gemm_moved_bytes(x, m, n, k, low_precision)
     return 2.0 * m * n * k * padding * depth / rate + moved_bytes / x.memory_bandwidth
 
@@ -33,8 +34,8 @@ def gemm_moved_bytes(x: Inputs, m: Array, n: Array, k: Array, low_precision: boo
 def _gemm_rate(x: Inputs, c: Coefficients) -> Array:
     """Sustained FLOP/s of large products in the run's precision: never less than in 16 bits, which a device
     without faster narrow products would use."""
-    low = x.gemm_peak * np.where(x.gemm_bytes < 1.0, c.fp4_gain, c.fp8_gain)
-    peak = np.where(x.gemm_bytes >= 2.0, x.gemm_peak, np.maximum(low, x.half_peak))
+    low = x.gemm_peak * where(x.gemm_bytes < 1.0, c.fp4_gain, c.fp8_gain)
+    peak = where(x.gemm_bytes >= 2.0, x.gemm_peak, maximum(low, x.half_peak))
     return peak * c.gemm_efficiency * x.power_share
 
 
@@ -43,10 +44,10 @@ def _padding(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array) -> tuple[
     of weights, other devices waves of tiles."""
     systolic = x.is_systolic > 0
     waves = 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
-    if not np.any(systolic):
+    if not is_any(systolic):
         return waves, k
     inner = np.ceil(k / x.tile_n) * x.tile_n
-    return np.where(systolic, _mxu_ratio(x, n, k), waves), np.where(systolic, inner, k)
+    return where(systolic, _mxu_ratio(x, n, k), waves), where(systolic, inner, k)
 
 
 def _wave_ratio(x: Inputs, m: Array, n: Array) -> Array:
@@ -55,13 +56,13 @@ def _wave_ratio(x: Inputs, m: Array, n: Array) -> Array:
     tiles = np.ceil(m / x.tile_m) * np.ceil(n / x.tile_n)
     waves = np.ceil(tiles / x.compute_units)
     padded = waves * x.compute_units * x.tile_m * x.tile_n
-    return np.clip(padded / np.maximum(m * n, 1.0), 1.0, 4.0)
+    return clip(padded / maximum(m * n, 1.0), 1.0, 4.0)
 
 
 def _mxu_ratio(x: Inputs, n: Array, k: Array) -> Array:
     """A systolic array always computes whole tiles of weights."""
     padded = np.ceil(n / x.tile_n) * x.tile_n * np.ceil(k / x.tile_n) * x.tile_n
-    return padded / np.maximum(n * k, 1.0)
+    return padded / maximum(n * k, 1.0)
 
 
 def linear_s(
@@ -71,8 +72,8 @@ def linear_s(
     forward = gemm_s(x, c, m, n, k, low_precision)
     weights = gemm_s(x, c, n, k, m, low_precision) + accumulation_s(x, n * k)
     # frozen weights need no gradient of their own; that of their adapters is small
-    backward = gemm_s(x, c, m, k, n, low_precision) + np.where(x.trained_share < 1.0, 0.0, weights)
-    if not low_precision or not np.any(x.stored_bytes < x.value_bytes):
+    backward = gemm_s(x, c, m, k, n, low_precision) + where(x.trained_share < 1.0, 0.0, weights)
+    if not low_precision or not is_any(x.stored_bytes < x.value_bytes):
         return forward, backward
     opened_s = dequantization_s(x, n * k)
     return forward + opened_s, backward + opened_s
@@ -81,14 +82,14 @@ def linear_s(
 def dequantization_s(x: Inputs, parameters: Array) -> Array:
     """A quantized weight is read, and written in the run's precision, for each product that reads it: once
     forward and once backward (QLoRA; Dettmers et al., arXiv 2305.14314, section 3)."""
-    moved_bytes = np.where(x.stored_bytes < x.value_bytes, x.stored_bytes + x.value_bytes, 0.0)
+    moved_bytes = where(x.stored_bytes < x.value_bytes, x.stored_bytes + x.value_bytes, 0.0)
     return parameters * moved_bytes / x.memory_bandwidth
 
 
 def accumulation_s(x: Inputs, parameters: Array) -> Array:
     """Adding a weight gradient to the main one, which is read and written in every micro-batch instead of
     written once in the run's precision (Megatron-LM, gradient accumulation fusion). FSDP keeps none."""
-    moved_bytes = np.maximum(2.0 * x.gradient_bytes - x.value_bytes, 0.0)
+    moved_bytes = maximum(2.0 * x.gradient_bytes - x.value_bytes, 0.0)
     return parameters * moved_bytes / x.memory_bandwidth
 
 
@@ -105,10 +106,8 @@ def attention_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     )
     forward = (flops + x.tokens / x.tp * x.index_flops) / rate
     backward = forward * BACKWARD_ATTENTION_FLOPS / BACKWARD_ATTENTION_EFFICIENCY
-    scores_s = np.where(
-        x.flash > 0, 0.0, pairs * x.value_bytes * c.attention_score_passes / x.memory_bandwidth
-    )
-    return forward + scores_s, np.where(x.flash > 0, backward, 2.0 * forward) + scores_s
+    scores_s = where(x.flash > 0, 0.0, pairs * x.value_bytes * c.attention_score_passes / x.memory_bandwidth)
+    return forward + scores_s, where(x.flash > 0, backward, 2.0 * forward) + scores_s
 
 
 def head_share(x: Inputs, width: Array) -> Array:
@@ -117,7 +116,7 @@ def head_share(x: Inputs, width: Array) -> Array:
     2407.08608, section 3.1). A systolic array computes whole tiles of the head instead."""
     half_rate_width = x.half_peak / (4.0 * x.exponentials_per_s)
     tiled = width / (np.ceil(width / x.tile_n) * x.tile_n)
-    return np.where(x.is_systolic > 0, tiled, width / (width + half_rate_width))
+    return where(x.is_systolic > 0, tiled, width / (width + half_rate_width))
 
 
 def recurrence_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
@@ -130,4 +129,4 @@ def recurrence_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
 
 def attention_pairs(x: Inputs) -> Array:
     """Queries times the keys computed for each: without a fused causal kernel, the whole sequence."""
-    return x.tokens * x.heads / x.tp * np.where(x.flash > 0, causal_keys(x), x.seq)
+    return x.tokens * x.heads / x.tp * where(x.flash > 0, causal_keys(x), x.seq)

@@ -5,8 +5,7 @@ Each cost is split into arithmetic and memory-bound seconds, forward and backwar
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
+from tools.cost.arithmetic import is_any, maximum, number, where
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 from tools.cost.kernels import attention_s, linear_s, recurrence_s
@@ -30,7 +29,7 @@ class Work:
     backward: Array
     forward_elementwise: Array
     backward_elementwise: Array
-    last: Array = field(default_factory=lambda: np.zeros(()))
+    last: Array = field(default_factory=lambda: number(0.0))
     """Of `forward`, the product at the end of the block."""
 
     def __add__(self, other: "Work") -> "Work":
@@ -58,10 +57,10 @@ def attention_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
     core_f, core_b = attention_s(x, c)
     forward, backward = core_f, core_b
     for n, k in projections(x):
-        if np.any(n):
+        if is_any(n):
             f, b = linear_s(x, c, m, n, k)
-            forward = forward + np.where(n > 0, f, 0.0) * x.projection_ratio
-            backward = backward + np.where(n > 0, b, 0.0) * x.projection_ratio
+            forward = forward + where(n > 0, f, 0.0) * x.projection_ratio
+            backward = backward + where(n > 0, b, 0.0) * x.projection_ratio
     qkv = (x.heads * (x.qk_dim + x.v_dim) + x.kv_heads * (x.qk_dim + x.v_dim)) / x.tp
     # norm, residual and rotary embedding: read and write of the hidden state and of q, k
     elements = m * (5.0 * h / x.sequence_parallel_degree + 2.0 * qkv)
@@ -85,7 +84,7 @@ def mixing_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
     """Token mixing of an average layer, and the forward of its attention core alone."""
     attention, core_forward = attention_block(x, c)
     work = attention.scaled(x.attention_share)
-    if np.any(x.mixer_share):
+    if is_any(x.mixer_share):
         work = work + mixer_block(x, c).scaled(x.mixer_share)
     return work, core_forward * x.attention_share
 
@@ -93,29 +92,29 @@ def mixing_block(x: Inputs, c: Coefficients) -> tuple[Work, Array]:
 def projections(x: Inputs) -> tuple[tuple[Array, Array], ...]:
     """(n, k) of each projection on one rank; n = 0 where the model has no such projection."""
     latent = x.kv_lora > 0
-    zero = np.zeros(())
+    zero = number(0.0)
     q_width, o_width = x.heads * x.qk_dim, x.heads * x.v_dim
     kv_width = x.kv_heads * (x.qk_dim + x.v_dim)
-    if not np.any(latent):
+    if not is_any(latent):
         return ((q_width + kv_width) / x.tp, x.hidden), (x.hidden, o_width / x.tp)
     nope = x.qk_dim - x.rope_dim
-    q_in = np.where(x.q_lora > 0, x.q_lora, x.hidden)
+    q_in = where(x.q_lora > 0, x.q_lora, x.hidden)
     return (
-        (np.where(latent, x.q_lora, zero), x.hidden),
-        (np.where(latent, x.kv_lora + x.rope_dim, zero), x.hidden),
-        (np.where(latent, q_width, q_width + kv_width) / x.tp, np.where(latent, q_in, x.hidden)),
-        (np.where(latent, x.heads * (nope + x.v_dim), zero) / x.tp, np.maximum(x.kv_lora, 1.0)),
+        (where(latent, x.q_lora, zero), x.hidden),
+        (where(latent, x.kv_lora + x.rope_dim, zero), x.hidden),
+        (where(latent, q_width, q_width + kv_width) / x.tp, where(latent, q_in, x.hidden)),
+        (where(latent, x.heads * (nope + x.v_dim), zero) / x.tp, maximum(x.kv_lora, 1.0)),
         (x.hidden, o_width / x.tp),
     )
 
 
 def latent_up_s(x: Inputs, c: Coefficients) -> Array:
     """Forward of the projections from the latents of MLA to the heads."""
-    if not np.any(x.kv_lora):
-        return np.zeros(())
+    if not is_any(x.kv_lora):
+        return number(0.0)
     queries, keys = projections(x)[2:4]
     up = linear_s(x, c, x.tokens, *queries)[0] + linear_s(x, c, x.tokens, *keys)[0]
-    return np.where(x.kv_lora > 0, up, 0.0) * x.projection_ratio * x.attention_share
+    return where(x.kv_lora > 0, up, 0.0) * x.projection_ratio * x.attention_share
 
 
 def mlp_block(x: Inputs, c: Coefficients, width: Array) -> Work:
@@ -137,7 +136,7 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     down_f, down_b = linear_s(x, c, rows / held, x.moe_hidden, width)
     scale = held / grouped_ratio(x, c)
     forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
-    if np.any(x.moe_hidden < x.hidden):
+    if is_any(x.moe_hidden < x.hidden):
         forward, backward = forward + latent_s(x, c)[0], backward + latent_s(x, c)[1]
     permuted = rows * x.moe_hidden * PERMUTATION_PASSES
     elements = (
@@ -147,14 +146,14 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     )
     work = _with_traffic(x, c, forward, backward, elements, rows * (x.moe_hidden + width))
     work = replace(work, last=down_f * scale)
-    if not np.any(x.shared_ffn):
+    if not is_any(x.shared_ffn):
         return work
-    return work + mlp_block(x, c, x.shared_ffn).scaled(np.where(x.shared_ffn > 0, 1.0, 0.0))
+    return work + mlp_block(x, c, x.shared_ffn).scaled(where(x.shared_ffn > 0, 1.0, 0.0))
 
 
 def latent_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
     """Products that bring tokens to the experts' narrower width and back, forward and backward."""
-    is_latent = np.where(x.moe_hidden < x.hidden, 1.0, 0.0)
+    is_latent = where(x.moe_hidden < x.hidden, 1.0, 0.0)
     down_f, down_b = linear_s(x, c, x.tokens, x.moe_hidden / x.tp, x.hidden)
     up_f, up_b = linear_s(x, c, x.tokens, x.hidden, x.moe_hidden / x.tp)
     return (down_f + up_f) * is_latent, (down_b + up_b) * is_latent
@@ -163,13 +162,13 @@ def latent_s(x: Inputs, c: Coefficients) -> tuple[Array, Array]:
 def routed(x: Inputs) -> tuple[Array, Array, Array]:
     """Experts that a rank holds, rows they get together, and intermediate elements of each on this rank."""
     # a capacity pads each expert's rows; without one every token is computed where it is sent
-    rows = x.tokens * x.experts_per_token / x.tp * x.etp * np.where(x.capacity > 0, x.capacity, 1.0)
-    return np.maximum(x.experts / x.ep, 1.0), rows, x.moe_ffn / x.etp
+    rows = x.tokens * x.experts_per_token / x.tp * x.etp * where(x.capacity > 0, x.capacity, 1.0)
+    return maximum(x.experts / x.ep, 1.0), rows, x.moe_ffn / x.etp
 
 
 def grouped_ratio(x: Inputs, c: Coefficients) -> Array:
     """Efficiency of grouped products over that of a dense one of the same shape."""
-    return c.grouped_gemm_ratio * np.where(x.gemm_bytes < 2.0, c.grouped_low_precision_ratio, 1.0)
+    return c.grouped_gemm_ratio * where(x.gemm_bytes < 2.0, c.grouped_low_precision_ratio, 1.0)
 
 
 def head_block(x: Inputs, c: Coefficients) -> Work:
@@ -177,7 +176,7 @@ def head_block(x: Inputs, c: Coefficients) -> Work:
     forward, backward = linear_s(x, c, x.tokens, x.vocab / x.tp, x.hidden, low_precision=False)
     logits_bytes = x.tokens * x.vocab / x.tp * 4.0
     loss_forward, loss_backward = (
-        logits_bytes * np.where(x.fuses_loss > 0, fused, LOSS_PASSES) / x.memory_bandwidth
+        logits_bytes * where(x.fuses_loss > 0, fused, LOSS_PASSES) / x.memory_bandwidth
         for fused in FUSED_LOSS_PASSES
     )
     return Work(forward, backward, loss_forward, loss_backward)
@@ -189,5 +188,5 @@ def _with_traffic(
     """Adds the memory-bound seconds: `elements` moved forward and twice that backward, and the casts that
     low-precision operands need."""
     base_s = elements * x.value_bytes * c.elementwise_traffic / x.memory_bandwidth
-    casts_s = np.where(x.gemm_bytes < 2.0, cast * CAST_BYTES / x.memory_bandwidth, 0.0)
+    casts_s = where(x.gemm_bytes < 2.0, cast * CAST_BYTES / x.memory_bandwidth, 0.0)
     return Work(forward, backward, base_s + casts_s, 2.0 * base_s + casts_s)

@@ -14,13 +14,13 @@ from functools import cache
 import numpy as np
 
 import kb_seed
+from tools.cost.arithmetic import is_any, maximum, minimum, number, where
 from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.sizes import (
     dense_shards,
     dense_share,
     expert_shards,
     layer_parameters,
-    stages,
     vocabulary_parameters,
 )
 
@@ -103,7 +103,7 @@ class Memory(Columns):
 
     @property
     def total(self) -> Array:
-        return sum((getattr(self, f.name) for f in fields(self)), np.zeros(()))
+        return sum((getattr(self, f.name) for f in fields(self)), number(0.0))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class StageBytes(Columns):
 
     @property
     def peak(self) -> Array:
-        return np.maximum(self.first, self.last)
+        return maximum(self.first, self.last)
 
 
 @dataclass(frozen=True)
@@ -169,41 +169,41 @@ def memory_bytes(x: Inputs, s: MemorySettings) -> Memory:
     both = state.total + active.total
     worse_first = both.first >= both.last
     parameters, gradients, optimizer = (
-        np.where(worse_first, part.first, part.last)
+        where(worse_first, part.first, part.last)
         for part in (state.parameters, state.gradients, state.optimizer)
     )
     return Memory(
         parameters=parameters,
         gradients=gradients,
         optimizer=optimizer,
-        activations=np.where(worse_first, active.first_activations, active.last_activations),
-        buffers=np.where(worse_first, active.first_buffers, active.last_buffers) + state.gathered,
+        activations=where(worse_first, active.first_activations, active.last_activations),
+        buffers=where(worse_first, active.first_buffers, active.last_buffers) + state.gathered,
         runtime=state.runtime,
     )
 
 
 def activity_bytes(x: Inputs, s: MemorySettings) -> Activity:
     """Activations in flight, most on the first stage, and working buffers, with the logits on the last."""
-    lay, layer = stages(x), x.once_per_layer(layer_activity, s)
+    lay, layer = x.stages, x.once_per_layer(layer_activity, s)
     # Megatron-LM, get_pp_rank_microbatches: the last stage warms up (vpp - 1) * pp chunks and works on one
-    warmed_up = np.minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
-    last_flight = np.where((x.is_gpipe > 0) & (x.pp > 1), x.micro_batches, warmed_up)
-    reserved = s.fragmentation_ratio * np.where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
+    warmed_up = minimum(((x.vpp - 1.0) * x.pp + 1.0) / x.vpp, x.micro_batches)
+    last_flight = where((x.is_gpipe > 0) & (x.pp > 1), x.micro_batches, warmed_up)
+    reserved = s.fragmentation_ratio * where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
     return Activity(
         first_activations=lay.inner * layer.kept * _in_flight(x) * reserved,
-        first_buffers=(np.maximum(np.where(x.pp > 1, 0.0, layer.logits), layer.working) + layer.exchanged)
+        first_buffers=(maximum(where(x.pp > 1, 0.0, layer.logits), layer.working) + layer.exchanged)
         * reserved,
         last_activations=lay.last * layer.kept * last_flight * reserved,
-        last_buffers=(np.maximum(layer.logits, layer.working) + layer.exchanged) * reserved,
+        last_buffers=(maximum(layer.logits, layer.working) + layer.exchanged) * reserved,
     )
 
 
 def layer_activity(x: Inputs, s: MemorySettings) -> LayerActivity:
     """Depends on the plan by LAYER_FIELDS alone."""
-    moe_share = stages(x).moe_share
+    moe_share = x.stages.moe_share
     return LayerActivity(
         kept=_kept_bytes(x, s, moe_share),
-        working=np.where(x.recompute >= 1, _layer_bytes(x, s, moe_share), 0.0),
+        working=where(x.recompute >= 1, _layer_bytes(x, s, moe_share), 0.0),
         logits=x.tokens * x.vocab / x.tp * s.logits_bytes,
         exchanged=_communication_buffers(x, s),
     )
@@ -211,10 +211,10 @@ def layer_activity(x: Inputs, s: MemorySettings) -> LayerActivity:
 
 def state_bytes(x: Inputs, s: MemorySettings) -> State:
     """Depends on the plan by SHARDING_FIELDS alone."""
-    lay = stages(x)
+    lay = x.stages
     dense, expert = layer_parameters(x, lay.moe_share)
-    gathered = np.where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
-    matrices = vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
+    gathered = where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
+    matrices = vocabulary_parameters(x) * where(x.pp > 1, 1.0, 2.0 - x.tied)
     first = _state(x, s, dense * lay.inner, expert * lay.inner, matrices)
     last = _state(x, s, dense * lay.last, expert * lay.last, matrices)
     parameters, gradients, optimizer = map(StageBytes, first, last)
@@ -224,15 +224,15 @@ def state_bytes(x: Inputs, s: MemorySettings) -> State:
 def stage_memory(x: Inputs, s: MemorySettings) -> list[tuple[float, float]]:
     """Of the first stage, one in between and the last: bytes held throughout a step, and the activations of
     one micro-batch. Of a single plan."""
-    a, lay = activity_bytes(x, s), stages(x)
+    a, lay = activity_bytes(x, s), x.stages
     dense, expert = layer_parameters(x, lay.moe_share)
-    gathered = np.where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
-    matrices = vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
-    reserved = s.fragmentation_ratio * np.where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
+    gathered = where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
+    matrices = vocabulary_parameters(x) * where(x.pp > 1, 1.0, 2.0 - x.tied)
+    reserved = s.fragmentation_ratio * where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
     kept = _kept_bytes(x, s, lay.moe_share) * reserved
     parts = (
         (lay.inner, matrices, a.first_buffers),
-        (lay.inner, np.zeros(()), a.first_buffers),
+        (lay.inner, number(0.0), a.first_buffers),
         (lay.last, matrices, a.last_buffers),
     )
     return [
@@ -254,22 +254,22 @@ def _state(
     dense = dense + matrices
     sharded = dense / dense_shards(x) + expert / expert_shards(x)
     whole = dense + expert
-    parameters = np.where(x.zero >= 3, sharded, whole) * s.parameter_bytes
-    if np.any(x.stored_bytes < x.value_bytes):
-        kept = np.where(x.zero >= 3, matrices / dense_shards(x), matrices) * s.parameter_bytes
+    parameters = where(x.zero >= 3, sharded, whole) * s.parameter_bytes
+    if is_any(x.stored_bytes < x.value_bytes):
+        kept = where(x.zero >= 3, matrices / dense_shards(x), matrices) * s.parameter_bytes
         layers = parameters - kept
         stored = layers * (x.stored_bytes / s.parameter_bytes + x.trained_share) + kept
-        parameters = np.where(x.stored_bytes < x.value_bytes, stored, parameters)
-    gradients = np.where(x.zero >= s.gradients_sharded_from, sharded, whole) * s.gradient_bytes
-    optimizer = np.where(x.offloads_optimizer > 0, 0.0, sharded * s.optimizer_bytes)
+        parameters = where(x.stored_bytes < x.value_bytes, stored, parameters)
+    gradients = where(x.zero >= s.gradients_sharded_from, sharded, whole) * s.gradient_bytes
+    optimizer = where(x.offloads_optimizer > 0, 0.0, sharded * s.optimizer_bytes)
     return parameters, gradients * x.trained_share, optimizer * x.trained_share
 
 
 def _in_flight(x: Inputs) -> Array:
     """Micro-batches whose activations the first stage holds, as multiples of a whole stage."""
-    depth = np.where(x.vpp > 1, x.pp * (1.0 + (x.pp - 1.0) / (x.pp * x.vpp)), x.pp)
-    held = np.where(x.is_gpipe > 0, x.micro_batches, np.minimum(depth, x.micro_batches))
-    return np.where(x.pp > 1, held, 1.0)
+    depth = where(x.vpp > 1, x.pp * (1.0 + (x.pp - 1.0) / (x.pp * x.vpp)), x.pp)
+    held = where(x.is_gpipe > 0, x.micro_batches, minimum(depth, x.micro_batches))
+    return where(x.pp > 1, held, 1.0)
 
 
 def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
@@ -277,36 +277,36 @@ def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     inputs_only = x.tokens * x.hidden * x.value_bytes / _residual_shards(x, s)
     everything = _layer_bytes(x, s, moe_share)
     kept = inputs_only * s.input_kept + (everything - inputs_only) * s.selective_kept
-    selective = np.where(x.flash > 0, kept, everything - _score_bytes(x))
-    if np.any(x.repeats_stated):
-        stated = np.maximum(everything - _repeated_bytes(x, s, moe_share), inputs_only)
-        selective = np.where(x.repeats_stated > 0, stated, selective)
-    share = np.minimum(x.recomputed_layers / stages(x).inner, 1.0)
+    selective = where(x.flash > 0, kept, everything - _score_bytes(x))
+    if is_any(x.repeats_stated):
+        stated = maximum(everything - _repeated_bytes(x, s, moe_share), inputs_only)
+        selective = where(x.repeats_stated > 0, stated, selective)
+    share = minimum(x.recomputed_layers / x.stages.inner, 1.0)
     full = inputs_only * share + everything * s.none_kept * (1.0 - share)
-    return np.select([x.recompute <= 0, x.recompute < 2], [everything * s.none_kept, selective], full)
+    return where(x.recompute <= 0, everything * s.none_kept, where(x.recompute < 2, selective, full))
 
 
 def _repeated_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     """What recomputing the stated modules saves: their inner values, and outputs that only products read."""
-    wide, narrow = x.value_bytes, np.minimum(x.value_bytes, x.gemm_bytes)
+    wide, narrow = x.value_bytes, minimum(x.value_bytes, x.gemm_bytes)
     per_width = x.up_matrices * wide + narrow
     dense, shared = dense_share(x, moe_share) * x.ffn, moe_share * x.shared_ffn
     tokens_routed = moe_share * x.experts_per_token / x.tp
     norms = s.hidden_cast_kept * narrow * x.hidden / _residual_shards(x, s)
     latent = (x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)) * wide / x.tp * x.attention_share
-    repeats_shared = np.maximum(x.repeats_shared, x.repeats_experts)
+    repeats_shared = maximum(x.repeats_shared, x.repeats_experts)
     return x.tokens * (
         x.repeats_norm * norms
         + (x.repeats_mlp * dense + repeats_shared * shared) / x.tp * per_width
         + x.repeats_experts * tokens_routed * per_width * x.moe_ffn
         + (1.0 - x.repeats_experts) * x.repeats_activation * tokens_routed * narrow * x.moe_ffn
-        + x.repeats_latent * np.where(x.kv_lora > 0, latent, 0.0)
+        + x.repeats_latent * where(x.kv_lora > 0, latent, 0.0)
     ) + x.repeats_core * _score_bytes(x)
 
 
 def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     """All that one layer keeps for one micro-batch; inputs of products in the products' precision."""
-    wide, narrow = x.value_bytes, np.minimum(x.value_bytes, x.gemm_bytes)
+    wide, narrow = x.value_bytes, minimum(x.value_bytes, x.gemm_bytes)
     hidden = (s.hidden_kept * wide + s.hidden_cast_kept * narrow) * x.hidden / _residual_shards(x, s)
     qkv = x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)
     attention = (qkv * wide + x.heads * x.v_dim * (wide + narrow)) / x.tp * x.attention_share
@@ -314,7 +314,7 @@ def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     per_width = x.up_matrices * wide + narrow
     dense_ffn = (dense_share(x, moe_share) * x.ffn + moe_share * x.shared_ffn) / x.tp * per_width
     # inputs of the two column-parallel products, kept as gathered over the tensor ranks
-    gathered_inputs = np.where(x.sequence_parallel > 0, s.gathered_inputs_kept * narrow * x.hidden, 0.0)
+    gathered_inputs = where(x.sequence_parallel > 0, s.gathered_inputs_kept * narrow * x.hidden, 0.0)
     routed = (
         moe_share
         * x.experts_per_token
@@ -327,12 +327,12 @@ def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
 
 def _residual_shards(x: Inputs, s: MemorySettings) -> Array:
     """Over how many ranks the hidden state between the products is divided."""
-    return np.where(s.residual_split > 0, x.tp, x.sequence_parallel_degree)
+    return where(s.residual_split > 0, x.tp, x.sequence_parallel_degree)
 
 
 def _score_bytes(x: Inputs) -> Array:
     """Softmax input, output and dropout mask without FlashAttention: 5 bytes a score."""
-    return np.where(x.flash > 0, 0.0, 5.0 * x.tokens * x.heads / x.tp * x.seq) * x.attention_share
+    return where(x.flash > 0, 0.0, 5.0 * x.tokens * x.heads / x.tp * x.seq) * x.attention_share
 
 
 def _gathered(x: Inputs, s: MemorySettings, layer: Array) -> Array:
@@ -343,5 +343,5 @@ def _gathered(x: Inputs, s: MemorySettings, layer: Array) -> Array:
 def _communication_buffers(x: Inputs, s: MemorySettings) -> Array:
     """Receive buffers of tensor, context and expert exchanges: a few hidden states."""
     hidden_state = x.tokens * x.hidden * x.value_bytes
-    routed = np.where(x.ep > 1, x.experts_per_token / x.tp, 0.0) * hidden_state
-    return s.buffer_copies * (hidden_state * np.where(x.tp > 1, 1.0, 0.0) + routed)
+    routed = where(x.ep > 1, x.experts_per_token / x.tp, 0.0) * hidden_state
+    return s.buffer_copies * (hidden_state * where(x.tp > 1, 1.0, 0.0) + routed)

@@ -20,12 +20,12 @@ from tools.cost.collectives import (
     place,
     slice_devices,
 )
-from tools.cost.constants import Coefficients, resolve
+from tools.cost.constants import Coefficients
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.kernels import attention_pairs, attention_s, gemm_moved_bytes, gemm_s
 from tools.cost.layers import grouped_ratio, projections, routed
-from tools.cost.sizes import causal_keys, dense_shards, expert_ranks, expert_shards, layer_parameters, stages
+from tools.cost.sizes import causal_keys, dense_shards, expert_ranks, expert_shards, layer_parameters
 from tools.cost.traffic import ring_block_bytes, tensor_pair_s
 from tools.scenario import Scenario
 
@@ -53,7 +53,7 @@ class Operation:
 def list_operations(scenario: Scenario, calibration: Calibration | None = None) -> list[Operation]:
     """Of a scenario with a plan."""
     x, keys = encode([scenario])
-    c = resolve(keys, (calibration or shipped_calibration()).shifts)
+    c = (calibration or shipped_calibration()).coefficients(keys)
     mixing = [*(_attention(x, c) if x.attention_share > 0 else ()), *_mixer(x, c)]
     found = [*mixing, *(_experts(x, c) if x.is_moe else ()), *_feed_forward(x, c)]
     return [*found, _product("output head", x, c, x.tokens, x.vocab / x.tp, x.hidden, low_precision=False)]
@@ -127,8 +127,8 @@ def split_compute(scenario: Scenario, calibration: Calibration | None = None) ->
     """What of the term `compute` is attention, on the stage with the most layers; FLOPs as in
     `sizes.model_flops_per_token`."""
     x, keys = encode([scenario])
-    c = resolve(keys, (calibration or shipped_calibration()).shifts)
-    lay = stages(x)
+    c = (calibration or shipped_calibration()).coefficients(keys)
+    lay = x.stages
     layers = np.where(x.pp > 1, np.maximum(lay.inner, lay.last), lay.inner)
     each_s = sum(attention_s(x, c), np.zeros(())) * x.attention_share
     flops = 6.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * causal_keys(x) * x.attention_share
@@ -156,7 +156,7 @@ class Message:
 def list_messages(scenario: Scenario, calibration: Calibration | None = None) -> list[Message]:
     """Of a scenario with a plan; a degree of one sends nothing."""
     x, keys = encode([scenario])
-    c = resolve(keys, (calibration or shipped_calibration()).shifts)
+    c = (calibration or shipped_calibration()).coefficients(keys)
     return [message for message in (*_model_parallel(x, c), *_data_parallel(x, c)) if message.group_size > 1]
 
 
@@ -178,7 +178,7 @@ def _model_parallel(x: Inputs, c: Coefficients) -> Iterator[Message]:
 
 
 def _data_parallel(x: Inputs, c: Coefficients) -> Iterator[Message]:
-    dense, expert = layer_parameters(x, stages(x).moe_share)
+    dense, expert = layer_parameters(x, x.stages.moe_share)
     yield from _sharded(x, c, "dp", dense, x.dp * x.cp, x.tp, dense_shards(x))
     if x.is_moe:
         yield from _sharded(x, c, "dp of experts", expert, expert_ranks(x), x.ep * x.etp, expert_shards(x))
@@ -216,7 +216,7 @@ def messages_per_step(scenario: Scenario, message: Message) -> float:
         "tp": 2.0 * passes * layers * micro_batches,
         "cp": 3.0 * (plan.cp - 1) * layers * micro_batches,
         "pp": 2.0 * (plan.vpp or 1) * micro_batches,
-        "ep": 2.0 * passes * layers * float(stages(x).moe_share) * micro_batches,
+        "ep": 2.0 * passes * layers * float(x.stages.moe_share) * micro_batches,
     }
     if message.axis in counts:
         return counts[message.axis]

@@ -11,12 +11,13 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.cost.arithmetic import is_any, maximum, number, where
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.constants import Coefficients, RowKeys, resolve
+from tools.cost.constants import Coefficients, RowKeys
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
-from tools.cost.memory import GIB, Memory, MemorySettings, memory_bytes
-from tools.cost.sizes import count_parameters, model_flops_per_token, stages
+from tools.cost.memory import GIB, Memory, MemorySettings, activity_bytes, memory_bytes, state_bytes
+from tools.cost.sizes import count_parameters, model_flops_per_token
 from tools.cost.step import Breakdown, step_breakdown
 from tools.cost.terms import Bottleneck
 from tools.scenario.spec import Result, Scenario
@@ -72,20 +73,22 @@ def resolve_recompute(x: Inputs, s: MemorySettings) -> Inputs:
     """Where recomputation is not stated: none if that fits, else selective if that fits, else all of a layer,
     on as few layers of a stage as fit."""
     open_rows = x.recompute == NOT_STATED
-    if not np.any(open_rows):
+    if not is_any(open_rows):
         return x
-    none, selective, full = (
-        memory_bytes(x.with_recompute(np.asarray(code)), s).total for code in (NONE, SELECTIVE, FULL)
-    )
+    state = x.once_per_sharding(state_bytes, s).total
+
+    def needed_bytes(code: float, layers: Array | None = None) -> Array:
+        return (state + activity_bytes(x.with_recompute(number(code), layers), s).total).peak
+
+    none, selective, full = (needed_bytes(code) for code in (NONE, SELECTIVE, FULL))
     fits_none, fits_selective = none <= x.memory_bytes, selective <= x.memory_bytes
-    chosen = np.where(fits_none, NONE, np.where(fits_selective, SELECTIVE, FULL))
+    chosen = where(fits_none, NONE, where(fits_selective, SELECTIVE, FULL))
     # from all layers recomputed, as many are left out as the rest of the memory holds
-    inner = stages(x).inner
-    one = replace(x.with_recompute(np.asarray(FULL)), recomputed_layers=np.ones(()))
-    per_layer = (memory_bytes(one, s).total - full) / np.maximum(inner - 1.0, 1.0)
-    spared = np.floor(np.maximum(x.memory_bytes - full, 0.0) / np.maximum(per_layer, 1.0) + 1e-9)
-    layers = np.where(open_rows, np.maximum(inner - spared, 1.0), x.recomputed_layers)
-    return replace(x, recompute=np.where(open_rows, chosen, x.recompute), recomputed_layers=layers)
+    inner = x.stages.inner
+    per_layer = (needed_bytes(FULL, number(1.0)) - full) / maximum(inner - 1.0, 1.0)
+    spared = np.floor(maximum(x.memory_bytes - full, 0.0) / maximum(per_layer, 1.0) + 1e-9)
+    layers = where(open_rows, maximum(inner - spared, 1.0), x.recomputed_layers)
+    return x.with_recompute(where(open_rows, chosen, x.recompute), layers)
 
 
 def _broadcast(value: Array, rows: int) -> Array:
@@ -241,9 +244,7 @@ def predict_rows(
     """Rows given as arrays; `keys` and `precisions` have one entry per row, or one for all rows."""
     calibration = calibration or shipped_calibration()
     settings = calibration.memory_settings(keys, precisions)
-    costs = scaled_costs(
-        evaluate(x, resolve(keys, calibration.shifts), settings), calibration.factor(x, keys)
-    )
+    costs = scaled_costs(evaluate(x, calibration.coefficients(keys), settings), calibration.factor(x, keys))
     low, high = calibration.interval(x, keys, costs.step_time_s)
     return Batch(x, keys, costs, low, high, calibration.memory_errors(keys))
 
@@ -260,7 +261,7 @@ def bottlenecks(breakdown: Breakdown, fits: NDArray[np.bool_]) -> list[Bottlenec
     """The largest kind of cost of each row; memory if the plan does not fit at all."""
     names = list(BOTTLENECKS)
     sums = np.stack([sum(getattr(breakdown, part) for part in BOTTLENECKS[name]) for name in names])
-    largest = np.where(fits, np.argmax(sums, axis=0), names.index("memory"))
+    largest = where(fits, np.argmax(sums, axis=0), names.index("memory"))
     return [names[i] for i in largest]
 
 

@@ -17,13 +17,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.constants import Coefficients, resolve
+from tools.cost.constants import Coefficients
 from tools.cost.encode import encode
 from tools.cost.inputs import Array, Inputs
 from tools.cost.layers import mixing_block, mlp_block
 from tools.cost.memory import memory_settings, stage_memory
 from tools.cost.predict import resolve_recompute
-from tools.cost.sizes import stages
 from tools.cost.stage import StageTime, head_time, layer_time, stage_time
 from tools.cost.step import data_exposed, pace_of, sharded_parts, step_breakdown, step_core
 from tools.cost.traffic import intra_node_hop_share, pipeline_s
@@ -98,7 +97,7 @@ def simulate(scenario: Scenario, calibration: Calibration | None = None) -> Simu
     """Of a scenario with a plan."""
     x, keys = encode([scenario])
     settings = memory_settings(keys.framework, [scenario.training.precision])
-    x, c = resolve_recompute(x, settings), resolve(keys, (calibration or shipped_calibration()).shifts)
+    x, c = resolve_recompute(x, settings), (calibration or shipped_calibration()).coefficients(keys)
     schedule = scenario.plan.schedule if scenario.plan and scenario.plan.schedule else "1f1b"
     pp, vpp, micro_batches = (round(float(n)) for n in (x.pp, x.vpp, x.micro_batches))
     most = max(MAX_OPERATIONS // (2 * pp * vpp) // pp * pp, 2 * pp)
@@ -122,7 +121,7 @@ def simulate(scenario: Scenario, calibration: Calibration | None = None) -> Simu
 
 def _chunk_times(x: Inputs, c: Coefficients, vpp: int) -> list[ChunkTime]:
     """By stage; its chunks are alike, as the cost model takes them."""
-    lay = stages(x)
+    lay = x.stages
     layer, head = layer_time(x, c, lay.moe_share), head_time(x, c)
     heads, none = 1.0 + x.prediction_layers, np.zeros(())
     sent_s = pipeline_s(x, c)

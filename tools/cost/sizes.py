@@ -3,41 +3,20 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
+from tools.cost.arithmetic import clip, maximum, minimum, where
 from tools.cost.inputs import Array, Inputs
 from tools.cost.mixers import attention_weights, mixer_cost
 from tools.scenario.model import ModelSpec
-
-
-@dataclass(frozen=True)
-class Stages:
-    """Layers of an inner stage and of the last one, which also holds the head."""
-
-    inner: Array
-    last: Array
-    moe_share: Array
-
-
-def stages(x: Inputs) -> Stages:
-    """Even stages where the layers divide; else the last stage, which has the head, gets what remains."""
-    # a layer that predicts a further token costs what a layer does, and another head
-    layers = x.layers + x.prediction_layers
-    inner = np.ceil(layers / x.pp)
-    last = np.maximum(layers - inner * (x.pp - 1.0), 1.0)
-    # leading dense layers stand on the first stage, so the others hold a larger share of experts
-    staged = x.moe_layers / np.maximum(x.layers - x.leading_dense, 1.0)
-    return Stages(inner, last, np.where(x.pp > 1, staged, x.moe_layers / x.layers))
 
 
 def attention_parameters(x: Inputs) -> Array:
     """Of one attention layer, all ranks together."""
     h, q, o = x.hidden, x.heads * x.qk_dim, x.heads * x.v_dim
     plain = h * (q + x.kv_heads * (x.qk_dim + x.v_dim)) + o * h
-    q_path = np.where(x.q_lora > 0, h * x.q_lora + x.q_lora * q, h * q)
+    q_path = where(x.q_lora > 0, h * x.q_lora + x.q_lora * q, h * q)
     kv_up = x.kv_lora * x.heads * (x.qk_dim - x.rope_dim + x.v_dim)
     latent = q_path + h * (x.kv_lora + x.rope_dim) + kv_up + o * h
-    return np.where(x.kv_lora > 0, latent, plain) * x.projection_ratio
+    return where(x.kv_lora > 0, latent, plain) * x.projection_ratio
 
 
 def mixing_parameters(x: Inputs) -> Array:
@@ -54,7 +33,7 @@ def expert_parameters(x: Inputs) -> Array:
 def latent_parameters(x: Inputs) -> Array:
     """Products that bring tokens to the experts' narrower width and back; none if they work on the hidden
     state."""
-    return np.where(x.moe_hidden < x.hidden, 2.0 * x.hidden * x.moe_hidden, 0.0)
+    return where(x.moe_hidden < x.hidden, 2.0 * x.hidden * x.moe_hidden, 0.0)
 
 
 def dense_share(x: Inputs, moe_share: Array) -> Array:
@@ -84,17 +63,17 @@ def vocabulary_parameters(x: Inputs) -> Array:
 
 def expert_ranks(x: Inputs) -> Array:
     """Ranks that hold the same experts."""
-    return np.maximum(x.dp * x.cp * x.tp / (x.ep * x.etp), 1.0)
+    return maximum(x.dp * x.cp * x.tp / (x.ep * x.etp), 1.0)
 
 
 def dense_shards(x: Inputs) -> Array:
     """Over how many ranks ZeRO divides what is not an expert."""
-    return np.minimum(x.dp_shard, x.dp * x.cp)
+    return minimum(x.dp_shard, x.dp * x.cp)
 
 
 def expert_shards(x: Inputs) -> Array:
     """Over how many ranks ZeRO divides an expert: the same share of its replicas."""
-    return np.clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks(x))
+    return clip(x.dp_shard * x.tp / (x.ep * x.etp), 1.0, expert_ranks(x))
 
 
 def total_parameters(x: Inputs) -> Array:
@@ -157,7 +136,7 @@ def _latent_norms(m: ModelSpec) -> int:
 def causal_keys(x: Inputs) -> Array:
     """Keys that a query sees on average: half the sequence, at most the window on sliding-window layers."""
     half = x.seq / 2.0
-    window = np.minimum(x.window, x.seq)
+    window = minimum(x.window, x.seq)
     seen = half + x.window_share * (window - window * window / (2.0 * x.seq) - half)
     return seen + x.compressed_keys
 
@@ -173,6 +152,6 @@ def model_flops_per_token(x: Inputs) -> Array:
     dense = x.layers * mixing_parameters(x) + dense_layers * mlp_parameters(x, x.ffn)
     attention = 2.0 * x.layers * x.heads * (x.qk_dim + x.v_dim) * causal_keys(x) * x.attention_share
     # the products inside a mixer are already counted with its parameters
-    core = x.mixer_share * np.maximum(x.mixer_flops - 2.0 * x.mixer_inner_weights, 0.0)
+    core = x.mixer_share * maximum(x.mixer_flops - 2.0 * x.mixer_inner_weights, 0.0)
     attention = attention + x.layers * (core + x.attention_share * x.index_flops)
     return 6.0 * (dense + active + x.vocab * x.hidden) + 3.0 * attention

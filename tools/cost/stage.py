@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from tools.cost.arithmetic import is_any, maximum, minimum, number, where
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.kernels import BACKWARD_ATTENTION_FLOPS
 from tools.cost.layers import Work, expert_block, head_block, latent_up_s, mixing_block, mlp_block, routed
-from tools.cost.sizes import dense_share, stages
+from tools.cost.sizes import dense_share
 from tools.cost.traffic import context_s, expert_s, mixer_exchange_s, ring_merge_s, tensor_pair_s
 
 KERNELS_OF_HEAD = 10.0
@@ -52,24 +53,24 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
     mixing, core_forward = mixing_block(x, c)
     mlp = mlp_block(x, c, x.ffn).scaled(dense_share(x, moe_share))
     work = mixing + mlp
-    full = np.where(x.recompute >= 2, np.minimum(x.recomputed_layers / stages(x).inner, 1.0), 0.0)
+    full = where(x.recompute >= 2, minimum(x.recomputed_layers / x.stages.inner, 1.0), 0.0)
     experts = None
-    if np.any(x.moe_layers):
+    if is_any(x.moe_layers):
         experts = expert_block(x, c).scaled(moe_share)
         work = work + experts
     whole = work.forward + work.forward_elementwise
     stated = x.repeats_stated > 0
-    repeated_s = _stated_modules_s(x, c, moe_share, core_forward, mlp, experts) if np.any(stated) else 0.0
+    repeated_s = _stated_modules_s(x, c, moe_share, core_forward, mlp, experts) if is_any(stated) else 0.0
     again_s = _recomputed_s(x, c, whole, core_forward, work.last, repeated_s, full)
-    repeats_experts = np.where((x.recompute == 1) & stated, x.repeats_experts, full)
+    repeats_experts = where((x.recompute == 1) & stated, x.repeats_experts, full)
     return StageTime(
         compute=work.forward + work.backward,
         recompute=again_s,
         elementwise=work.forward_elementwise + work.backward_elementwise,
         tp=_tensor_exposed_s(x, c, moe_share, full),
         cp=_context_exposed_s(x, c, core_forward),
-        ep=np.zeros(()) if experts is None else _experts_exposed_s(x, c, moe_share, repeats_experts, whole),
-        pp=np.zeros(()),
+        ep=number(0.0) if experts is None else _experts_exposed_s(x, c, moe_share, repeats_experts, whole),
+        pp=number(0.0),
         host=_kernels(x, c, moe_share, _launched_again(x, full)) * c.host_kernel_s,
     )
 
@@ -77,23 +78,23 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
 def _tensor_exposed_s(x: Inputs, c: Coefficients, moe_share: Array, full: Array) -> Array:
     """A pair of messages for each part of a layer, both ways, and again for what is recomputed."""
     pairs = 2.0 - moe_share + x.mixing_offset + x.dense_offset
-    pairs = 2.0 * pairs + full * np.maximum(pairs - x.stops_early, 0.0)
-    return np.where(x.tp > 1, tensor_pair_s(x, c) * pairs * tensor_exposed(x, c), 0.0)
+    pairs = 2.0 * pairs + full * maximum(pairs - x.stops_early, 0.0)
+    return where(x.tp > 1, tensor_pair_s(x, c) * pairs * tensor_exposed(x, c), 0.0)
 
 
 def _context_exposed_s(x: Inputs, c: Coefficients, core_forward: Array) -> Array:
     """Rings of keys and values under the attention core; other mixers exchange heads for tokens."""
-    window = core_forward * (1.0 + BACKWARD_ATTENTION_FLOPS) / np.maximum(x.attention_share, 1e-9)
+    window = core_forward * (1.0 + BACKWARD_ATTENTION_FLOPS) / maximum(x.attention_share, 1e-9)
     ring = not_hidden(context_s(x, c), window, c.cp_exposed) + ring_merge_s(x)
-    if not np.any(x.mixer_share):
+    if not is_any(x.mixer_share):
         return ring * x.attention_share
     return ring * x.attention_share + mixer_exchange_s(x, c) * x.mixer_share
 
 
 def _launched_again(x: Inputs, full: Array) -> Array:
     """Share of a layer's forward launches that recomputation repeats."""
-    selective = np.where(x.repeats_stated > 0, MODULES_LAUNCHED, np.maximum(x.selective_share, CORE_LAUNCHED))
-    return np.select([x.recompute <= 0, x.recompute < 2], [0.0, selective], full)
+    selective = where(x.repeats_stated > 0, MODULES_LAUNCHED, maximum(x.selective_share, CORE_LAUNCHED))
+    return where(x.recompute <= 0, 0.0, where(x.recompute < 2, selective, full))
 
 
 CORE_LAUNCHED, MODULES_LAUNCHED = 0.05, 0.3
@@ -103,8 +104,8 @@ CORE_LAUNCHED, MODULES_LAUNCHED = 0.05, 0.3
 def _kernels(x: Inputs, c: Coefficients, moe_share: Array, again: Array) -> Array:
     """Launches of a layer, both ways; `again` is the share of its forward pass that is repeated."""
     kernels = x.kernels_per_layer * (1.0 + FORWARD_LAUNCH_SHARE * again)
-    pipelined = np.where(x.pp > 1, x.pipelined_tensor_kernels * x.tp, 0.0)
-    kernels = kernels + np.where(x.tp > 1, np.maximum(x.tensor_kernels, pipelined), 0.0)
+    pipelined = where(x.pp > 1, x.pipelined_tensor_kernels * x.tp, 0.0)
+    kernels = kernels + where(x.tp > 1, maximum(x.tensor_kernels, pipelined), 0.0)
     return kernels + moe_share * (c.host_moe_kernels + HOST_EXPERT_KERNELS * x.experts / x.ep)
 
 
@@ -112,15 +113,15 @@ def _experts_exposed_s(x: Inputs, c: Coefficients, moe_share: Array, repeats: Ar
     """Dispatch and combine that compute does not hide. Without fused kernels they wait for permutations and
     for the sizes; with the overlap of 1F1B (DualPipe, arXiv 2412.19437, section 3.2.1) only what exceeds the
     other micro-batch's forward and backward pass is left, and a share of the rest."""
-    slow = np.where(x.has_fused_dispatch > 0, 1.0, c.alltoall_cost)
+    slow = where(x.has_fused_dispatch > 0, 1.0, c.alltoall_cost)
     sent = moe_share * expert_s(x, c) * (1.0 + 0.5 * repeats) * slow
-    overlapped = not_hidden(sent, 3.0 * window, OVERLAPPED_EXPERTS_COST * np.ones(()))
-    return np.where(x.expert_overlap > 0, overlapped, sent) * c.ep_exposed
+    overlapped = not_hidden(sent, 3.0 * window, OVERLAPPED_EXPERTS_COST * number(1.0))
+    return where(x.expert_overlap > 0, overlapped, sent) * c.ep_exposed
 
 
 def tensor_exposed(x: Inputs, c: Coefficients) -> Array:
     """Share of tensor-parallel messages that products do not hide."""
-    return np.where(x.tensor_overlap > 0, c.tp_exposed, 1.0)
+    return where(x.tensor_overlap > 0, c.tp_exposed, 1.0)
 
 
 def _recomputed_s(
@@ -135,10 +136,10 @@ def _recomputed_s(
     """Of the forward pass, what backward repeats. Megatron's selective recomputation repeats the attention
     core (Korthikanti et al., arXiv 2205.05198, section 5), other frameworks' a share of all."""
     shared = x.selective_share * c.selective_recompute * whole
-    selective = np.where(x.selective_share > 0, shared, core_forward)
-    selective = np.where(x.repeats_stated > 0, stated_s, selective)
+    selective = where(x.selective_share > 0, shared, core_forward)
+    selective = where(x.repeats_stated > 0, stated_s, selective)
     every = (whole - x.stops_early * last) * full
-    return np.select([x.recompute <= 0, x.recompute < 2], [0.0, selective], every)
+    return where(x.recompute <= 0, 0.0, where(x.recompute < 2, selective, every))
 
 
 def _stated_modules_s(
@@ -148,14 +149,14 @@ def _stated_modules_s(
     norms = 4.0 * x.tokens * x.hidden / x.sequence_parallel_degree * x.value_bytes * c.elementwise_traffic
     total = x.repeats_core * core_forward + x.repeats_norm * norms / x.memory_bandwidth
     total = total + x.repeats_mlp * (mlp.forward + mlp.forward_elementwise)
-    if np.any(x.repeats_latent):
+    if is_any(x.repeats_latent):
         total = total + x.repeats_latent * latent_up_s(x, c)
     if experts is None:
         return total
     _, rows, width = routed(x)
     activation = rows * (x.up_matrices + 1.0) * width * x.value_bytes / x.memory_bandwidth
     shared = mlp_block(x, c, x.shared_ffn)
-    shared_s = np.where(x.shared_ffn > 0, shared.forward + shared.forward_elementwise, 0.0)
+    shared_s = where(x.shared_ffn > 0, shared.forward + shared.forward_elementwise, 0.0)
     # what is inside the experts' module is repeated with it, once
     apart = x.repeats_activation * activation * c.elementwise_traffic + x.repeats_shared * shared_s
     total = total + x.repeats_experts * (experts.forward + experts.forward_elementwise)
@@ -163,12 +164,12 @@ def _stated_modules_s(
 
 
 def head_time(x: Inputs, c: Coefficients) -> StageTime:
-    work, zero = head_block(x, c), np.zeros(())
+    work, zero = head_block(x, c), number(0.0)
     return StageTime(
         compute=work.forward + work.backward,
         recompute=zero,
         elementwise=work.forward_elementwise + work.backward_elementwise,
-        tp=np.where(x.tp > 1, tensor_pair_s(x, c) * tensor_exposed(x, c), 0.0),
+        tp=where(x.tp > 1, tensor_pair_s(x, c) * tensor_exposed(x, c), 0.0),
         cp=zero,
         ep=zero,
         pp=zero,
@@ -186,7 +187,7 @@ class LayerTimes(Columns):
 
 def layer_times(x: Inputs, c: Coefficients) -> LayerTimes:
     """Depends on the plan by LAYER_FIELDS alone."""
-    return LayerTimes(layer_time(x, c, stages(x).moe_share), head_time(x, c))
+    return LayerTimes(layer_time(x, c, x.stages.moe_share), head_time(x, c))
 
 
 def stage_time(
@@ -197,25 +198,25 @@ def stage_time(
         f.name: getattr(layer, f.name) * layers + getattr(head, f.name) * heads for f in fields(StageTime)
     }
     launching = parts.pop("host")
-    parts["pp"] = np.where(x.pp > 1, sent_s * c.pp_exposed, 0.0)
-    device = sum(parts.values(), np.zeros(()))
+    parts["pp"] = where(x.pp > 1, sent_s * c.pp_exposed, 0.0)
+    device = sum(parts.values(), number(0.0))
     gaps = x.kernels_per_layer * layers * x.launch_s
-    launching = np.where(x.has_cuda_graph > 0, 0.0, launching)
-    gaps = np.where(x.has_cuda_graph > 0, GRAPH_GAP * gaps, gaps)
+    launching = where(x.has_cuda_graph > 0, 0.0, launching)
+    gaps = where(x.has_cuda_graph > 0, GRAPH_GAP * gaps, gaps)
     return StageTime(**parts, host=_excess(x, launching, device + gaps) + gaps + c.micro_batch_overhead_s)
 
 
 def _excess(x: Inputs, launching: Array, running: Array) -> Array:
     """By how much launching is slower than running: a smooth maximum, since kernels vary in length. Routing
     without a capacity reads the number of tokens of each expert back, so the host cannot run ahead."""
-    ratio = launching / np.maximum(running, 1e-12)
+    ratio = launching / maximum(running, 1e-12)
     squared = ratio * ratio
     ahead = np.sqrt(np.sqrt(1.0 + squared * squared)) - 1.0
     is_dropless = (x.moe_layers > 0) & (x.capacity <= 0)
-    return running * np.where(is_dropless, np.sqrt(1.0 + squared) - 1.0, ahead)
+    return running * where(is_dropless, np.sqrt(1.0 + squared) - 1.0, ahead)
 
 
 def not_hidden(sent: Array, window: Array, cost: Array) -> Array:
     """Communication that `window` of compute cannot hide, plus what the hidden part costs the compute."""
-    hidden = np.minimum(sent, window)
+    hidden = minimum(sent, window)
     return sent - hidden + cost * hidden

@@ -6,14 +6,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from tools.cost.arithmetic import maximum, minimum, number, where
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Columns, Inputs
 from tools.cost.sizes import (
-    Stages,
     dense_shards,
     expert_shards,
     layer_parameters,
-    stages,
     vocabulary_parameters,
 )
 from tools.cost.stage import StageTime, layer_times, stage_time
@@ -43,7 +42,7 @@ class Breakdown(Columns):
 
     @property
     def total(self) -> Array:
-        return sum((getattr(self, f.name) for f in fields(self)), np.zeros(()))
+        return sum((getattr(self, f.name) for f in fields(self)), number(0.0))
 
 
 @dataclass(frozen=True)
@@ -100,8 +99,8 @@ def step_breakdown(x: Inputs, c: Coefficients) -> Breakdown:
 
 def step_core(x: Inputs, c: Coefficients) -> BeforeDataParallel:
     """The slowest stage and the bubble."""
-    slowest, mean_s = _slowest_stage(x, c, stages(x))
-    rest = np.where(x.zero_bubble > 0, ZERO_BUBBLE_REST, 1.0)
+    slowest, mean_s = _slowest_stage(x, c)
+    rest = where(x.zero_bubble > 0, ZERO_BUBBLE_REST, 1.0)
     bubble = (x.pp - 1.0) * (mean_s - slowest.pp * intra_node_hop_share(x)) / x.vpp * rest
     return BeforeDataParallel(slowest, bubble)
 
@@ -113,17 +112,17 @@ def pace_of(x: Inputs, core: BeforeDataParallel) -> Pace:
     return Pace(
         device=stage.device * m + core.bubble,
         host=stage.host * m,
-        window=np.where(x.data_overlap > 0, window, 0.0),
+        window=where(x.data_overlap > 0, window, 0.0),
         micro_batches=m,
-        chunks_left=1.0 + (np.minimum(x.pp, m) - 1.0) * (x.vpp - 1.0) / x.vpp,
+        chunks_left=1.0 + (minimum(x.pp, m) - 1.0) * (x.vpp - 1.0) / x.vpp,
     )
 
 
 def sharded_parts(x: Inputs, c: Coefficients) -> Sharded:
     """Depends on the plan by SHARDING_FIELDS alone."""
-    lay = stages(x)
+    lay = x.stages
     dense, expert = layer_parameters(x, lay.moe_share)
-    dense = dense * lay.inner + vocabulary_parameters(x) * np.where(x.pp > 1, 1.0, 2.0 - x.tied)
+    dense = dense * lay.inner + vocabulary_parameters(x) * where(x.pp > 1, 1.0, 2.0 - x.tied)
     expert = expert * lay.inner
     return Sharded(data_s(x, c, dense, expert, lay.inner), _optimizer_s(x, c, dense, expert))
 
@@ -142,20 +141,20 @@ def step_time_s(x: Inputs, c: Coefficients, pace: Pace, sharded: Sharded) -> Arr
 
 def _waiting(x: Inputs, c: Coefficients) -> Array:
     """Share of the devices' time that the slowest of them adds."""
-    return np.asarray(c.scale_jitter * np.log2(np.maximum(x.devices, 1.0)))
+    return np.asarray(c.scale_jitter * np.log2(maximum(x.devices, 1.0)))
 
 
-def _slowest_stage(x: Inputs, c: Coefficients, lay: Stages) -> tuple[StageTime, Array]:
+def _slowest_stage(x: Inputs, c: Coefficients) -> tuple[StageTime, Array]:
     """The stage that sets the pace, and a stage's mean time, which sets the bubble of 1F1B and interleaved
     schedules (Narayanan et al., arXiv 2104.04473, section 2.2)."""
     times, sent_s = x.once_per_layer(layer_times, c), pipeline_s(x, c)
     layer, head = times.layer, times.head
     heads = 1.0 + x.prediction_layers
-    inner = stage_time(x, c, layer, lay.inner, head, np.where(x.pp > 1, 0.0, heads), sent_s)
-    last = stage_time(x, c, layer, lay.last, head, heads, sent_s)
+    inner = stage_time(x, c, layer, x.stages.inner, head, where(x.pp > 1, 0.0, heads), sent_s)
+    last = stage_time(x, c, layer, x.stages.last, head, heads, sent_s)
     last_is_slower = last.total > inner.total
     slowest = StageTime(
-        *(np.where(last_is_slower, getattr(last, f.name), getattr(inner, f.name)) for f in fields(StageTime))
+        *(where(last_is_slower, getattr(last, f.name), getattr(inner, f.name)) for f in fields(StageTime))
     )
     return slowest, (inner.total * (x.pp - 1.0) + last.total) / x.pp
 
@@ -175,7 +174,7 @@ def data_exposed(x: Inputs, c: Coefficients, pace: Pace, sent: DataTraffic) -> D
     """ZeRO-2's and -3's traffic hides under each micro-batch, the step's end under what that leaves of the
     last ones."""
     each = not_hidden_bytes(x, c, sent.every_micro_batch, pace.window, sent.micro_batch_bytes)
-    left = np.maximum(pace.window * pace.chunks_left - sent.every_micro_batch, 0.0)
+    left = maximum(pace.window * pace.chunks_left - sent.every_micro_batch, 0.0)
     scatter = not_hidden_bytes(x, c, sent.end_scatter, left * BACKWARD_SHARE, sent.scatter_bytes)
     gather = not_hidden_bytes(x, c, sent.end_gather, left * (1.0 - BACKWARD_SHARE), sent.gather_bytes)
     return DataExposed(each, scatter + gather)
@@ -188,9 +187,9 @@ BACKWARD_SHARE = 2.0 / 3.0
 def not_hidden_bytes(x: Inputs, c: Coefficients, sent: Array, window: Array, moved_bytes: Array) -> Array:
     """Traffic that `window` of compute cannot hide, plus what the hidden part costs: its bytes compete for
     the device's memory, its kernels for multiprocessors."""
-    hidden = np.minimum(sent, window)
-    moved_s = moved_bytes / x.memory_bandwidth * hidden / np.maximum(sent, 1e-12)
-    return sent - hidden + np.minimum(c.dp_exposed * hidden + moved_s, hidden)
+    hidden = minimum(sent, window)
+    moved_s = moved_bytes / x.memory_bandwidth * hidden / maximum(sent, 1e-12)
+    return sent - hidden + minimum(c.dp_exposed * hidden + moved_s, hidden)
 
 
 def _optimizer_s(x: Inputs, c: Coefficients, dense: Array, expert: Array) -> Array:
@@ -200,7 +199,7 @@ def _optimizer_s(x: Inputs, c: Coefficients, dense: Array, expert: Array) -> Arr
     on_device = local * OPTIMIZER_BYTES * c.optimizer_traffic / x.memory_bandwidth
     copied_s = local * (x.reduced_bytes + x.value_bytes) / x.host_link
     on_host = copied_s + local * OPTIMIZER_BYTES / HOST_MEMORY_PER_DEVICE
-    return np.where(x.offloads_optimizer > 0, on_host, on_device)
+    return where(x.offloads_optimizer > 0, on_host, on_device)
 
 
 HOST_MEMORY_PER_DEVICE = 50e9

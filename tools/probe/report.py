@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tools.calibrate.runs import Measured, Run
 from tools.cost.calibration import shipped_calibration
-from tools.cost.constants import Coefficients, definitions, resolve
+from tools.cost.constants import Coefficients, definitions
 from tools.cost.encode import encode, scenario_device
 from tools.cost.inputs import Inputs
 from tools.cost.kernels import gemm_s
@@ -124,7 +124,7 @@ def read_probe(folder: Path) -> Probe:
 def report_of(probe: Probe, framework: str = "torch-fsdp2", cluster: str | None = None) -> ProbeReport:
     scenario = _scenario(probe, framework, cluster)
     x, keys = encode([scenario])
-    usual = resolve(keys, shipped_calibration().shifts)
+    usual = shipped_calibration().coefficients(keys)
     device = scenario_device(scenario.cluster)
     constants, overrides, rows = {}, {}, []
     for name, value, comparison, override in _figures(probe, x, usual, scenario):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tools.cost.calibration import Calibration, IntervalModel, calibrated_to
-from tools.cost.constants import RowKeys, definitions, resolve
+from tools.cost.constants import RowKeys, definitions
 from tools.cost.encode import encode
 from tools.cost.predict import predict
 from tools.recommend.report import Proposal, Recalibration
@@ -68,7 +68,7 @@ def _predicted_s(scenario: Scenario, calibration: Calibration) -> float:
 
 def _time_constants(keys: RowKeys, calibration: Calibration) -> Mapping[str, tuple[float, int]]:
     """The value of each, and whether time grows (1) or shrinks (-1) with it."""
-    now = resolve(keys, calibration.shifts)
+    now = calibration.coefficients(keys)
     signs = {
         definition.name: 1 if definition.name.endswith(SLOWER) else -1
         for definition in definitions()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.constants import resolve
 from tools.cost.encode import encode_plans, scenario_device
 from tools.cost.inputs import Array
 from tools.cost.memory import GIB
@@ -152,5 +151,5 @@ class Workload:
         x = replace(x, **{name: np.asarray(value) for name, value in (carried or {}).items()})
         x = replace(x, **{name: getattr(x, name) * factor for name, factor in factors.items()})
         settings = self.calibration.memory_settings(keys, [self.scenario.training.precision])
-        costs = evaluate(x, resolve(keys, self.calibration.shifts), settings)
+        costs = evaluate(x, self.calibration.coefficients(keys), settings)
         return scaled_costs(costs, self.calibration.factor(x, keys))

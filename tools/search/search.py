@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.constants import resolve
 from tools.cost.encode import encode_plans, scenario_device
 from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import StageBytes, activity_bytes, state_bytes
@@ -139,7 +138,7 @@ class Search:
         self.space = PlanSpace(scenario, constraints)
         self._workload, keys = encode_plans(scenario, columns_of([]))
         self.calibration = calibration or shipped_calibration()
-        self.coefficients = resolve(keys, self.calibration.shifts)
+        self.coefficients = self.calibration.coefficients(keys)
         self.settings = self.calibration.memory_settings(keys, [scenario.training.precision])
         self._device = scenario_device(scenario.cluster)
         self.limit_bytes = float(self._device.memory_bytes) * constraints.max_memory_fraction

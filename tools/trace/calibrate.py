@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.constants import Coefficients, definitions, resolve
+from tools.cost.constants import Coefficients, definitions
 from tools.cost.encode import encode, scenario_device
 from tools.cost.kernels import BACKWARD_ATTENTION_EFFICIENCY, gemm_s, head_share
 from tools.cost.memory import memory_settings
@@ -39,7 +39,7 @@ class ModelFit:
         self.x, self.keys = encode([scenario])
         self.measured: list[MeasuredCoefficient] = []
         self._settings = memory_settings(self.keys.framework, [scenario.training.precision])
-        self._default = resolve(self.keys, calibration.shifts)
+        self._default = calibration.coefficients(self.keys)
         self._current = self._default
 
     def take(self, name: str, value: float | None, source: str) -> None:

@@ -6,7 +6,7 @@ from tests.unit.cost.scenes import number, scene
 from tools.cost.calibration import shipped_calibration
 from tools.cost.constants import resolve
 from tools.cost.operations import Message, list_messages
-from tools.cost.sizes import layer_parameters, stages
+from tools.cost.sizes import layer_parameters
 from tools.cost.traffic import context_s, data_s, expert_s, pipeline_s, tensor_pair_s
 
 
@@ -43,7 +43,7 @@ def test_replicas_of_a_hybrid_sharded_tpu_job_are_slices_apart() -> None:
     c = resolve(s.keys, shipped_calibration().shifts)
     shards, replicas = list_messages(s.scenario)
     assert (shards.crosses_nodes, replicas.crosses_nodes) == (False, True)
-    dense, expert = layer_parameters(s.x, stages(s.x).moe_share)
+    dense, expert = layer_parameters(s.x, s.x.stages.moe_share)
     charged = data_s(s.x, c, dense, expert, number(1.0))
     assert replicas.seconds == pytest.approx(float(charged.end_scatter), rel=0.01)
 

@@ -11,7 +11,6 @@ from tools.cost.sizes import (
     expert_shards,
     layer_parameters,
     model_flops_per_token,
-    stages,
     total_parameters,
     vocabulary_parameters,
 )
@@ -59,7 +58,7 @@ def test_recomputation_and_the_plan_do_not_change_the_model_s_flops() -> None:
 @pytest.mark.parametrize("model", ["llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "gpt-3-175b"])
 def test_without_parallelism_a_rank_holds_the_whole_model(model: str) -> None:
     x = scene(model, devices=1).x
-    dense, expert = layer_parameters(x, stages(x).moe_share)
+    dense, expert = layer_parameters(x, x.stages.moe_share)
     held = x.layers * (dense + expert) + (2.0 - x.tied) * vocabulary_parameters(x)
     assert float(held) == pytest.approx(float(total_parameters(x)), rel=1e-9)
 
@@ -76,14 +75,14 @@ def test_zero_divides_experts_over_no_more_ranks_than_hold_them() -> None:
 
 
 def test_even_layers_lie_evenly_and_the_head_s_stage_gets_the_remainder() -> None:
-    even = stages(scene(pp=4).x)
+    even = scene(pp=4).x.stages
     assert (float(even.inner), float(even.last)) == (20.0, 20.0)
-    uneven = stages(scene(model="deepseek-v3", pp=8, ep=8).x)
+    uneven = scene(model="deepseek-v3", pp=8, ep=8).x.stages
     assert (float(uneven.inner), float(uneven.last)) == (8.0, 5.0)
 
 
 @pytest.mark.parametrize("pp", [2, 4, 8, 16])
 def test_stages_hold_all_layers(pp: int) -> None:
     x = scene("deepseek-v3", devices=128, pp=pp).x
-    lay = stages(x)
+    lay = x.stages
     assert float(lay.inner * (pp - 1) + lay.last) == float(x.layers)
