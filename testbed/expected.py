@@ -12,7 +12,7 @@ from tools.cost.inputs import Array, Inputs
 from tools.cost.kernels import BACKWARD_ATTENTION_FLOPS
 from tools.cost.memory import Memory, memory_settings
 from tools.cost.predict import FULL, SELECTIVE, evaluate
-from tools.cost.sizes import causal_keys, model_flops_per_token, stages
+from tools.cost.sizes import causal_keys, model_flops_per_token
 from tools.cost.stage import head_time, layer_time, stage_time
 from tools.cost.step import sharded_parts
 from tools.cost.traffic import context_s, pipeline_s
@@ -126,7 +126,7 @@ def _bytes_for_seconds(x: Inputs, c: Coefficients) -> tuple[Inputs, Coefficients
 
 
 def _wire_bytes(x: Inputs, c: Coefficients) -> dict[str, float]:
-    lay = stages(x)
+    lay = x.stages
     layer, head = layer_time(x, c, lay.moe_share), head_time(x, c)
     sent_s = pipeline_s(x, c)
     inner = stage_time(x, c, layer, lay.inner, head, np.where(x.pp > 1, 0.0, 1.0), sent_s)

@@ -4,6 +4,8 @@ A batch of plans has arrays, one plan has plain numbers, and a fact of the workl
 plan. On a number NumPy's functions take ten times as long as Python's operators.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +36,10 @@ def minimum(a: Number, b: Number) -> Array:
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return np.minimum(a, b)
     return a if a <= b else b  # type: ignore[return-value]
+
+
+def ceil(value: Array) -> Array:
+    return np.ceil(value) if value.ndim else number(math.ceil(value))
 
 
 def clip(value: Number, low: Number, high: Number) -> Array:

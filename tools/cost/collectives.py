@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.cost.arithmetic import clip, is_any, maximum, minimum, number, where
+from tools.cost.arithmetic import ceil, clip, is_any, maximum, minimum, number, where
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 
@@ -41,7 +41,7 @@ def _torus_share(x: Inputs, inside: Array) -> Array:
     if not is_any(x.torus_dimensions):
         return number(1.0)
     side = maximum(minimum(x.scale_up_size, x.devices), 2.0) ** (1.0 / maximum(x.torus_dimensions, 1.0))
-    axes = np.ceil(np.log(maximum(inside, 2.0)) / np.log(maximum(side, 2.0)) - 1e-9)
+    axes = ceil(np.log(maximum(inside, 2.0)) / np.log(maximum(side, 2.0)) - 1e-9)
     return where(x.torus_dimensions > 0, minimum(axes / maximum(x.torus_dimensions, 1.0), 1.0), 1.0)
 
 

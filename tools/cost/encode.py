@@ -41,18 +41,22 @@ GEMM_BYTES = {
 def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
     """One row a scenario; a single scenario gives scalars."""
     devices = [scenario_device(s.cluster) for s in scenarios]
-    rows = [workload_facts(s, device) for s, device in zip(scenarios, devices, strict=True)]
-    workload = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
     planned = [_planned(s) for s in scenarios]
-    carried = [carried_facts(plan) for plan in planned]
-    columns = {
-        **workload,
-        **_plan_columns(columns_of(planned)),
-        **{name: np.array([row[name] for row in carried], dtype=np.float64) for name in carried[0]},
-    }
-    inputs = Inputs(**{name: column if len(rows) > 1 else column[0] for name, column in columns.items()})
-    stacks = [s.training.framework for s in scenarios]
-    return inputs, RowKeys([d.generation for d in devices], [d.name for d in devices], stacks)
+    rows = [
+        {**workload_facts(s, device), **carried_facts(plan)}
+        for s, device, plan in zip(scenarios, devices, planned, strict=True)
+    ]
+    plans = _plan_columns(columns_of(planned))
+    keys = RowKeys(
+        [d.generation for d in devices],
+        [d.name for d in devices],
+        [s.training.framework for s in scenarios],
+    )
+    if len(rows) == 1:
+        facts = {name: number(value) for name, value in rows[0].items()}
+        return Inputs(**facts, **{name: column[0] for name, column in plans.items()}), keys
+    columns = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
+    return Inputs(**columns, **plans), keys
 
 
 def encode_plans(scenario: Scenario, plans: PlanColumns) -> tuple[Inputs, RowKeys]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.cost.arithmetic import Array as Array
-from tools.cost.arithmetic import maximum, where
+from tools.cost.arithmetic import ceil, maximum, where
 
 Indices = NDArray[np.intp]
 Rows = slice | Indices
@@ -191,7 +191,7 @@ class Inputs(Columns):
         """Even stages where the layers divide; else the last stage, which has the head, gets what remains."""
         # a layer that predicts a further token costs what a layer does, and another head
         layers = self.layers + self.prediction_layers
-        inner = np.ceil(layers / self.pp)
+        inner = ceil(layers / self.pp)
         last = maximum(layers - inner * (self.pp - 1.0), 1.0)
         # leading dense layers stand on the first stage, so the others hold a larger share of experts
         staged = self.moe_layers / maximum(self.layers - self.leading_dense, 1.0)
@@ -202,12 +202,14 @@ class Inputs(Columns):
         return np.asarray(self.moe_layers > 0, dtype=np.float64)
 
     def with_recompute(self, code: Array, layers: Array | None = None) -> "Inputs":
-        """Quicker than `replace`, which passes each of a hundred fields by name."""
-        values = [getattr(self, name) for name in self.__dataclass_fields__]
-        values[RECOMPUTE] = code
+        """With all that was computed of these rows but their kinds, which alone depend on recomputation."""
+        made = object.__new__(Inputs)
+        values = vars(made)
+        values.update(vars(self), recompute=code)
         if layers is not None:
-            values[RECOMPUTED_LAYERS] = layers
-        return Inputs(*values)
+            values["recomputed_layers"] = layers
+        values.pop("_layer_kinds", None)
+        return made
 
     def once_per_layer(self, compute: "Compute[Constants, Result]", constants: "Constants") -> "Result":
         """`compute(self, constants)`, which depends on LAYER_FIELDS alone, once for each of their values."""
@@ -233,9 +235,6 @@ class Inputs(Columns):
         return compute(kinds.inputs, constants).take(kinds.of_row)
 
 
-RECOMPUTE, RECOMPUTED_LAYERS = map(
-    list(Inputs.__dataclass_fields__).index, ("recompute", "recomputed_layers")
-)
 LAYER_FIELDS = ("tp", "pp", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute")
 """Of a plan, what the cost of a layer and a micro-batch depends on."""
 SHARDING_FIELDS = ("tp", "pp", "cp", "ep", "etp", "dp", "dp_shard", "zero")

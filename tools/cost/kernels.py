@@ -3,9 +3,7 @@
 Nothing here knows about parallelism: shapes are those that one rank sees.
 """
 
-import numpy as np
-
-from tools.cost.arithmetic import clip, is_any, maximum, where
+from tools.cost.arithmetic import ceil, clip, is_any, maximum, where
 from tools.cost.constants import Coefficients
 from tools.cost.inputs import Array, Inputs
 from tools.cost.sizes import causal_keys
@@ -46,22 +44,22 @@ def _padding(x: Inputs, c: Coefficients, m: Array, n: Array, k: Array) -> tuple[
     waves = 1.0 + c.gemm_wave_weight * (_wave_ratio(x, m, n) - 1.0)
     if not is_any(systolic):
         return waves, k
-    inner = np.ceil(k / x.tile_n) * x.tile_n
+    inner = ceil(k / x.tile_n) * x.tile_n
     return where(systolic, _mxu_ratio(x, n, k), waves), where(systolic, inner, k)
 
 
 def _wave_ratio(x: Inputs, m: Array, n: Array) -> Array:
     """Work after padding to tiles and to whole waves of tiles, over the work asked for (at most 4: small
     products get smaller tiles and split k)."""
-    tiles = np.ceil(m / x.tile_m) * np.ceil(n / x.tile_n)
-    waves = np.ceil(tiles / x.compute_units)
+    tiles = ceil(m / x.tile_m) * ceil(n / x.tile_n)
+    waves = ceil(tiles / x.compute_units)
     padded = waves * x.compute_units * x.tile_m * x.tile_n
     return clip(padded / maximum(m * n, 1.0), 1.0, 4.0)
 
 
 def _mxu_ratio(x: Inputs, n: Array, k: Array) -> Array:
     """A systolic array always computes whole tiles of weights."""
-    padded = np.ceil(n / x.tile_n) * x.tile_n * np.ceil(k / x.tile_n) * x.tile_n
+    padded = ceil(n / x.tile_n) * x.tile_n * ceil(k / x.tile_n) * x.tile_n
     return padded / maximum(n * k, 1.0)
 
 
@@ -115,7 +113,7 @@ def head_share(x: Inputs, width: Array) -> Array:
     exponentials cost the same at width = peak / (4 * exponentials per second) (FlashAttention-3, arXiv
     2407.08608, section 3.1). A systolic array computes whole tiles of the head instead."""
     half_rate_width = x.half_peak / (4.0 * x.exponentials_per_s)
-    tiled = width / (np.ceil(width / x.tile_n) * x.tile_n)
+    tiled = width / (ceil(width / x.tile_n) * x.tile_n)
     return where(x.is_systolic > 0, tiled, width / (width + half_rate_width))
 
 

@@ -58,11 +58,10 @@ def _table() -> dict[str, Entry]:
 
 def memory_settings(stacks: Sequence[str], precisions: Sequence[str]) -> MemorySettings:
     """One row a stack and precision; a single one gives scalars."""
-    rows = [_row(stack, precision) for stack, precision in zip(stacks, precisions, strict=True)]
-    columns = {
-        f.name: np.array([row[f.name] for row in rows], dtype=np.float64) for f in fields(MemorySettings)
-    }
-    return MemorySettings(**{k: v if len(rows) > 1 else v[0] for k, v in columns.items()})
+    if len(stacks) == 1:
+        return _settings(stacks[0], *precisions)
+    rows = [_settings(stack, precision) for stack, precision in zip(stacks, precisions, strict=True)]
+    return MemorySettings(*(np.array([getattr(row, f.name) for row in rows]) for f in fields(MemorySettings)))
 
 
 PROPORTIONAL = (
@@ -78,10 +77,11 @@ def scaled(settings: MemorySettings, factor: Array) -> MemorySettings:
 
 
 @cache
-def _row(stack: str, precision: str) -> dict[str, float]:
+def _settings(stack: str, precision: str) -> MemorySettings:
     table = _table()
     entry = {**table["default"], **table.get(stack, {})}
-    return {k: v.get(precision, v["default"]) if isinstance(v, dict) else v for k, v in entry.items()}
+    values = {k: v.get(precision, v["default"]) if isinstance(v, dict) else v for k, v in entry.items()}
+    return MemorySettings(**{name: number(value) for name, value in values.items()})
 
 
 GIB = 2.0**30

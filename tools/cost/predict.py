@@ -65,7 +65,7 @@ def _evaluate_block(x: Inputs, c: Coefficients, s: MemorySettings, rows: int) ->
         step_time_s=_broadcast(breakdown.total, rows),
         memory_bytes=_broadcast(total, rows),
         recompute=_broadcast(x.recompute, rows),
-        fits=np.broadcast_to(total <= x.memory_bytes, rows),
+        fits=np.broadcast_to(total <= x.memory_bytes, (rows,)),
     )
 
 
@@ -92,7 +92,7 @@ def resolve_recompute(x: Inputs, s: MemorySettings) -> Inputs:
 
 
 def _broadcast(value: Array, rows: int) -> Array:
-    return np.broadcast_to(np.asarray(value, dtype=np.float64), (rows,))
+    return np.array(value, ndmin=1) if rows == 1 else np.broadcast_to(value, (rows,))
 
 
 def _full(part: Part, rows: int) -> Part:
