@@ -5,14 +5,15 @@ Times are parsed as decimal digits: a float64 has steps of 0.25 microseconds nea
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.trace.events import DeviceArguments, MemoryEvent, ShapeArguments, Span
 from tools.trace.record import (
     NO_LINK,
     CollectiveArguments,
@@ -22,13 +23,13 @@ from tools.trace.record import (
     Spans,
     UnreadableTraceError,
     empty_spans,
-    join_spans,
 )
-from tools.trace.stream import TraceEvent
 
 Nanoseconds: TypeAlias = NDArray[np.int64]
 
-_SPACE, _DOT = ord(" "), ord(".")
+_SEPARATOR = b"\n"
+"""Between texts: no JSON number and no JSON string holds one."""
+_DOT = ord(".")
 _DECIMALS = 3
 _MAX_WHOLE_DIGITS = 16
 _MAX_MICROSECONDS = 9_200_000_000_000_000
@@ -37,19 +38,22 @@ _MAX_MICROSECONDS = 9_200_000_000_000_000
 
 def parse_nanoseconds(texts: Sequence[bytes]) -> Nanoseconds:
     """One integer per JSON number text in microseconds."""
-    if not texts:
+    return _parse_joined(_SEPARATOR.join(texts), len(texts))
+
+
+def _parse_joined(joined: bytes, count: int) -> Nanoseconds:
+    if not count:
         return np.empty(0, dtype=np.int64)
-    joined = b" ".join(texts)
-    fast = _parse_plain(joined, len(texts))
-    return _parse_any(texts) if fast is None else fast
+    fast = _parse_plain(joined, count)
+    return _parse_any(joined.split(_SEPARATOR)) if fast is None else fast
 
 
 def _parse_plain(joined: bytes, count: int) -> Nanoseconds | None:
     """All texts at once when each is digits with at most one dot and three decimals; else None."""
-    if joined.translate(None, b"0123456789. "):
+    if joined.translate(None, b"0123456789.\n"):
         return None
     characters = np.frombuffer(joined, dtype=np.uint8)
-    ends = np.append(np.flatnonzero(characters == _SPACE), len(joined))
+    ends = np.append(np.flatnonzero(characters == _SEPARATOR[0]), len(joined))
     if len(ends) != count:
         return None
     lengths = np.diff(ends, prepend=-1) - 1
@@ -71,7 +75,7 @@ def _count_decimals(dots: Nanoseconds, ends: Nanoseconds) -> Nanoseconds:
 
 
 def _parse_any(texts: Sequence[bytes]) -> Nanoseconds:
-    return np.array([_parse_one(bytes(text)) for text in texts], dtype=np.int64)
+    return np.array([_parse_one(text) for text in texts], dtype=np.int64)
 
 
 def _parse_one(text: bytes) -> int:
@@ -90,71 +94,6 @@ def _parse_one(text: bytes) -> int:
 
 _INT64_LIMIT = 1 << 62
 _MAX_RANKS = 1 << 20
-
-
-class StreamArguments(msgspec.Struct, gc=False):
-    """Arguments of kernels, copies and sets."""
-
-    stream: int | None = None
-    correlation: int | None = None
-
-
-class CollectiveDescription(msgspec.Struct, gc=False):
-    """Arguments of kernels that communicate and of `record_param_comms`."""
-
-    collective: str | None = msgspec.field(default=None, name="Collective name")
-    in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
-    out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
-    group_size: int | None = msgspec.field(default=None, name="Group size")
-    dtype: str | None = None
-    group: str | None = msgspec.field(default=None, name="Process Group Name")
-    ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
-
-
-class LaunchArguments(msgspec.Struct, gc=False):
-    """Arguments of calls into the device runtime."""
-
-    correlation: int | None = None
-
-
-class ShapeArguments(msgspec.Struct, gc=False):
-    """Arguments of host ops."""
-
-    dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
-    types: list[Any] | None = msgspec.field(default=None, name="Input type")
-    concrete: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
-
-
-class MemoryArguments(msgspec.Struct, gc=False):
-    """Arguments of `[memory]` events."""
-
-    device_type: int | None = msgspec.field(default=None, name="Device Type")
-    device: int | None = msgspec.field(default=None, name="Device Id")
-    allocated: int | None = msgspec.field(default=None, name="Total Allocated")
-    reserved: int | None = msgspec.field(default=None, name="Total Reserved")
-
-
-Form = TypeVar("Form", bound=msgspec.Struct)
-
-
-def decode_arguments(raw: Sequence[bytes], form: type[Form]) -> list[Form]:
-    """One record per text, in order."""
-    joined = b"[" + b",".join(raw) + b"]"
-    try:
-        return msgspec.json.decode(joined, type=list[form])  # type: ignore[valid-type]
-    except msgspec.ValidationError:
-        return [_coerce(item, form) for item in msgspec.json.decode(joined)]
-
-
-def _coerce(item: object, form: type[Form]) -> Form:
-    known = item if isinstance(item, dict) else {}
-    fitting: dict[str, Any] = {}
-    for field in msgspec.structs.fields(form):
-        try:
-            fitting[field.name] = msgspec.convert(known.get(field.encode_name), field.type, strict=False)
-        except msgspec.ValidationError:
-            continue
-    return form(**fitting)
 
 
 def as_links(correlations: list[int | None]) -> Integers:
@@ -185,18 +124,7 @@ def _bounded(value: int, otherwise: int) -> int:
     return value if abs(value) < _INT64_LIMIT else otherwise
 
 
-def any_collective(texts: Sequence[bytes]) -> bool:
-    """Whether any of the texts may describe a collective."""
-    joined = b"".join(texts)
-    return b'"Collective name"' in joined or b'"Process Group Name"' in joined
-
-
-def is_collective(arguments: CollectiveDescription) -> bool:
-    """Whether the event carries a collective's description."""
-    return arguments.collective is not None or arguments.group is not None
-
-
-def as_collective(arguments: CollectiveDescription) -> CollectiveArguments:
+def as_collective(arguments: DeviceArguments) -> CollectiveArguments:
     """The description in our terms."""
     return CollectiveArguments(
         kind=arguments.collective,
@@ -239,7 +167,7 @@ _MAX_DURATION_NS = 10**16
 """116 days. No profile lasts longer, and an end of every start that can be parsed still fits into int64."""
 
 
-def check_times(start_ns: Integers, duration_ns: Integers, names: Sequence[str]) -> None:
+def check_times(start_ns: Integers, duration_ns: Integers, name_at: Callable[[int], str]) -> None:
     """Raises UnreadableTraceError if arithmetic on the times would overflow or go backwards."""
     for what, wrong, how in (
         ("duration", duration_ns < 0, "negative"),
@@ -247,7 +175,7 @@ def check_times(start_ns: Integers, duration_ns: Integers, names: Sequence[str])
         ("start", start_ns < -_MAX_DURATION_NS, "out of range"),
     ):
         if wrong.any():
-            raise UnreadableTraceError(f"the {what} of {names[int(wrong.argmax())][:60]!r} is {how}")
+            raise UnreadableTraceError(f"the {what} of {name_at(int(wrong.argmax()))[:60]!r} is {how}")
 
 
 class NameTable(dict[str, int]):
@@ -269,25 +197,61 @@ class SpanColumns:
     def __init__(self, names: NameTable) -> None:
         self.length = 0
         self._names = names
-        self._parts: list[Spans] = []
+        self._numbers: list[Integers] = []
+        self._lanes: list[Integers] = []
+        self._links: list[Integers] = []
+        self._start_ns, self._duration_ns = _TimeColumn(), _TimeColumn()
 
-    def add(self, events: Sequence[TraceEvent], lanes: Integers, links: Integers | None = None) -> None:
-        """Appends events; `links` default to none."""
-        # One call for both: most batches are short, and a call costs more than its numbers.
-        times_ns = parse_nanoseconds([event.ts for event in events] + [event.dur for event in events])
-        start_ns, duration_ns = times_ns[: len(events)], times_ns[len(events) :]
-        names = [event.name for event in events]
-        check_times(start_ns, duration_ns, names)
-        link = np.full(len(events), NO_LINK) if links is None else links
-        numbers = self._names.number(names)
-        self._parts.append(Spans(start_ns, start_ns + duration_ns, numbers, lanes, link))
+    def add(self, events: Sequence[Span], lanes: Integers, links: Integers | None = None) -> None:
+        """Appends events; all batches have `links`, or none has."""
+        if not events:
+            return
+        self._start_ns.add([event.ts for event in events])
+        self._duration_ns.add([event.dur for event in events])
+        self._numbers.append(self._names.number([event.name for event in events]))
+        self._lanes.append(lanes)
+        if links is not None:
+            self._links.append(links)
         self.length += len(events)
 
     def finish(self) -> Spans:
         """All events added, in file order."""
-        if not self._parts:
+        if not self.length:
             return empty_spans()
-        return join_spans(self._parts)
+        start_ns, duration_ns = self._start_ns.finish(), self._duration_ns.finish()
+        numbers = np.concatenate(self._numbers)
+        check_times(start_ns, duration_ns, lambda position: list(self._names)[numbers[position]])
+        links = np.concatenate(self._links) if self._links else np.full(self.length, NO_LINK)
+        return Spans(start_ns, start_ns + duration_ns, numbers, np.concatenate(self._lanes), links)
+
+
+_MAX_TEXT_BYTES = 1 << 17
+
+
+class _TimeColumn:
+    """Parses many batches in one go: batches are short, and a call into NumPy costs more than its numbers."""
+
+    def __init__(self) -> None:
+        self._parts: list[Nanoseconds] = []
+        self._texts: list[bytes] = []
+        self._count = self._text_bytes = 0
+
+    def add(self, texts: Sequence[bytes]) -> None:
+        joined = _SEPARATOR.join(texts)
+        self._texts.append(joined)
+        self._count += len(texts)
+        self._text_bytes += len(joined)
+        if self._text_bytes >= _MAX_TEXT_BYTES:
+            self._parse()
+
+    def _parse(self) -> None:
+        self._parts.append(_parse_joined(_SEPARATOR.join(self._texts), self._count))
+        self._texts.clear()
+        self._count = self._text_bytes = 0
+
+    def finish(self) -> Nanoseconds:
+        self._parse()
+        return np.concatenate(self._parts)
 
 
 _CPU_DEVICE_TYPE = 0
@@ -298,23 +262,27 @@ class MemoryColumns:
     """Grows by batches; events that lack totals are left out."""
 
     def __init__(self) -> None:
-        self._parts: list[Integers] = []
+        self._figures: list[Integers] = []
+        self._time_ns = _TimeColumn()
 
-    def add(self, events: Sequence[TraceEvent]) -> None:
+    def add(self, events: Sequence[MemoryEvent]) -> None:
         """Appends the events of one batch."""
-        decoded = decode_arguments([event.args for event in events], MemoryArguments)
-        rows = [(event.device_type, event.device, event.allocated, event.reserved) for event in decoded]
-        complete = [position for position, row in enumerate(rows) if None not in row]
-        if complete:
-            time_ns = parse_nanoseconds([events[position].ts for position in complete])
-            figures = np.array([rows[position] for position in complete], dtype=np.int64).T
-            self._parts.append(np.vstack([time_ns, figures]))
+        rows, texts = [], []
+        for event in events:
+            args = event.args
+            row = (args.device_type, args.device, args.allocated, args.reserved)
+            if None not in row:
+                rows.append(row)
+                texts.append(event.ts)
+        if rows:
+            self._figures.append(np.array(rows, dtype=np.int64))
+            self._time_ns.add(texts)
 
     def finish(self) -> tuple[MemoryCounter, ...]:
         """One counter per device, accelerators first."""
-        if not self._parts:
+        if not self._figures:
             return ()
-        columns = np.concatenate(self._parts, axis=1)
+        columns = np.vstack([self._time_ns.finish(), np.concatenate(self._figures).T])
         columns = columns[:, np.argsort(columns[0], kind="stable")]
         devices = sorted(set(zip(columns[1].tolist(), columns[2].tolist(), strict=True)))
         counters = [_counter(columns, kind, device) for kind, device in devices]

@@ -247,7 +247,7 @@ def main() -> None:
 
         def send_timeline(trace: RankTrace) -> None:
             with suppress(MemoryError):  # the profile may take less
-                packed = igzip.compress(pack(trace), 1)
+                packed = igzip.compress(pack(trace), 1, mtime=0)
                 if len(packed) <= limits.profile_bytes:
                     send(_TIMELINE, packed)
 

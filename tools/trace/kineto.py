@@ -4,26 +4,39 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from tools.trace.classify import COLLECTIVE_OP, SHAPED_OPS, is_device_work, is_shaped_annotation
 from tools.trace.columns import (
-    CollectiveDescription,
-    LaunchArguments,
     MemoryColumns,
     NameTable,
-    ShapeArguments,
     SpanColumns,
-    StreamArguments,
-    any_collective,
     as_collective,
     as_lanes,
     as_links,
     as_op_arguments,
+)
+from tools.trace.events import (
+    ANNOTATION,
+    COPIES,
+    DEVICE_ANNOTATION,
+    HOST_OPS,
+    INSTANTS,
+    KERNELS,
+    RUNTIMES,
+    DeviceArguments,
+    DeviceEvent,
+    Event,
+    EventDecoder,
+    HostEvent,
+    LaunchEvent,
+    MemoryEvent,
+    ShapeArguments,
+    Span,
     decode_arguments,
-    is_collective,
 )
 from tools.trace.record import (
     CollectiveArguments,
@@ -33,7 +46,7 @@ from tools.trace.record import (
     RankTrace,
     UnreadableTraceError,
 )
-from tools.trace.stream import EventStream, Metadata, ReadLimits, TraceEvent, open_json
+from tools.trace.stream import EventStream, Metadata, ReadLimits, open_json
 
 _MAX_RANK = 10_000_000
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -92,30 +105,6 @@ def _small_number(value: object) -> int | None:
     )
 
 
-KIND_OF_CATEGORY = {
-    "kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "gpu_memset": "copy",
-    "Memcpy": "copy",
-    "Memset": "copy",
-    "cuda_runtime": "launch",
-    "cuda_driver": "launch",
-    "Runtime": "launch",
-    "hip_runtime": "launch",
-    "xpu_runtime": "launch",
-    "mtia_runtime": "launch",
-    "privateuse1_runtime": "launch",
-    "Kernel": "kernel",
-    "cpu_op": "host_op",
-    "Operator": "host_op",
-    "operator": "host_op",
-    "user_annotation": "annotation",
-    "gpu_user_annotation": "device_annotation",
-    "cpu_instant_event": "instant",
-    "instant_event": "instant",
-}
-
-
 def read_kineto(path: Path, limits: ReadLimits | None = None) -> RankTrace:
     """Reads one file; raises UnreadableTraceError with the reason."""
     trace = _read(path, limits or ReadLimits(), keep_host_ops=False)
@@ -126,7 +115,7 @@ def read_kineto(path: Path, limits: ReadLimits | None = None) -> RankTrace:
 def _read(path: Path, limits: ReadLimits, keep_host_ops: bool) -> RankTrace:
     builder = _Builder(keep_host_ops)
     with open_json(path, limits) as source:
-        stream = EventStream(source)
+        stream = EventStream(source, EventDecoder().decode)
         try:
             for events in stream:
                 builder.add(events)
@@ -154,79 +143,65 @@ class _Builder:
         self.op_collectives: dict[int, CollectiveArguments] = {}
         self.annotation_arguments: dict[int, OpArguments] = {}
         self.memory = MemoryColumns()
-        self._add_kind: dict[str, Callable[[list[TraceEvent]], None]] = {
-            "kernel": self._add_kernel,
-            "copy": self._add_copy,
-            "launch": self._add_launch,
-            "host_op": self._add_host_op,
-            "annotation": self._add_annotation,
-            "device_annotation": self._add_device_annotation,
-            "instant": self._add_instant,
+        self._add_category: dict[str, Callable[[list[Any]], None]] = {
+            **dict.fromkeys(KERNELS, self._add_kernels),
+            **dict.fromkeys(COPIES, self._add_copies),
+            **dict.fromkeys(RUNTIMES, self._add_launches),
+            **dict.fromkeys(HOST_OPS, self._add_host_ops),
+            ANNOTATION: self._add_annotations,
+            DEVICE_ANNOTATION: self._add_device_annotations,
+            **dict.fromkeys(INSTANTS, self._add_instants),
         }
 
-    def add(self, events: list[TraceEvent]) -> None:
-        by_category: dict[str, list[TraceEvent]] = defaultdict(list)
+    def add(self, events: list[Event]) -> None:
+        by_form: dict[type[Event], list[Event]] = defaultdict(list)
         for event in events:
-            by_category[event.cat].append(event)
-        for category, chosen in by_category.items():
-            kind = KIND_OF_CATEGORY.get(category)
-            if kind is not None:
-                self._add_kind[kind](chosen)
+            by_form[type(event)].append(event)
+        for form, chosen in by_form.items():
+            if issubclass(form, Span):
+                self._add_category[form.category](chosen)
 
-    def _add_kernel(self, events: list[TraceEvent], is_memory: bool = False) -> None:
-        texts = [event.args for event in events]
-        decoded = decode_arguments(texts, StreamArguments)
-        self._add_collectives(self.device_collectives, self.device.length, texts)
-        streams: list[object] = [arguments.stream for arguments in decoded]
+    def _add_kernels(self, events: list[DeviceEvent], is_memory: bool = False) -> None:
+        streams: list[object] = [event.args.stream for event in events]
         if None in streams:
-            streams = [
-                event.tid if stream is None else stream for stream, event in zip(streams, events, strict=True)
-            ]
-        self.device.add(events, as_lanes(streams), as_links([arguments.correlation for arguments in decoded]))
+            streams = [event.tid if event.args.stream is None else event.args.stream for event in events]
+        for position, event in enumerate(events, self.device.length):
+            if event.args.is_collective:
+                self.device_collectives[position] = as_collective(event.args)
+        self.device.add(events, as_lanes(streams), as_links([event.args.correlation for event in events]))
         self.is_memory += [is_memory] * len(events)
 
-    def _add_collectives(
-        self, collectives: dict[int, CollectiveArguments], first: int, texts: Sequence[bytes]
-    ) -> None:
-        """Keeps the descriptions of collectives; decodes only if the texts mention any."""
-        if not any_collective(texts):
-            return
-        for position, description in enumerate(decode_arguments(texts, CollectiveDescription), first):
-            if is_collective(description):
-                collectives[position] = as_collective(description)
+    def _add_copies(self, events: list[DeviceEvent]) -> None:
+        self._add_kernels(events, is_memory=True)
 
-    def _add_copy(self, events: list[TraceEvent]) -> None:
-        self._add_kernel(events, is_memory=True)
-
-    def _add_launch(self, events: list[TraceEvent]) -> None:
+    def _add_launches(self, events: list[LaunchEvent]) -> None:
         events = [event for event in events if is_device_work(event.name)]
-        decoded = decode_arguments([event.args for event in events], LaunchArguments)
-        self.launches.add(
-            events, _threads(events), as_links([arguments.correlation for arguments in decoded])
-        )
+        self.launches.add(events, _threads(events), as_links([event.args.correlation for event in events]))
 
-    def _add_host_op(self, events: list[TraceEvent]) -> None:
+    def _add_host_ops(self, events: list[HostEvent]) -> None:
         if not self.keep_host_ops:
             events = [event for event in events if event.name in SHAPED_OPS]
         shaped = [i for i, event in enumerate(events) if event.name in SHAPED_OPS]
         self.op_arguments.update(_shapes(events, shaped, self.host_ops.length))
         for i in shaped:
             if events[i].name == COLLECTIVE_OP:
-                self._add_collectives(self.op_collectives, self.host_ops.length + i, [events[i].args])
+                (arguments,) = decode_arguments([events[i].args], DeviceArguments)
+                if arguments.is_collective:
+                    self.op_collectives[self.host_ops.length + i] = as_collective(arguments)
         self.host_ops.add(events, _threads(events))
 
-    def _add_annotation(self, events: list[TraceEvent]) -> None:
+    def _add_annotations(self, events: list[HostEvent]) -> None:
         shaped = [i for i, event in enumerate(events) if is_shaped_annotation(event.name)]
         self.annotation_arguments.update(_shapes(events, shaped, self.annotations.length))
         self.annotations.add(events, _threads(events))
 
-    def _add_device_annotation(self, events: list[TraceEvent]) -> None:
+    def _add_device_annotations(self, events: list[HostEvent]) -> None:
         self.device_annotations.add(events, _threads(events))
 
-    def _add_instant(self, events: list[TraceEvent]) -> None:
+    def _add_instants(self, events: list[MemoryEvent]) -> None:
         self.memory.add([event for event in events if event.name == "[memory]"])
 
-    def finish(self, path: Path, stream: EventStream, json_bytes: int) -> RankTrace:
+    def finish(self, path: Path, stream: EventStream[Event], json_bytes: int) -> RankTrace:
         note = "numbers that JSON does not allow (inf, nan) were read as absent"
         return RankTrace(
             file=path.name,
@@ -249,11 +224,17 @@ class _Builder:
         )
 
 
-def _threads(events: list[TraceEvent]) -> Integers:
+_SHAPES = b'"Input Dims"'
+
+
+def _threads(events: Sequence[Span]) -> Integers:
     return as_lanes([event.tid for event in events])
 
 
-def _shapes(events: list[TraceEvent], chosen: list[int], offset: int) -> dict[int, OpArguments]:
-    decoded = decode_arguments([events[i].args for i in chosen], ShapeArguments)
+def _shapes(events: list[HostEvent], chosen: list[int], offset: int) -> dict[int, OpArguments]:
+    texts = [events[i].args for i in chosen]
+    if _SHAPES not in b"".join(texts):
+        return {}
+    decoded = decode_arguments(texts, ShapeArguments)
     shapes = ((offset + i, as_op_arguments(arguments)) for i, arguments in zip(chosen, decoded, strict=True))
     return {position: shape for position, shape in shapes if shape is not None}

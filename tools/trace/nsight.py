@@ -148,7 +148,7 @@ class _Report:
         starts, ends, given_names, lanes, links = zip(*rows, strict=True)
         start_ns, end_ns = np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
         names = [str(name) for name in given_names]
-        check_times(start_ns, end_ns - start_ns, names)
+        check_times(start_ns, end_ns - start_ns, names.__getitem__)
         return Spans(
             start_ns,
             end_ns,

@@ -136,7 +136,7 @@ def _spans(events: list[_ViewerEvent], names: NameTable) -> Spans:
     start_ns = parse_nanoseconds([event.ts for event in events])
     duration_ns = parse_nanoseconds([event.dur for event in events])
     full_names = [_full_name(event) for event in events]
-    check_times(start_ns, duration_ns, full_names)
+    check_times(start_ns, duration_ns, full_names.__getitem__)
     return Spans(
         start_ns,
         start_ns + duration_ns,

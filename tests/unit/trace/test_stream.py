@@ -4,18 +4,20 @@ import gzip
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tools.trace import stream as batches
+from tools.trace.events import TraceEvent
 from tools.trace.record import UnreadableTraceError
 from tools.trace.stream import EventStream, ReadLimits, open_json
 
 
-def _read(path: Path) -> tuple[list[str], EventStream]:
+def _read(path: Path) -> tuple[list[str], EventStream[TraceEvent]]:
     with open_json(path, ReadLimits()) as source:
-        stream = EventStream(source)
+        stream = EventStream(source, msgspec.json.Decoder(list[TraceEvent]).decode)
         return [event.name for batch in stream for event in batch], stream
 
 

@@ -1,0 +1,233 @@
+"""The events of a trace, decoded into the fields that the analyses of their category use.
+
+One pass does both if the writer's types are the usual ones: each category is a struct of its own, chosen by
+`cat`. What does not fit is decoded again, field by field.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cache, reduce
+from operator import or_
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+
+Buffer = bytes | memoryview
+
+
+class TraceEvent(msgspec.Struct, gc=False):
+    """An event of any category; `ts`, `dur` and `args` stay text until they are wanted.
+
+    Each key costs time in every event. `ph` is left out because the category says as much.
+    """
+
+    cat: str = ""
+    name: str = ""
+    tid: int | float | str | None = None
+    ts: msgspec.Raw = msgspec.Raw(b"missing")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class DeviceArguments(msgspec.Struct, gc=False, frozen=True):
+    """Of kernels, copies and sets, and of `record_param_comms`; collectives have all but the first two."""
+
+    stream: int | None = None
+    correlation: int | None = None
+    collective: str | None = msgspec.field(default=None, name="Collective name")
+    in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
+    out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
+    dtype: str | None = None
+    group: str | None = msgspec.field(default=None, name="Process Group Name")
+    ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+
+    @property
+    def is_collective(self) -> bool:
+        return self.collective is not None or self.group is not None
+
+
+class LaunchArguments(msgspec.Struct, gc=False, frozen=True):
+    """Of calls into the device runtime."""
+
+    correlation: int | None = None
+
+
+class ShapeArguments(msgspec.Struct, gc=False):
+    """Of host ops."""
+
+    dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
+    types: list[Any] | None = msgspec.field(default=None, name="Input type")
+    concrete: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
+
+
+class MemoryArguments(msgspec.Struct, gc=False, frozen=True):
+    """Of `[memory]` events."""
+
+    device_type: int | None = msgspec.field(default=None, name="Device Type")
+    device: int | None = msgspec.field(default=None, name="Device Id")
+    allocated: int | None = msgspec.field(default=None, name="Total Allocated")
+    reserved: int | None = msgspec.field(default=None, name="Total Reserved")
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event that no analysis uses: checked to be JSON, and no more."""
+
+    category: ClassVar[str] = ""
+
+
+class Span(Event, gc=False):
+    """The keys of every event that is used, in the order in which kineto writes them."""
+
+    arguments: ClassVar[type[msgspec.Struct] | None] = None
+    name: str = ""
+    tid: int | float | str | None = None
+    ts: msgspec.Raw = msgspec.Raw(b"missing")
+    dur: msgspec.Raw = msgspec.Raw(b"0")
+
+
+class DeviceEvent(Span, gc=False):
+    """A kernel, copy or set."""
+
+    arguments = DeviceArguments
+    args: DeviceArguments = DeviceArguments()
+
+
+class LaunchEvent(Span, gc=False):
+    """A call into the device runtime."""
+
+    arguments = LaunchArguments
+    args: LaunchArguments = LaunchArguments()
+
+
+class MemoryEvent(Span, gc=False):
+    """An instant event; those called `[memory]` are used."""
+
+    arguments = MemoryArguments
+    args: MemoryArguments = MemoryArguments()
+
+
+class HostEvent(Span, gc=False):
+    """A host op or an annotation; the arguments of few are looked at."""
+
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+KERNELS = ("kernel", "Kernel")
+COPIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
+RUNTIMES = (
+    "cuda_runtime",
+    "cuda_driver",
+    "Runtime",
+    "hip_runtime",
+    "xpu_runtime",
+    "mtia_runtime",
+    "privateuse1_runtime",
+)
+HOST_OPS = ("cpu_op", "Operator", "operator")
+ANNOTATION, DEVICE_ANNOTATION = "user_annotation", "gpu_user_annotation"
+INSTANTS = ("cpu_instant_event", "instant_event")
+_UNUSED = ("ac2g", "async_cpu_to_gpu", "cuda_sync", "fwdbwd", "overhead", "python_function", "Trace")
+"""Only the most frequent: others are learnt from the file."""
+_MAX_CATEGORIES = 100
+_MAX_MISSES = 8
+
+
+@cache
+def _list_forms() -> dict[str, type[Event]]:
+    return {
+        **_tag((*KERNELS, *COPIES), DeviceEvent),
+        **_tag(RUNTIMES, LaunchEvent),
+        **_tag((*HOST_OPS, ANNOTATION, DEVICE_ANNOTATION), HostEvent),
+        **_tag(INSTANTS, MemoryEvent),
+        **_tag(_UNUSED, Event),
+    }
+
+
+def _tag(categories: Iterable[str], form: type[Event]) -> dict[str, type[Event]]:
+    """A struct per category, since msgspec chooses a struct by the value of one key."""
+    name, bases = form.__name__, (form,)
+    return {
+        category: msgspec.defstruct(  # type: ignore[misc]
+            name, [], bases=bases, namespace={"category": category}, tag_field="cat", tag=category, gc=False
+        )
+        for category in categories
+    }
+
+
+def _make_decoder(forms: dict[str, type[Event]]) -> "msgspec.json.Decoder[list[Event]]":
+    return msgspec.json.Decoder(list[reduce(or_, forms.values())])  # type: ignore[misc]
+
+
+@cache
+def _make_first_decoder() -> "msgspec.json.Decoder[list[Event]]":
+    return _make_decoder(_list_forms())
+
+
+class EventDecoder:
+    """Decodes arrays of events of one file; those that no analysis uses come back bare, or not at all."""
+
+    def __init__(self) -> None:
+        self._forms = _list_forms()
+        self._typed = _make_first_decoder()
+        self._plain = msgspec.json.Decoder(list[TraceEvent])
+        self._misses = 0
+
+    def decode(self, text: Buffer) -> list[Event]:
+        # A writer whose types are not the usual ones misses each time.
+        if self._misses <= _MAX_MISSES:
+            try:
+                events = self._typed.decode(text)
+            except msgspec.ValidationError:
+                self._misses += 1
+            else:
+                self._misses = max(self._misses - 1, 0)
+                return events
+        return self._decode_any(text)
+
+    def _decode_any(self, text: Buffer) -> list[Event]:
+        by_category: dict[str, list[TraceEvent]] = defaultdict(list)
+        for event in self._plain.decode(text):
+            by_category[event.cat].append(event)
+        new = by_category.keys() - self._forms.keys() - {""}
+        if new and len(self._forms) + len(new) <= _MAX_CATEGORIES:
+            self._forms = self._forms | _tag(new, Event)
+            self._typed = _make_decoder(self._forms)
+        typed: list[Event] = []
+        for category, events in by_category.items():
+            form = self._forms.get(category)
+            if form is not None and issubclass(form, Span):
+                typed += _convert(events, form)
+        return typed
+
+
+def _convert(events: list[TraceEvent], form: type[Span]) -> list[Span]:
+    texts = [event.args for event in events]
+    arguments = decode_arguments(texts, form.arguments) if form.arguments else texts
+    return [
+        form(event.name, event.tid, event.ts, event.dur, args)  # type: ignore[call-arg]
+        for event, args in zip(events, arguments, strict=True)
+    ]
+
+
+Form = TypeVar("Form", bound=msgspec.Struct)
+
+
+def decode_arguments(raw: Sequence[bytes], form: type[Form]) -> list[Form]:
+    """One record per text, in order."""
+    joined = b"[" + b",".join(raw) + b"]"
+    try:
+        return msgspec.json.decode(joined, type=list[form])  # type: ignore[valid-type]
+    except msgspec.ValidationError:
+        return [_coerce(item, form) for item in msgspec.json.decode(joined)]
+
+
+def _coerce(item: object, form: type[Form]) -> Form:
+    known = item if isinstance(item, dict) else {}
+    fitting: dict[str, Any] = {}
+    for field in msgspec.structs.fields(form):
+        try:
+            fitting[field.name] = msgspec.convert(known.get(field.encode_name), field.type, strict=False)
+        except msgspec.ValidationError:
+            continue
+    return form(**fitting)
