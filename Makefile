@@ -129,26 +129,26 @@ $(BENCH_VENV)/.installed: pyproject.toml benchmarks/constraints-peers.txt script
 
 # CALCULON is a checkout of github.com/calculon-ai/calculon.
 bench-accuracy: $(BENCH_VENV)/.installed ## mean error on published runs, beside calculon (CALCULON=DIR) and llm-analysis
-	@$(BENCH_VENV)/bin/python benchmarks/accuracy.py --calculon $(or $(CALCULON),calculon)
+	@$(BENCH_VENV)/bin/python -m benchmarks.accuracy --calculon $(or $(CALCULON),calculon)
 
 bench-predict: setup ## predictions per second, beside calculon and llm-analysis where installed
-	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/predict.py
+	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) -m benchmarks.predict
 
 bench-recommend: setup ## agreement of the search with the experts' plans
 	@$(RUN) -m research.recommend
 
 bench-search: setup ## seconds and memory to decide every legal plan of 1T on 4,096 and 671B on 16,384 devices
-	@$(RUN) benchmarks/search.py
+	@$(RUN) -m benchmarks.search
 
 bench-asap-cases: setup ## the three published ASAP cases: is their direction found?
-	@$(RUN) benchmarks/asap_cases.py
+	@$(RUN) -m benchmarks.asap_cases
 
 # With Optuna in the environment (make bench-peers) its TPE is printed beside.
 bench-calibrate: setup ## what a few of a cluster's own runs are worth, whole sources left out; trials beside Optuna's TPE
 	@$(ONE_THREAD) $(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) -m benchmarks.calibrate
 
 bench-kb: setup ## recall and rank of the knowledge base's search, beside BM25 and embeddings alone
-	@$(RUN) benchmarks/knowledge.py
+	@$(RUN) -m benchmarks.knowledge
 
 bench-service: setup ## the service under load: reads per second, sessions per second, long lists, a burst, a restart
 	@$(RUN) benchmarks/service.py
@@ -157,7 +157,7 @@ bench-trace: setup ## megabytes of trace read per second
 	@$(RUN) benchmarks/trace.py
 
 bench-agents: setup ## whole sessions on published workloads: rules, language model, without knowledge, without profile
-	@$(RUN) benchmarks/agents.py
+	@$(RUN) -m benchmarks.agents
 
 bench-notes: setup ## engineers' notes read without a model: phrasings that state something, remarks that state nothing
 	@$(RUN) -m benchmarks.notes --misses
@@ -166,11 +166,11 @@ bench-faults: setup ## faults put into real traces by a simulation: cause, rank 
 	@$(RUN) -m benchmarks.faults --misses
 
 bench-nightly: setup ## what the nightly review finds by when, its false alarms, and Apache Otava beside it where installed
-	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) benchmarks/nightly.py
+	@$(if $(wildcard $(BENCH_VENV)/.installed),$(BENCH_VENV)/bin/python,$(RUN)) -m benchmarks.nightly
 
 # Needs root, iproute2 and an idle machine; resumes where the last run stopped (build/testbed).
 bench-trials: setup ## gain, trials needed and errors of predictions on two hosts over slow links
-	@$(RUN) benchmarks/trials.py
+	@$(RUN) -m benchmarks.trials
 
 bench-session: setup ## seconds of a session for 1,024 devices, and what the graph itself takes
 	@$(RUN) benchmarks/session.py

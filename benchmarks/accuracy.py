@@ -1,6 +1,6 @@
 """How far off ASAP, llm-analysis and calculon are on published runs that a peer can represent.
 
-    python benchmarks/accuracy.py [--measurements FILE] [--calculon DIR]
+    python -m benchmarks.accuracy [--measurements FILE] [--calculon DIR]
 
 ASAP predicts each run by a fit that has not seen the run's group (source, device and model), as `make
 validate` does. llm-analysis needs the share of peak FLOP/s as an input: it gets the one that makes its error
@@ -10,7 +10,6 @@ benchmarks/peers.py says what a peer cannot represent.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,26 +18,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-from benchmarks.peers import Figures, Peer, Plan, RefusedError, calculon, llm_analysis  # noqa: E402
-from research.fit import (  # noqa: E402
+from benchmarks.peers import Figures, Peer, Plan, RefusedError, calculon, llm_analysis
+from research.fit import (
     MEASUREMENTS,
     cross_validate,
     group_folds,
     tabulate,
 )
-from research.published import Measurement, read_measurements  # noqa: E402
-from tools.cost.constants import resolve  # noqa: E402
-from tools.cost.memory import GIB, memory_settings  # noqa: E402
-from tools.cost.predict import evaluate  # noqa: E402
-from tools.errors import InputError  # noqa: E402
-from tools.scenario import Scenario  # noqa: E402
+from research.published import Measurement, read_measurements
+from tools.cost.constants import resolve
+from tools.cost.memory import GIB, memory_settings
+from tools.cost.predict import evaluate
+from tools.errors import InputError
+from tools.scenario import Scenario
 
 EFFICIENCIES = [percent / 100 for percent in range(20, 81)]
 Values = NDArray[np.float64]
-"""One a run; NaN where there is none."""
+"""One per run; NaN if there is none."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Whole sessions of the agents: a good model beside the expert rules, and what adversaries can change.
 
-    python benchmarks/agents.py [--write-requests FILE]
+    python -m benchmarks.agents [--write-requests FILE]
 
 First the workloads of published recipes (`agents_published.py`), each with a poor plan of today's and an
 engineer's notes, their own device's recipes and cases left out: is the expert's family the first proposal, is
 it among the three? For the rules, for a model that says "ok." (which must equal the rules), for the recorded
-answers of a capable model and, where ASAP_LLM_BASE_URL and ASAP_LLM_MODEL are set, for that one.
+answers of a capable model and, if ASAP_LLM_BASE_URL and ASAP_LLM_MODEL are set, for that one.
 `--write-requests` writes the questions to be answered instead. Then the traces of examples/ with and without
 their profile; then what adversarial models and hostile notes change (any effect ends the program with status
 1); then the recorded sessions of examples/sessions, replayed. Notes and faults have benchmarks of their own.
@@ -13,33 +13,31 @@ their profile; then what adversarial models and hostile notes change (any effect
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-from benchmarks.agents_published import (  # noqa: E402
+from benchmarks.agents_published import (
     PublishedWorkload,
     Recorded,
     published_workloads,
     read_answers,
     write_missing,
 )
-from benchmarks.standins import POLICIES, StandInModel  # noqa: E402
-from graph.answers import Reasoner  # noqa: E402
-from graph.cassette import Replay  # noqa: E402
-from graph.context import Context  # noqa: E402
-from graph.request import parse_request  # noqa: E402
-from graph.rules import Rules  # noqa: E402
-from graph.session import Session  # noqa: E402
-from service.runtime import open_context, reasoner_of  # noqa: E402
-from service.settings import load_settings  # noqa: E402
-from tools.recommend.score import family_of  # noqa: E402
-from tools.scenario import Plan, parse_scenario  # noqa: E402
+from benchmarks.standins import POLICIES, StandInModel
+from graph.answers import Reasoner
+from graph.cassette import Replay
+from graph.context import Context
+from graph.request import parse_request
+from graph.rules import Rules
+from graph.session import Session
+from service.runtime import open_context, reasoner_of
+from service.settings import load_settings
+from tools.recommend.score import family_of
+from tools.scenario import Plan, parse_scenario
+
+REPO = Path(__file__).resolve().parents[1]
 
 Report = dict[str, Any]
 PROFILED = ("base.json", "round1/base"), ("base.json", "round4/base"), ("wide.json", "round4/wide")
@@ -99,7 +97,7 @@ def variants(workloads: Sequence[PublishedWorkload]) -> Iterator[Variant]:
 
 
 def print_workloads(workloads: Sequence[PublishedWorkload]) -> bool:
-    """Whether a model found fewer of the experts' families than the rules, or "ok." others."""
+    """Whether a model found fewer of the experts' families than the rules, or "ok." different ones."""
     context, found = rules_context(), []
     print(f"{len(workloads)} published workloads, recorded answers by: {read_answers()[0].answered_by}")
     print(f"{'expert family found by':34}{'first':>8}{'in three':>10}{'lost':>6}{'worst first':>13}")

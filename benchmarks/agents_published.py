@@ -3,8 +3,8 @@ them that a capable model gave.
 
 The expert's plan is the recipe's own. Recipes of the same model on the same device and cases of that device
 are left out of the knowledge. Each note states one or two things that are true of the expert's plan, in the
-words of somebody who does not write for a parser; all were written before the rules or a model read any. The
-answers are to the questions of QUESTIONS; the expert rules answer the others.
+words of an engineer who does not write for a parser; all were written before the rules or a model read any.
+The answers are to the questions of QUESTIONS; the expert rules answer the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -173,16 +173,16 @@ class Recorded:
     def ask(self, question: Question[A]) -> Reply[A]:
         if question.name not in QUESTIONS:
             return Rules().ask(question)
-        asked = RecordedAnswer(
+        entry = RecordedAnswer(
             workload=self.workload, question=question.name, request=_shown(question.name, question.payload)
         )
         for known in self.answers:
             is_same = (known.workload, known.question) == (self.workload, question.name)
             # Proposals move with the cost model: the answer about them stays.
-            is_same &= question.name == "propose_plans" or known.request == asked.request
+            is_same &= question.name == "propose_plans" or known.request == entry.request
             if is_same and known.answer is not None:
                 return Reply(check_answer(known.answer, question.answer), self.name)
-        self.missing.append((asked, task_text(question.name, question.payload)))
+        self.missing.append((entry, task_text(question.name, question.payload)))
         return Rules().ask(question)
 
 
@@ -198,7 +198,7 @@ def _shown(name: str, payload: Mapping[str, Any]) -> dict[str, JsonValue]:
 def read_answers() -> tuple[AnswersLabel, list[RecordedAnswer]]:
     lines = ANSWERS.read_text("utf-8").splitlines() if ANSWERS.is_file() else []
     if not lines:
-        return AnswersLabel(answered_by="nobody", recorded_at=""), []
+        return AnswersLabel(answered_by="no model", recorded_at=""), []
     answers = [RecordedAnswer.model_validate_json(line) for line in lines[1:]]
     return AnswersLabel.model_validate_json(lines[0]), answers
 

@@ -1,6 +1,6 @@
 """The three published ASAP cases as meshes: does the search move in the direction that was reported?
 
-    python benchmarks/asap_cases.py
+    python -m benchmarks.asap_cases
 
 Published are the chips, the mesh before and after, and what bound the job; the models are not, so each case
 says which one stands in and why. Axes of a mesh: model = tp, data = dp, seq = cp; the data axis shards state
@@ -12,17 +12,12 @@ does not), and where one of ours moves every axis that the published one moves t
 
 import argparse
 import math
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-from tools.cost.predict import Prediction  # noqa: E402
-from tools.recommend.optimize import best_plans, workload_of  # noqa: E402
-from tools.recommend.workload import Workload  # noqa: E402
-from tools.scenario import Plan, parse_scenario  # noqa: E402
+from tools.cost.predict import Prediction
+from tools.recommend.optimize import best_plans, workload_of
+from tools.recommend.workload import Workload
+from tools.scenario import Plan, parse_scenario
 
 LLAMA: dict[str, Any] = {"num_key_value_heads": 8, "vocab_size": 128256}
 LLAMA_70B = LLAMA | {
@@ -79,11 +74,11 @@ CASES = (
     ),
     Case(
         "v6e 4x4", "memory-bound", "tpu-v6e", [4, 4], Mesh(1, 16, 1, False), Mesh(4, 4, 1),
-        LLAMA_3B, 8192, 64, "the smallest usual size whose state, with nothing sharded, exceeds 32 GB a chip",
+        LLAMA_3B, 8192, 64, "the smallest usual size whose state, with nothing sharded, exceeds 32 GB/chip",
     ),
     Case(
         "v5e 16x16", "communication-bound", "tpu-v5e", [16, 16], Mesh(4, 4, 16), Mesh(2, 8, 16),
-        LLAMA_8B, 4096, 64, "a usual size for 16 GB a chip; communication-bound on this mesh",
+        LLAMA_8B, 4096, 64, "a usual size for 16 GB/chip; communication-bound on this mesh",
     ),
 )  # fmt: skip
 AXES = {"model": "tp", "data": "dp", "seq": "cp"}
@@ -105,7 +100,7 @@ def workload(case: Case) -> Workload:
 
 
 def under(mesh: Mesh) -> Plan:
-    """Recomputation is left open: none where that fits, else selective, else full."""
+    """Recomputation is left open: none if that fits, else selective, else full."""
     left_open = {"vpp": 1, "etp": 1, "sequence_parallel": False, "recompute": None, "schedule": "gpipe"}
     return Plan.model_validate(mesh.plan | left_open)
 

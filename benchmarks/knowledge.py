@@ -1,6 +1,6 @@
 """Does the knowledge base find what it should? Recall and rank, against words alone and vectors alone.
 
-    python benchmarks/knowledge.py [--misses]
+    python -m benchmarks.knowledge [--misses]
 
 The queries (kb_queries.toml) are diagnosis reports and engineers' questions, each with the entries that
 answer it. recall@3: queries with at least one of them among the first three. full@3: share of them there (of
@@ -9,7 +9,6 @@ with the local model, "words" BM25 alone, "seed" what is used without a store: w
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,16 +16,15 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import tomli
+
+from tools.errors import DataError
+from tools.kb import KnowledgeBase, find_local_embedder, open_folder, open_seed
+from tools.kb.entries import Entry
+from tools.kb.search import LexicalIndex
+from tools.kb.seed import load_seed
+
 REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-import tomli  # noqa: E402
-
-from tools.errors import DataError  # noqa: E402
-from tools.kb import KnowledgeBase, find_local_embedder, open_folder, open_seed  # noqa: E402
-from tools.kb.entries import Entry  # noqa: E402
-from tools.kb.search import LexicalIndex  # noqa: E402
-from tools.kb.seed import load_seed  # noqa: E402
 
 QUERIES = REPO / "benchmarks" / "kb_queries.toml"
 DEPTH = 100

@@ -1,6 +1,6 @@
 """What the nightly review finds and how often it is wrong, beside Apache Otava.
 
-    python benchmarks/nightly.py [--histories N] [--seed N]
+    python -m benchmarks.nightly [--histories N] [--seed N]
 
 On synthetic histories (research/nights.py): invented nights, noise of 1 to 13 percent as repeated real runs
 had it, a regression in one term of the step from one night on, three recorded changes without consequence.
@@ -8,20 +8,15 @@ Otava (the change-point detector of Hunter, `make bench-peers` installs it) sees
 """
 
 import argparse
-import sys
 import time
 from bisect import bisect_left
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from research.nights import (  # noqa: E402
+from research.nights import (
     GLOO,
     MEASURED,
     SHAPES,
@@ -38,8 +33,8 @@ from research.nights import (  # noqa: E402
     review_alarms,
     without_terms,
 )
-from service.cli.parser import positive_number  # noqa: E402
-from tools.nightly.night import Night  # noqa: E402
+from service.cli.parser import positive_number
+from tools.nightly.night import Night
 
 TWO_STEPS, MANY_STEPS = Noise(0.01, num_steps=2), Noise(0.01, num_steps=40)
 BARS = (

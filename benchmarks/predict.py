@@ -1,11 +1,11 @@
 """Predictions per CPU second in one process, beside calculon and llm-analysis on the same plans.
 
-    python benchmarks/predict.py [--plans N] [--seconds S] [--rounds N] [--calculon DIR]
+    python -m benchmarks.predict [--plans N] [--seconds S] [--rounds N] [--calculon DIR]
 
 Two scenarios: GPT-3 175B on 1,024 A100, which all three can represent, and Mixtral 8x7B on 64 H100, which
 calculon cannot. Plans are drawn with replacement from all legal ones of a scenario. ASAP predicts the whole
-array: step time with its interval, breakdown, memory. The peers take a plan a call, those of the first 200
-that they accept, again and again for --seconds. Contenders alternate; the best round of each counts.
+array: step time with its interval, breakdown, memory. The peers take one plan per call, those of the first
+200 that they accept, again and again for --seconds. Contenders alternate; the best round of each counts.
 llm-analysis is taken from where Python finds it (`make bench-peers`), calculon, which is not on PyPI
 (github.com/calculon-ai/calculon; it imports pandas and psutil), from --calculon, a checkout of it.
 What is compared is speed; for accuracy see benchmarks/accuracy.py.
@@ -13,7 +13,6 @@ What is compared is speed; for accuracy see benchmarks/accuracy.py.
 
 import argparse
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,14 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-from benchmarks.peers import Peer, Plan, RefusedError, calculon, llm_analysis  # noqa: E402
-from service.cli.parser import positive_number  # noqa: E402
-from tools.cost.encode import encode_plans  # noqa: E402
-from tools.cost.predict import predict, predict_rows  # noqa: E402
-from tools.scenario import (  # noqa: E402
+from benchmarks.peers import Peer, Plan, RefusedError, calculon, llm_analysis
+from service.cli.parser import positive_number
+from tools.cost.encode import encode_plans
+from tools.cost.predict import predict, predict_rows
+from tools.scenario import (
     RECOMPUTES,
     SCHEDULES,
     SEARCHED_FIELDS,
@@ -40,7 +36,7 @@ from tools.scenario import (  # noqa: E402
     legal_mask,
     parse_scenario,
 )  # fmt: skip
-from tools.scenario import Plan as PlanSpec  # noqa: E402
+from tools.scenario import Plan as PlanSpec
 
 BAR_PER_S = 1_000_000
 PLANS_FOR_PEERS = 200

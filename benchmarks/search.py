@@ -1,6 +1,6 @@
 """How long it takes to decide every legal plan of two large workloads, and how much memory.
 
-    python benchmarks/search.py [--rounds N]
+    python -m benchmarks.search [--rounds N]
 
 A 1T dense GPT on 4,096 H100 and DeepSeek-V3 671B on 16,384 H100, one process each, so that the peak of
 resident memory is the search's own (with Python, NumPy and ASAP itself). Plans decided are all legal ones,
@@ -13,18 +13,14 @@ import resource
 import sys
 import time
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, NamedTuple
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-from service.cli.parser import positive_number  # noqa: E402
-from tools.recommend.words import short  # noqa: E402
-from tools.scenario import Plan, parse_scenario  # noqa: E402
-from tools.search.constraints import Constraints  # noqa: E402
-from tools.search.search import Search  # noqa: E402
-from tools.search.space import decode_row  # noqa: E402
+from service.cli.parser import positive_number
+from tools.recommend.words import short
+from tools.scenario import Plan, parse_scenario
+from tools.search.constraints import Constraints
+from tools.search.search import Search
+from tools.search.space import decode_row
 
 GPT_1T: dict[str, Any] = {
     "model": {
@@ -52,7 +48,7 @@ DEEPSEEK_V3: dict[str, Any] = {
 BARS_S = ((GPT_1T, 1.0), (DEEPSEEK_V3, 5.0))
 BAR_GIB = 2.0
 KIB = 1 if sys.platform == "darwin" else 1024
-"""Bytes of the unit in which the system tells the peak of resident memory."""
+"""Bytes of the unit in which the system reports the peak of resident memory."""
 
 
 class Figures(NamedTuple):

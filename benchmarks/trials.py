@@ -1,6 +1,6 @@
 """What trials gain, how few are needed, and how well plans are predicted after the first: on the testbed.
 
-    python benchmarks/trials.py [--rounds N] [--seconds S] [--anyway] [--table-only]
+    python -m benchmarks.trials [--rounds N] [--seconds S] [--anyway] [--table-only]
 
 Two hosts as network namespaces on links of 200 Mbit/s, two ranks each (benchmarks/testbed). Measures every
 legal plan of three workloads in rounds, as root and on an idle machine; what was measured is kept in
@@ -20,17 +20,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
+from benchmarks.testbed.launching import run_plan, run_session, trial_lines
+from benchmarks.testbed.table import Row, asap, at_random, measure, predicted_s, read_rows, tpe, within
+from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name
+from tools.calibrate.runs import Run
+from tools.calibrate.update import calibrate
+from tools.cost.calibration import Calibration
 
-from benchmarks.testbed.launching import run_plan  # noqa: E402
-from benchmarks.testbed.searchers import asap, at_random, predicted_s, tpe, within  # noqa: E402
-from benchmarks.testbed.session import run_session, trial_lines  # noqa: E402
-from benchmarks.testbed.table import Row, measure, read_rows  # noqa: E402
-from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name  # noqa: E402
-from tools.calibrate.runs import Run  # noqa: E402
-from tools.calibrate.update import calibrate  # noqa: E402
-from tools.cost.calibration import Calibration  # noqa: E402
+REPO = Path(__file__).resolve().parents[1]
 
 FOLDER = REPO / "build" / "testbed"
 IDLE_LOAD = 0.5

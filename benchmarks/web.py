@@ -1,4 +1,4 @@
-"""What issue 21 asks of the pages, measured in a real browser over 10,000 sessions.
+"""The pages measured in a real browser over 10,000 sessions, beside their bars.
 
     make bench-web
 

@@ -35,7 +35,7 @@ MEASURED = (
     0.236, -0.247, 0.300, 0.027, 0.097, 0.218, -0.003, 0.039, 0.065, -0.263, 0.521, -0.330, 0.508, -0.411,
     -0.006, 0.036, 0.003, -0.222, -0.058, -0.251, -0.358, -0.227, 0.465, -0.175, 0.103, 0.217,
 )  # fmt: skip
-"""40 runs of tools.trainer (two ranks, mean of 40 steps) on a two-core machine that five others used at the
+"""40 runs of testbed.trainer (two ranks, mean of 40 steps) on a two-core machine that five others used at the
 time, 2026-11-16: logarithms of the step time off their median. Only the shape is taken from them."""
 GLOO = "gloo"
 GLOO_ROUNDS = Path(__file__).with_name("gloo_rounds.csv")

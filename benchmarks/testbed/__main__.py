@@ -11,14 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.testbed.hosts import TestbedError
-from benchmarks.testbed.torchruns import run_on_hosts
+from benchmarks.testbed.hosts import TestbedError, run_on_hosts
 
 REFUSED = 2
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(words)
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return run_on_hosts(_program(args), args.hosts, args.ranks, args.mbit, args.pins)

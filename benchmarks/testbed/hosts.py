@@ -1,4 +1,5 @@
-"""Hosts as network and host-name namespaces, joined by a bridge over links of a set rate.
+"""Hosts as network and host-name namespaces, joined by a bridge over links of a set rate; and one torchrun
+per host, waited for together.
 
 Everything hangs on processes: the bridge lives in this process' own network namespace, each host in that of
 a process that waits for the end of its input. When they are gone, by whatever way, the kernel takes the
@@ -9,10 +10,13 @@ import ctypes
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+REPO = Path(__file__).resolve().parents[2]
 NETWORK = "10.77.0"
 INTERFACE = "eth0"
 BURST_KBYTES = 70
@@ -106,3 +110,47 @@ def _run(words: str, host: Host | None = None) -> None:
     done = subprocess.run(host.command(command) if host else command, capture_output=True, text=True)
     if done.returncode:
         raise TestbedError(f"{words!r} failed: {done.stderr.strip()}")
+
+
+PORT = 29500
+"""Hosts have networks of their own: nobody else listens there."""
+_POLL_S = 0.2
+
+
+def run_on_hosts(program: Sequence[str], count: int, ranks: int, mbit: float, pins: bool = False) -> int:
+    """`program` is a module and its arguments; the first status that is not 0 counts."""
+    with hosts(count, mbit, pins) as cluster:
+        jobs = [
+            subprocess.Popen(host.command(_torchrun(program, cluster, number, ranks)), cwd=REPO)
+            for number, host in enumerate(cluster)
+        ]
+        try:
+            return _wait(jobs)
+        finally:
+            for job in jobs:
+                job.terminate()
+            for job in jobs:
+                job.wait()
+
+
+def _wait(jobs: list["subprocess.Popen[bytes]"]) -> int:
+    """A host whose partner has failed would wait for it until gloo gives up."""
+    while any(job.poll() is None for job in jobs):
+        failed = [job.returncode for job in jobs if job.returncode]
+        if failed:
+            return int(failed[0])
+        try:
+            next(job for job in jobs if job.poll() is None).wait(timeout=_POLL_S)
+        except (StopIteration, subprocess.TimeoutExpired):
+            continue
+    return next((job.returncode for job in jobs if job.returncode), 0)
+
+
+def _torchrun(program: Sequence[str], cluster: list[Host], number: int, ranks: int) -> list[str]:
+    return [
+        *("env", f"GLOO_SOCKET_IFNAME={INTERFACE}", "OMP_NUM_THREADS=1"),
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes", str(len(cluster)), "--nproc-per-node", str(ranks // len(cluster))),
+        *("--node-rank", str(number), "--master-addr", cluster[0].address, "--master-port", str(PORT)),
+        *("-m", *program),
+    ]

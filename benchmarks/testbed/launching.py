@@ -1,11 +1,17 @@
-"""The testbed behind ASAP's own local launcher: its registered template, and a run of one plan from it."""
+"""The testbed behind ASAP itself: its registered launch template, a run of one plan from it, and whole
+sessions by the command that a user types.
+"""
 
 import json
+import os
+import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.testbed.workloads import HOSTS, MBIT, RANKS, Workload
+from benchmarks.testbed.workloads import HOSTS, MBIT, RANKS, WORKLOADS, Workload
 from tools.calibrate.runs import Measured, Run
 from tools.launch.job import Job
 from tools.launch.local import LocalLauncher
@@ -65,3 +71,35 @@ def _scenario(workload: Workload, plan: Plan) -> dict[str, Any]:
     scenario = workload.scenario.model_copy(update={"plan": plan})
     described: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True)
     return described
+
+
+FOLDER = REPO / "build" / "testbed"
+SETTINGS = {"ASAP_TRIAL_STEPS": "6", "ASAP_TRIAL_WARMUP": "2", "ASAP_TRIAL_RUNS": "2"}
+
+
+def run_session(name: str, trials: int, folder: Path = FOLDER) -> dict[str, Any]:
+    """The report of `asap optimize` in tune mode, kept beside the testbed's results: the default plan is
+    measured, the model calibrated, the best proposal measured, until no further gain is expected."""
+    machine = json.loads((folder / "machine.json").read_text())
+    workload = next(replace(workload, machine=machine) for workload in WORKLOADS if workload.name == name)
+    budget = {"device_hours": 2, "trials": trials}
+    request = folder / f"{name}-request.json"
+    request.write_text(json.dumps({**workload.request, "mode": "tune", "budget": budget}, indent=1))
+    settings = {
+        **SETTINGS,
+        "ASAP_LAUNCH_TEMPLATES": str(write_template(folder / "templates.toml")),
+        "ASAP_DATA_DIR": str(folder / "sessions"),
+    }
+    session = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    command = [str(Path(sys.executable).with_name("asap")), "optimize", "--json", "--session", session]
+    words = ["env", *(f"{key}={value}" for key, value in settings.items()), *command, str(request)]
+    done = subprocess.run(words, cwd=REPO, stdout=subprocess.PIPE, text=True, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    (folder / f"{name}-report.json").write_text(done.stdout)
+    return report
+
+
+def trial_lines(report: dict[str, Any]) -> list[str]:
+    """A line per trial, and why the session stopped."""
+    lines = [f"{trial['role']:10}{trial['summary']}: {trial['says']}" for trial in report["trials"]]
+    return [*lines, f"stopped: {(report['stopping'] or {}).get('says', 'for no stated reason')}"]

@@ -1,4 +1,4 @@
-"""One node tells of many, on the testbed: a few layers measured on one host, whole plans predicted for two.
+"""Two nodes predicted from one, on the testbed: a few layers measured on one host, whole plans for two.
 
     python -m benchmarks.testbed.layers [--rounds N]
 

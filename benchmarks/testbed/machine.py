@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from benchmarks.testbed.torchruns import run_on_hosts
+from benchmarks.testbed.hosts import run_on_hosts
 from benchmarks.testbed.workloads import HOSTS, MBIT, RANKS
 
 REPEATS = 15

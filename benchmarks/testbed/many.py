@@ -3,7 +3,7 @@
     torchrun ... -m benchmarks.testbed.many FOLDER --out FOLDER --steps N --warmup N
 
 Runs every FOLDER/NAME/scenario.json that has no result.json beside it, in the order of the names, the same
-program as `tools.trainer`. Stops between two when `FOLDER/seconds` have passed.
+program as `testbed.trainer`. Stops between two when `FOLDER/seconds` have passed.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from tools.scenario import parse_scenario
 SECONDS = "seconds"
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="torchrun ... -m benchmarks.testbed.many")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path)
     for name, usual in (("steps", 4), ("warmup", 1), ("profile-steps", 0), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=usual)
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
     deadline_s = time.monotonic() + float((args.folder / SECONDS).read_text())
     files = sorted(args.folder.glob("*/scenario.json"))
     waiting = [file for file in files if not (file.parent / RESULT).exists()]

@@ -33,13 +33,12 @@ from tools.cost.constants import (
 from tools.cost.inputs import Array, Inputs
 from tools.cost.memory import MemorySettings, memory_settings, scaled
 from tools.errors import DataError, InputError
+from tools.names import did_you_mean
 from tools.scenario.fields import JsonObject
 
 COVERAGE = 0.8
 SIGMAS = NormalDist().inv_cdf(0.5 + COVERAGE / 2.0)
 """Standard deviations to either side that hold this share."""
-SHRINKAGE_ROWS = 8.0
-"""A stack's own error counts as much as all stacks' error when it has this many rows."""
 WIDENING_PER_DOUBLING = 0.15
 """Wider by this share for each factor of two outside a measured range: an assumption, not a fit."""
 UNMEASURED = 1.25
@@ -49,8 +48,6 @@ NEVER_MEASURED = math.log(1.3)
 MIN_SOURCES = 2
 """A stack that one source measured is not known: its own speed and the source's cannot be told apart."""
 RANGED = ("devices", "seq", "hidden", "layers", "experts", "tp", "pp", "cp", "ep", "micro_batch")
-ROBUST_FROM = 2.0
-"""Residuals beyond this many standard deviations count linearly (soft-L1)."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +171,6 @@ def _pair_error(values: Array, groups: NDArray[np.str_]) -> float:
         errors.append(np.abs(np.subtract.outer(inside, inside))[np.triu_indices(len(inside), k=1)])
     pairs = np.concatenate(errors)
     return float(np.quantile(pairs, COVERAGE)) if len(pairs) else 0.15
-
-
-def shrunk(residuals: Array, usual: float) -> float:
-    total = SHRINKAGE_ROWS * usual + float(np.sum(np.abs(residuals)))
-    return total / (SHRINKAGE_ROWS + len(residuals))
 
 
 def _quantiles(scores: Array, weights: Array) -> tuple[float, float]:
@@ -370,17 +362,10 @@ def _text(data: Mapping[str, JsonValue], name: str, source: str) -> str:
 
 
 def _number(name: object, value: object, source: str) -> float:
-    bounds = {d.name: (d.low, d.high) for d in definitions()}.get(str(name))
-    field = f"{source}: coefficients.{name}"
-    if bounds is None:
-        raise InputError(field, value, "is not a constant of the cost model")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not bounds[0] <= value <= bounds[1]:
-        raise InputError(field, value, f"must be a number from {bounds[0]:g} to {bounds[1]:g}")
+    known = {d.name: d for d in definitions()}
+    field, d = f"{source}: coefficients.{name}", known.get(str(name))
+    if d is None:
+        raise InputError(field, value, f"not a constant of the cost model, {did_you_mean(name, known)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not d.low <= value <= d.high:
+        raise InputError(field, value, f"must be a number from {d.low:g} to {d.high:g}")
     return float(value)
-
-
-def robust(raw: Array) -> tuple[Array, Array]:
-    """Soft-L1 of the residuals as signed roots, and its derivative."""
-    z = np.sqrt(1.0 + (raw / ROBUST_FROM) ** 2)
-    shrink = np.sqrt(2.0 / (z + 1.0))  # not by z - 1, which is lost in rounding where a row fits exactly
-    return raw * shrink, 1.0 / (z * shrink)

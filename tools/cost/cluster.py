@@ -202,12 +202,6 @@ class ClusterModel:
     def is_here(self, keys: RowKeys) -> Array:
         return np.array([device == self.device for device in keys.device], dtype=np.bool_)
 
-    def posterior(self, points: Points) -> Array:
-        """The covariance matrix of what is still unknown about these plans, noise left out."""
-        cross = covariance(self.prior, points, self.points)
-        known = cross @ np.array(self.inverse) @ cross.T
-        return np.asarray(covariance(self.prior, points, points) - known)
-
     def spread(self, x: Inputs, keys: RowKeys, shifts: Shifts) -> tuple[Array, Array]:
         """Standard deviation of each row's log time before the runs and after them; equal on other
         devices."""

@@ -31,7 +31,7 @@ def place(x: Inputs, size: Array, stride: Array, domain: Array | None = None) ->
 
 def slice_devices(x: Inputs) -> Array:
     """Devices that fast links join for data parallelism. On TPUs a hybrid-sharded job runs on several slices,
-    one a replica (MaxText's ici/dcn parallelism), joined by the data-centre network."""
+    one per replica (MaxText's ici/dcn parallelism), joined by the data-centre network."""
     hybrid = (x.torus_dimensions > 0) & (x.dp_shard > 1) & (x.dp_shard < x.dp * x.cp)
     return where(hybrid, minimum(x.scale_up_size, x.tp * x.pp * x.dp_shard), x.scale_up_size)
 
@@ -78,7 +78,7 @@ FUSED_DISPATCH_EFFICIENCY = 0.9
 def all_to_all_s(
     x: Inputs, c: Coefficients, group: Group, sent_bytes: Array, copies: Array, dispatches: bool = True
 ) -> Array:
-    """Each rank sends `sent_bytes`, `copies` routed copies a token. A token bound for several ranks of a
+    """Each rank sends `sent_bytes`, `copies` routed copies per token. A token bound for several ranks of a
     remote domain crosses the network once and is spread inside (DeepEP; Megatron's hierarchical dispatch).
     What the experts' dispatcher does holds only if this is it (`dispatches`)."""
     outside = group.outside

@@ -39,7 +39,7 @@ GEMM_BYTES = {
 
 
 def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
-    """One row a scenario; a single scenario gives scalars."""
+    """One row per scenario; a single scenario gives scalars."""
     devices = [scenario_device(s.cluster) for s in scenarios]
     planned = [_planned(s) for s in scenarios]
     rows = [

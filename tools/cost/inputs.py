@@ -54,7 +54,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Inputs(Columns):
-    """One array (or scalar) a fact; widths are in elements, the rest in base units."""
+    """One array (or scalar) per fact; widths are in elements, the rest in base units."""
 
     # model
     layers: Array

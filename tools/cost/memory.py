@@ -27,7 +27,7 @@ from tools.cost.sizes import (
 
 @dataclass(frozen=True)
 class MemorySettings(Columns):
-    """Bytes a parameter, copies of an activation, and the fixed reserve; see calibration/memory.toml."""
+    """Bytes per parameter, copies of an activation, and the fixed reserve; see calibration/memory.toml."""
 
     parameter_bytes: Array
     gradient_bytes: Array
@@ -57,7 +57,7 @@ def _table() -> dict[str, Entry]:
 
 
 def memory_settings(stacks: Sequence[str], precisions: Sequence[str]) -> MemorySettings:
-    """One row a stack and precision; a single one gives scalars."""
+    """One row per stack and precision; a single one gives scalars."""
     if len(stacks) == 1:
         return _settings(stacks[0], *precisions)
     rows = [_settings(stack, precision) for stack, precision in zip(stacks, precisions, strict=True)]
@@ -331,7 +331,7 @@ def _residual_shards(x: Inputs, s: MemorySettings) -> Array:
 
 
 def _score_bytes(x: Inputs) -> Array:
-    """Softmax input, output and dropout mask without FlashAttention: 5 bytes a score."""
+    """Softmax input, output and dropout mask without FlashAttention: 5 bytes per score."""
     return where(x.flash > 0, 0.0, 5.0 * x.tokens * x.heads / x.tp * x.seq) * x.attention_share
 
 

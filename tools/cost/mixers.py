@@ -117,11 +117,11 @@ def _indexer_weights(m: ModelSpec) -> int:
     if not m.index_n_heads:
         return 0
     query_from = m.q_lora_rank or m.hidden_size
-    one = m.index_n_heads * (query_from * m.index_head_dim + m.hidden_size)
+    indexer = m.index_n_heads * (query_from * m.index_head_dim + m.hidden_size)
     if m.compress_ratios:
-        return one * sum(0 < ratio <= SPARSE_RATIO for ratio in m.compress_ratios[: m.num_hidden_layers])
+        return indexer * sum(0 < ratio <= SPARSE_RATIO for ratio in m.compress_ratios[: m.num_hidden_layers])
     layers = m.num_index_layers or m.num_attention_layers
-    return layers * (one + m.hidden_size * m.index_head_dim)
+    return layers * (indexer + m.hidden_size * m.index_head_dim)
 
 
 SPARSE_RATIO = 16

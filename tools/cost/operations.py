@@ -91,13 +91,13 @@ def _experts(x: Inputs, c: Coefficients) -> Iterator[Operation]:
         ("experts up", width * x.up_matrices, x.moe_hidden),
         ("experts down", x.moe_hidden, width),
     ):
-        one = _product(name, x, c, rows / held, n, k)
+        expert = _product(name, x, c, rows / held, n, k)
         yield _operation(
             name,
-            f"{held:g} of {one.shape}",
-            one.flops * held,
-            one.moved_bytes * held,
-            one.seconds * held / grouped_ratio(x, c),
+            f"{held:g} of {expert.shape}",
+            expert.flops * held,
+            expert.moved_bytes * held,
+            expert.seconds * held / grouped_ratio(x, c),
         )
 
 

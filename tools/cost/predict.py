@@ -23,7 +23,7 @@ from tools.cost.terms import Bottleneck
 from tools.scenario.spec import Result, Scenario
 
 BLOCK_ROWS = 16384
-"""Blocks of 128 KiB an array: what is at work at a time fits into the second-level cache."""
+"""Blocks of 128 KiB per array: what is at work at a time fits into the second-level cache."""
 
 NOT_STATED, NONE, SELECTIVE, FULL = -1.0, 0.0, 1.0, 2.0
 

@@ -61,7 +61,7 @@ class ChunkTime:
     send_s: float
     """After each of the two."""
     reduce_s: float
-    """ZeRO-2's and -3's traffic that a micro-batch shows; nobody waits for it."""
+    """ZeRO-2's and -3's traffic that a micro-batch shows; no stage waits for it."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def intra_node_hop_share(x: Inputs) -> Array:
 
 @dataclass(frozen=True)
 class DataTraffic(Columns):
-    """Seconds a step, split by when it can run and by whether compute can hide it."""
+    """Seconds per step, split by when it can run and by whether compute can hide it."""
 
     end_scatter: Array
     """Gradients, once per step."""
@@ -121,7 +121,7 @@ class DataTraffic(Columns):
 
 
 def data_s(x: Inputs, c: Coefficients, dense: Array, expert: Array, layers: Array) -> DataTraffic:
-    """Data parallelism of a stage with `dense` and `expert` parameters on a rank, a message a layer."""
+    """Data parallelism of a stage with `dense` and `expert` parameters on a rank, one message per layer."""
     traffic = _sharded_s(x, c, dense, x.dp * x.cp, x.tp, dense_shards(x), layers)
     if not is_any(expert):
         return traffic

@@ -4,14 +4,13 @@
 Not fitted: each is a documented default of the framework, with its source beside it.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-import kb_seed
 from tools.errors import DataError
 from tools.hardware import Device
+from tools.scenario.frameworks import framework_table
 from tools.scenario.spec import TrainingSpec
 
 ByPrecision = float | Mapping[str, float]
@@ -104,9 +103,8 @@ def _by_precision(value: ByPrecision, precision: str) -> float:
 
 @cache
 def framework_traits(name: str) -> Traits:
-    file = kb_seed.folder("frameworks").joinpath(f"{name}.toml")
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))["speed"]
+        table = framework_table(name)["speed"]
         return Traits(**{**table, "moe_graph_devices": tuple(table.get("moe_graph_devices", ()))})
-    except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+    except (KeyError, TypeError) as error:
         raise DataError(f"kb_seed/frameworks/{name}.toml: bad table speed: {error}") from error

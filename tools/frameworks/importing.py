@@ -58,10 +58,6 @@ class ImportOptions:
             raise missing("--model", "a Hugging Face config.json (vpp follows from its number of layers)")
         return stated or in_file or 0
 
-    def describe_model(self, in_file: JsonObject) -> JsonObject:
-        """The model of --model, which wins, or of the file."""
-        return self.model if self.model is not None else in_file
-
     def is_moe(self, model_in_file: Mapping[str, JsonValue]) -> bool:
         model = self._canonical_model() if self.model is not None else model_in_file
         return bool(model.get("num_experts"))

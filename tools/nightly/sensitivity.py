@@ -25,10 +25,8 @@ from tools.nightly.noise import (
 )
 from tools.nightly.steps import EXPLAINED_ALARMS, Rules
 
-FOUND_SHARE = 0.8
-"""Of changes of the stated size that are found by then."""
 FOUND_SCATTERS = 0.84
-"""The normal distribution's quantile for it."""
+"""The normal distribution's quantile for 0.8, the share of changes of that size that are found by then."""
 FALSE_ALARMS_PER_MONTH = 0.1
 """Of a quiet workload, as `make bench-nightly` measures them."""
 SOON, LATER = 4, 10

@@ -156,9 +156,8 @@ def _facts(here: _Rank, settings: ProbeSettings) -> RankFacts:
         start_s = time.perf_counter()
         for _ in range(LAUNCHES // WINDOWS):
             small.add_(1.0)
-        rounds.append(
-            (time.perf_counter() - start_s) / (LAUNCHES // WINDOWS)
-        )  # before the device has caught up
+        # before the device has caught up
+        rounds.append((time.perf_counter() - start_s) / (LAUNCHES // WINDOWS))
         here.synchronize()
     on_gpu = here.device.type == "cuda"
     title = torch.cuda.get_device_name(here.device) if on_gpu else "CPU, one thread"
@@ -327,11 +326,11 @@ def _joined(links: Sequence[Link], wide: int) -> tuple[Link, ...]:
     )
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="torchrun ... -m tools.probe.worker", description=__doc__)
     parser.add_argument("settings", type=Path, help="what to measure, as JSON")
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {RESULT}")
-    args = parser.parse_args(words)
+    args = parser.parse_args(argv)
     data = json.loads(args.settings.read_text(encoding="utf-8"))
     settings = ProbeSettings(
         **{**data, "precisions": tuple(data["precisions"]), "products": tuple(map(tuple, data["products"]))}

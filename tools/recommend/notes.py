@@ -33,14 +33,13 @@ CONSTRAINTS = (*SEARCHED_FIELDS, "max_memory_fraction", "max_changes", "keep_che
 OVERRIDES = ("inter_node_gbps_per_device", "intra_node_gbytes_per_s_per_device", "memory_gib")
 TOPOLOGY = ("oversubscription", "nvlink_domain_size")
 FACTS = ("measured_step_time_s",)
-NOTE_FIELDS = (*CONSTRAINTS, *OVERRIDES, *TOPOLOGY, *FACTS)
-"""What notes may set. `plan` is a combination of fields to avoid."""
 KINDS = {
     **dict.fromkeys(CONSTRAINTS, "constraint"),
     **dict.fromkeys(OVERRIDES, "override"),
     **dict.fromkeys(TOPOLOGY, "topology"),
     **dict.fromkeys(FACTS, "fact"),
 }
+"""What notes may set, and what it changes. `plan` is a combination of fields to avoid."""
 
 
 class AppliedNotes(NamedTuple):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from tools.scenario.model import ModelSpec
 from tools.scenario.spec import (
-    FULL_SHARDING,
     SEARCHED_FIELDS,
     ClusterSpec,
     Plan,
@@ -103,10 +102,6 @@ class PlanColumns:
     @property
     def sharding_stage(self) -> IntArray:
         return np.where(self.dp_shard > 1, self.zero_stage, 0)
-
-    @property
-    def is_fully_sharded(self) -> BoolArray:
-        return equals(self.sharding_stage, FULL_SHARDING)
 
     @property
     def is_hybrid_sharded(self) -> BoolArray:

@@ -41,20 +41,6 @@ def _families() -> dict[str, JsonObject]:
     return table
 
 
-def counted_types() -> dict[str, int]:
-    """Parameters of each type's default model, as transformers counts them."""
-    return {
-        name: count
-        for name, entry in _transformers().items()
-        if isinstance(count := entry.get("parameters"), int)
-    }
-
-
-def refused_types() -> frozenset[str]:
-    """Model types that are known and not priced."""
-    return frozenset(_families()["refused"])
-
-
 def refuse_other_models(config: JsonObject) -> None:
     """Raises InputError for what is no decoder-only language model."""
     if "_class_name" in config or "_diffusers_version" in config:

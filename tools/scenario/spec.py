@@ -245,11 +245,6 @@ class Plan(Record):
         return self.zero_stage if self.dp_shard > 1 else 0
 
     @property
-    def is_fully_sharded(self) -> bool:
-        """Weights too are sharded (ZeRO-3, FSDP)."""
-        return self.sharding_stage == FULL_SHARDING
-
-    @property
     def is_hybrid_sharded(self) -> bool:
         """Sharded over a part of the data ranks (HSDP)."""
         return self.sharding_stage > 0 and self.dp_shard < self.data_ranks

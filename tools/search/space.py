@@ -46,7 +46,7 @@ class PlanSpace:
         self.scenario = scenario
         self._framework = get_framework(scenario.training.framework)
         self._constraints = constraints
-        # Whoever states a field knows why: practice does not speak of it.
+        # A user who states a field has a reason: practice does not restrict it.
         usual = practice_for(scenario.training.framework) if constraints.space == "practice" else ()
         stated = {f"plan.{name}" for name in constraints.fields}
         self._rules = [

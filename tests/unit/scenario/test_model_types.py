@@ -2,20 +2,30 @@
 
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kb_seed
 from tools.cost.sizes import count_parameters
 from tools.errors import InputError
 from tools.scenario import ModelSpec
-from tools.scenario.families import counted_types, get_family, refused_types
+from tools.scenario.families import get_family
 from tools.scenario.huggingface import parse_model
 from tools.scenario.parse import check_model
 
 CONFIGS = Path(__file__).resolve().parents[4] / "shared" / "configs"
 TOLERANCE = 0.005
+MODELS = kb_seed.folder("models")
+REFUSED = tomllib.loads(MODELS.joinpath("families.toml").read_text())["refused"]
+COUNTED = {
+    name: entry["parameters"]
+    for name, entry in json.loads(MODELS.joinpath("transformers.json").read_text()).items()
+    if entry.get("parameters")
+}
+"""Parameters of each type's default model, as transformers counts them."""
 NO_DEFAULT_MODEL = {"deepseek_v2", "nemotron_h"}
 """Their classes leave fields open that every published file states."""
 
@@ -41,14 +51,14 @@ def test_a_published_configuration_has_its_exact_size(name: str) -> None:
     assert math.isclose(count_parameters(model).total, text, rel_tol=TOLERANCE)
 
 
-@pytest.mark.parametrize("model_type", sorted(counted_types().keys() - NO_DEFAULT_MODEL))
+@pytest.mark.parametrize("model_type", sorted(COUNTED.keys() - NO_DEFAULT_MODEL))
 def test_a_type_has_the_size_that_transformers_builds_or_is_refused_by_name(model_type: str) -> None:
-    if model_type in refused_types():
+    if model_type in REFUSED:
         with pytest.raises(InputError, match=r"model\.model_type: .* not priced: "):
             read({"model_type": model_type})
         return
     model = read({"model_type": model_type})
-    assert math.isclose(count_parameters(model).total, counted_types()[model_type], rel_tol=TOLERANCE)
+    assert math.isclose(count_parameters(model).total, COUNTED[model_type], rel_tol=TOLERANCE)
 
 
 @pytest.mark.parametrize(
