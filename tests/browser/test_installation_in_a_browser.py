@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Iterator
 
+import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.installation import Installation, server_of
+from tests.browser.installation import Installation, installed, server_of
 from tests.browser.proxy import Proxy
 from tests.browser.scenes import small
 from tests.browser.watching import Cookies, Watched, watch
@@ -13,7 +15,13 @@ from tests.integration.service.api_process import running
 from tests.unit.service.served import SCENARIO
 
 PATIENCE_MS = 60_000
-PAST_SESSIONS = 10_000
+
+
+@pytest.fixture(scope="module")
+def installation(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Of their own: the others' would be killed with it."""
+    with installed(tmp_path_factory.mktemp("installation"), 10_000) as started:
+        yield started
 
 
 def test_ten_thousand_sessions_are_searched_and_turned_over(page: Watched) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.trainer import main
+from tests.servers import free_port
 from tests.unit.testbed import scenarios
 from tests.unit.testbed.scenarios import MOE, Json, fsdp
 
@@ -129,15 +131,18 @@ def of_four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Losses:
     return losses(4, FOUR_RANKS, tmp_path_factory.mktemp("four") / "runs")
 
 
+@pytest.mark.slow
 def test_one_rank_learns(of_one_rank: Losses) -> None:
     assert all(run[-1] < run[0] for run in of_one_rank.values())
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_losses(of_one_rank: Losses) -> None:
     one, other = of_one_rank["dense"], of_one_rank["another_seed"]
     assert all(abs(a - b) > 1000 * TOLERANCE for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWO_RANKS)
 def test_two_ranks_lose_what_one_rank_loses(of_one_rank: Losses, of_two_ranks: Losses, name: str) -> None:
     assert of_two_ranks[name] == pytest.approx(of_one_rank[TWO_RANKS[name][0]], rel=TOLERANCE)
@@ -172,21 +177,19 @@ def test_a_run_leaves_its_measurements_and_traces(tmp_path: Path) -> None:
     assert not (out / "failures").exists()
 
 
-def test_ranks_that_nobody_started_are_asked_for_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("started", [0, 1])
+def test_another_number_of_ranks_is_refused_in_one_line_and_leaves_its_field(
+    started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps(scenario(2, "dense", {"dp": 2})))
-    words = [sys.executable, "-m", "testbed.trainer", str(file), "--out", str(tmp_path)]
-    done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("trainer: error: cluster.num_devices: got 2; ")
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_wrong_number_of_ranks_is_refused_with_its_field(tmp_path: Path) -> None:
-    file = tmp_path / "scenario.json"
-    file.write_text(json.dumps(scenario(2, "dense", {"dp": 2})))
-    done = launch(1, "-m", "testbed.trainer", str(file), "--out", str(tmp_path))
-    assert done.returncode != 0
-    assert "cluster.num_devices: got 2" in done.stderr
+    if started:
+        torchruns = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+        for name, value in torchruns.items():
+            monkeypatch.setenv(name, str(value))
+    assert main([str(file), "--out", str(tmp_path)]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("trainer: error: cluster.num_devices: got 2; ")
+    assert len(printed.splitlines()) == 1
     failures = [json.loads(path.read_text()) for path in (tmp_path / "failures").iterdir()]
     assert [failure["field"] for failure in failures] == ["cluster.num_devices"]

@@ -34,11 +34,14 @@ from tests.servers import running_postgres
 from tests.unit.service.nightly.builders import add_nights, workload
 from tests.unit.trace.bombs import BOMBS
 
+pytestmark = pytest.mark.slow
+
 LEASE_S = 4.0
 """A machine that other work keeps busy must not lose it for that alone."""
 MIXED = ("endless view", "crossed tables", "view of endless rows", "computed column")
 EVIL = ("trickles headers", "negative usage", "thinks for ever", "closes at once")
 TENANTS = ("", "other")
+JOBS = 150
 KINDS = ("session", "bomb", "session", "night", "session", "trial", "session", "session", "session", "trial")
 """Of the jobs, in turn."""
 NIGHTS_EACH = 5
@@ -96,10 +99,10 @@ def fill_for_a_while(disk: Path) -> None:
     ballast.unlink()
 
 
-def submit(desk: Desk, folder: Path, count: int) -> Jobs:
+def submit(desk: Desk, folder: Path) -> Jobs:
     jobs = Jobs()
     with closing(night_queue(desk.database)) as queue:
-        for number in range(count):
+        for number in range(JOBS):
             kind, tenant = KINDS[number % len(KINDS)], TENANTS[number // 3 % 2]
             if kind == "night":
                 name = f"job{number}"
@@ -186,18 +189,16 @@ def orphaned_readers() -> list[int]:
     return found
 
 
-def survive(
-    desk: Desk, fleet: Fleet, folder: Path, count: int, ledger: Path, others: list[Callable[[], None]]
-) -> None:
+def survive(desk: Desk, fleet: Fleet, folder: Path, ledger: Path, others: list[Callable[[], None]]) -> None:
     start_s = time.monotonic()
-    jobs = submit(desk, folder, count)
+    jobs = submit(desk, folder)
 
     def busy() -> bool:
         return any(desk.row(id, tenant).state in BUSY for id, (_, tenant) in jobs.sessions.items()) or any(
             run.finished_at is None for run in runs(desk, jobs)
         )
 
-    faults = disturb(desk, fleet, max(2, count // 6), busy, others)
+    faults = disturb(desk, fleet, JOBS // 6, busy, others)
     wait_for(lambda: not busy(), MAX_S)
     states = Counter(
         f"{kind} {desk.row(id, tenant).state}" for id, (kind, tenant) in jobs.sessions.items()
@@ -206,7 +207,7 @@ def survive(
     claims += sum(run.claims for run in runs(desk, jobs))
     launched = ledger.read_text().split() if ledger.exists() else []
     print(  # for whoever runs this with -s
-        f"{count} jobs ({dict(states)}), {dict(faults)}, {claims} claims, {len(launched)} trials launched, "
+        f"{JOBS} jobs ({dict(states)}), {dict(faults)}, {claims} claims, {len(launched)} trials launched, "
         f"{time.monotonic() - start_s:.0f} s"
     )
     judge(desk, jobs, states, launched)
@@ -230,8 +231,7 @@ def judge(desk: Desk, jobs: Jobs, states: Counter[str], launched: list[str]) -> 
             assert len(list_nights(conn, tenant, name)) == NIGHTS_EACH
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(150, marks=pytest.mark.slow)])
-def test_postgres_survives_everything_at_once(tmp_path: Path, count: int) -> None:
+def test_postgres_survives_everything_at_once(tmp_path: Path) -> None:
     with running_postgres() as server, evil_model() as evil, small_disk(tmp_path / "worker0") as disk:
 
         def database_restarts() -> None:
@@ -243,17 +243,15 @@ def test_postgres_survives_everything_at_once(tmp_path: Path, count: int) -> Non
         url = server.get_uri()
         settings = settings_for(tmp_path, url)
         with opened(settings) as desk, fleet_of(tmp_path, 2, url, {**evil, **trials}) as fleet:
-            survive(desk, fleet, tmp_path, count, ledger, others)
+            survive(desk, fleet, tmp_path, ledger, others)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [150])
-def test_sqlite_survives_everything_at_once(tmp_path: Path, count: int) -> None:
+def test_sqlite_survives_everything_at_once(tmp_path: Path) -> None:
     with evil_model() as evil, small_disk(tmp_path / "worker0") as disk:
         trials, ledger = with_trials(tmp_path, hangs=True)
         settings: Settings = settings_for(tmp_path / "worker0")
         with opened(settings) as desk, fleet_of(tmp_path, 1, None, {**evil, **trials}) as fleet:
-            survive(desk, fleet, tmp_path, count, ledger, _full(disk))
+            survive(desk, fleet, tmp_path, ledger, _full(disk))
 
 
 def _full(disk: Path | None) -> list[Callable[[], None]]:

@@ -58,6 +58,7 @@ def test_a_plan_trains_over_two_hosts_and_leaves_nothing(tmp_path: Path) -> None
 
 @needs_root
 @pytest.mark.real
+@pytest.mark.slow
 def test_a_host_that_fails_ends_the_others(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -67,5 +68,6 @@ def test_a_host_that_fails_ends_the_others(tmp_path: Path) -> None:
         "--out",
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
+    assert "missing.json" in done.stderr
