@@ -3,14 +3,11 @@
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
-
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from service.cli.io import JsonRecord, make_table, read_records, safe_text, write_json_line
 from service.cli.parser import add_calibration
-from service.render.text import size_of
+from service.render.text import plain, size_of
 from tools.cost.memory import GIB
 from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
@@ -18,66 +15,58 @@ from tools.hardware import get_device
 from tools.recommend.words import format_same_decimals, span
 from tools.scenario import Scenario, parse_scenario
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 BAR_WIDTH = 30
 
 
 def print_predictions(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> None:
-    console = Console(highlight=False)
     if len(predictions) == 1:
-        _print_one(console, scenarios[0], predictions[0])
+        sys.stdout.write("\n".join(_lines(scenarios[0], predictions[0])) + "\n")
     elif predictions:
-        console.print(_many(scenarios, predictions))
+        from rich.console import Console  # importing it and drawing with it takes longer than predicting
+
+        Console(highlight=False).print(_many(scenarios, predictions))
 
 
-def _print_one(console: Console, scenario: Scenario, p: Prediction) -> None:
-    device = get_device(scenario.cluster.device, scenario.cluster.overrides)
+def _lines(scenario: Scenario, p: Prediction) -> list[str]:
+    """One prediction in full."""
+    cluster, training = scenario.cluster, scenario.training
+    device = get_device(cluster.device, cluster.overrides)
     capacity = device.memory_bytes / GIB
-    where = f" on {scenario.cluster.num_devices} x {device.title}"
-    how = f", {scenario.training.framework}, {scenario.training.precision}"
-    console.print(
-        Text.assemble(safe_text(scenario.model.name or "model", "bold"), where, _cluster(scenario), how)
-    )
-    if options := scenario.training.options():
-        listed = ", ".join(f"{name} {value}" for name, value in options.items())
-        console.print(f"  stated      {listed}")
-    console.print(f"  parameters  {size_of(p.parameters, p.active_parameters)}")
-    console.print(
-        f"  step time   [bold]{_seconds(p.step_time_s)}[/]   "
-        f"(80% interval {span(p.step_time_low_s, p.step_time_high_s)} s)"
-    )
-    console.print(
+    name = f" in {plain(cluster.name)}" if cluster.name else ""
+    options = ", ".join(f"{key} {plain(value)}" for key, value in training.options().items())
+    verdict = "fits" if p.fits else "does not fit"
+    return [
+        f"{plain(scenario.model.name or 'model')} on {cluster.num_devices} x {device.title}{name}, "
+        f"{training.framework}, {training.precision}",
+        *([f"  stated      {options}"] if options else []),
+        f"  parameters  {size_of(p.parameters, p.active_parameters)}",
+        f"  step time   {_seconds(p.step_time_s)}   "
+        f"(80% interval {span(p.step_time_low_s, p.step_time_high_s)} s)",
         f"  throughput  {p.tokens_per_s_per_device:,.0f} tokens/s per device, "
-        f"{p.model_tflops_per_device:,.0f} TFLOP/s, MFU {p.mfu:.1%}"
-    )
-    verdict = "[green]fits[/]" if p.fits else "[red]does not fit[/]"
-    likely = f"fits with a probability of {p.fit_probability:.0%}"
-    console.print(f"  memory      {p.peak_memory_gib:.1f} of {capacity:.1f} GiB: {verdict} ({likely})")
-    console.print(f"  bottleneck  {p.bottleneck}\n")
-    console.print(_bars("step time", "s", p.breakdown_s, p.step_time_s))
-    console.print()
-    console.print(_bars("memory", "GiB", p.memory_gib, capacity))
+        f"{p.model_tflops_per_device:,.0f} TFLOP/s, MFU {p.mfu:.1%}",
+        f"  memory      {p.peak_memory_gib:.1f} of {capacity:.1f} GiB: {verdict} "
+        f"(fits with a probability of {p.fit_probability:.0%})",
+        f"  bottleneck  {p.bottleneck}",
+        "",
+        *_bars("step time", "s", p.breakdown_s, p.step_time_s),
+        "",
+        *_bars("memory", "GiB", p.memory_gib, capacity),
+    ]
 
 
-def _cluster(scenario: Scenario) -> Text:
-    name = scenario.cluster.name
-    return Text.assemble(" in ", safe_text(name)) if name else Text("")
-
-
-def _bars(title: str, unit: str, parts: Mapping[str, float], whole: float) -> Table:
-    table = Table(box=None, pad_edge=False, title=None, padding=(0, 1))
-    table.add_column(f"  {title}", min_width=20)
-    table.add_column(unit, justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("")
+def _bars(title: str, unit: str, parts: Mapping[str, float], whole: float) -> list[str]:
+    lines = [f"  {title:<18}{unit:>7}  share"]
     for name, value in sorted(parts.items(), key=lambda item: -item[1]):
         share = value / whole
-        table.add_row(
-            f"  {name}", f"{value:.3g}", f"{share:.1%}", Text("█" * round(min(share, 1.0) * BAR_WIDTH))
-        )
-    return table
+        bar = "█" * round(min(share, 1.0) * BAR_WIDTH)
+        lines.append(f"  {name:<18}{value:>7.3g} {share:>6.1%}  {bar}".rstrip())
+    return lines
 
 
-def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> Table:
+def _many(scenarios: Sequence[Scenario], predictions: Sequence[Prediction]) -> "Table":
     names = ("id", "model", "devices", "plan")
     table = make_table(
         *names, ">step", ">80% interval", ">MFU", ">GiB", "fits", "bottleneck", wraps=(*names, "bottleneck")
