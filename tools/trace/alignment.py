@@ -303,7 +303,7 @@ def _straggler(rank: int, counted: _Arrivals, all_late_ns: int) -> Straggler:
         late_by_us=counted.late_ns / max(counted.last, 1) / 1000,
         late_total_us=counted.late_ns / 1000,
         share_of_lateness=round(counted.late_ns / all_late_ns, 4),
-        cause=_CAUSES[cause] if cause else "not told by the trace",
+        cause=_CAUSES[cause] if cause else "not shown by the trace",
         cause_us=CauseTimes(
             loader_us=excess_ns["before_loader_ns"] / 1000,
             host_us=excess_ns["before_host_ns"] / 1000,

@@ -70,7 +70,7 @@ class ModelFit:
     def term_s(self, term: str, name: str, value: float) -> float:
         """A term of the predicted step when one constant has this value."""
         costs = evaluate(self.x, self.with_value(name, value), self._settings)
-        # a trace does not tell repeated products from the others
+        # a trace does not distinguish repeated products from the others
         terms = ("compute", "recompute") if term == "compute" else (term,)
         return float(sum(getattr(costs.breakdown, part)[0] for part in terms))
 

@@ -104,7 +104,7 @@ class CommunicationPatterns:
 
     device_kernel: re.Pattern[str]
     suspect_kernel: re.Pattern[str]
-    """May communicate, perhaps among computing: counted as compute, and said so."""
+    """May communicate, perhaps among computing: counted as compute, with a note."""
     host_span: re.Pattern[str]
     data_loading: re.Pattern[str]
     compute_kernel: re.Pattern[str]

@@ -12,7 +12,7 @@ def _is_attention(point: RoofPoint) -> bool:
 
 
 class ComputeSplit(Result):
-    """Seconds of the mean step in matrix products and attention; None for what the trace does not tell."""
+    """Seconds of the mean step in matrix products and attention; None for what the trace does not show."""
 
     ideal_s: float | None
     """What the products take at the device's roof."""

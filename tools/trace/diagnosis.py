@@ -189,7 +189,7 @@ def _why(cause: Bottleneck, findings: Findings) -> str:
 
 def _waiting(findings: Findings) -> str:
     if all(collective.waiting_us is None for collective in findings.collectives):
-        return "waiting cannot be told from transfer without the other ranks"
+        return "waiting cannot be separated from transfer without the other ranks"
     late = ", ".join(str(rank) for rank in sorted(straggler.rank for straggler in findings.stragglers))
     blame = f" (rank {late})" if late else ""
     return f"{findings.shares.waiting:.0%} of the step is waiting for late ranks{blame}"
@@ -222,7 +222,7 @@ def _idle_evidence(findings: Findings, total_ns: int) -> list[ProfileEvidence]:
     parts = (
         ("total.idle_host_us", steady.idle_host_ns, "is idle because the launch came late"),
         ("total.idle_waiting_us", steady.idle_waiting_ns, "is idle with work launched"),
-        ("total.idle_unknown_us", steady.idle_unknown_ns, "is idle, and the trace does not tell why"),
+        ("total.idle_unknown_us", steady.idle_unknown_ns, "is idle, and the trace does not show why"),
     )
     return [_evidence(ref, ns / total_ns, says) for ref, ns, says in parts if ns]
 
@@ -280,7 +280,7 @@ def _weaknesses(findings: Findings, cause: Bottleneck) -> list[tuple[float, str]
     if findings.num_unreadable:
         weaknesses.append((0.9, f"capture the {findings.num_unreadable} unreadable files again"))
     if steps == 0:
-        weaknesses.append((0.8, "mark steps (profiler.step()), so that warm-up can be told from steady work"))
+        weaknesses.append((0.8, "mark steps (profiler.step()), so that warm-up can be separated from steady work"))
     elif steps == 1:
         weaknesses.append((0.85, "profile three or more steps: one does not show variation"))
     if not has_shapes and is_torch and cause in ("compute", "memory"):

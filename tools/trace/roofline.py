@@ -60,7 +60,7 @@ class OpWork:
 
 
 def find_work(name: str, arguments: OpArguments) -> OpWork | None:
-    """None when the shapes do not tell."""
+    """None when the shapes do not say."""
     if name in GEMM_OPS:
         return _gemm_work(arguments, _FIRST_OPERAND.get(name, 0))
     if name in ATTENTION_FORWARD_OPS:

@@ -17,7 +17,7 @@ from tools.trace.rank_profile import GIB
 from tools.trace.record import Integers, MemoryCounter, RankTrace, Spans
 
 MAX_DEPTH = 24
-"""Deeper host calls are left out: nobody reads them, and Python recursion nests thousands."""
+"""Deeper host calls are left out: a reader needs none of them, and Python recursion nests thousands."""
 ROUNDING_NS = 1000
 """Profilers round to microseconds: what follows may seem to begin before the end."""
 MAX_NAME = 400

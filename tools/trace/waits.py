@@ -65,7 +65,7 @@ def _link_losses(group: AlignedCollectives, device: Device | None) -> tuple[floa
     for size in np.unique(sizes[sizes > 0]).tolist():
         columns = np.flatnonzero(sizes == size)
         own_ns = transfer_ns[columns]
-        # One rank alone cannot tell waiting from transfer, but nobody waits at every one of many repeats.
+        # One rank alone cannot tell waiting from transfer, but no rank waits at every one of many repeats.
         typical_ns = float(np.median(own_ns)) if group.is_synchronising else float(own_ns.min())
         ideal_ns = size * bus_factor(group.kind, group.group_size) / link * 1e9
         sure = group.is_synchronising or len(columns) >= _MIN_REPEATS
