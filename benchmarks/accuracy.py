@@ -19,12 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers import Figures, Peer, Plan, RefusedError, calculon, llm_analysis
-from research.fit import (
-    MEASUREMENTS,
-    cross_validate,
-    group_folds,
-    tabulate,
-)
+from research.fit import MEASUREMENTS, cross_validate, group_folds, tabulate
 from research.published import Measurement, read_measurements
 from tools.cost.constants import resolve
 from tools.cost.memory import GIB, memory_settings

@@ -19,13 +19,7 @@ import numpy as np
 from benchmarks.testbed.layers import print_layers
 from research.clusters import ClusterErrors, cluster_errors, learn_prior
 from research.fit import MEASUREMENTS, SWEEPS, Table, cross_validate, fit, joined, source_folds, tabulate
-from research.published import (
-    SWEEP_SOURCE,
-    Measurement,
-    SweptPlan,
-    read_measurements,
-    read_sweep_plans,
-)
+from research.published import SWEEP_SOURCE, Measurement, SweptPlan, read_measurements, read_sweep_plans
 from tools.calibrate.runs import Measured, Run
 from tools.calibrate.update import calibrate
 from tools.cost.calibration import Calibration, known_of, shipped_calibration

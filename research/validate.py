@@ -145,13 +145,7 @@ def scatter_svg(points: Sequence[Point]) -> str:
     times = [time_s for point in points for time_s in (point.measured_s, point.predicted_s)]
     low, high = 10.0 ** np.floor(np.log10(min(times))), 10.0 ** np.ceil(np.log10(max(times)))
     scale = _Scale(low, high)
-    parts = [
-        _frame(),
-        *_band(scale),
-        *_ticks(scale),
-        *_dots(scale, points),
-        *_legend(),
-    ]
+    parts = [_frame(), *_band(scale), *_ticks(scale), *_dots(scale, points), *_legend()]
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}" font-family="sans-serif" '
         f'font-size="13">\n<rect width="{SIZE}" height="{SIZE}" fill="white"/>\n'

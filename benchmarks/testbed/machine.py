@@ -62,9 +62,7 @@ def _gather(group: dist.ProcessGroup, message_bytes: int) -> Callable[[], object
 
 
 def _seconds(
-    work: Callable[[], object],
-    choose: Callable[[list[float]], float] = statistics.median,
-    ranks: int = RANKS,
+    work: Callable[[], object], choose: Callable[[list[float]], float] = statistics.median, ranks: int = RANKS
 ) -> float:
     """The best repeat for a peak, the median for a message; the mean over the ranks that work."""
     works = dist.get_rank() < ranks

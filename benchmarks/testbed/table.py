@@ -120,10 +120,7 @@ def asap(workload: Workload, rows: Sequence[Row], baseline: Run) -> list[Row]:
 
 
 def predicted_s(
-    workload: Workload,
-    rows: Sequence[Row],
-    calibration: Calibration | None,
-    figure: str = "step_time_s",
+    workload: Workload, rows: Sequence[Row], calibration: Calibration | None, figure: str = "step_time_s"
 ) -> list[float]:
     scenarios = [workload.scenario.model_copy(update={"plan": row.plan}) for row in rows]
     return [float(getattr(prediction, figure)) for prediction in predict(scenarios, calibration)]

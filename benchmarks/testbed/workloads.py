@@ -93,12 +93,7 @@ WORKLOADS = (
         {**LLAMA, "num_hidden_layers": 6, "hidden_size": 256, "intermediate_size": 768, "vocab_size": 4096},
         seq_len=64,
         global_batch_size=8,
-        limits={
-            "sequence_parallel": False,
-            "cp": [1, 2],
-            "zero_stage": [0, 3],
-            "micro_batch_size": [2, 4],
-        },
+        limits={"sequence_parallel": False, "cp": [1, 2], "zero_stage": [0, 3], "micro_batch_size": [2, 4]},
     ),
     Workload(
         "long-4m",

@@ -294,11 +294,7 @@ def _likeliest_width(prior: ClusterPrior, errors: Array, points: Points, noise: 
 
 
 def _without_outliers(
-    prior: ClusterPrior,
-    errors: Array,
-    points: Points,
-    data: Observations,
-    max_factor: float,
+    prior: ClusterPrior, errors: Array, points: Points, data: Observations, max_factor: float
 ) -> tuple[Rows, list[Outlier]]:
     """Leaves out the run that the others explain least, until all are explained."""
     row_of, outliers = np.array(data.row_of), []

@@ -6,13 +6,7 @@ Names: nemo_automodel/recipes/_dist_utils.py and components/distributed of NVIDI
 from tools.errors import InputError
 from tools.frameworks.exporting import RECOMPUTE_NOT_STATED, Export, ExportJob, Settings, yaml_text
 from tools.frameworks.finetuning import lora_fields
-from tools.frameworks.importing import (
-    Degrees,
-    Draft,
-    ImportOptions,
-    Sharding,
-    stated_plan,
-)
+from tools.frameworks.importing import Degrees, Draft, ImportOptions, Sharding, stated_plan
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 
 STRATEGIES = {"fsdp2": 3, "megatron_fsdp": 3, "ddp": 0}

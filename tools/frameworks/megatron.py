@@ -17,14 +17,7 @@ from tools.frameworks.exporting import (
     comment_lines,
     first_names,
 )
-from tools.frameworks.importing import (
-    Degrees,
-    Draft,
-    ImportOptions,
-    Sharding,
-    read_levers,
-    stated_plan,
-)
+from tools.frameworks.importing import Degrees, Draft, ImportOptions, Sharding, read_levers, stated_plan
 from tools.frameworks.megatron_model import chunks_per_stage, read_model, uneven_stages
 from tools.frameworks.reading import JsonObject, SettingsReader, check_length, parse_yaml
 from tools.frameworks.shell import LIST_OPTIONS, has_options, parse_arguments, substitute

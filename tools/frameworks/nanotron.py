@@ -11,13 +11,7 @@ from tools.frameworks.exporting import (
     first_names,
     yaml_text,
 )
-from tools.frameworks.importing import (
-    Degrees,
-    Draft,
-    ImportOptions,
-    Sharding,
-    stated_plan,
-)
+from tools.frameworks.importing import Degrees, Draft, ImportOptions, Sharding, stated_plan
 from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
 
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

@@ -24,15 +24,7 @@ from tools.kb.entries import (
     case_entry,
     check_device,
 )
-from tools.kb.fields import (
-    KnowledgeRecord,
-    Line,
-    PartialPlan,
-    Prose,
-    Slug,
-    checked_fields,
-    parse_as,
-)
+from tools.kb.fields import KnowledgeRecord, Line, PartialPlan, Prose, Slug, checked_fields, parse_as
 from tools.scenario.fields import FromList, JsonObject
 from tools.scenario.spec import Framework
 

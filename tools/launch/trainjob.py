@@ -87,10 +87,7 @@ def _pod(settings: KubernetesSettings) -> Object:
 
 def _patch(pod: Object) -> Object:
     job = {"name": NODE, "template": {"spec": {"template": {"spec": pod}}}}
-    return {
-        "manager": _MANAGER,
-        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
-    }
+    return {"manager": _MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
 
 
 def _check_manifest(manifest: Object) -> Object:

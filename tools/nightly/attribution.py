@@ -241,9 +241,5 @@ def _run(name: str, suspects: Sequence[Suspect], if_fast: str, if_slow: str) -> 
         if change.kind == "plan"
     }
     return BisectionRun(
-        name=name,
-        revert=[text for text, _ in suspects],
-        plan=fields,
-        if_fast=if_fast,
-        if_slow=if_slow,
+        name=name, revert=[text for text, _ in suspects], plan=fields, if_fast=if_fast, if_slow=if_slow
     )

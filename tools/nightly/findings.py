@@ -72,9 +72,7 @@ class Series:
         """With the nights of the workload as positions in this series."""
         return [
             replace(
-                hint,
-                night=bisect_left(self.nights, hint.night),
-                known=bisect_left(self.nights, hint.known),
+                hint, night=bisect_left(self.nights, hint.night), known=bisect_left(self.nights, hint.known)
             )
             for hint in hints
             if hint.night in self.nights

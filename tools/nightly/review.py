@@ -43,13 +43,7 @@ from tools.nightly.steps import Rules, recorded_hints, step_time_evidence
 HOURS_PER_DAY = 24.0
 REGRESSED, SLOWER, SUSPECTED_SLOW, NOTICE = "regressed", "slower", "suspected", "notice"
 QUIET, LEARNING = "quiet", "learning"
-STATUSES = {
-    NEW: REGRESSED,
-    OPEN: SLOWER,
-    SUSPECTED: SUSPECTED_SLOW,
-    RECOVERED: RECOVERED,
-    IMPROVED: IMPROVED,
-}
+STATUSES = {NEW: REGRESSED, OPEN: SLOWER, SUSPECTED: SUSPECTED_SLOW, RECOVERED: RECOVERED, IMPROVED: IMPROVED}
 
 
 def lost_device_hours(

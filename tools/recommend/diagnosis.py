@@ -11,13 +11,7 @@ from tools.cost.terms import Bottleneck
 from tools.errors import InputError
 from tools.recommend.measured import differing_terms
 from tools.recommend.proposal import model_evidence
-from tools.recommend.report import (
-    Diagnosis,
-    Evidence,
-    NumericsOption,
-    Proposal,
-    Recalibration,
-)
+from tools.recommend.report import Diagnosis, Evidence, NumericsOption, Proposal, Recalibration
 from tools.recommend.words import format_same_decimals
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario, TrainingSpec
@@ -105,10 +99,7 @@ def diagnose(workload: Workload, prediction: Prediction) -> Diagnosis:
 
 
 def with_profile(
-    diagnosis: Diagnosis,
-    profile: Profile,
-    prediction: Prediction,
-    recalibrated: Recalibration | None = None,
+    diagnosis: Diagnosis, profile: Profile, prediction: Prediction, recalibrated: Recalibration | None = None
 ) -> Diagnosis:
     """Adds what the traces show to what the model predicts; the measured bottleneck counts.
 

@@ -193,8 +193,7 @@ def read_reference(clause: Clause, findings: Findings, mention: Mention) -> None
     if clause.of("vague", "target", "memory", "inter_link", "step", "soft", "past_verb", "counted"):
         return
     avoids = clause.of("fail", "off_limits") or re.search(
-        r"\b(?:go|use|do|try|repeat|again|avoid|want|pick|choose|allowed|option|away|possible)\b",
-        clause.text,
+        r"\b(?:go|use|do|try|repeat|again|avoid|want|pick|choose|allowed|option|away|possible)\b", clause.text
     )
     if numbers:
         _number_of(findings, clause, mention, numbers[0])

@@ -115,10 +115,7 @@ def _find(workload: Workload, progress: Progress | None) -> tuple[list[Plan], Se
 
 
 def analyse(
-    workload: Workload,
-    plan: Plan,
-    profile: Profile | None = None,
-    recalibrated: Recalibration | None = None,
+    workload: Workload, plan: Plan, profile: Profile | None = None, recalibrated: Recalibration | None = None
 ) -> tuple[Prediction, Diagnosis]:
     """The plan's prediction and what limits it; `profile` is what `read_profile` made of its traces."""
     prediction = workload.predict([plan])[0]

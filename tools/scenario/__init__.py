@@ -9,14 +9,7 @@ from tools.scenario.frameworks import FrameworkData, StatedPlan, get_framework, 
 from tools.scenario.model import ModelSpec
 from tools.scenario.parse import parse_scenario
 from tools.scenario.rules import Rule, check_plan, legal_mask, practice_for, rules_for
-from tools.scenario.spec import (
-    SEARCHED_FIELDS,
-    ClusterSpec,
-    Plan,
-    Scenario,
-    TopologySpec,
-    TrainingSpec,
-)
+from tools.scenario.spec import SEARCHED_FIELDS, ClusterSpec, Plan, Scenario, TopologySpec, TrainingSpec
 
 __all__ = [
     "NOT_STATED",

@@ -8,15 +8,7 @@ import math
 import numpy as np
 
 from tools.hardware import Device, get_device
-from tools.scenario.columns import (
-    BoolArray,
-    Facts,
-    IntArray,
-    divides,
-    encode_value,
-    equals,
-    has_schedule,
-)
+from tools.scenario.columns import BoolArray, Facts, IntArray, divides, encode_value, equals, has_schedule
 from tools.scenario.spec import ClusterSpec
 
 Values = tuple[int | str, ...]

@@ -30,13 +30,7 @@ def _absent(value: object) -> bool:
 
 
 MixerKind = Literal[
-    "mamba",
-    "mamba2",
-    "linear_attention",
-    "gated_delta_net",
-    "kimi_delta_attention",
-    "short_conv",
-    "rg_lru",
+    "mamba", "mamba2", "linear_attention", "gated_delta_net", "kimi_delta_attention", "short_conv", "rg_lru"
 ]
 LayerKind = Literal["attention", "mixer", "parallel", "none"]
 """What mixes tokens in a layer: softmax attention, the model's other mixer, both side by side, nothing."""

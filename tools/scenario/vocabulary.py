@@ -149,10 +149,7 @@ PER_LAYER = {
     "num_shared_experts",
 }
 """Numbers that some families state for every layer."""
-OTHER_MEANINGS = {
-    "zamba2": ("kv_channels", "num_query_groups"),
-    "xlstm": ("num_blocks",),
-}
+OTHER_MEANINGS = {"zamba2": ("kv_channels", "num_query_groups"), "xlstm": ("num_blocks",)}
 """Synonyms that mean something else in a family."""
 
 LOCAL_ATTENTION_TYPES = {"recurrent_gemma"}

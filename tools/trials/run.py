@@ -18,14 +18,7 @@ from tools.launch.launcher import Launcher
 from tools.launch.status import Handle, JobStatus, LaunchError, State
 from tools.launch.template import Template
 from tools.scenario import Plan, Scenario, did_you_mean
-from tools.trials.measure import (
-    TRACES,
-    Measurement,
-    MeasurementError,
-    pooled,
-    read_measurement,
-    read_terms,
-)
+from tools.trials.measure import TRACES, Measurement, MeasurementError, pooled, read_measurement, read_terms
 from tools.trials.order import (
     SECONDS_PER_HOUR,
     RunLength,

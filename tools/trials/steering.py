@@ -84,10 +84,7 @@ def steered(workload: Workload, trials: Sequence[EndedTrial]) -> Workload:
     """The workload without the plans that trials have settled."""
     constraints = replace(
         workload.constraints,
-        excluded=(
-            *workload.constraints.excluded,
-            *(_excluded_fields(workload, trial) for trial in trials),
-        ),
+        excluded=(*workload.constraints.excluded, *(_excluded_fields(workload, trial) for trial in trials)),
         max_memory_fraction=min(workload.constraints.max_memory_fraction, *_ceilings(workload, trials), 1.0),
     )
     return replace(workload, constraints=constraints)
