@@ -197,10 +197,14 @@ def sweeps_of(swept: Sequence[SweptPlan]) -> list[Sweep]:
     ]
 
 
-def trials_by_gain(sweep: Sweep, base: Calibration, runs: Sequence[Run] = (), limit: int = 60) -> int:
+MAX_TRIALS = 60
+
+
+def trials_by_gain(sweep: Sweep, base: Calibration) -> int:
     """Trials until one is near the best, by expected gain under the calibrated model."""
-    runs, left = list(runs), list(range(len(sweep.scenarios)))
-    for number in range(1, limit + 1):
+    runs: list[Run] = []
+    left = list(range(len(sweep.scenarios)))
+    for number in range(1, MAX_TRIALS + 1):
         calibration = calibrate(runs, base, own=True).calibration
         gains, predicted_s = expected_gains([sweep.scenarios[i] for i in left], calibration, runs)
         place = left[int(np.lexsort((predicted_s, -gains))[0])]
@@ -208,7 +212,7 @@ def trials_by_gain(sweep: Sweep, base: Calibration, runs: Sequence[Run] = (), li
             return number
         runs.append(sweep.run(place))
         left.remove(place)
-    return limit + 1
+    return MAX_TRIALS + 1
 
 
 def trials_at_random(sweep: Sweep, seed: int) -> int:

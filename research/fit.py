@@ -223,10 +223,10 @@ class OutOfFold:
     fold_of: NDArray[np.int64]
 
 
-def group_folds(groups: Sequence[str], count: int = FOLDS, seed: int = 0) -> list[Indices]:
+def group_folds(groups: Sequence[str]) -> list[Indices]:
     names = np.unique(groups)
-    np.random.default_rng(seed).shuffle(names)
-    return [np.flatnonzero(np.isin(groups, names[start::count])) for start in range(count)]
+    np.random.default_rng(0).shuffle(names)
+    return [np.flatnonzero(np.isin(groups, names[start::FOLDS])) for start in range(FOLDS)]
 
 
 def source_folds(sources: Sequence[str]) -> list[Indices]:

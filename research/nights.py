@@ -292,11 +292,10 @@ OTAVA_MIN_CHANGE = 0.01
 OTAVA_SAME_NIGHTS = 3
 
 
-def alarms_of(nights: Sequence[Night], rules: Rules | None = None) -> list[tuple[int, Step]]:
+def alarms_of(nights: Sequence[Night]) -> list[tuple[int, Step]]:
     """Every night on which the step time is reported to have got worse."""
-    rules = rules or Rules()
     series, changed = list_series(nights)[0], nights_with_changes(nights)
-    strict, hints = step_time_evidence(nights, changed, rules)
+    strict, hints = step_time_evidence(nights, changed, Rules())
     steps = detect_steps(series.values, USUAL_SCATTER, series.figure.min_change, strict, hints).steps
     raised = [(alarm_night(step, series, changed), step) for step in new_regressions(steps)]
     return [(night, step) for night, step in raised if night is not None]

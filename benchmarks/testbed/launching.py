@@ -77,25 +77,25 @@ FOLDER = REPO / "build" / "testbed"
 SETTINGS = {"ASAP_TRIAL_STEPS": "6", "ASAP_TRIAL_WARMUP": "2", "ASAP_TRIAL_RUNS": "2"}
 
 
-def run_session(name: str, trials: int, folder: Path = FOLDER) -> dict[str, Any]:
+def run_session(name: str, trials: int) -> dict[str, Any]:
     """The report of `asap optimize` in tune mode, kept beside the testbed's results: the default plan is
     measured, the model calibrated, the best proposal measured, until no further gain is expected."""
-    machine = json.loads((folder / "machine.json").read_text())
+    machine = json.loads((FOLDER / "machine.json").read_text())
     workload = next(replace(workload, machine=machine) for workload in WORKLOADS if workload.name == name)
     budget = {"device_hours": 2, "trials": trials}
-    request = folder / f"{name}-request.json"
+    request = FOLDER / f"{name}-request.json"
     request.write_text(json.dumps({**workload.request, "mode": "tune", "budget": budget}, indent=1))
     settings = {
         **SETTINGS,
-        "ASAP_LAUNCH_TEMPLATES": str(write_template(folder / "templates.toml")),
-        "ASAP_DATA_DIR": str(folder / "sessions"),
+        "ASAP_LAUNCH_TEMPLATES": str(write_template(FOLDER / "templates.toml")),
+        "ASAP_DATA_DIR": str(FOLDER / "sessions"),
     }
     session = f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     command = [str(Path(sys.executable).with_name("asap")), "optimize", "--json", "--session", session]
     words = ["env", *(f"{key}={value}" for key, value in settings.items()), *command, str(request)]
     done = subprocess.run(words, cwd=REPO, stdout=subprocess.PIPE, text=True, check=True)
     report: dict[str, Any] = json.loads(done.stdout)
-    (folder / f"{name}-report.json").write_text(done.stdout)
+    (FOLDER / f"{name}-report.json").write_text(done.stdout)
     return report
 
 

@@ -20,8 +20,9 @@ from benchmarks.testbed.many import SECONDS
 from benchmarks.testbed.workloads import LLAMA, Workload, plan_name
 from testbed.record import RESULT
 from tools.calibrate.runs import Measured, Run
+from tools.calibrate.update import calibrate
 from tools.cost.predict import predict
-from tools.probe.layers import learn_from_layers, samples_of
+from tools.probe.layers import samples_of
 from tools.scenario import Scenario
 
 REPO = Path(__file__).resolve().parents[2]
@@ -122,7 +123,7 @@ def results(root: Path = FOLDER) -> Iterator[Predicted]:
                 Run(s, Measured(step_time_s=seconds), id=str(i)) for i, (s, seconds) in enumerate(samples)
             ]
             before_s = predict([scenario])[0].step_time_s
-            after_s = predict([scenario], learn_from_layers(runs).calibration)[0].step_time_s
+            after_s = predict([scenario], calibrate(runs, own=True).calibration)[0].step_time_s
             assert scenario.plan is not None
             yield Predicted(f"{workload.name} {plan_name(scenario.plan)}", measured_s, before_s, after_s)
 

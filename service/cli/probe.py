@@ -223,15 +223,16 @@ def _print_probe(report: "ProbeReport", learned: "Calibrated", out: Path) -> Non
 
 
 def _run_layers(args: Namespace, out: Path) -> int:
+    from tools.calibrate.update import calibrate
     from tools.cost.predict import predict
-    from tools.probe.layers import learn_from_layers, samples_of
+    from tools.probe.layers import samples_of
     from tools.scenario import parse_scenario
 
     scenario = parse_scenario(read_object(args.scenario, MAX_SCENARIO_BYTES, "--scenario"))
     samples = samples_of(scenario)
     trials = _trials(args, out, worker=False)
     runs = [_measure_sample(trials, args.template, sample) for sample in samples]
-    learned = learn_from_layers(runs)
+    learned = calibrate(runs, own=True)
     _write_runs(out, scenario.cluster.name or "", runs)
     usual, scaled = predict([scenario])[0], predict([scenario], learned.calibration)[0]
     if args.json:

@@ -184,7 +184,7 @@ def roofline(request: FigureRequest) -> Figure:
     scenario = request.scenario
     points = [
         Point(operation.name, operation.intensity, operation.flops_per_s, operation.seconds, operation.shape)
-        for operation in list_operations(scenario)
+        for operation in list_operations(scenario, request.view.workload.calibration)
     ]
     device = get_device(scenario.cluster.device, scenario.cluster.overrides)
     return roofline_figure(points, device, [scenario.training.precision])
@@ -202,7 +202,7 @@ def collectives(request: FigureRequest) -> Figure:
             f"{'across' if message.crosses_nodes else 'inside'} nodes",
             COLOURS.get(message.axis, "--host_and_other"),
         )
-        for message in list_messages(scenario)
+        for message in list_messages(scenario, request.view.workload.calibration)
     ]
     links = [
         ("inside the node", device.intra_node_bytes_per_s),

@@ -44,7 +44,7 @@ WIDENING_PER_DOUBLING = 0.15
 UNMEASURED = 1.25
 """An unmeasured stack's interval is wider than a measured one's of the same error by at least this factor."""
 NEVER_MEASURED = math.log(1.3)
-"""Half-width for a framework or generation that no source measured: too few were left out whole to learn it."""
+"""Half-width for a framework or generation never measured: too few were left out whole to learn it."""
 MIN_SOURCES = 2
 """A stack that one source measured is not known: its own speed and the source's cannot be told apart."""
 RANGED = ("devices", "seq", "hidden", "layers", "experts", "tp", "pp", "cp", "ep", "micro_batch")

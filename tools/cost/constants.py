@@ -134,15 +134,15 @@ class ConstantUse:
     source: str
 
 
-def constants_of(keys: RowKeys, shifts: Shifts, row: int = 0) -> list[ConstantUse]:
-    """All constants of one row, in the order of their names."""
+def constants_of(keys: RowKeys, shifts: Shifts) -> list[ConstantUse]:
+    """All constants of the first row, in the order of their names."""
     used = []
     for d in definitions():
-        prior, value = _value(d, keys, row, {}), _value(d, keys, row, shifts.get(d.name, {}))
+        prior, value = _value(d, keys, 0, {}), _value(d, keys, 0, shifts.get(d.name, {}))
         by_level = {
             level: shift
             for level in LEVELS
-            if (shift := shifts.get(d.name, {}).get(level, {}).get(keys.key(level, row), 0.0))
+            if (shift := shifts.get(d.name, {}).get(level, {}).get(keys.key(level, 0), 0.0))
         }
         used.append(ConstantUse(d.name, value, prior, value / prior - 1.0, by_level, d.meaning, d.source))
     return used

@@ -17,10 +17,9 @@ _UNKNOWN_JOB = "Invalid job id specified"
 class SlurmCommands:
     """`environment` is all that the commands see, and what sbatch hands on to jobs."""
 
-    def __init__(self, environment: Mapping[str, str], timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
         self._query_environment = {**environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
-        self._timeout_s = timeout_s
 
     def run(self, words: Sequence[str], pass_fds: Sequence[int] = ()) -> str:
         """Standard output; raises LaunchError with the command's own words when it fails."""
@@ -46,14 +45,14 @@ class SlurmCommands:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=self._timeout_s,
+                timeout=_TIMEOUT_S,
                 pass_fds=pass_fds,
                 check=False,
             )
         except FileNotFoundError:
             raise LaunchError(f"{words[0]} is not installed, or not on the launcher's PATH") from None
         except subprocess.TimeoutExpired:
-            raise LaunchError(f"{words[0]} did not answer within {self._timeout_s:g} s") from None
+            raise LaunchError(f"{words[0]} did not answer within {_TIMEOUT_S:g} s") from None
 
 
 def _output(words: Sequence[str], result: subprocess.CompletedProcess[str]) -> str:

@@ -25,6 +25,7 @@ from tools.launch.files import CANCELLED, FINAL, INTENT, LOG, write_whole
 from tools.launch.status import MARK, Cause, Intent, JobStatus, State, exit_state
 
 _PROC = Path("/proc")
+_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ def find_marked(value: str) -> Iterator[ProcessIdentity]:
                     yield process
 
 
-def kill_marked(value: str, patience_s: float = 10.0) -> list[int]:
+def kill_marked(value: str) -> list[int]:
     """Kills until none is left; gives the pids that would not die (stuck in the kernel) in time."""
-    deadline_s = time.monotonic() + patience_s
+    deadline_s = time.monotonic() + _PATIENCE_S
     while survivors := list(find_marked(value)):
         for process in survivors:
             send_signal(process, signal.SIGKILL)

@@ -6,11 +6,6 @@ differ in layers and micro-batches, so that time per layer, per micro-batch and 
 What a single node does not show (stages, network, schedule) stays the cost model's.
 """
 
-from collections.abc import Sequence
-
-from tools.calibrate.runs import Run
-from tools.calibrate.update import Calibrated, calibrate
-from tools.cost.calibration import Calibration
 from tools.errors import InputError
 from tools.scenario import ModelSpec, Plan, Scenario, parse_scenario
 
@@ -80,8 +75,3 @@ def _fewer(model: ModelSpec, layers: int) -> ModelSpec:
             kept = [pattern[i * len(pattern) // layers] for i in range(layers)]
             changed[name] = type(pattern)(kept)
     return model.model_copy(update=changed)
-
-
-def learn_from_layers(runs: Sequence[Run], base: Calibration | None = None) -> Calibrated:
-    """What the measured samples say; predictions with it are of the whole plan."""
-    return calibrate(runs, base, own=True)

@@ -52,11 +52,11 @@ def smallest_plan(workload: Workload, progress: Progress | None = None) -> Predi
     return PredictedPlan(plan, workload.predict([plan])[0])
 
 
-def remedies(workload: Workload, smallest: Plan, progress: Progress | None = None) -> list[Remedy]:
+def remedies(workload: Workload, smallest: Plan) -> list[Remedy]:
     """Confirmed by a search, or by the smallest plan; those that leave the training alone first."""
     found = [
-        without_constraints(workload, progress),
-        more_devices(workload, progress),
+        without_constraints(workload),
+        more_devices(workload),
         larger_device(workload, smallest),
         offloaded_optimizer(workload, smallest),
         shorter_sequence(workload, smallest),

@@ -21,13 +21,7 @@ from tools.hardware import Device
 from tools.scenario import Facts, Plan, PlanColumns, Scenario, check_plan, columns_of, get_framework
 from tools.search.constraints import Constraints
 
-OWN_FORMATS = {
-    "torchtitan": "torchtitan",
-    "megatron-core": "megatron",
-    "deepspeed": "deepspeed",
-    "maxtext": "maxtext",
-    "nanotron": "nanotron",
-}
+CONFIGURED = ("torchtitan", "megatron-core", "deepspeed", "maxtext", "nanotron")
 """Frameworks that read a configuration which decides the whole plan; plain FSDP is a program's own code."""
 
 
@@ -49,11 +43,10 @@ def _is_written(scenario: Scenario) -> bool:
 
 
 def _why_not_written(scenario: Scenario, plan: Plan) -> str | None:
-    name = OWN_FORMATS.get(scenario.training.framework)
-    if name is None:
+    if scenario.training.framework not in CONFIGURED:
         return None
     try:
-        export_plan(scenario.model_copy(update={"plan": plan}), name)
+        export_plan(scenario.model_copy(update={"plan": plan}), scenario.training.framework)
     except InputError as error:
         # All plans share the precision: if the configuration lacks it, that is no fault of the plan.
         return str(error) if error.field.startswith("plan.") else None

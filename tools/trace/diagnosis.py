@@ -280,7 +280,9 @@ def _weaknesses(findings: Findings, cause: Bottleneck) -> list[tuple[float, str]
     if findings.num_unreadable:
         weaknesses.append((0.9, f"capture the {findings.num_unreadable} unreadable files again"))
     if steps == 0:
-        weaknesses.append((0.8, "mark steps (profiler.step()), so that warm-up can be separated from steady work"))
+        weaknesses.append(
+            (0.8, "mark steps (profiler.step()), so that warm-up can be separated from steady work")
+        )
     elif steps == 1:
         weaknesses.append((0.85, "profile three or more steps: one does not show variation"))
     if not has_shapes and is_torch and cause in ("compute", "memory"):

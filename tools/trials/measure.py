@@ -70,7 +70,7 @@ class Measurement:
         return (high - low) / 2 / self.step_time_s
 
 
-def median_interval(values: Sequence[float], coverage: float = COVERAGE) -> tuple[float, float, float]:
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """(low, high, its coverage) of the median, whatever the distribution: two order statistics.
 
     The k-th smallest and the k-th largest of n hold the median with probability 1 - 2 P(B < k), B binomial
@@ -79,7 +79,7 @@ def median_interval(values: Sequence[float], coverage: float = COVERAGE) -> tupl
     ordered, n = sorted(values), len(values)
     # From the middle outwards: `share` is P(B = k), which P(B = n - k) equals.
     k, covered, share = n // 2 + 1, 0.0, math.comb(n, n // 2) / 2**n
-    while k > 1 and covered < coverage:
+    while k > 1 and covered < COVERAGE:
         k -= 1
         covered += share if 2 * k == n else 2 * share
         share *= k / (n - k + 1)

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from pydantic import Field
 
 from tools.errors import InputError
-from tools.frameworks import export_plan
+from tools.frameworks.formats import EXPORT_FORMATS, FORMAT_ALIASES, export_plan
 from tools.launch.job import ConfigFile, Job
 from tools.launch.template import Template, placeholder_of
 from tools.scenario import Plan, Scenario
@@ -108,15 +108,6 @@ class TrialObserver(Protocol):
 
 DESCRIBED = ("model", "cluster", "training")
 SECONDS_PER_HOUR = 3600
-EXPORTS = {
-    "torchtitan": "torchtitan",
-    "megatron-core": "megatron",
-    "deepspeed": "deepspeed",
-    "maxtext": "maxtext",
-    "torch-fsdp": "accelerate",
-    "torch-fsdp2": "accelerate",
-}
-"""The export format of each framework, for templates with {config}."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +164,8 @@ def _config(template: Template, scenario: Scenario) -> ConfigFile | None:
     if "config" not in map(placeholder_of, template.command):
         return None
     framework = scenario.training.framework
-    if framework not in EXPORTS:
-        allowed = f"the template {template.name} needs an exported plan: {', '.join(EXPORTS)}"
+    if FORMAT_ALIASES.get(framework, framework) not in EXPORT_FORMATS:
+        allowed = f"the template {template.name} needs an exported plan: {', '.join(EXPORT_FORMATS)}"
         raise InputError("training.framework", framework, allowed)
-    export = export_plan(scenario, EXPORTS[framework])
+    export = export_plan(scenario, framework)
     return ConfigFile(export.file_name, export.text)

@@ -6,13 +6,13 @@ from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, recomm
 from tools.frameworks import export_plan
 from tools.recommend.score import complete, score
 from tools.recommend.why_not import explain_plan
-from tools.recommend.workload import OWN_FORMATS
+from tools.recommend.workload import CONFIGURED
 from tools.scenario import parse_scenario
 
 DEEPSPEED = in_framework(llama(), "deepspeed")
 
 
-@pytest.mark.parametrize("framework", OWN_FORMATS)
+@pytest.mark.parametrize("framework", CONFIGURED)
 @pytest.mark.parametrize("raw", [llama(), MIXTRAL], ids=["dense", "moe"])
 @pytest.mark.parametrize(
     "training", [{}, {"seq_len": 131072, "global_batch_size": 32}], ids=["short", "long"]
@@ -24,7 +24,7 @@ def test_every_proposal_can_be_exported_to_its_own_framework(
     proposals = recommendation(request).proposals
     assert len(proposals) == 3
     for proposal in proposals:
-        export_plan(parse_scenario({**request, "plan": proposal.plan.model_dump()}), OWN_FORMATS[framework])
+        export_plan(parse_scenario({**request, "plan": proposal.plan.model_dump()}), framework)
 
 
 def test_what_runs_today_may_go_on_though_no_file_says_it() -> None:

@@ -41,7 +41,15 @@ def test_a_template_that_wants_a_configuration_gets_the_frameworks_own() -> None
     job = make_job(template(argument="{config}"), *parts(small()), LENGTH, 50)
     assert job.config is not None
     assert "tensor-model-parallel-size" in job.config.text
-    without = small(training={**small()["training"], "framework": "nanotron"})
+    job = make_job(
+        template(argument="{config}"),
+        *parts(small(training={**small()["training"], "framework": "nanotron"})),
+        LENGTH,
+        50,
+    )
+    assert job.config is not None
+    assert "recompute_layer" in job.config.text
+    without = small(training={**small()["training"], "framework": "internevo"})
     with pytest.raises(InputError, match="framework"):
         make_job(template(argument="{config}"), *parts(without), LENGTH, 50)
 
