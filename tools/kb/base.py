@@ -18,6 +18,7 @@ from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Playbook, 
 from tools.kb.ledger import (
     AddedCase,
     CaseStore,
+    case_key,
     case_record,
     check_tenant,
     check_text,
@@ -90,13 +91,17 @@ class KnowledgeBase:
 
     def get(self, id: str, tenant: str | None = None) -> Entry:
         """The entry with this id; an InputError names the nearest ids when there is none."""
-        index = self._index(tenant)
-        if id not in index.by_id:
-            raise InputError("id", id, _suggest(str(id), index.by_id))
-        return index.by_id[id]
+        entry = self.find(id, tenant)
+        if entry is None:
+            raise InputError("id", id, _suggest(str(id), self._index(tenant).by_id))
+        return entry
 
     def find(self, id: str, tenant: str | None = None) -> Entry | None:
-        return self._index(tenant).by_id.get(id)
+        index = self._index(tenant)
+        if id in index.by_id or not index.is_cut or self._store is None:
+            return index.by_id.get(id)
+        record = self._store.find(case_key(tenant, id))
+        return stored_entries([record])[0] if record else None
 
     def entries(
         self, kind: Kind | None = None, status: Status | None = None, tenant: str | None = None
@@ -181,12 +186,26 @@ class KnowledgeBase:
         size = self._store.size() if self._store else 0
         index = self._indexes.get(tenant)
         if index is None or index.store_size != size:
-            records = self._store.read(None if self._shares else [tenant]) if self._store else []
-            index = TenantIndex(visible_entries(self._seed.entries, records, tenant), size)
+            grown = self._grown(index, tenant, size) if index else None
+            index = grown or self._read_index(tenant, size)
             if len(self._indexes) >= _MAX_INDEXES:
                 self._indexes.clear()
             self._indexes[tenant] = index
         return index
+
+    def _grown(self, index: TenantIndex, tenant: str | None, size: int) -> TenantIndex | None:
+        """With what was added since; None if that changes what was there."""
+        if self._store is None or self._shares:
+            return None
+        new = self._store.read([tenant], skip=index.records_read)
+        if not all(isinstance(record.body, AddedCase) for record in new):
+            return None
+        entries = {**index.by_id, **{entry.id: entry for entry in stored_entries(new)}}
+        return TenantIndex(list(entries.values()), size, index.records_read + len(new), index)
+
+    def _read_index(self, tenant: str | None, size: int) -> TenantIndex:
+        records = self._store.read(None if self._shares else [tenant]) if self._store else []
+        return TenantIndex(visible_entries(self._seed.entries, records, tenant), size, len(records))
 
     def _similarities(self, query: str, index: TenantIndex, tenant: str | None) -> dict[str, float]:
         similarities: dict[str, float] = {}

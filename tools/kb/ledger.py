@@ -80,8 +80,12 @@ class CaseStore(Protocol):
     def size(self) -> int:
         """The number of records; grows with every new one."""
 
-    def read(self, tenants: Sequence[str | None] | None) -> list[AnyRecord]:
-        """The records of these tenants (None: the default one's), or all without a list."""
+    def read(self, tenants: Sequence[str | None] | None, skip: int = 0) -> list[AnyRecord]:
+        """The records of these tenants (None: the default one's), or all without a list; the oldest first,
+        without the first `skip`."""
+
+    def find(self, key: str) -> AnyRecord | None:
+        """The record with this key."""
 
     def append(self, record: AnyRecord) -> AnyRecord:
         """Adds a record unless its key exists; returns the stored one."""
@@ -98,6 +102,24 @@ def visible_entries(seed: Iterable[Entry], records: Sequence[AnyRecord], tenant:
     own = [record for record in records if record.tenant == tenant]
     entries = {entry.id: entry for entry in (*seed, *_shared_entries(others), *stored_entries(own))}
     return list(_marked(entries, own).values())
+
+
+ASAP = "asap"
+"""Who adds what a session advised."""
+MAX_ADVICE = 100
+
+
+def without_old_advice(entries: Sequence[Entry]) -> list[Entry]:
+    """All but the older of what sessions advised and nobody measured or marked: a platform that asks about
+    thousands of workloads would fill the memory with predictions. Each can still be read by its id."""
+    advised = [entry.id for entry in entries if _is_unmeasured_advice(entry)]
+    old = set(advised[:-MAX_ADVICE])
+    return [entry for entry in entries if entry.id not in old]
+
+
+def _is_unmeasured_advice(entry: Entry) -> bool:
+    is_untouched = [change.by for change in entry.history] == [ASAP] and entry.status == "hypothesis"
+    return is_untouched and isinstance(entry.body, Case) and entry.body.measured is None
 
 
 def _shared_entries(records: Sequence[AnyRecord]) -> list[Entry]:
@@ -161,7 +183,11 @@ def case_record(
     check_tenant(tenant)
     check_text("by", by, MAX_LINE_CHARACTERS)
     added = AddedCase(case=parse_case(dict(case)), at=_instant(now), by=by)
-    return LedgerRecord(f"case:{tenant or ''}/{added.case.id}", tenant, added)
+    return LedgerRecord(case_key(tenant, added.case.id), tenant, added)
+
+
+def case_key(tenant: str | None, id: str) -> str:
+    return f"case:{tenant or ''}/{id}"
 
 
 class _Measured(KnowledgeRecord):

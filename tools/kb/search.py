@@ -16,6 +16,7 @@ from typing import TypeVar
 from tools.errors import InputError
 from tools.hardware.catalogue import VENDORS, find_vendor
 from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, Entry, Facets, Hit, Match, scale_of
+from tools.kb.ledger import without_old_advice
 from tools.scenario.spec import FRAMEWORK_ALIASES
 
 _WORD = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
@@ -100,10 +101,14 @@ TITLE_WEIGHT = 2
 
 
 class LexicalIndex:
-    """Term counts of a fixed set of documents, each a title and a text."""
+    """Term counts of a fixed set of documents, each a title and a text; an earlier index spares counting."""
 
-    def __init__(self, documents: Iterable[tuple[str, str]]) -> None:
-        self._counts = [_count(title, text) for title, text in documents]
+    def __init__(self, documents: Iterable[tuple[str, str]], earlier: "LexicalIndex | None" = None) -> None:
+        listed, known = list(documents), earlier._by_document if earlier else {}
+        self._by_document: dict[tuple[str, str], Counter[str]] = {
+            document: known.get(document) or _count(*document) for document in listed
+        }
+        self._counts = [self._by_document[document] for document in listed]
         lengths = [counts.total() for counts in self._counts]
         mean = sum(lengths) / len(lengths) if any(lengths) else 1.0
         self._norms = [
@@ -136,11 +141,22 @@ def _count(title: str, text: str) -> Counter[str]:
 
 
 class TenantIndex:
-    """The entries that one tenant sees, indexed; rebuilt when a record is added to the store."""
+    """The entries that one tenant sees, indexed; replaced when a record is added to the store."""
 
-    def __init__(self, entries: Sequence[Entry], store_size: int) -> None:
-        self.entries = entries
-        self.store_size = store_size
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        store_size: int,
+        records_read: int = 0,
+        earlier: "TenantIndex | None" = None,
+    ) -> None:
+        self.entries = without_old_advice(entries)
+        self.is_cut: bool = len(self.entries) < len(entries) or (earlier is not None and earlier.is_cut)
+        self.store_size, self.records_read = store_size, records_read
+        self._earlier = earlier.newest_lexical() if earlier else None
+
+    def newest_lexical(self) -> LexicalIndex | None:
+        return self.__dict__.get("lexical") or self._earlier
 
     @cached_property
     def by_id(self) -> dict[str, Entry]:
@@ -148,7 +164,9 @@ class TenantIndex:
 
     @cached_property
     def lexical(self) -> LexicalIndex:
-        return LexicalIndex((entry.title, entry.text) for entry in self.entries)
+        index = LexicalIndex(((entry.title, entry.text) for entry in self.entries), self._earlier)
+        self._earlier = None
+        return index
 
 
 FACETS = ("device", "architecture", "scale", "bottleneck", "topic", "framework", "vendor")

@@ -99,10 +99,11 @@ class ChromaStore:
         with chroma_errors("count the cases"):
             return self._ledger.count()
 
-    def read(self, tenants: Sequence[str | None] | None) -> list[AnyRecord]:
+    def read(self, tenants: Sequence[str | None] | None, skip: int = 0) -> list[AnyRecord]:
         where = None if tenants is None else belonging_to(tenants)
         with chroma_errors("read the cases"):
-            records = self._ledger.get(where=where, include=["metadatas"])
+            # Chroma returns them in the order in which they were added.
+            records = self._ledger.get(where=where, include=["metadatas"], offset=skip)
         return [
             _record(key, metadata)
             for key, metadata in zip(records["ids"], records["metadatas"] or [], strict=True)
@@ -117,10 +118,15 @@ class ChromaStore:
         with chroma_errors(f"store {record.key}"):
             # Chroma's add leaves a record that has the id already.
             self._ledger.add(ids=[record.key], embeddings=_NO_VECTOR, metadatas=[metadata])
-            kept = self._ledger.get(ids=[record.key], include=["metadatas"])
-        if not kept["metadatas"]:
+        kept = self.find(record.key)
+        if kept is None:
             raise KnowledgeError(f"cannot store {record.key}: it was not there when read back")
-        return _record(record.key, kept["metadatas"][0])
+        return kept
+
+    def find(self, key: str) -> AnyRecord | None:
+        with chroma_errors(f"read {key}"):
+            found = self._ledger.get(ids=[key], include=["metadatas"])
+        return _record(key, found["metadatas"][0]) if found["metadatas"] else None
 
     def close(self) -> None:
         if isinstance(self._client, Client):

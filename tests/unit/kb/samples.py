@@ -98,8 +98,12 @@ class MemoryStore:
     def size(self) -> int:
         return len(self.records)
 
-    def read(self, tenants: Sequence[str | None] | None) -> list[AnyRecord]:
-        return [record for record in self.records.values() if tenants is None or record.tenant in tenants]
+    def read(self, tenants: Sequence[str | None] | None, skip: int = 0) -> list[AnyRecord]:
+        kept = [record for record in self.records.values() if tenants is None or record.tenant in tenants]
+        return kept[skip:]
+
+    def find(self, key: str) -> AnyRecord | None:
+        return self.records.get(key)
 
     def append(self, record: AnyRecord) -> AnyRecord:
         return self.records.setdefault(record.key, record)

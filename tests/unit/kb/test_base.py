@@ -15,6 +15,7 @@ import pytest
 from tests.unit.kb.samples import Clock, MemoryStore, own_case, small_seed
 from tools.errors import InputError
 from tools.kb import KnowledgeBase, KnowledgeError, open_seed
+from tools.kb.ledger import ASAP, MAX_ADVICE
 
 REPO = Path(__file__).resolve().parents[3]
 # pydantic, and NumPy by way of the scenario's records, are what `asap optimize` needs anyway.
@@ -168,6 +169,37 @@ def test_sharing_shows_facts_and_measured_figures_and_no_word_of_the_owner() -> 
     assert not shared.is_own
     assert sharing.get("secret-id", "red").is_own
     assert {entry.id for entry in opened(store).entries(tenant="blue")} == seed
+
+
+def test_an_index_that_grew_finds_what_one_read_anew_finds() -> None:
+    store = MemoryStore()
+    grown = opened(store)
+    for number in range(6):
+        grown.add(own_case(id=f"ours-{number}", title=f"Interleaving, try {number}"), by="ann")
+        grown.search("pipeline bubble")
+        if number == 3:
+            grown.mark("ours-1", "refuted", by="ann", reason="measured")
+    anew = opened(store)
+    assert grown.entries() == anew.entries()
+    assert grown.search("interleaving the bubble") == anew.search("interleaving the bubble")
+
+
+def test_of_advice_that_nobody_measured_the_newest_is_searched_and_all_can_be_read() -> None:
+    base = opened(MemoryStore())
+    before = len(base.entries())
+    for number in range(MAX_ADVICE + 5):
+        base.add(own_case(id=f"advice-{number}"), by=ASAP)
+        if number == 0:
+            base.mark("advice-0", "confirmed", by="ann", reason="measured")
+    base.add(own_case(id="a-persons"), by="ann")
+    kept = [entry.id for entry in base.entries()[before:]]
+    assert len(kept) == MAX_ADVICE + 2
+    assert {"advice-0", "a-persons", f"advice-{MAX_ADVICE + 4}"} <= {*kept}
+    assert "advice-1" not in kept
+    assert base.get("advice-1").id == "advice-1"
+    assert base.add(own_case(id="advice-1"), by=ASAP).id == "advice-1"
+    assert base.find("advice-1", "other") is None
+    assert [entry.id for entry in base.entries()[before:]] == kept
 
 
 def test_entries_can_be_listed_by_kind_and_status() -> None:
