@@ -19,7 +19,7 @@ class Run(Record):
     trigger: str
     state: Literal["queued", "running", "completed", "failed", "skipped"]
     outcome: str | None
-    """quiet, regression or broken."""
+    """quiet, slower, regression or broken."""
     reason: str | None
     """Why it was skipped or failed, or which recipients it did not reach."""
     created_at: datetime

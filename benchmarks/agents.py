@@ -27,11 +27,11 @@ from benchmarks.agents_published import (
 )
 from benchmarks.standins import POLICIES, StandInModel
 from graph.answers import Reasoner
-from graph.cassette import Replay
 from graph.context import Context
 from graph.request import parse_request
 from graph.rules import Rules
 from graph.session import Session
+from research.cassette import Replay
 from service.runtime import open_context, reasoner_of
 from service.settings import load_settings
 from tools.recommend.score import family_of

@@ -22,7 +22,7 @@ from typing import Any
 REPO = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPO))
 
-import graph.services  # noqa: E402
+import graph.context  # noqa: E402
 from graph.context import Context, Event  # noqa: E402
 from graph.request import parse_request  # noqa: E402
 from graph.session import Session  # noqa: E402
@@ -45,7 +45,7 @@ def main() -> None:
     arguments.add_argument("--cpu", action="store_true", help="count the processor's seconds")
     options = arguments.parse_args()
     rounds, clock = options.rounds, time.process_time if options.cpu else time.perf_counter
-    setattr(graph.services, "time", SimpleNamespace(perf_counter=clock))  # noqa: B010 - tools count by it too
+    setattr(graph.context, "time", SimpleNamespace(perf_counter=clock))  # noqa: B010 - tools count by it too
     print(f"{'checkpoint':12}{'seconds':>9}{'search':>9}{'other tools':>13}{'the graph':>11}")
     for name, opened in (("none", _nothing), ("SQLite", _sqlite)):
         best = min((_round(opened, number, clock) for number in range(rounds)), key=sum)

@@ -1,8 +1,8 @@
-"""The language model as a reasoner: an agent of LangChain for each question, held to a typed answer.
+"""The language model as a reasoner: one LangChain agent per question, held to a typed answer.
 
-A question is asked by the best way the endpoint offers, with a shorter payload where its context overflows.
-Whatever goes wrong becomes a ReasonerError with what was spent; the expert rules answer then. The HTTP client
-is bounded in time, size and place, whatever the endpoint sends.
+A question is asked in the best way the endpoint offers, with a shorter payload if its context overflows. Any
+failure becomes a ReasonerError with what was spent, and the expert rules answer instead. The HTTP client is
+bounded in time, size and place, whatever the endpoint sends.
 """
 
 import socket
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 
 MAX_PAYLOAD_CHARACTERS = 120_000
-"""About 30,000 tokens: what is longer is shortened before anybody pays for it."""
+"""About 30,000 tokens: a longer payload is shortened before anybody pays for it."""
 EXTRA_REPLIES = 4
-"""Of an agent, beyond one for each tool call: the answer, one repair, and what the endpoint got wrong."""
+"""Replies beyond one per tool call: the answer, one repair, and what the endpoint got wrong."""
 Payload = Mapping[str, Any]
 
 
 class LanguageModel:
-    """Make one for an endpoint and share it: it remembers what that offers, and rests it when down."""
+    """One per endpoint, shared: it remembers what that offers and leaves it alone while it is down."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LanguageModel:
             self._http.close()
 
     def _answer(self, question: Question[A], spend: Spend) -> tuple[A, str]:
-        """With the whole payload, or a shorter one where that does not fit."""
+        """With the whole payload, or a shorter one if that does not fit."""
         deadline = self._clock() + self.endpoint.deadline_s
         if len(plain_json(question.payload)) <= MAX_PAYLOAD_CHARACTERS:
             try:
@@ -91,7 +91,7 @@ class LanguageModel:
                     raise
         payload = shrunk(question.payload)
         if len(plain_json(payload)) > MAX_PAYLOAD_CHARACTERS:
-            raise Fault(OVERFLOW, "the question is too long, shortened too")
+            raise Fault(OVERFLOW, "the question is too long, even when shortened")
         return self._by_any_strategy(question, payload, spend, deadline)
 
     def _by_any_strategy(
@@ -155,7 +155,7 @@ class LanguageModel:
             raise Fault(TOOL_LOOP, f"the model did not answer in {max_replies} replies") from None
         except UNREADABLE as error:
             kind = type(error).__name__
-            raise Fault(MALFORMED, f"the endpoint's replies cannot be worked with ({kind})") from error
+            raise Fault(MALFORMED, f"the endpoint's replies cannot be used ({kind})") from error
 
     @cached_property
     def _http(self) -> Any:  # noqa: ANN401 - of the library that the OpenAI client uses
@@ -194,7 +194,7 @@ def _tools(question: Question[A]) -> "list[BaseTool]":
 
 
 def _listener(listen: Callable[[str], None]) -> "BaseCallbackHandler":
-    """Hears the words of a reply, and the arguments of its tool calls, as they stream."""
+    """Receives the text of a reply, and the arguments of its tool calls, as they stream."""
     from langchain_core.callbacks import BaseCallbackHandler
 
     class Listener(BaseCallbackHandler):
@@ -210,11 +210,11 @@ def _listener(listen: Callable[[str], None]) -> "BaseCallbackHandler":
 MAX_REPLY_BYTES = 8_000_000
 _CUT_OFF = "asap_cut_off"
 _GRACE_S = 0.25
-"""What the socket's own timeout reports says more, so it comes first."""
+"""The socket's own timeout has the clearer message, so it fires first."""
 
 
 def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa: ANN401 - of httpx or httpx2
-    """For `ChatOpenAI(http_client=...)`; whoever makes it closes it.
+    """For `ChatOpenAI(http_client=...)`; the caller closes it.
 
     A connection per request, cut off at the request's timeout whatever trickles in; no redirect, which would
     take prompts to another host; nothing compressed, which a few bytes could blow up.
@@ -240,7 +240,7 @@ def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa:
 
 
 class _CutOff:
-    """Ends a request's connection in time: timeouts of a socket are for silence, and headers can trickle."""
+    """Ends a request's connection in time: socket timeouts only catch silence, and headers can trickle."""
 
     def __init__(self, limit_s: float, now: float) -> None:
         self.at = now + limit_s
@@ -266,7 +266,7 @@ class _CutOff:
 
 
 def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
-    """The SDK's timeout is for silence; a reply that trickles or never ends is given up here."""
+    """The SDK's timeout only catches silence; a reply that trickles or never ends is given up here."""
     import httpx2
 
     inner, give_up_at = response.stream, response.request.extensions[_CUT_OFF].at

@@ -47,7 +47,7 @@ class Reading(Answer):
 
 
 class Confirmation(Answer):
-    """The second reader's word about one quote, read alone."""
+    """The second reader's verdict about one quote, read alone."""
 
     verdict: Literal["yes", "no", "unclear"]
 
@@ -145,7 +145,7 @@ class Question(Generic[A]):
     max_calls: int = 10
     """Of tools, before the answer must be handed in."""
     listen: Callable[[str], None] | None = None
-    """Hears the reply while it streams, if the endpoint streams."""
+    """Receives the reply while it streams, if the endpoint streams."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,12 @@ class Reasoner(Protocol):
     def name(self) -> str: ...
 
     def ask(self, question: Question[A]) -> Reply[A]:
-        """Raises ReasonerError where there is no usable answer."""
+        """Raises ReasonerError if there is no usable answer."""
         ...
 
 
 Schema = dict[str, Any]
-_LEFT_AWAY = ("title", "default", "maxLength", "minLength", "$defs")
+_DROPPED = ("title", "default", "maxLength", "minLength", "$defs")
 
 
 def strict_schema(model: type[BaseModel]) -> Schema:
@@ -190,7 +190,7 @@ def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:  # noqa: ANN401 -
     kept = {
         name: _strict(inner, definitions)
         for name, inner in part.items()
-        if name not in (*_LEFT_AWAY, "properties")
+        if name not in (*_DROPPED, "properties")
     }
     if "properties" in part:  # their names are the data's own: a field may be called title
         kept["properties"] = {name: _strict(inner, definitions) for name, inner in part["properties"].items()}
@@ -237,7 +237,7 @@ def read_answer(text: str, answer: type[A]) -> A:
 
 
 def _without_thoughts(text: str) -> str:
-    """In one pass: a pattern from opening to closing mark would look for the end from every beginning."""
+    """In one pass: a pattern from the opening to the closing tag would take quadratic time."""
     kept, end, opened = [], 0, None
     for mark in _THOUGHT.finditer(text):
         if not mark[1] and opened is None:
@@ -249,7 +249,7 @@ def _without_thoughts(text: str) -> str:
 
 
 def check_answer(data: Any, answer: type[A]) -> A:  # noqa: ANN401 - JSON of any shape
-    """The answer, also where it stands in a wrapper of one field such as `{"answer": {...}}`."""
+    """The answer, also if it is wrapped in an object of one field such as `{"answer": {...}}`."""
     try:
         return answer.model_validate(data)
     except ValidationError as error:
@@ -259,7 +259,7 @@ def check_answer(data: Any, answer: type[A]) -> A:  # noqa: ANN401 - JSON of any
                 return answer.model_validate(inner)
             except ValidationError:
                 pass  # the outer error says more
-        raise UnusableError(words_of(error), is_json=True) from None
+        raise UnusableError(describe_errors(error), is_json=True) from None
 
 
 def _objects(text: str) -> Iterator[object]:
@@ -280,7 +280,7 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-def words_of(error: ValidationError) -> str:
+def describe_errors(error: ValidationError) -> str:
     """Which fields are wrong and why; their values are left out, they may be long."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     says = [

@@ -88,7 +88,7 @@ class _Trail:
 def ask(
     question: str, report: Report, scenario: Scenario, context: Context, tenant: str | None = None
 ) -> Answered:
-    """Raises InputError for a question that is none; nothing of the session changes."""
+    """Raises InputError for an empty or overlong question; nothing of the session changes."""
     text = question.strip()
     if not 0 < len(text) <= MAX_QUESTION:
         raise InputError("question", question[:60], f"allowed: a text of 1 to {MAX_QUESTION} characters")
@@ -170,11 +170,11 @@ def _on_devices(devices: int, box: Toolbox, trail: _Trail) -> str:
     cluster = box.scenario.cluster.model_copy(update={"num_devices": devices})
     changed = {"cluster": cluster, "plan": None, "traces": None}
     other = Toolbox(box.context, box.scenario.model_copy(update=changed), None, box.tenant)
-    found = trail.call(other.predict_plan)
+    best = trail.call(other.predict_plan)
     trail.calls[-1].arguments["num_devices"] = devices
     return (
-        f"With {devices} devices the best plan is {found['plan']}: {found['step_time_s']:.3g} s per step, "
-        f"{found['tokens_per_s_per_device']:.0f} tokens per second per device."
+        f"With {devices} devices the best plan is {best['plan']}: {best['step_time_s']:.3g} s per step, "
+        f"{best['tokens_per_s_per_device']:.0f} tokens per second per device."
     )
 
 
@@ -225,16 +225,16 @@ def _recorded(box: Toolbox, trail: _Trail, slots: dict[str, str]) -> Tools:
 
 
 def _figures(value: JsonValue, name: str) -> list[tuple[str, str]]:
-    """Every number of a result by its path, written with the unit that its name tells."""
+    """Every number of a result by its path, formatted with the unit in its name."""
     if isinstance(value, bool) or value is None or isinstance(value, str):
         return []
     if isinstance(value, int | float):
-        return [(re.sub(r"[^a-z0-9_.]", "_", name.lower()), _written(name, value))]
+        return [(re.sub(r"[^a-z0-9_.]", "_", name.lower()), _format_figure(name, value))]
     parts = value.items() if isinstance(value, dict) else enumerate(value)
     return [figure for key, part in parts for figure in _figures(part, f"{name}.{key}")]
 
 
-def _written(name: str, value: float) -> str:
+def _format_figure(name: str, value: float) -> str:
     units = {"_s": " s", "_gib": " GiB", "_us": " µs", "ratio": "x", "speedup": "x", "ratio_to_first": "x"}
     unit = next((unit for suffix, unit in units.items() if name.endswith(suffix)), "")
     if name.endswith(("share", "mfu", "difference")):

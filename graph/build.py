@@ -11,14 +11,13 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import RetryPolicy
 
-from graph.context import Context, Event, EventLog
+from graph.context import Context, Event, EventLog, NodeServices
 from graph.nodes.analyzer import analyzer
 from graph.nodes.coordinator import coordinator
 from graph.nodes.proposal import proposal
 from graph.nodes.report import report, verify
 from graph.nodes.trial import approve, learn, trial
 from graph.request import parse_request
-from graph.services import NodeServices
 from graph.state import State
 from tools.cost.calibration import Calibration
 
@@ -32,8 +31,8 @@ WORKERS: dict[str, Callable[[State, NodeServices], State]] = {
 }
 TRANSIENT = RetryPolicy(max_attempts=3, initial_interval=0.2, retry_on=OSError)
 """A full disk or a lost connection may pass; anything else would fail again."""
-TELL = "tell"
-"""Where the configuration of a run has the function that is told its events."""
+ON_EVENT = "on_event"
+"""The key, in a run's configuration, of the function that receives its events."""
 
 
 def build(studio: Context | None = None) -> StateGraph[State, Context, State, State]:
@@ -55,7 +54,7 @@ def build(studio: Context | None = None) -> StateGraph[State, Context, State, St
 
 def _opener(context: Context) -> Callable[..., State]:
     def open_request(state: State, config: RunnableConfig) -> State:
-        """The first state of a session whose request was put into the graph as it is."""
+        """The first state of a session whose request was passed to the graph as it is."""
         id = str(config.get("configurable", {}).get("thread_id", "studio"))
         return parse_request(cast("Mapping[str, Any]", state["request"])).first_state(id, context.clock())
 
@@ -70,10 +69,10 @@ def _with_services(
     def node(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> Any:  # noqa: ANN401 - or a command
         step = int(config["metadata"]["langgraph_step"])
         context = runtime.context if studio is None else studio
-        log = EventLog(name, step, _teller(config), context.clock)
+        log = EventLog(name, step, _event_sink(config), context.clock)
         start = time.perf_counter()
         log.emit("started")
-        result = work(state, NodeServices(_as_learned(context, state), log, state.get("usage", {})))
+        result = work(state, NodeServices(_with_calibration(context, state), log, state.get("usage", {})))
         log.emit("finished", seconds=time.perf_counter() - start)
         return result
 
@@ -81,16 +80,16 @@ def _with_services(
     return node
 
 
-def _as_learned(context: Context, state: State) -> Context:
+def _with_calibration(context: Context, state: State) -> Context:
     """Predictions are those of the model as the session's own trials have made it."""
     data = state.get("calibration")
     return replace(context, session_calibration=Calibration.from_data(data)) if data else context
 
 
-def _teller(config: RunnableConfig) -> Callable[[Event], None]:
-    """Whoever runs the session hears each event before the node goes on, and so before it is checkpointed.
+def _event_sink(config: RunnableConfig) -> Callable[[Event], None]:
+    """The caller receives each event before the node goes on, and so before it is checkpointed.
 
     LangGraph's stream would deliver them after the checkpoint: a process that dies in between loses them.
     """
-    tell: Callable[[Event], None] | None = config.get("configurable", {}).get(TELL)
-    return tell or get_stream_writer()
+    on_event: Callable[[Event], None] | None = config.get("configurable", {}).get(ON_EVENT)
+    return on_event or get_stream_writer()

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from graph.answers import A, Question, UnusableError, read_answer, strict_schema, words_of
+from graph.answers import A, Question, UnusableError, describe_errors, read_answer, strict_schema
 from graph.context import brief
 from graph.model import (
     BAD_REQUEST,
@@ -64,7 +64,7 @@ TOOL_FAILURES = (
 
 @dataclass
 class Run(Generic[A]):
-    """One question, asked in one way; what its middleware shares."""
+    """One question, asked with one strategy; what its middleware shares."""
 
     question: Question[A]
     strategy: OutputStrategy
@@ -77,7 +77,7 @@ class Run(Generic[A]):
     calls: int = 0
     repairs: int = 0
     is_closing: bool = False
-    """Whether only handing in is left to the model."""
+    """Whether the model may only submit its answer now."""
 
     @property
     def answer_tool(self) -> str:
@@ -89,7 +89,9 @@ class Run(Generic[A]):
             error.source if isinstance(error, StructuredOutputError) and hasattr(error, "source") else error
         )
         cause = source.__cause__ if isinstance(source.__cause__, ValidationError) else source
-        return self.correct(words_of(cause) if isinstance(cause, ValidationError) else str(cause)[:300])
+        return self.correct(
+            describe_errors(cause) if isinstance(cause, ValidationError) else str(cause)[:300]
+        )
 
     def correct(self, says: str, is_cut_off: bool = False) -> str:
         self.repairs += 1
@@ -107,7 +109,7 @@ class Run(Generic[A]):
 
 
 class Requests(AgentMiddleware[AgentState[Any], None, Any]):
-    """Every request stays within the time and the tokens of its question, and is counted and repeated."""
+    """Keeps every request within the time and tokens of its question; counts and retries it."""
 
     def __init__(self, run: Run[Any]) -> None:
         super().__init__()
@@ -122,17 +124,17 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
             enough = HumanMessage(ENOUGH.format(name=run.answer_tool))
             request = request.override(tools=[], messages=[*request.messages, enough])
             run.is_closing = True
-        response = self._repeated(request, handler)
+        response = self._with_retries(request, handler)
         reply = response.result[0]
         if isinstance(reply, AIMessage):
             self._count(request.messages, reply)
             self._check(reply)
         return response
 
-    def _repeated(
+    def _with_retries(
         self, request: ModelRequest[None], handler: Callable[[ModelRequest[None]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Raises Fault once repeating is of no use or the deadline would pass."""
+        """Raises Fault once a retry is of no use or would miss the deadline."""
         run, failures = self._run, 0
         while True:
             settings = self._settings()
@@ -173,11 +175,11 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
 
     def _count(self, asked: list[AnyMessage], reply: AIMessage) -> None:
         usage = reply.usage_metadata
-        said = str(reply.text) + "".join(str(call["args"]) for call in reply.tool_calls)
+        answered = str(reply.text) + "".join(str(call["args"]) for call in reply.tool_calls)
         input_tokens, output_tokens = (
             (usage["input_tokens"], usage["output_tokens"]) if usage else (None, None)
         )
-        self._run.spend.report(input_tokens, output_tokens, _text_of(asked), said)
+        self._run.spend.report(input_tokens, output_tokens, _text_of(asked), answered)
 
     def _check(self, reply: AIMessage) -> None:
         if reply.additional_kwargs.get("refusal") or _finish(reply) == FILTERED:
@@ -250,7 +252,7 @@ class Fence(AgentMiddleware[AgentState[Any], None, Any]):
     ) -> "ToolMessage | Command[Any]":
         run = self._run
         if run.calls >= run.question.max_calls:
-            says = f"not run: {run.question.max_calls} calls are the most"
+            says = f"not run: {run.question.max_calls} calls are allowed"
             return ToolMessage(says, tool_call_id=str(request.tool_call["id"]), status="error")
         run.calls += 1
         result = handler(request)
@@ -260,7 +262,7 @@ class Fence(AgentMiddleware[AgentState[Any], None, Any]):
 
 
 def tool_error(error: Exception, request: "ToolCallRequest") -> str | None:
-    """A wrong input is told to the model; what stops a session passes."""
+    """A wrong input is reported to the model; what must stop the session is raised."""
     if isinstance(error, TOOL_FAILURES):
         return json.dumps({"error": f"{type(error).__name__}: {str(error)[:300]}"})
     return None
@@ -275,7 +277,7 @@ def _data(message: ToolMessage) -> object:
 
 
 def _bounded(result: object) -> object:
-    """The result, shortened where it is long."""
+    """The result, shortened if it is long."""
     short = brief(rounded(result))
     text = json.dumps(short, default=str)
     return short if len(text) <= MAX_RESULT_CHARACTERS else {"cut_off": text[:MAX_RESULT_CHARACTERS]}
@@ -294,7 +296,7 @@ def _finish(reply: AIMessage) -> str:
 
 
 def backoff_s(failures: int) -> float:
-    """Doubling, with a random share, so that many sessions do not come back at once."""
+    """Exponential with jitter, so that many sessions do not come back at once."""
     return min(MAX_BACKOFF_S, FIRST_WAIT_S * 2.0**failures) * random.uniform(0.5, 1.0)
 
 
@@ -302,15 +304,15 @@ MAX_TRAIL_CHARACTERS = 20_000
 
 
 def trail_of(messages: list[AnyMessage], spend: Spend) -> str:
-    """The conversation as text, its middle left out where it is long."""
-    text = "\n\n".join([*(_in_words(message) for message in messages), f"[{spend}]"])
+    """The conversation as text, its middle left out if it is long."""
+    text = "\n\n".join([*(_format_message(message) for message in messages), f"[{spend}]"])
     if len(text) <= MAX_TRAIL_CHARACTERS:
         return text
     half = MAX_TRAIL_CHARACTERS // 2 - 50
     return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
 
 
-def _in_words(message: AnyMessage) -> str:
+def _format_message(message: AnyMessage) -> str:
     calls = [f"{call['name']}({json.dumps(call['args'])})" for call in getattr(message, "tool_calls", [])]
     text = str(message.text)
     return "\n".join([f"[{message.type}]", *([text] if text else []), *calls])

@@ -1,6 +1,6 @@
 """The language model: any OpenAI-compatible endpoint, what it costs and offers, what it can do wrong.
 
-The errors are those of the `openai` client; a `Fault` says which of them a repetition may help with.
+The errors are those of the `openai` client; a `Fault` says which of them a retry may help with.
 """
 
 import re
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI
 
 LOCAL_KEY = "none"
-"""Sent where no key is configured: the protocol wants one, and a key meant for another host must not leak."""
+"""Sent if no key is configured: the protocol wants one, and a key meant for another host must not leak."""
 MILLION = 1_000_000
 CHARACTERS_PER_TOKEN = 4
-"""OpenAI's rule of thumb for English text; used only where the endpoint reports nothing."""
+"""OpenAI's rule of thumb for English text; used only if the endpoint reports nothing."""
 MAX_CHARACTERS_PER_TOKEN = 24
 """No tokenizer packs text denser than this: an endpoint that counts fewer tokens is not believed."""
 MAX_COUNT = 10**9
@@ -56,7 +56,7 @@ class Endpoint:
                 raise InputError(name, getattr(self, name), "must be above 0")
         for name in ("retries", "price_per_million_input", "price_per_million_output"):
             if not getattr(self, name) >= 0:
-                raise InputError(name, getattr(self, name), "must not be below 0")
+                raise InputError(name, getattr(self, name), "must be 0 or more")
 
     @property
     def key(self) -> str:
@@ -82,7 +82,7 @@ class Spend:
         self.is_estimated = True
 
     def report(self, input_tokens: object, output_tokens: object, asked: str, answered: str) -> None:
-        """What an endpoint counted, if that can be: it must not talk its way around the budget."""
+        """What an endpoint counted, if that is plausible: it must not understate what the budget pays for."""
         counts = (input_tokens, output_tokens)
         least = (len(asked) + len(answered)) // MAX_CHARACTERS_PER_TOKEN
         if all(isinstance(count, int) and 0 <= count <= MAX_COUNT for count in counts):
@@ -123,7 +123,7 @@ BAD_REQUEST = "bad request"
 OF_THE_ENDPOINT = frozenset({TIMEOUT, UNREACHABLE, SERVER, RATE_LIMIT, QUOTA, DENIED})
 """The next question will meet the same; other faults depend on what was asked."""
 OF_THE_ANSWER = frozenset({MALFORMED, TRUNCATED, REFUSAL, TOOL_LOOP})
-"""The endpoint took the request, so the way of asking works."""
+"""The endpoint accepted the request, so the strategy works."""
 MAX_WAIT_S = 60.0
 MAX_QUOTED = 200
 _TRANSIENT = (408, 409, 425, 500, 502, 503, 504, 529)
@@ -165,7 +165,7 @@ def fault_of_status(status: int, body: object, headers: Mapping[str, str], key: 
     said, code = _words(body), str(body.get("code") or "") if isinstance(body, Mapping) else ""
     wait_s = requested_wait_s(headers, time.time())
     # Asking earlier than the server allows is no use, and neither is waiting for minutes.
-    bearable = wait_s is None or wait_s <= MAX_WAIT_S
+    is_short = wait_s is None or wait_s <= MAX_WAIT_S
     if status in (401, 403):
         return Fault(DENIED, f"the endpoint refuses the key ({status})")
     if "content_filter" in (code, said):
@@ -177,11 +177,11 @@ def fault_of_status(status: int, body: object, headers: Mapping[str, str], key: 
     if status == 429:
         asked = f", for {wait_s:.3g} s" if wait_s is not None else ""
         says = f"the endpoint takes no more requests for now (429){asked}"
-        return Fault(RATE_LIMIT, says, repeat=bearable, wait_s=wait_s)
+        return Fault(RATE_LIMIT, says, repeat=is_short, wait_s=wait_s)
     if status == 404 and "model_not_found" in (code, said):
         return Fault(NOT_FOUND, f"the endpoint has no such model (404){_quoted(said, key)}")
     if status in _TRANSIENT and not (status == 500 and _SHAPE.search(said)):
-        return Fault(SERVER, f"the endpoint failed ({status})", repeat=bearable, wait_s=wait_s)
+        return Fault(SERVER, f"the endpoint failed ({status})", repeat=is_short, wait_s=wait_s)
     return Fault(BAD_REQUEST, f"the endpoint refuses the request ({status}){_quoted(said, key)}", said=said)
 
 
@@ -190,10 +190,10 @@ def requested_wait_s(headers: Mapping[str, str], now: float) -> float | None:
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        given = headers.get("retry-after", "")
-        if re.fullmatch(r"\d+(\.\d+)?", given.strip()):
-            return float(given)
-        return max(0.0, parsedate_to_datetime(given).timestamp() - now) if given else None
+        stated = headers.get("retry-after", "")
+        if re.fullmatch(r"\d+(\.\d+)?", stated.strip()):
+            return float(stated)
+        return max(0.0, parsedate_to_datetime(stated).timestamp() - now) if stated else None
     except ValueError:
         return None
 
@@ -211,7 +211,7 @@ def _quoted(said: str, key: str) -> str:
 
 
 class Breaker:
-    """Lets an endpoint rest that failed several questions in a row."""
+    """A circuit breaker: an endpoint that failed several questions in a row is left alone for a while."""
 
     def __init__(self, clock: Callable[[], float], max_failures: int = 2, rest_s: float = 60.0) -> None:
         self._clock, self._max_failures, self._rest_s = clock, max_failures, rest_s
@@ -236,7 +236,7 @@ class Breaker:
 
 
 class OutputStrategy(StrEnum):
-    """How an answer is had, the best first."""
+    """How an answer is obtained, the best first."""
 
     TOOLS = "tools"
     """The model calls tools while it thinks, and one more to hand in its answer."""
@@ -253,7 +253,7 @@ REOPEN_S = 3600.0
 LIMIT, OLD_LIMIT = "max_completion_tokens", "max_tokens"
 STREAM = "stream"
 OPTIONAL = ("temperature", LIMIT, "tool_choice", STREAM)
-"""Parameters that can be done without."""
+"""Parameters that a request can do without."""
 
 
 class Abilities:
@@ -289,14 +289,14 @@ class Abilities:
 
     def parameters(self, endpoint: Endpoint, timeout_s: float, streams: bool) -> dict[str, object]:
         """Of one request, as `ChatOpenAI` takes them."""
-        given: dict[str, object] = {"timeout": timeout_s}
+        settings: dict[str, object] = {"timeout": timeout_s}
         if endpoint.temperature is not None and "temperature" not in self.unsupported:
-            given["temperature"] = endpoint.temperature
+            settings["temperature"] = endpoint.temperature
         if LIMIT not in self.unsupported:
-            given[LIMIT] = endpoint.max_tokens
+            settings[LIMIT] = endpoint.max_tokens
         if streams and STREAM not in self.unsupported:
-            given |= {STREAM: True, "stream_usage": True}
-        return given
+            settings |= {STREAM: True, "stream_usage": True}
+        return settings
 
 
 def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenAI":  # noqa: ANN401 - see below

@@ -1,4 +1,4 @@
-"""What a model is shown: tasks, data between markers, a digest of the blackboard, slots that code fills in.
+"""What a model is shown: tasks, data between markers, a digest of the state, slots that code fills in.
 
 Text from outside is fenced as data; figures are rounded so that the model copies them exactly.
 """
@@ -115,7 +115,7 @@ its figure. Do not compute, do not estimate, do not quote from memory.
 4. Answer with one JSON object of the requested shape and nothing else. Texts are plain English \
 sentences, without Markdown, for an engineer who will act on them.
 
-Plan fields: tp tensor parallel degree; pp pipeline stages; vpp model chunks a stage (interleaving, \
+Plan fields: tp tensor parallel degree; pp pipeline stages; vpp model chunks per stage (interleaving, \
 needs pp > 1); cp context parallel degree; ep expert parallel degree; etp tensor parallel degree inside \
 an expert; dp ranks that see different data, which follows from tp * pp * cp * dp = num_devices; \
 dp_shard ranks over which zero_stage shards (1 plain data parallel, dp * cp fully sharded, between them \
@@ -264,11 +264,13 @@ def _proposal(proposal: Proposal) -> Digest:
     }
 
 
+def _last_verdict(decisions: Sequence[Decision]) -> Decision | None:
+    return next((made for made in reversed(decisions) if made.action in ("approve", "reject")), None)
+
+
 def chosen_rank(decisions: Sequence[Decision], count: int) -> int | None:
     """The approved proposal, else the first; None after a rejection."""
-    last = next(
-        (decision for decision in reversed(decisions) if decision.action in ("approve", "reject")), None
-    )
+    last = _last_verdict(decisions)
     if last is None:
         return 1
     return min(last.proposal, count) if last.action == "approve" else None
@@ -276,9 +278,7 @@ def chosen_rank(decisions: Sequence[Decision], count: int) -> int | None:
 
 def decision_in_words(decisions: Sequence[Decision]) -> str | None:
     """What a person has settled; a policy's approvals are no news to anybody."""
-    last = next(
-        (decision for decision in reversed(decisions) if decision.action in ("approve", "reject")), None
-    )
+    last = _last_verdict(decisions)
     if last is None or last.by == "policy":
         return None
     who = last.by or "A person"

@@ -5,13 +5,14 @@ Parsed once from the store (`Report.model_validate`) and passed on as it is.
 
 from typing import Literal
 
-from pydantic import Field, JsonValue
+from pydantic import ConfigDict, Field, JsonValue
 
 from tools.cost.predict import Prediction
 from tools.recommend.hypotheses import Hypothesis
 from tools.recommend.report import (
     Diagnosis,
     Fact,
+    MeasuredPlan,
     Notes,
     NumericsOption,
     ParetoPoint,
@@ -144,6 +145,29 @@ class Trial(TrialOutcome):
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+
+
+class WaitingProposal(Result):
+    """A proposal that a person is asked about; the rest of it is computed again where it is shown."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    rank: int
+    plan: Plan
+    speedup: float | None = None
+    measured: MeasuredPlan | None = None
+
+
+class PendingDecision(Result):
+    """What a session waits for a person to decide; stored as JSON."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    question: str = "which proposal?"
+    bottleneck: str
+    proposals: list[WaitingProposal]
+    trials: list[Trial] = Field(default_factory=list)
+    calibration: dict[str, JsonValue] | None = None
 
 
 class Stopping(Result):

@@ -84,14 +84,14 @@ KEEP_PROFILED = (
 )
 
 
-def write(payload: Payload) -> Prose:
+def explain(payload: Payload) -> Prose:
     """What a person decided comes first; then what was measured, then what is predicted."""
-    told = is_measured(payload)
-    verdict = measured_verdict(payload) if told else _verdict(payload)
+    was_measured = is_measured(payload)
+    verdict = measured_verdict(payload) if was_measured else _verdict(payload)
     decision = payload.get("decision")
     return Prose(
         verdict=f"{decision} {verdict}" if decision else verdict,
-        first_step=measured_first_step(payload) if told else _first_step(payload),
+        first_step=measured_first_step(payload) if was_measured else _first_step(payload),
         would_change=_would_change(payload),
         rationales=[proposal["rationale"] for proposal in payload["proposals"]],
     )
@@ -168,8 +168,8 @@ def _would_change(payload: Payload) -> str:
     other = [case for case in payload["sensitivity"] if not case["stays"] and case["best"] != best]
     if not other:
         return "None of the other clusters looked at has another best plan."
-    told = "; ".join(f"with {case['if']} {case['says']}" for case in other[:MAX_CHANGES])
-    return f"{told[:1].upper()}{told[1:]}."
+    changes = "; ".join(f"with {case['if']} {case['says']}" for case in other[:MAX_CHANGES])
+    return f"{changes[:1].upper()}{changes[1:]}."
 
 
 NAME = "expert-rules"
@@ -203,7 +203,7 @@ def revise_worklist(payload: Payload) -> Worklist:
 
 
 def find_cause(payload: Payload) -> Finding:
-    """The default: a measured cause outranks a computed one; among equals the dearest counts."""
+    """The default: a measured cause outranks a computed one; among equals the most expensive counts."""
     first = payload["competing"][0]
     source = "the largest share" if first["source"] == "model" else "measured, which outranks any prediction"
     references = [evidence["ref"] for evidence in first["evidence"]][:8]
@@ -229,10 +229,6 @@ def propose_plans(payload: Payload) -> Suggestions:
     ]
     # More than a model may hand in: the rules' suggestions are code's.
     return Suggestions.model_construct(suggestions=[*cases, *moves][:MAX_SUGGESTIONS])
-
-
-def explain(payload: Payload) -> Prose:
-    return write(payload)
 
 
 def answer_question(payload: Payload) -> Explanation:

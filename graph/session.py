@@ -11,7 +11,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 from pydantic import JsonValue
 
-from graph.build import TELL, build
+from graph.build import ON_EVENT, build
 from graph.context import Context, Event
 from graph.report import Decision, Report
 from graph.request import Request, parse_decision
@@ -37,7 +37,7 @@ def _compiled() -> CompiledStateGraph[State, Context, State, State]:
 
 
 class Session:
-    """Of the same id there is one at a time: the caller sees to that."""
+    """At most one per id at a time: the caller ensures that."""
 
     def __init__(
         self, id: str, context: Context, checkpointer: BaseCheckpointSaver[Any] | None = None
@@ -62,7 +62,7 @@ class Session:
         start: State | Command[Any] | None
         if not known:
             start = request.first_state(self.id, self.context.clock())
-        elif parsed and not _is_taken_in(known, parsed):
+        elif parsed and not _is_known(known, parsed):
             start = Command(resume=parsed.model_dump()) if waiting else State(decisions=[parsed])
         elif going and not waiting:
             start = None
@@ -84,7 +84,7 @@ class Session:
         durability: Any = "sync" if self._keeps else None
         config: RunnableConfig = {
             **self._config,
-            "configurable": {**self._config["configurable"], TELL: on_event or _nobody},
+            "configurable": {**self._config["configurable"], ON_EVENT: on_event or _ignore},
         }
         for content in self._graph.stream(
             start, config, context=self.context, stream_mode="values", durability=durability
@@ -94,11 +94,11 @@ class Session:
         return Outcome(None if asked else last.get("report"), asked[0].value if asked else None)
 
 
-def _nobody(_event: Event) -> None:
-    """Nobody listens."""
+def _ignore(_event: Event) -> None:
+    """For a run that nobody watches."""
 
 
-def _is_taken_in(known: State, decision: Decision) -> bool:
-    """A decision is told apart by its id, so that it may be delivered twice."""
+def _is_known(known: State, decision: Decision) -> bool:
+    """A decision is identified by its id, so that it may be delivered twice."""
     ids = [earlier.id for earlier in known.get("decisions", [])]
     return decision.id is not None and decision.id in ids

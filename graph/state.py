@@ -24,10 +24,10 @@ from tools.recommend.report import (
 from tools.recommend.situation import Facts
 from tools.scenario import Plan, Scenario
 from tools.scenario.spec import Result
+from tools.trace.report import Profile
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from tools.trace.report import Profile
 
 Mode = Literal["advise", "tune"]
 Approval = Literal["none", "person", "policy"]
@@ -236,9 +236,7 @@ STATE_MODULES = (
 
 def state_serializer() -> "JsonPlusSerializer":
     """Brings the classes of the state back from a checkpoint, and no others."""
-    from langgraph.checkpoint.serde.jsonplus import (
-        JsonPlusSerializer,
-    )
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
     return JsonPlusSerializer(allowed_msgpack_modules=_state_classes())
 

@@ -82,12 +82,12 @@ def analyse_plan(
         workload, recalibrated = measured_workload(workload, plan, profile, measured_step_s)
     prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
     facts = situation(workload, plan, prediction, profile)
-    hypotheses = _hypotheses(prediction, diagnosis, profile)
+    hypotheses = _hypotheses(prediction, profile)
     calibration = workload.calibration.to_data() if recalibrated else None
     return PlanAnalysis(prediction, diagnosis, hypotheses, facts, calibration)
 
 
-def _hypotheses(prediction: Prediction, diagnosis: Diagnosis, profile: Profile | None) -> list[Hypothesis]:
+def _hypotheses(prediction: Prediction, profile: Profile | None) -> list[Hypothesis]:
     """What the traces show before what is predicted."""
     predicted = predicted_hypotheses(prediction)
     return [*profile_hypotheses(profile), *predicted] if profile else predicted

@@ -113,16 +113,16 @@ def within_policy(state: State) -> Scenario:
 
 FAILURES = {
     "out_of_memory": "ran out of memory",
-    "hang": "stood still and was ended at its limit",
-    "communication_timeout": "lost ranks in a collective that timed out",
+    "hang": "hung and was stopped at its time limit",
+    "communication_timeout": "timed out in a collective",
     "node_down": "lost a node",
-    "numerics": "left the finite numbers",
+    "numerics": "produced a loss that is not finite",
     "bad_configuration": "was refused by the training program",
     "cancelled": "was cancelled",
-    "wall_limit": "did not end within its limit",
+    "wall_limit": "did not finish within its time limit",
     "not_started": "was not started by the cluster in time",
     "no_budget": "was not begun: the budget does not allow it",
-    "unknown": "failed for a reason that its logs do not tell",
+    "unknown": "failed for a reason that its logs do not show",
 }
 
 
@@ -140,7 +140,7 @@ def outcome_in_words(trial: Trial) -> str:
 
 
 MAX_FAILURES = 2
-"""So many failures, and nothing measured, are the installation's fault and not the plans'."""
+"""After this many failures with nothing measured, the installation is at fault and not the plans."""
 
 
 def calibration_data(context: Context, state: State) -> dict[str, JsonValue] | None:

@@ -1,3 +1,3 @@
 """Developers' programs, not in the wheel: fitting the cost model, validation against published runs,
-preference learning, synthetic nights.
+preference learning, synthetic nights, recorded sessions.
 """

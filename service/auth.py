@@ -7,14 +7,18 @@ import hmac
 import ipaddress
 import re
 import secrets
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Literal, get_args
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
+from service.db.access import KeyRow, find_key, has_keys, touch_key
+from service.db.engine import Database
 from service.errors import ForbiddenError, IssuerError, UnauthenticatedError
 from service.settings import Settings
 from service.strict_json import JsonObject
@@ -22,19 +26,14 @@ from tools.errors import InputError
 
 if TYPE_CHECKING:
     from jwt import PyJWK, PyJWKClient, PyJWKSet
-import time
-from threading import Lock
-
-from service.db.access import KeyRow, find_key, has_keys, touch_key
-from service.db.engine import Database
 
 Scope = Literal["read", "submit", "approve", "admin", "operator"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 MEANINGS: dict[Scope, str] = {
-    "read": "see sessions, reports, traces and knowledge of the own tenant; predict",
+    "read": "see sessions, reports, traces and knowledge of its tenant; predict",
     "submit": "submit, cancel, retry and delete sessions; upload traces; search plans; add cases",
     "approve": "decide on proposals: approve, reject, edit, submit a plan of one's own; mark cases",
-    "admin": "all of it, for the own tenant; also read its audit log",
+    "admin": "all of it, for its tenant; also read the audit log",
     "operator": "all of it; also name folders of the server as traces, and read the metrics of all tenants",
 }
 DEFAULT_TENANT = ""
@@ -117,13 +116,13 @@ def digest_of(text: str) -> str:
 
 
 def find_id(text: str) -> str | None:
-    """The id in a key; None for what is no key of ours."""
+    """The id in a key; None if the text is not one of our keys."""
     match = _SHAPE.fullmatch(text)
     return match.group(1) if match else None
 
 
 def is_same(text: str, digest: str) -> bool:
-    """Takes as long for a near miss as for a far one."""
+    """In constant time."""
     return hmac.compare_digest(digest_of(text), digest)
 
 
@@ -164,7 +163,7 @@ def is_own_origin(origin: str, request: HTTPConnection) -> bool:
 
 COOKIE = "asap_key"
 LIFE_S = 7 * 86_400
-_SHAPE_COOKIES = re.compile(r"([0-9a-f]{1,32})\.([0-9]{1,12})\.([0-9a-f]{64})")
+_COOKIE_SHAPE = re.compile(r"([0-9a-f]{1,32})\.([0-9]{1,12})\.([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
@@ -183,8 +182,8 @@ def sign(key_id: str, digest: str, secret: str, expires_s: int) -> str:
 
 
 def find_signed(text: str) -> SignedKey | None:
-    """None for what is no cookie of ours; whether it holds is another question."""
-    match = _SHAPE_COOKIES.fullmatch(text)
+    """None if the text is not one of our cookies; whether it is valid is checked later."""
+    match = _COOKIE_SHAPE.fullmatch(text)
     return SignedKey(match[1], int(match[2]), match[3]) if match else None
 
 
@@ -241,7 +240,7 @@ class TokenReader:
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.PyJWTError as error:
-            raise UnauthenticatedError(f"the token does not hold: {error}") from None
+            raise UnauthenticatedError(f"the token is not valid: {error}") from None
         return self._caller(claims)
 
     def _key(self, token: str) -> "PyJWK":
@@ -304,7 +303,7 @@ def _scopes(claims: JsonObject) -> list[str]:
 
 SCHEME = "bearer "
 LOOK_AGAIN_S = 1.0
-"""A server that began without keys finds the first one so soon."""
+"""How soon a server that started without keys notices the first one."""
 TOUCH_S = 60.0
 """When a key was last used is kept this precisely: not every read should cost a write."""
 NOT_VALID = "this API key is unknown, revoked or expired"

@@ -20,7 +20,7 @@ class ConflictError(AsapError):
 
 
 class FencedError(AsapError):
-    """Nothing that its receiver writes is kept any more."""
+    """The worker that gets it has lost its claim: nothing it writes is kept."""
 
 
 class CancelledError(AsapError):
@@ -46,7 +46,7 @@ class NewerDatabaseError(AsapError):
 
 
 class QuotaError(AsapError):
-    """A key or tenant has as much as it may."""
+    """A key or tenant has reached its limit."""
 
 
 class FullDiskError(AsapError):
@@ -58,7 +58,7 @@ class UnauthenticatedError(AsapError):
 
 
 class IssuerError(AsapError):
-    """The issuer's keys cannot be had; the caller's token may be a good one."""
+    """The issuer's keys are not available; the caller's token may be valid."""
 
 
 class ForbiddenError(AsapError):

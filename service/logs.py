@@ -18,7 +18,7 @@ request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
 HIDDEN = "[hidden]"
 _SHORTEST_SECRET = 6
-"""A shorter value would also blacken ordinary words."""
+"""A shorter value would also redact ordinary words."""
 _PATTERNS = (
     re.compile(r"asap_[0-9a-f]{6,}_[A-Za-z0-9_-]+"),
     re.compile(r"(?<=Bearer )[A-Za-z0-9._~+/=-]{6,}", re.IGNORECASE),
@@ -30,7 +30,7 @@ _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "co
 
 
 class Redactor:
-    """Blackens what looks like a credential, and the secrets of this installation wherever they stand."""
+    """Redacts what looks like a credential, and the secrets of this installation wherever they occur."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = [secret for secret in secrets if len(secret) >= _SHORTEST_SECRET]
@@ -74,7 +74,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(settings: Settings, stream: TextIO | None = None) -> None:
-    """Sends everything that any library logs through the formatter; to standard error unless told."""
+    """Sends everything that any library logs through the formatter; to standard error by default."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(Redactor(secrets_of(settings))))
     root = logging.getLogger()

@@ -113,7 +113,7 @@ def has_knowledge(settings: Settings) -> bool:
 
 
 def open_knowledge(settings: Settings) -> KnowledgeBase:
-    """The installation's store: a Chroma server where one is set, else a folder of its own."""
+    """The installation's store: a Chroma server if one is set, else a folder of its own."""
     if settings.chroma_url is None:
         folder = settings.data_dir / KNOWLEDGE_FOLDER
         return open_folder(folder, embedder_of(settings), shares=settings.share_knowledge)
@@ -153,7 +153,7 @@ def shared_reasoner(settings: Settings) -> Reasoner:
 
 
 def reasoner_of(settings: Settings) -> Reasoner:
-    """The language model where an endpoint is set, else the expert rules."""
+    """The language model if an endpoint is set, else the expert rules."""
     if not settings.llm_base_url and not settings.llm_model:
         return Rules()
     if not settings.llm_base_url or not settings.llm_model:

@@ -137,3 +137,15 @@ class SearchCreate(ScenarioCreate):
         None, description="`trace:<id>` of an upload; a folder of the server with the scope operator"
     )
     notes: TextOrNull = Field(None, description="an engineer's free text")
+
+
+class Budget(BaseModel):
+    """What a session may spend; never more than the installation allows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session_s: float | None = Field(None, gt=0, le=86_400, description="seconds")
+    tokens: int | None = Field(None, ge=0, le=10**9, description="of the language model")
+    cost: float | None = Field(None, ge=0, le=10**6, description="money for the language model")
+    device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
+    trials: int | None = Field(None, ge=0, le=64, description="plans it may measure, the baseline among them")

@@ -14,7 +14,7 @@ from pydantic import JsonValue, TypeAdapter
 
 from graph.ask import Answered, ask
 from graph.context import Context
-from graph.report import Report
+from graph.report import PendingDecision, Report
 from graph.request import parse_decision, parse_request
 from service.addresses import parse_target
 from service.auth import Caller
@@ -57,7 +57,6 @@ LABEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 
 SCENARIO_PARTS = ("model", "cluster", "training", "plan", "constraints")
 PROPOSALS = TypeAdapter(list[Proposal])
-WAITING_PROPOSALS = TypeAdapter(list[JsonObject])
 
 
 class SessionQueue(Protocol):
@@ -108,7 +107,7 @@ class Sessions:
         )
         for owner, most, who in limits:
             if count_busy(conn, caller.tenant, owner) > most:
-                raise QuotaError(f"{who} {most} sessions queued or running, which is the most; wait for some")
+                raise QuotaError(f"{who} {most} sessions queued or running, the maximum; wait for some")
 
     def check(self, caller: Caller, submission: Submission) -> None:
         """Raises what `submit` would raise, and stores nothing."""
@@ -185,7 +184,7 @@ class Sessions:
         return ask(question, report, scenario, context, caller.tenant)
 
     def delete(self, caller: Caller, id: str) -> None:
-        """With its events, decisions and report; one that is still to run must be cancelled first."""
+        """With its events, decisions and report; one that has not ended must be cancelled first."""
         with self.database.begin() as conn:
             delete_session(conn, caller.tenant, id)
             record(conn, caller.tenant, caller.name, "session.delete", id, request_id.get())
@@ -263,10 +262,10 @@ def find_proposals(row: SessionRow) -> list[Proposal]:
         return PROPOSALS.validate_python(row.report["proposals"])
     if row.state != WAITING or row.waiting_for is None:
         raise missing_result(row, "it has no proposals yet")
-    waiting = WAITING_PROPOSALS.validate_python(row.waiting_for["proposals"])
-    scenarios = [parse_scenario(_with_plan(row, proposal["plan"])) for proposal in waiting]
+    waiting = PendingDecision.model_validate(row.waiting_for).proposals
+    scenarios = [parse_scenario(_with_plan(row, proposal.plan.model_dump())) for proposal in waiting]
     return [
-        Proposal.model_validate({**proposal, "plan": scenario.plan, "prediction": prediction})
+        Proposal.model_validate({**dict(proposal), "plan": scenario.plan, "prediction": prediction})
         for proposal, scenario, prediction in zip(waiting, scenarios, predict(scenarios), strict=True)
     ]
 

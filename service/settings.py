@@ -24,7 +24,7 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True, frozen=True
     )
 
-    data_dir: Path = Field(Path(".asap"), description="where everything lives that is not in a server")
+    data_dir: Path = Field(Path(".asap"), description="folder of everything that is not kept in a server")
     database_url: str | None = Field(
         None, pattern="^postgresql://", description="postgresql://...; without it SQLite in the data folder"
     )
@@ -44,7 +44,7 @@ class Settings(BaseSettings):
     llm_api_key: SecretStr | None = Field(None, description="its key")
     llm_timeout_s: float = Field(60, gt=0, le=3600, description="for one request")
     llm_deadline_s: float = Field(180, gt=0, le=3600, description="for one question with its requests")
-    llm_question_tokens: int = Field(60_000, ge=1000, description="then its answer is due")
+    llm_question_tokens: int = Field(60_000, ge=1000, description="of one question; then it must answer")
     llm_max_tokens: int = Field(2000, ge=16, le=200_000, description="of one answer")
     llm_input_price: float = Field(0, ge=0, description="price per million input tokens")
     llm_output_price: float = Field(0, ge=0, description="price per million output tokens")
@@ -59,16 +59,16 @@ class Settings(BaseSettings):
     )
     launch_template: str | None = Field(None, description="the template of requests that name none")
     jobs_dir: Path | None = Field(None, description="trials' jobs; for Slurm a folder that the nodes see")
-    kubeconfig: Path | None = Field(None, description="the cluster of Kubernetes templates; else our own")
+    kubeconfig: Path | None = Field(None, description="cluster of Kubernetes templates; else the pod's own")
     kube_context: str | None = None
     trial_steps: int = Field(20, ge=5, le=10_000, description="measured steps of a trial")
     trial_warmup: int = Field(3, ge=0, le=1000, description="steps before them")
     trial_profile_steps: int = Field(2, ge=0, le=100, description="profiled steps after them")
     trial_runs: int = Field(3, ge=1, le=10, description="runs of a plan whose interval is too wide")
-    trial_queue_s: float = Field(14_400, gt=0, description="a job that waits longer is given up")
+    trial_queue_s: float = Field(14_400, gt=0, description="longest wait in the cluster's queue")
 
     share_knowledge: bool = Field(
-        False, description="tenants see facts and measured figures of each other's cases, never words"
+        False, description="tenants see facts and measured figures of each other's cases, never texts"
     )
     embedding: Literal["minilm", "endpoint", "none"] = Field(
         "minilm", description="how knowledge is embedded"
@@ -103,7 +103,8 @@ class Settings(BaseSettings):
         None, description="signs browsers' cookies besides the key's digest; the same on every replica"
     )
     checkpoint_secret: SecretStr | None = Field(
-        None, description="signs sessions' checkpoints; the same on every replica; else a key of our own"
+        None,
+        description="signs checkpoints; the same on every replica; else a key made at first use",
     )
     webhook_secret: SecretStr | None = Field(None, description="signs webhooks; without it none are sent")
     webhook_private: bool = Field(False, description="allow webhooks to private addresses")
@@ -121,7 +122,7 @@ class Settings(BaseSettings):
     jwt_keys_url: str | None = Field(None, description="where the issuer publishes them, in place of a file")
     jwt_tenant_claim: str | None = Field(None, description="the claim that names the tenant; else one tenant")
     otlp_endpoint: str | None = Field(None, description="send OpenTelemetry traces there")
-    server: str = Field("http://127.0.0.1:8000", description="the server that 'asap sessions' speaks to")
+    server: str = Field("http://127.0.0.1:8000", description="the server that 'asap sessions' connects to")
     api_key: SecretStr | None = Field(None, description="the API key that 'asap sessions' sends")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

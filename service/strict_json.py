@@ -46,9 +46,7 @@ def parse_object(data: bytes, source: str, first_line: int = 1) -> JsonObject:
         _refuse_depth(text, source, first_line)
     except ValueError:  # Python's limit on the digits of an integer
         place = _place(text, r"\d{1000}", source, first_line)
-        raise InputError(
-            place, "an integer of thousands of digits", "must be a number of sane size"
-        ) from None
+        raise InputError(place, "an integer of thousands of digits", "must be a smaller number") from None
     if _is_too_deep(text, value):
         _refuse_depth(text, source, first_line)
     if not isinstance(value, dict):
@@ -101,7 +99,7 @@ def _without_repeats(pairs: "list[tuple[str, JsonValue]]") -> JsonObject:
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         repeated = next(key for key in keys if keys.count(key) > 1)
-        raise _RefusedError(repeated, "must stand only once in an object")
+        raise _RefusedError(repeated, "must appear only once in an object")
     return result
 
 

@@ -44,7 +44,7 @@ from tools.trace.folder import MAX_TIMELINES, find_trace_files, read_timeline
 MAX_FILES = 20_000
 log = logging.getLogger("asap.traces")
 NOTHING_READABLE = "no file of it could be read as a trace"
-UNEXPECTED = "the analysis failed in a way that was not expected; the server's log has it"
+UNEXPECTED = "the analysis failed unexpectedly; the server's log has the error"
 
 
 class StoppedError(Exception):
@@ -122,9 +122,8 @@ class Analyses:
                 unreadable: JsonValue = [file.model_dump() for file in report.unreadable]
                 error = {"kind": "input", "message": NOTHING_READABLE, "unreadable": unreadable}
         except AsapError as refused:
-            message = str(refused).replace(
-                str(self._uploads.folder(id)), "the upload"
-            )  # the server's own path
+            # Without the server's own path.
+            message = str(refused).replace(str(self._uploads.folder(id)), "the upload")
             error = {"kind": "input", "message": message}
         except StoppedError:
             raise
@@ -152,7 +151,7 @@ class Traces:
         with self.database.begin() as conn:
             most = self.settings.tenant_uploads
             if usage_of(conn, caller.tenant)[0] >= most and not caller.is_local:
-                raise QuotaError(f"this tenant keeps {most} uploads, which is the most; delete some")
+                raise QuotaError(f"this tenant keeps {most} uploads, the maximum; delete some")
             return create_trace(conn, caller.tenant, caller.name, name, self.settings.trace_days * DAY_S)
 
     def list_all(
@@ -210,7 +209,7 @@ class Traces:
         most = self.settings.tenant_trace_bytes
         room = most - used + self.uploads.received(id, name)
         if room <= 0:
-            raise QuotaError(f"this tenant's uploads have {most:,} bytes, which is the most; delete some")
+            raise QuotaError(f"this tenant's uploads have {most:,} bytes, the maximum; delete some")
         return room
 
     def complete(self, caller: Caller, id: str, files: Mapping[str, str]) -> TraceRow:
@@ -240,7 +239,7 @@ class Traces:
             raise ConflictError(f"trace {id} is {row.state}; nothing can be added", field="state")
         names = {file.name for file in row.files}
         if name not in names and len(names) >= MAX_FILES:
-            raise ConflictError(f"trace {id} has {MAX_FILES} files, which is the most", field="name")
+            raise ConflictError(f"trace {id} has {MAX_FILES} files, the maximum", field="name")
 
     def _store_received(self, id: str, name: str) -> int:
         received = self.uploads.received(id, name)

@@ -42,7 +42,7 @@ def check_server_path(settings: Settings, caller: Caller, field: str, path: str)
         raise InputError(field, path, "give an upload (POST /v1/traces); a path needs the scope operator")
     roots = settings.trace_roots
     if not (caller.is_local and roots is None) and not is_below(roots, path):
-        raise InputError(field, path, f"must lie below ASAP_TRACE_ROOTS ({', '.join(map(str, roots or ()))})")
+        raise InputError(field, path, f"must be below ASAP_TRACE_ROOTS ({', '.join(map(str, roots or ()))})")
 
 
 def is_below(roots: Sequence[Path] | None, path: str | Path) -> bool:

@@ -4,9 +4,9 @@ from typing import Literal
 
 from graph import tools
 from graph.answers import Finding, Question
+from graph.context import NodeServices
 from graph.prompts import digest_of
 from graph.rules import Rules
-from graph.services import NodeServices
 from graph.state import Analysis, State, plain
 from graph.toolbox import ANALYZER_TOOLS, Toolbox
 from graph.tuning import baseline_of, trials_seen
@@ -31,7 +31,7 @@ def analyzer(state: State, services: NodeServices) -> State:
         measured_step_s=_stated_step_s(state) if subject == "today" else None,
         has_trials=bool(state.get("trials")),
     )
-    hypotheses, reason = _weighed(state, found, plan, services)
+    hypotheses, reason = _weigh(state, found, plan, services)
     analysis = Analysis(
         subject=subject,
         plan=plan,
@@ -84,7 +84,7 @@ def _subject(state: State) -> tuple[Literal["today", "proposal 1"], Plan]:
     return ("today", today) if today else ("proposal 1", state["search"].proposals[0].plan)
 
 
-def _weighed(
+def _weigh(
     state: State, found: tools.PlanAnalysis, plan: Plan, services: NodeServices
 ) -> tuple[list[Hypothesis], str]:
     """The hypotheses with the cause that counts first. A model chooses among the near ones, and argues."""
@@ -101,7 +101,7 @@ def _weighed(
         }
     )
     box = Toolbox(services.context, state["scenario"], plan, state["session"].tenant)
-    lookups = services.lookups(box, ANALYZER_TOOLS) if services.has_model else {}
+    lookups = services.lookups(box.named(ANALYZER_TOOLS)) if services.has_model else {}
     finding = services.ask(Question("find_cause", payload, Finding, lookups, MAX_CALLS))
     by, default = services.last_author, Rules().ask(Question("find_cause", payload, Finding)).answer
     chosen = next((hypothesis for hypothesis in offered if hypothesis.cause == finding.cause), None)

@@ -16,11 +16,11 @@ from pydantic import JsonValue
 import kb_seed
 from graph import tools
 from graph.answers import Confirmation, PlannedItem, Question, Reading, Worklist
+from graph.context import NodeServices
 from graph.prompts import digest_of
 from graph.report import PersonQuestion, RouteStep
 from graph.request import PLAN_ACTIONS
 from graph.rules import Rules
-from graph.services import NodeServices
 from graph.state import State, WorkItem, plain
 from graph.tuning import baseline_of, has_current_analysis, has_current_search, time_left_s, why_ended
 from tools.errors import DataError, InputError
@@ -56,14 +56,14 @@ def first_rule(facts: Facts) -> RouteStep:
 
 
 def coordinator(state: State, services: NodeServices) -> Command[Step]:
-    update: State = {} if "scenario" in state else _opened(state, services)
+    update: State = {} if "scenario" in state else _open(state, services)
     facts = _facts(state, services)
     rule = first_rule(facts)
     listed = update["worklist"] if "worklist" in update else state.get("worklist", [])
     worklist = [_status(work, facts, state.get("item")) for work in listed]
     questions: list[PersonQuestion] = []
     if _may_revise(state, rule, facts, worklist, services):
-        added, questions = _revised(state, services)
+        added, questions = _revise(state, services)
         worklist += added
     item = next((work for work in worklist if work.status == "open" and work.by != Rules.name), None)
     choice = rule
@@ -76,7 +76,7 @@ def coordinator(state: State, services: NodeServices) -> Command[Step]:
     return Command(goto=choice.step, update=done)  # type: ignore[arg-type]
 
 
-def _opened(state: State, services: NodeServices) -> State:
+def _open(state: State, services: NodeServices) -> State:
     """The request with what its notes say, the first facts, and what the rules put on the worklist."""
     update = read_notes(state, services)
     facts = services.run(tools.catalogue_facts, scenario=update["scenario"])
@@ -133,7 +133,7 @@ def _may_revise(
     )
 
 
-def _revised(state: State, services: NodeServices) -> tuple[list[WorkItem], list[PersonQuestion]]:
+def _revise(state: State, services: NodeServices) -> tuple[list[WorkItem], list[PersonQuestion]]:
     """What a model adds, each item checked; what is impossible is named and left out."""
     options = ["test_hypothesis", "search", "compare_ties", "ask_person"]
     options += ["reconcile"] if state["scenario"].traces else []
@@ -186,7 +186,7 @@ def _facts(state: State, services: NodeServices) -> Facts:
     decisions, handled = state.get("decisions", []), state.get("handled", 0)
     limits, now, trials = services.context.limits, services.context.clock(), state.get("trials", [])
     learnt, texts = state.get("learnt"), state.get("texts")
-    is_told = texts is not None and texts.decisions_seen == len(decisions)
+    is_explained = texts is not None and texts.decisions_seen == len(decisions)
     return {
         "time_left_s": time_left_s(state, limits, now),
         "has_plan": state["session"].plan is not None,
@@ -194,7 +194,7 @@ def _facts(state: State, services: NodeServices) -> Facts:
         "searched": has_current_search(state),
         "informed": "knowledge" in state,
         "plan_waiting": any(decision.action in PLAN_ACTIONS for decision in decisions[handled:]),
-        "verified": state.get("verification") is not None and has_current_search(state) and is_told,
+        "verified": state.get("verification") is not None and has_current_search(state) and is_explained,
         "learnt": learnt is not None
         and (learnt.decisions_seen, learnt.trials_seen) == (len(decisions), len(trials)),
         "trial_learnt": (learnt.trials_seen if learnt else 0) == len(trials),

@@ -6,11 +6,11 @@ from pydantic import JsonValue
 
 from graph import tools, tuning
 from graph.answers import Question, Suggestion, Suggestions
+from graph.context import NodeServices, describe_situation, facets_of
 from graph.prompts import digest_of
 from graph.report import Decision, PersonQuestion
 from graph.request import MAX_PROPOSALS, PLAN_ACTIONS
 from graph.rules import Rules
-from graph.services import NodeServices, describe_situation, facets_of
 from graph.state import Knowledge, SessionSearch, State, WorkItem, plain
 from graph.toolbox import PROPOSAL_TOOLS, Toolbox
 from graph.tuning import budget_of, has_current_search, measured, trials_seen, why_ended, within_policy
@@ -31,7 +31,7 @@ def proposal(state: State, services: NodeServices) -> State:
     decisions, item = state.get("decisions", []), state.get("item")
     plans = [decision for decision in decisions[state.get("handled", 0) :] if decision.action in PLAN_ACTIONS]
     update = State(handled=len(decisions), verification=None)
-    search = state["search"] if has_current_search(state) else _searched(state, services)
+    search = state["search"] if has_current_search(state) else _search(state, services)
     if "search" not in state and state["notes"].accepted:
         search = _beside_the_notes(state, search, update, services)
         state = {**state, **update}
@@ -42,19 +42,19 @@ def proposal(state: State, services: NodeServices) -> State:
         update["knowledge"] = state.get("knowledge") or _knowledge(state, services)
         search = _with_suggestions(state, search, update["knowledge"], services)
     if state.get("trials"):
-        search = _judged(state, search, update, services)
+        search = _judge(state, search, update, services)
     elif "analysis" in state and (recalibrated := state["analysis"].diagnosis.recalibrated):
         search = _without_slower(search, recalibrated.measured_s)
     return services.done(**update, search=search)
 
 
-def _searched(state: State, services: NodeServices) -> SessionSearch:
+def _search(state: State, services: NodeServices) -> SessionSearch:
     """Every plan that no trial has settled; submitted plans are scored again beside them."""
     trials = state.get("trials", [])
     search = services.run(tools.search_plans, scenario=within_policy(state), trials=trials)
     before = state["search"].considered if "search" in state else []
-    again = [_scored_again(state, search, plan, services) for plan in before if plan.by_person]
-    return _joined(state, search, again, services)
+    again = [_score_again(state, search, plan, services) for plan in before if plan.by_person]
+    return _join(state, search, again, services)
 
 
 def _without_slower(search: SessionSearch, measured_s: float) -> SessionSearch:
@@ -96,16 +96,16 @@ def _beside_the_notes(
     return without
 
 
-def _scored_again(
+def _score_again(
     state: State, search: SessionSearch, known: ScoredPlan, services: NodeServices
 ) -> ScoredPlan:
     if not isinstance(known.plan, Plan):
         return known
     origin = {"origin": known.origin, "reason": known.reason, "by_person": known.by_person}
-    return _scored(state, search, known.plan, {}, services).model_copy(update=origin)
+    return _score(state, search, known.plan, {}, services).model_copy(update=origin)
 
 
-def _scored(
+def _score(
     state: State,
     search: SessionSearch,
     start: Plan,
@@ -133,33 +133,33 @@ def _with_engineers_plans(
     for decision in decisions:
         start = search.ranked[: decision.proposal][-1].plan
         origin = {"origin": decision.by or "engineer", "reason": decision.comment or "", "by_person": True}
-        scored.append(_scored(state, search, start, decision.plan or {}, services).model_copy(update=origin))
-    return _joined(state, search, scored, services)
+        scored.append(_score(state, search, start, decision.plan or {}, services).model_copy(update=origin))
+    return _join(state, search, scored, services)
 
 
 def _for_item(item: WorkItem, state: State, search: SessionSearch, services: NodeServices) -> SessionSearch:
     """What the coordinator's worklist asks for: a narrower search, or reasons for the order of near ties."""
     scenario = within_policy(state)
     if item.task == "compare_ties":
-        said = services.run(tools.compare_ties, scenario=scenario, proposals=search.proposals)
+        comparisons = services.run(tools.compare_ties, scenario=scenario, proposals=search.proposals)
         compared = [
             entry
             if any(known.ref == "comparison" for known in entry.evidence)
             else _with_evidence(entry, evidence)
-            for entry, evidence in zip(search.proposals, said, strict=True)
+            for entry, evidence in zip(search.proposals, comparisons, strict=True)
         ]
         return search.model_copy(update={"proposals": compared})
     plans = services.run(tools.search_under, scenario=scenario, constraints=item.constraints)
     origin = {"origin": item.by, "reason": item.reason}
-    scored = [_scored(state, search, plan, {}, services).model_copy(update=origin) for plan in plans[:1]]
-    return _joined(state, search, scored, services)
+    scored = [_score(state, search, plan, {}, services).model_copy(update=origin) for plan in plans[:1]]
+    return _join(state, search, scored, services)
 
 
 def _with_evidence(entry: Proposal, evidence: Evidence) -> Proposal:
     return entry.model_copy(update={"evidence": [*entry.evidence, evidence]})
 
 
-def _judged(state: State, search: SessionSearch, update: State, services: NodeServices) -> SessionSearch:
+def _judge(state: State, search: SessionSearch, update: State, services: NodeServices) -> SessionSearch:
     """Whether another trial is worth it; if none is, what was measured comes first."""
     trials, limits = state["trials"], services.context.limits
     open_plans = [entry.plan for entry in search.proposals if entry.measured is None]
@@ -219,18 +219,18 @@ def _with_suggestions(
             "propose_plans",
             {**payload, "digest": digest},
             Suggestions,
-            services.lookups(box, PROPOSAL_TOOLS),
+            services.lookups(box.named(PROPOSAL_TOOLS)),
             MAX_CALLS,
         )
         answer = services.ask(asked)
         if services.last_author != Rules.name:
             author = services.last_author
-            scored = _scored_all(state, search, knowledge, answer.suggestions, author, services)
-    scored += _scored_all(state, search, knowledge, by_rules, Rules.name, services)
-    return _joined(state, search, scored, services)
+            scored = _score_all(state, search, knowledge, answer.suggestions, author, services)
+    scored += _score_all(state, search, knowledge, by_rules, Rules.name, services)
+    return _join(state, search, scored, services)
 
 
-def _scored_all(
+def _score_all(
     state: State,
     search: SessionSearch,
     knowledge: Knowledge,
@@ -243,7 +243,7 @@ def _scored_all(
     for suggestion in suggestions:
         fields = suggestion.plan.model_dump(exclude_none=True)
         was_run = any(ref.startswith(("case:", "recipe:")) for ref in suggestion.references)
-        plan = _scored(state, search, start, fields, services, by_family=was_run)
+        plan = _score(state, search, start, fields, services, by_family=was_run)
         support = services.run(
             tools.checked_references,
             scenario=within_policy(state),
@@ -276,7 +276,7 @@ def _shown_recipe(match: RecipeMatch) -> dict[str, JsonValue]:
     }
 
 
-def _joined(
+def _join(
     state: State, search: SessionSearch, scored: Sequence[ScoredPlan], services: NodeServices
 ) -> SessionSearch:
     if not scored:

@@ -6,6 +6,7 @@ from typing import Any
 
 from graph import tools, tuning
 from graph.answers import Prose, Question
+from graph.context import INSTEAD, NodeServices
 from graph.prompts import chosen_rank, decision_in_words, slots_of
 from graph.report import (
     Advice,
@@ -20,7 +21,6 @@ from graph.report import (
     Usage,
 )
 from graph.rules import Rules
-from graph.services import INSTEAD, NodeServices
 from graph.state import Knowledge, SessionSearch, State, Texts, plain
 from graph.tuning import budget_of, why_ended
 from tools.errors import AsapError

@@ -16,11 +16,11 @@ from langgraph.types import interrupt
 from pydantic import JsonValue
 
 from graph import tools, tuning
+from graph.context import NodeServices
 from graph.nodes.report import SHOWN
-from graph.report import Decision
+from graph.report import Decision, PendingDecision, WaitingProposal
 from graph.request import parse_decision
 from graph.rules import Rules
-from graph.services import NodeServices
 from graph.state import Learnt, State, TrialRecord, plain
 from graph.tuning import (
     baseline_of,
@@ -118,13 +118,13 @@ def _measure(state: State, services: NodeServices, due: Due, before: Sequence[Tr
         summary=predicted.summary,
         says="",
     )
-    record = _compared(services, record, before)
+    record = _compare(services, record, before)
     record = record.model_copy(update={"says": outcome_in_words(record)})
     services.log.emit("trial", **record.model_dump(mode="json", include=SHOWN))
     return record
 
 
-def _compared(services: NodeServices, trial: TrialRecord, before: Sequence[TrialRecord]) -> TrialRecord:
+def _compare(services: NodeServices, trial: TrialRecord, before: Sequence[TrialRecord]) -> TrialRecord:
     """With the baseline; if that failed, with the first plan measured, and the gain stays unknown."""
     reference = reference_of(before)
     if trial.status != "measured" or (reference is None and trial.role != "baseline"):
@@ -143,24 +143,19 @@ def approve(state: State, services: NodeServices) -> State:
     if state["session"].approval == POLICY:
         decision = _by_policy(state, services)
     else:
-        decision = parse_decision(interrupt(_question(state, services)))
+        decision = parse_decision(interrupt(_question(state, services).model_dump(mode="json")))
     services.log.emit("decided", action=decision.action, by=decision.by, proposal=decision.proposal)
     return services.done(decisions=[decision])
 
 
-def _question(state: State, services: NodeServices) -> dict[str, JsonValue]:
-    """With what a list of sessions shows of each, and what was measured so far; stored as JSON."""
-    proposals = [
-        entry.model_dump(mode="json", include={"rank", "plan", "speedup", "measured"})
-        for entry in state["search"].proposals
-    ]
-    return {
-        "question": "which proposal?",
-        "bottleneck": state["analysis"].diagnosis.bottleneck,
-        "proposals": proposals,
-        "trials": plain([entry.public for entry in state.get("trials", [])]),
-        "calibration": calibration_data(services.context, state),
-    }
+def _question(state: State, services: NodeServices) -> PendingDecision:
+    """With what a list of sessions shows of each, and what was measured so far."""
+    return PendingDecision(
+        bottleneck=state["analysis"].diagnosis.bottleneck,
+        proposals=[WaitingProposal.model_validate(dict(entry)) for entry in state["search"].proposals],
+        trials=[entry.public for entry in state.get("trials", [])],
+        calibration=calibration_data(services.context, state),
+    )
 
 
 def _by_policy(state: State, services: NodeServices) -> Decision:
@@ -198,13 +193,13 @@ def learn(state: State, services: NodeServices) -> State:
     if not services.context.saves_cases:
         return services.done(learnt=known)
     try:
-        return services.done(learnt=_kept(state, known, services))
+        return services.done(learnt=_keep_cases(state, known, services))
     except (InputError, KnowledgeError) as error:
         services.report_incident("not learnt", f"the outcome is reported, but could not be kept: {error}")
         return services.done(learnt=known)
 
 
-def _kept(state: State, known: Learnt, services: NodeServices) -> Learnt:
+def _keep_cases(state: State, known: Learnt, services: NodeServices) -> Learnt:
     """One case for each plan that was tried; without any, the plan that is proposed."""
     tenant, trials = state["session"].tenant, state.get("trials", [])
     kept = dict(known.trials)
@@ -265,7 +260,7 @@ def _trial_case(state: State, trial: TrialRecord, number: int) -> Case:
         "author": "trial",
     }
     if trial.status == "measured":
-        case["measured"] = _measured(trial)
+        case["measured"] = _measured_fields(trial)
     return {**case, "id": f"{case['id']}-trial-{number}"}
 
 
@@ -284,7 +279,7 @@ def _is_the_plans_fault(trial: TrialRecord) -> bool:
     return at_fault or any(refusal.entry == "losses" for refusal in trial.refusals)
 
 
-def _measured(trial: TrialRecord) -> Case:
+def _measured_fields(trial: TrialRecord) -> Case:
     gain = {"speedup": trial.speedup} if trial.speedup is not None else {}
     step_s = trial.step_time_s
     return {"metric": "step time, s", "after": step_s, "step_time_s": step_s, **gain}

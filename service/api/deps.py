@@ -58,7 +58,7 @@ def _quality(form: str, ranges: list[tuple[str, float]]) -> float:
 SOURCE = "body"
 _ARRAY = b"items"
 _SUSPECT = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
-_UNKEEPABLE = re.compile("[\x00\ud800-\udfff]")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _NO_NUL = "must not hold the character NUL"
 
 
@@ -69,7 +69,7 @@ class StrictRequest(Request):
             value = _parse(data)
         except InputError as error:
             raise ApiError("not-json", str(error), field=SOURCE, allowed=error.allowed) from None
-        if _SUSPECT.search(data) and any(_UNKEEPABLE.search(text) for text in _texts(value)):
+        if _SUSPECT.search(data) and any(_UNSTORABLE.search(text) for text in _texts(value)):
             allowed = "must not hold the character NUL or half of a surrogate pair"
             raise ApiError("not-json", f"the body {allowed}", field=SOURCE, allowed=allowed)
         return value
@@ -137,7 +137,7 @@ def get_app_state(request: Request) -> AppState:
     return app
 
 
-async def _get_parts(request: Request) -> AppState:
+async def _app_state(request: Request) -> AppState:
     return get_app_state(request)
 
 
@@ -183,7 +183,7 @@ def get_request_id() -> str | None:
     return request_id.get()
 
 
-AppDep = Annotated[AppState, Depends(_get_parts)]
+AppDep = Annotated[AppState, Depends(_app_state)]
 Reader = Annotated[Caller, Depends(caller_with("read"))]
 Submitter = Annotated[Caller, Depends(caller_with("submit"))]
 Approver = Annotated[Caller, Depends(caller_with("approve"))]
@@ -206,7 +206,7 @@ IdempotencyKey = Annotated[
 
 T = TypeVar("T")
 Progress = Callable[[float], None]
-ASK_AGAIN_S = 5
+RETRY_AFTER_S = 5
 INSTEAD = "submit a session, which takes its time"
 
 
@@ -216,9 +216,9 @@ def run_bounded_search(app: AppState, work: Callable[[Progress], T], more_s: flo
     What does not report progress cannot be stopped: then the answer goes out in time all the same, and the
     work keeps its turn until it ends, so that no more than a few ever run.
     """
-    if not app.searches.acquire(timeout=ASK_AGAIN_S):
-        busy = f"other searches are running; ask again in {ASK_AGAIN_S} s, or {INSTEAD}"
-        raise ApiError("unavailable", busy, headers={"Retry-After": str(ASK_AGAIN_S)})
+    if not app.searches.acquire(timeout=RETRY_AFTER_S):
+        busy = f"other searches are running; ask again in {RETRY_AFTER_S} s, or {INSTEAD}"
+        raise ApiError("unavailable", busy, headers={"Retry-After": str(RETRY_AFTER_S)})
     most_s = app.settings.request_s + more_s
     ends_at = time.monotonic() + most_s
 

@@ -45,18 +45,18 @@ KINDS = {
     "not-found": Kind(404, "Not found"),
     "method-not-allowed": Kind(405, "This address does not take that method"),
     "not-acceptable": Kind(406, "The response is not available in that format"),
-    "timeout": Kind(408, "The request came too slowly"),
-    "conflict": Kind(409, "The present state does not allow this"),
+    "timeout": Kind(408, "The request arrived too slowly"),
+    "conflict": Kind(409, "The current state does not allow this"),
     "too-large": Kind(413, "The request is too large"),
     "unsupported-media-type": Kind(415, "The body must be JSON"),
     "wrong-host": Kind(421, "This server does not answer for that host"),
     "wrong-input": Kind(422, "A field has a value that is not allowed"),
     "nothing-feasible": Kind(422, "Nothing satisfies the request"),
     "too-many-requests": Kind(429, "Too many requests"),
-    "quota": Kind(429, "This key or tenant has as much as it may"),
+    "quota": Kind(429, "This key or tenant has reached its limit"),
     "internal": Kind(500, "The server failed"),
-    "full": Kind(507, "The server has no room for it"),
-    "unavailable": Kind(503, "A part that this needs does not answer"),
+    "full": Kind(507, "The server has no space left"),
+    "unavailable": Kind(503, "A part that is needed does not answer"),
     "out-of-time": Kind(504, "The answer took too long"),
 }
 
@@ -83,11 +83,11 @@ class Problem(BaseModel):
 
     type: str = Field(description="names the kind of error; the same kind always has the same type")
     title: str = Field(description="the kind in words")
-    status: int = Field(description="the HTTP status, once more")
+    status: int = Field(description="the HTTP status, repeated")
     detail: str = Field(description="what is wrong this time, with the numbers and the next step")
     field: str | None = Field(None, description="the field, parameter or header at fault")
-    given: str | None = Field(None, description="what stood there, shortened")
-    allowed: str | None = Field(None, description="what may stand there")
+    given: str | None = Field(None, description="what was sent, shortened")
+    allowed: str | None = Field(None, description="what is allowed")
     request_id: str | None = Field(None, description="the same as in X-Request-Id and in the server's logs")
 
 
@@ -147,13 +147,13 @@ def _kind_of(error: AsapError) -> str:
 
 
 log = logging.getLogger("asap.api")
-UNEXPECTED = "an error that was not expected; the server's log has it under this request's id"
+UNEXPECTED = "an unexpected error; the server's log has it under this request's id"
 CONNECTION_ERRORS = (OperationalError, InterfaceError, TimeoutError)
 """Of SQLAlchemy: no connection, a connection that broke, none free in time."""
 _BY_STATUS = {kind.status: name for name, kind in reversed(KINDS.items())}
 _SHAPES = {"model_attributes_type": "must be a JSON object", "list_type": "must be a JSON array"}
-"""In words of JSON what pydantic says of Python's types."""
-NO_ADDRESS = "there is nothing at this address; /openapi.json lists all that there are"
+"""What pydantic says about Python's types, in JSON's terms."""
+NO_ADDRESS = "there is nothing at this address; /openapi.json lists all addresses"
 _SOURCES = ("body", "query", "path", "header", "cookie")
 
 
@@ -227,7 +227,7 @@ def _wrong_input(error: RequestValidationError) -> Problem:
 
 def _wrong_body(kind: str, given: object, message: str) -> Problem:
     if kind == "missing":
-        return problem("bad-request", "the body is missing; give JSON", field="body")
+        return problem("bad-request", "the body is missing; send JSON", field="body")
     if isinstance(given, bytes):  # what is not declared as JSON is not parsed
         allowed = "must be JSON, sent as Content-Type: application/json"
         return problem("unsupported-media-type", f"the body {allowed}", field="body", allowed=allowed)

@@ -39,7 +39,7 @@ class EventPublic(Public):
 
 class EventPage(BaseModel):
     items: list[EventPublic]
-    next_after: int = Field(description="give it as `after` for what follows")
+    next_after: int = Field(description="pass it as `after` to get what follows")
     ended: bool = Field(description="nothing will follow unless a person decides or retries")
 
 
@@ -59,14 +59,14 @@ AT_ONCE = 200
 
 @dataclass(frozen=True)
 class EventBatch:
-    """What was new at one look into the table."""
+    """What was new in the table."""
 
     events: list[EventRow]
     ended: bool
     """Nothing will follow: the session had ended before the events were read, and these are all."""
 
 
-def look(app: AppState, tenant: str, id: str, after: int, limit: int = AT_ONCE) -> EventBatch:
+def read_batch(app: AppState, tenant: str, id: str, after: int, limit: int = AT_ONCE) -> EventBatch:
     """The state is read first: when it is final, the event that says so is among those read after it."""
     with app.database.read() as conn:
         state = _state(conn, tenant, id)
@@ -108,7 +108,7 @@ def check_streams(app: AppState, caller: Caller) -> None:
     )
     for counted, most in limits:
         if app.streams[counted] >= most and not caller.is_local:
-            raise QuotaError(f"this {counted[0]} follows {most} streams of events, which is the most")
+            raise QuotaError(f"this {counted[0]} follows {most} event streams, the maximum")
 
 
 async def _texts(app: AppState, tenant: str, id: str, seen: EventBatch, after: int) -> AsyncIterator[str]:
@@ -123,7 +123,7 @@ async def _texts(app: AppState, tenant: str, id: str, seen: EventBatch, after: i
         if app.stopping.is_set():
             return
         try:
-            seen = await run_sync(look, app, tenant, id, after, limiter=app.watch.limiter)
+            seen = await run_sync(read_batch, app, tenant, id, after, limiter=app.watch.limiter)
         except NotFoundError:  # deleted meanwhile
             return
         except SQLAlchemyError:  # a client that reconnects gets the error, or continues
@@ -178,7 +178,7 @@ async def follow(
     replica: nothing is lost and nothing comes twice. A comment comes every 10 s while nothing happens."""
     form = preferred(accept, (MEDIA_TYPE, JSON))
     start = _start(after, last_event_id)
-    first = await run_sync(look, app, caller.tenant, id, start)
+    first = await run_sync(read_batch, app, caller.tenant, id, start)
     if form == JSON:
         return _page(first, start)
     if first.ended and not first.events:

@@ -29,7 +29,7 @@ class EntryPublic(Public):
     status: Status
     facets: dict[str, list[str]]
     is_own: bool = Field(description="seen by this tenant only")
-    body: JsonObject = Field(description="all that was written, of a case with its history")
+    body: JsonObject = Field(description="all of it; for a case with its history")
 
 
 class EntryPage(BaseModel):
@@ -41,7 +41,7 @@ class HitPublic(Public):
     entry: EntryPublic
     score: float = Field(description="comparable within one search only")
     matched: list[str] = Field(description="lexical, vector, facets: which methods found it")
-    warning: bool = Field(description="a measurement spoke against it")
+    warning: bool = Field(description="a measurement contradicts it")
 
 
 class HitList(BaseModel):
@@ -120,7 +120,7 @@ EntryId = Annotated[str, Path(max_length=100)]
 EntryCursor = Annotated[str | None, Query(max_length=120, description="`next_cursor` of the page before")]
 Query_ = Annotated[str, Query(alias="q", max_length=4000, description="a description of the situation")]
 Hits = Annotated[int, Query(ge=1, le=MAX_HITS)]
-Facet = Annotated[str | None, Query(max_length=100, description="weighs, and never excludes")]
+Facet = Annotated[str | None, Query(max_length=100, description="prefers such entries, excludes none")]
 Devices = Annotated[int | None, Query(ge=1, le=1_000_000, description="the size of the job")]
 
 

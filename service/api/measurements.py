@@ -95,8 +95,8 @@ Rows = Annotated[
 
 @router.post("", status_code=201, summary="Report runs of a cluster")
 def add_measurements(rows: Rows, app: AppDep, caller: Submitter) -> ClusterList:
-    """Sessions of the cluster are predicted with them from now on. Runs that cannot be are kept, named and
-    not learned from; a run that is known already is not kept twice."""
+    """Sessions of the cluster are predicted with them from now on. Implausible runs are kept and named, but
+    not learned from; a run that is known already is not stored twice."""
     given = rows.get("runs", [rows]) if isinstance(rows, dict) else rows
     runs = parse_runs(given if isinstance(given, list) else [given])
     with app.database.begin() as conn:
@@ -128,7 +128,7 @@ def get_cluster(name: Name, app: AppDep, caller: Reader) -> ClusterPublic:
 
 @router.delete("/{name}", summary="Take back the newest runs of a cluster")
 def undo_measurements(name: Name, app: AppDep, caller: Submitter) -> ClusterPublic:
-    """Those that were reported together; again takes back the ones before."""
+    """Those that were reported together; a second call takes back the ones before."""
     with app.database.begin() as conn:
         version = undo(conn, caller.tenant, name)
         record(conn, caller.tenant, caller.name, "cluster.undo", name, get_request_id(), version=version)

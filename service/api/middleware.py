@@ -7,7 +7,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -42,7 +41,7 @@ HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    # Not "no-referrer": browsers then call the origin of our own forms "null"; auth/cookies.py refuses that.
+    # Not "no-referrer": browsers then call the origin of our own forms "null"; service/auth.py refuses that.
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -123,11 +122,9 @@ class _Counted:
 
 
 def _content_length(scope: Scope) -> int:
-    """What Content-Length says; the server has refused what is no number."""
-    length = 0
-    with suppress(ValueError):
-        length = int(Headers(scope=scope).get("content-length", "0"))
-    return length
+    """0 if it is absent; the server itself refuses what is not a number."""
+    length = Headers(scope=scope).get("content-length", "0")
+    return int(length) if length.isdecimal() else 0
 
 
 HEADER = "X-Request-Id"
@@ -139,11 +136,10 @@ _CLIENT_LEFT = 499
 log = logging.getLogger("asap.http")
 
 Measure = Callable[[str, str, int, float], None]
-"""Told the method, the route's pattern, the status and the seconds."""
-
+"""Receives the method, the route's pattern, the status and the seconds."""
 
 Audit = Callable[[str, str, Scope, int, str], None]
-"""Told the tenant, the caller, the request, its status and its id."""
+"""Receives the tenant, the caller, the request, its status and its id."""
 
 
 class RequestScope:
@@ -182,11 +178,11 @@ class RequestScope:
                 raise
             await answer(unexpected(), {}, self._redactor)(scope, receive, send_with_id)
         finally:
-            self._tell(scope, status or _CLIENT_LEFT, time.perf_counter() - start)
+            self._log_request(scope, status or _CLIENT_LEFT, time.perf_counter() - start)
         await self._audit_failure(scope, status, own)
 
     async def _audit_failure(self, scope: Scope, status: int, own: str) -> None:
-        """Who was refused what; not what came too often, or the log would be what is flooded."""
+        """Who was refused what; not what came too often: the log would be flooded instead."""
         state = scope.get("state", {})
         if status < 400 or status == _TOO_MANY or scope["method"] in _SAFE or "tenant" not in state:
             return
@@ -195,7 +191,7 @@ class RequestScope:
         except Exception:  # the answer has gone out, and a log that is unavailable must not undo it
             log.exception("a failed request could not be audited")
 
-    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
         route = pattern_of(scope)
         self._measure(scope["method"], route, status, seconds)
         log.info(

@@ -17,6 +17,7 @@ from service.api.deps import Admin, AppDep, Cursor, Limit, Operator, StrictRoute
 from service.api.state import AppState
 from service.db.access import list_audit
 from service.db.lifecycle import list_living
+from service.render.text import counted
 from service.schemas import Public
 from service.strict_json import JsonObject
 
@@ -39,7 +40,7 @@ class ReadyPublic(BaseModel):
 HEARTBEAT = "/api/v2/heartbeat"
 PATIENCE_S = 2.0
 MIN_FREE_BYTES = 64 << 20
-NO_LEG = "none"
+NO_WORKFLOW = "none"
 
 router = APIRouter(tags=["health"])
 
@@ -102,10 +103,10 @@ def _knowledge(app: AppState) -> str:
 
 def _queue(app: AppState) -> str:
     """It must answer. Living workers are only reported: without any, sessions are accepted and wait."""
-    app.queue.unfinished([NO_LEG])
+    app.queue.unfinished([NO_WORKFLOW])
     with app.database.read() as conn:
         living = len(list_living(conn, app.settings.lease_s))
-    return f"{living} workers"
+    return counted(living, "worker")
 
 
 def _disk(app: AppState) -> str:

@@ -95,7 +95,7 @@ class WorkerRunner:
         self._starting.start()
 
     def begin_stop(self) -> None:
-        """Again changes nothing."""
+        """Idempotent."""
         if self._stopping is None:
             self._stopping = threading.Thread(target=self._stop, name="worker stop")
             self._stopping.start()
@@ -118,7 +118,7 @@ class WorkerRunner:
             self._went_well = False
             on_failure()
         else:
-            gc.freeze()  # see server.py: the worker imported as much again
+            gc.freeze()  # see _get_ready: the worker imported as much again
             self._worker = worker
 
     def _stop(self) -> None:
@@ -140,13 +140,13 @@ IS_OPEN = (
 )
 
 Announce = Callable[[str], None]
-"""Told the address as soon as it is listened on."""
+"""Receives the address as soon as the server listens on it."""
 
 
 def serve(
     settings: Settings, host: str, port: int, role: str, announce: Announce, add_pages: AddPages
 ) -> bool:
-    """Until a signal; tells whether all went well."""
+    """Serves until a signal; returns whether all went well."""
     with closing(open_database(settings.database)) as database:
         prepare(settings, database)
         _refuse_strangers(settings, database, host)

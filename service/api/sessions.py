@@ -24,7 +24,7 @@ from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import SessionRow
 from service.db.sessions import DEFAULT_PRIORITY, SessionFilter, list_sessions
-from service.schemas import EXAMPLE, Public, SearchCreate
+from service.schemas import EXAMPLE, Budget, Public, SearchCreate
 from service.sessions import Submission
 from service.strict_json import JsonObject
 from tools.errors import InputError
@@ -43,18 +43,6 @@ Rank = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum"
 Comment = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "string", "maxLength": MAX_COMMENT}, {"type": "null"}]})
 ]
-
-
-class BudgetCreate(BaseModel):
-    """What this session may spend; never more than the installation allows."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    session_s: float | None = Field(None, gt=0, le=86_400, description="seconds")
-    tokens: int | None = Field(None, ge=0, le=10**9, description="of the language model")
-    cost: float | None = Field(None, ge=0, le=10**6, description="money for the language model")
-    device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
-    trials: int | None = Field(None, ge=0, le=64, description="plans it may measure, the baseline among them")
 
 
 class QuestionCreate(BaseModel):
@@ -105,7 +93,7 @@ class SessionCreate(SearchCreate):
         max_length=2000,
         description="notified, with a signature, when the session ends or waits for approval",
     )
-    budget: BudgetCreate | None = None
+    budget: Budget | None = None
 
     def submission(self, idempotency_key: str | None = None) -> Submission:
         """What the service itself reads is taken out of the request, which is for the agents."""
@@ -262,7 +250,7 @@ def get_one(id: Id, app: AppDep, caller: Reader) -> SessionDetail:
 
 @router.delete("/{id}", status_code=204, summary="Delete a session that has ended")
 def delete(id: Id, app: AppDep, caller: Submitter) -> None:
-    """With its events, decisions and report. One that is still to run must be cancelled first."""
+    """With its events, decisions and report. One that has not ended must be cancelled first."""
     app.sessions.delete(caller, id)
 
 

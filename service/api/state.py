@@ -94,15 +94,14 @@ class Metrics:
         )
         self._faults = Counter(
             "asap_endpoint_faults_total",
-            "incidents told by sessions, those of the language model's endpoint among them",
+            "incidents of sessions, those of the language model's endpoint among them",
             ["kind"],
             registry=self.registry,
         )
 
     def measure(self, method: str, route: str, status: int, seconds: float) -> None:
-        method = (
-            method if method in METHODS else "other"
-        )  # callers invent methods, and a series is never removed
+        # Callers invent methods, and a series is never removed.
+        method = method if method in METHODS else "other"
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(seconds)
 
@@ -111,7 +110,7 @@ class Metrics:
         self._waits.observe(max(0.0, seconds))
 
     def observe_event(self, event: Mapping[str, object]) -> None:
-        """A session that runs in this process told an event."""
+        """A session that runs in this process emitted an event."""
         kind, seconds, tokens = str(event["kind"]), event.get("seconds"), event.get("tokens")
         if isinstance(seconds, int | float):
             self._steps.labels(str(event["node"]), kind).observe(seconds)
@@ -177,26 +176,26 @@ class EventWatcher:
         self._limiter = self._limiter or CapacityLimiter(READERS)
         return self._limiter
 
-    async def wait(self, id: str, after: int, longest_s: float) -> bool:
+    async def wait(self, id: str, after: int, timeout_s: float) -> bool:
         """Whether there may be something new: an event after that one, an end, or that the server stops."""
         waiter = _Waiter(id, after)
         self._waiters.add(waiter)
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look_again_and_again())
+            self._looking = asyncio.create_task(self._poll())
         try:
             with suppress(TimeoutError):
-                await asyncio.wait_for(waiter.woken.wait(), longest_s)
+                await asyncio.wait_for(waiter.woken.wait(), timeout_s)
         finally:
             self._waiters.discard(waiter)
         return waiter.woken.is_set()
 
-    async def _look_again_and_again(self) -> None:
+    async def _poll(self) -> None:
         while self._waiters:
             await asyncio.sleep(POLL_S)
             waiting = list(self._waiters)
             ids = sorted({waiter.id for waiter in waiting})
             try:
-                last = await run_sync(self._look, ids, limiter=self.limiter)
+                last = await run_sync(self._last_events, ids, limiter=self.limiter)
             except SQLAlchemyError:  # each stream finds out by itself what is wrong
                 last = {}
             for waiter in waiting:
@@ -204,7 +203,7 @@ class EventWatcher:
                 if self._stopping.is_set() or last.get(waiter.id, waiter.after + 1) > waiter.after:
                     waiter.woken.set()
 
-    def _look(self, ids: Sequence[str]) -> dict[str, int]:
+    def _last_events(self, ids: Sequence[str]) -> dict[str, int]:
         """The last event of each session; beyond all if it has ended, so that its streams end too."""
         last_seqs: dict[str, int] = {}
         newest = sa.select(sa.func.max(events.c.seq)).where(events.c.session_id == sessions.c.id)

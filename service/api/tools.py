@@ -15,44 +15,10 @@ from tools.cost.predict import Prediction, predict
 from tools.errors import InputError
 from tools.hardware import describe, device_names, get_device
 from tools.recommend.optimize import best_plans, optimize, workload_of
-from tools.recommend.report import Diagnosis, Proposal, RejectedPlan, Searched
+from tools.recommend.report import Recommendation
 from tools.recommend.score import complete
 from tools.recommend.why_not import explain_plan
 from tools.scenario import Scenario, parse_scenario
-
-
-class PredictionPublic(BaseModel):
-    """What a step takes under a plan; the parts add up to the whole."""
-
-    model_config = ConfigDict(extra="allow")
-
-    id: str | int | float | None
-    fits: bool
-    step_time_s: float
-    step_time_low_s: float = Field(description="low end of an 80% interval")
-    step_time_high_s: float
-    parameters: int = Field(description="exact count of the model")
-    active_parameters: int = Field(description="those that one token uses; fewer with experts")
-    tokens_per_s_per_device: float
-    model_tflops_per_device: float
-    mfu: float
-    peak_memory_gib: float
-    bottleneck: str
-    breakdown_s: dict[str, float]
-    memory_gib: dict[str, float]
-
-
-class SearchReport(BaseModel):
-    """The report of a search without a session: `asap optimize`, by search and rules alone."""
-
-    model_config = ConfigDict(extra="allow")
-
-    diagnosis: Diagnosis
-    baseline: Prediction | None
-    proposals: list[Proposal]
-    rejected: list[RejectedPlan]
-    searched: Searched
-    reasoner: str
 
 
 class RefusalPublic(BaseModel):
@@ -71,10 +37,10 @@ Batch = Annotated[
     list[JsonObject],
     Body(min_length=1, max_length=MAX_SCENARIOS, openapi_examples={"two": {"value": [EXAMPLE, EXAMPLE]}}),
 ]
-Answer = PredictionPublic | RefusalPublic
+Answer = Prediction | RefusalPublic
 
 
-@router.post("", summary="Predict a scenario with a plan", response_model=PredictionPublic)
+@router.post("", summary="Predict a scenario with a plan", response_model=Prediction)
 def predict_one(scenario: ScenarioCreate, caller: Reader) -> JSONResponse:
     return JSONResponse(predict([parse_scenario(scenario.body())])[0].model_dump())
 
@@ -133,7 +99,7 @@ MAX_DEVICES = 2048
 plans_router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=StrictRoute)
 
 
-@plans_router.post("/search", summary="Search every legal plan now", response_model=SearchReport)
+@plans_router.post("/search", summary="Search every legal plan now", response_model=Recommendation)
 def search_plans(request: SearchCreate, app: AppDep, caller: Submitter) -> JsonObject:
     """What `asap optimize` gives, by search and rules alone."""
     scenario = _small(request)

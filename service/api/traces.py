@@ -29,7 +29,7 @@ class TraceCreate(BaseModel):
 
 
 class CompleteCreate(BaseModel):
-    """Says that the upload is whole."""
+    """Completes an upload."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"files": {"rank0.json.gz": "0" * 64}}]}
@@ -42,7 +42,7 @@ class FilePublic(Public):
     """One file of an upload."""
 
     name: str
-    received_bytes: int = Field(description="go on from this offset")
+    received_bytes: int = Field(description="resume at this offset")
     sha256: str | None = Field(None, description="when the upload is complete")
 
 
@@ -56,13 +56,13 @@ class TracePublic(Public):
     created_at: datetime
     completed_at: datetime | None
     expires_at: datetime = Field(description="then it is deleted")
-    reference: str = Field(description="what a session's `traces` may say")
+    reference: str = Field(description="the value for a session's `traces`")
 
 
 class TraceDetail(TracePublic):
     files: list[FilePublic]
     analysis: JsonObject | None = Field(
-        description="what `asap diagnose --json` prints; null until it is there"
+        description="what `asap diagnose --json` prints; null until it is done"
     )
     error: JsonObject | None = Field(description="why there is no analysis")
 
@@ -117,7 +117,7 @@ def get_one(id: Id, app: AppDep, caller: Reader) -> TraceDetail:
     return detailed_trace(app.traces.get(caller, id))
 
 
-@router.post("/{id}/complete", summary="Say that the upload is whole")
+@router.post("/{id}/complete", summary="Complete an upload")
 def complete(id: Id, upload: CompleteCreate, app: AppDep, caller: Submitter) -> TraceDetail:
     """Every file's digest is checked. Completing again with the same digests changes nothing."""
     return detailed_trace(app.traces.complete(caller, id, upload.files))

@@ -23,7 +23,7 @@ RUNS has one JSON object per line, a run of any plan or model on the cluster:
   {"scenario": {...}, "measured": {"step_time_s": 9.7, "peak_memory_gib": 61.2}}
   {"scenario": {...}, "crashed": true}
 One run shifts what all runs share, more runs the terms that they tell apart, and intervals become narrower.
-Runs that cannot be (another device, another unit, far from all others) are named and left out. The error
+Implausible runs (another device, another unit, far from all others) are named and left out. The error
 after is that of each run as the others predict it.
 
 With --report the runs go to a server instead, which keeps them per cluster.name; --undo takes the newest of

@@ -176,7 +176,7 @@ def _language_model(settings: "Settings") -> Finding:
     from graph.model import fault_of_status
     from service.runtime import reasoner_of
 
-    reasoner_of(settings)  # refuses half an endpoint
+    reasoner_of(settings)  # raises if only half of an endpoint is configured
     if not settings.llm_base_url:
         todo = "optional: ASAP_LLM_BASE_URL, ASAP_LLM_MODEL, ASAP_LLM_API_KEY (docs/agents.md)"
         return Finding("language model", "ok", "none: the expert rules answer", todo)

@@ -57,7 +57,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-
     from service.settings import load_settings
 
     with opened_database(load_settings()) as database:
@@ -113,7 +112,7 @@ def _revoke(database: "Database", args: Namespace) -> None:
         try:
             revoke_key(conn, id)
         except NotFoundError:
-            raise InputError("ID", id, "is no key of this installation; see 'asap keys list'") from None
+            raise InputError("ID", id, "is not a key of this installation; see 'asap keys list'") from None
         row = find_key(conn, id)
         record(conn, row.tenant if row else "", WHO, "key.revoke", id)
     if args.json:

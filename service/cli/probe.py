@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from service.cli.calibrate import print_calibrated, write_calibration
 from service.cli.io import MAX_SCENARIO_BYTES, make_table, read_object, safe_text, write_json_line
 from service.cli.parser import positive_number
+from service.render.text import counted
 from tools.errors import AsapError, InputError
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def _run_probe(args: Namespace, out: Path) -> int:
 
     measured = read_probe(Path(args.results)) if args.results else _measure(args, out)
     report = report_of(measured, args.framework, args.cluster)
-    title = f"Probe of {args.cluster or report.probe.settings.device}, {len(measured.ranks)} ranks"
+    where = args.cluster or report.probe.settings.device
+    title = f"Probe of {where}, {counted(len(measured.ranks), 'rank')}"
     (out / "probe.html").write_text(render_probe(report, title), encoding="utf-8")
     learned = calibrate([report.run], name=args.cluster or "")
     _write_runs(out, args.cluster or "", [report.run])
@@ -188,8 +190,8 @@ def _print_probe(report: "ProbeReport", learned: "Calibrated", out: Path) -> Non
     console, probe = Console(highlight=False), report.probe
     console.print(
         safe_text(
-            f"{len(probe.ranks)} ranks on {probe.nodes} nodes ({probe.ranks[0].title}, {probe.backend}), "
-            f"{probe.took_s:.0f} s"
+            f"{counted(len(probe.ranks), 'rank')} on {counted(probe.nodes, 'node')} "
+            f"({probe.ranks[0].title}, {probe.backend}), {probe.took_s:.0f} s"
         )
     )
     table = make_table(COLUMNS[0], *(f">{column}" for column in COLUMNS[1:]))

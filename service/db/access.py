@@ -58,7 +58,7 @@ def has_keys(conn: sa.Connection) -> bool:
 
 
 def revoke_key(conn: sa.Connection, id: str) -> None:
-    """Again changes nothing."""
+    """Idempotent."""
     if find_key(conn, id) is None:
         raise NotFoundError("key", id)
     conn.execute(

@@ -64,7 +64,7 @@ class Database:
 
         Without `flush` it is left to the next commit to force it to the disk: it outlives the process, but
         perhaps not a power failure of the database's machine, which then loses what came after it too. A
-        commit costs milliseconds otherwise, and a session tells 50 events.
+        commit costs milliseconds otherwise, and a session emits 50 events.
         """
         with (self.engine if flush else self._unflushed).begin() as connection:
             yield connection

@@ -68,7 +68,7 @@ def _dispatch_no(column: str, key: str = "dispatch_no") -> sa.Column[Any]:
 
 
 def _of(parent: str, name: str, primary_key: bool = False) -> sa.Column[Any]:
-    """Goes with the row of the parent that it names."""
+    """A foreign key: the row is deleted with its parent."""
     return sa.Column(
         name, sa.ForeignKey(f"{parent}.id", ondelete="CASCADE"), primary_key=primary_key, nullable=False
     )
@@ -93,6 +93,7 @@ sessions = sa.Table(
     *_optional(sa.Text, "bottleneck", "verdict"),
     *_optional(sa.Double, "speedup", "measured_speedup"),
     *_required(sa.Text, "search"),
+    *_optional(sa.Text, "name", "remark"),
     *_required(JsonColumn, "labels"),
     *_optional(sa.Text, "idempotency_key"),
     *_required(Digest, "request_digest"),
@@ -101,7 +102,6 @@ sessions = sa.Table(
     # Long columns last: SQLite then reads a row's short ones without following overflow pages.
     *_required(JsonColumn, "request"),
     *_optional(JsonColumn, "report"),
-    *_optional(sa.Text, "name", "remark"),
     sa.UniqueConstraint("tenant", "idempotency_key", name="sessions_idempotency"),
     # With the words, so that a search for them does not touch the rows.
     sa.Index("sessions_by_tenant", "tenant", "id", "search"),

@@ -176,7 +176,7 @@ class RunRow:
     trigger: str
     state: str
     outcome: str | None
-    """quiet, regression or broken, when completed."""
+    """quiet, slower, regression or broken, when completed."""
     reason: str | None
     dispatch_no: int
     claims: int

@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from service.schemas import Budget
 from service.strict_json import parse_object
 from tools.errors import InputError
 from tools.nightly.findings import MIN_STEP_RATIO
@@ -69,16 +70,6 @@ class Recipients(Strict):
     when: Literal["always", "alarm"] = Field(
         "always", description="alarm: only with a new regression or a workload that could not be read"
     )
-
-
-class Budget(Strict):
-    """What each session of a run may spend; never more than the installation allows."""
-
-    session_s: float | None = Field(None, gt=0, le=86_400)
-    tokens: int | None = Field(None, ge=0, le=10**9)
-    cost: float | None = Field(None, ge=0, le=10**6)
-    device_hours: float | None = Field(None, ge=0, le=10**6, description="ranks times hours of its trials")
-    trials: int | None = Field(None, ge=0, le=64, description="plans it may measure")
 
 
 class TrialPolicy(Strict):

@@ -6,34 +6,25 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from graph.context import Context
-from graph.report import Decision, Report
+from graph.report import Decision, Report, WaitingProposal
 from graph.request import OPTIONS, parse_request
 from graph.session import Session
 from service import __version__
-from service.nightly.config import Budget
 from service.render.text import seconds
+from service.schemas import Budget
 from tools.errors import AsapError, InfeasibleError
-from tools.nightly.night import Described, StoredResult
+from tools.nightly.night import Described
 from tools.nightly.result import BestPlan, NightResult, OpenProposal, PlanSpeedup, SessionRecord
 from tools.recommend.optimize import best_plans, workload_of
 from tools.recommend.proposal import speedup
-from tools.recommend.report import MeasuredPlan, Proposal, Speedup
+from tools.recommend.report import Proposal, Speedup
 from tools.recommend.words import short
-from tools.scenario import Plan, parse_scenario
+from tools.scenario import parse_scenario
 
 MIN_NEWS_SPEEDUP = 1.01
 """A best plan that changed, but gains less than this, is no news."""
 FAR_RATIO = 1.3
 """A prediction of today's plan that is further from the measurement earns a warning."""
-
-
-class WaitingProposal(StoredResult):
-    """What a person is asked to approve."""
-
-    rank: int
-    plan: Plan
-    speedup: float | None = None
-    measured: MeasuredPlan | None = None
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
-from graph.report import Report
+from graph.report import PendingDecision, Report
 from service.auth import LOCAL_ID, Caller
 from service.db.access import has_keys
 from service.db.engine import is_outage, retry_transaction
@@ -17,7 +15,7 @@ from service.db.schedules import FAILED, RunRow, get_schedule, set_run
 from service.errors import FencedError, HandBackError, NotFoundError
 from service.nightly.config import Policy, parse
 from service.nightly.dispatch import delete_old_runs, night_queue, tick
-from service.nightly.reoptimize import Answer, WaitingProposal
+from service.nightly.reoptimize import Answer
 from service.nightly.report import ReportSender
 from service.nightly.review import NightContext, run_night
 from service.nightly.schedule import ScheduleSpec
@@ -38,8 +36,6 @@ NIGHTS_PER_WORKER = 2
 HOUR_S, DAY_S = 3600.0, 86_400.0
 KEPT_S = 180 * DAY_S
 """How long runs are kept; longer than anything that is planned again after a clock was set back."""
-
-WAITING_PROPOSALS = TypeAdapter(list[WaitingProposal])
 
 _log = logging.getLogger(__name__)
 
@@ -94,9 +90,8 @@ class QueuedReoptimizer:
         if row.state == COMPLETED:
             return Answer(report=Report.model_validate(row.report), session_id=row.id)
         if row.state == WAITING:
-            proposals = row.waiting_for.get("proposals") if row.waiting_for else None
-            waiting_for = WAITING_PROPOSALS.validate_python(proposals or [])
-            return Answer(waiting_for=waiting_for, session_id=row.id)
+            asked = PendingDecision.model_validate(row.waiting_for)
+            return Answer(waiting_for=asked.proposals, session_id=row.id)
         if row.state in BUSY:
             return Answer(session_id=row.id, is_busy=True)
         message = row.error["message"] if row.error else f"session {row.id} was {row.state}"

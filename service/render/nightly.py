@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from service.render.text import STEP, gib, percent, seconds, seconds_span
+from service.render.text import STEP, counted, gib, percent, seconds, seconds_span
 from tools.cost.memory import GIB
 from tools.nightly.attribution import Attribution, BisectionRun, EnvironmentChange, TermChange
 from tools.nightly.findings import MEMORY, MFU, SPREAD, TERM, Finding
@@ -101,7 +101,9 @@ def sensitivity(result: NightResult) -> list[str]:
     """The regression that is detected and by when, what limits it, and what to do."""
     found = result.sensitivity
     if found is None:
-        return [f"{result.num_nights} nights are not enough to detect a change"] if result.num_nights else []
+        verb = "is" if result.num_nights == 1 else "are"
+        nights = f"{counted(result.num_nights, 'night')} {verb} not enough to detect a change"
+        return [nights] if result.num_nights else []
     steps = f", {found.step_error_ratio:.1%} from the steps of each night" if found.step_error_ratio else ""
     return [
         f"a regression of {found.change_ratio:.1%} is detected within {found.nights} nights "
@@ -125,8 +127,8 @@ def bisection(result: NightResult) -> list[str]:
     if plan is None:
         return []
     repeats = f", each measured {plan.repeats} times" if plan.repeats > 1 else ""
-    count = f"{plan.num_runs} run{'s' if plan.num_runs > 1 else ''}"
-    head = f"at most {count}{repeats}, {hours(plan.device_hours)} device-hours in total"
+    cost = f"{hours(plan.device_hours)} device-hours in total"
+    head = f"at most {counted(plan.num_runs, 'run')}{repeats}, {cost}"
     return [head, *(_run_line(run) for run in plan.runs)]
 
 
@@ -175,8 +177,7 @@ def _name(changed: EnvironmentChange) -> str:
 def _when(offset: int) -> str:
     if not offset:
         return "the same night"
-    nights = f"{abs(offset)} night{'s' if abs(offset) > 1 else ''}"
-    return f"{nights} {'later' if offset > 0 else 'earlier'}"
+    return f"{counted(abs(offset), 'night')} {'later' if offset > 0 else 'earlier'}"
 
 
 def _slow(ranks: Sequence[SlowRank]) -> list[str]:

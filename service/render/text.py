@@ -175,6 +175,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def size_of(parameters: int, active: int, noun: str = "") -> str:
     """How many parameters a model has; with experts also those that one token uses."""
     whole = f"{_billions(parameters)}{noun}"

@@ -158,10 +158,6 @@ def waiting_figure(collectives: Sequence[CollectiveSummary]) -> Figure | None:
     return _stacked_bars(rows, bars, (COLOURS[0], COLOURS[1]), "ms, mean over ranks")
 
 
-def _size(message_bytes: int | None) -> str:
-    return "of unknown size" if message_bytes is None else bytes_of(message_bytes)
-
-
 def allocated_memory_figure(ranks: Sequence[RankReport]) -> Figure | None:
     """Allocated memory over time; None if the profiler did not record it."""
     data = [

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue
 
-from graph.report import CaseReference, Report, Trial, Usage
+from graph.report import CaseReference, PendingDecision, Report, Trial, Usage
 from graph.request import MAX_PROPOSALS, parse_request
 from service.db.models import WAITING, SessionRow
 from service.errors import ConflictError
@@ -287,26 +287,6 @@ def get_view(row: SessionRow, lacking: str) -> View:
     return view
 
 
-class WaitingProposal(BaseModel):
-    """What a session asks about, without what its tools compute again."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    rank: int
-    plan: Plan
-    measured: MeasuredPlan | None = None
-
-
-class Question(BaseModel):
-    """What a session waits for, as it was stored."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    proposals: list[WaitingProposal]
-    trials: list[Trial] = []
-    calibration: dict[str, JsonValue] | None = None
-
-
 def _calibration(data: RawJson | None) -> Calibration | None:
     """The cost model as the session's trials have made it; None if there were none."""
     return Calibration.from_data(data) if data else None
@@ -315,7 +295,7 @@ def _calibration(data: RawJson | None) -> Calibration | None:
 def draft_of(request: RawJson, waiting_for: RawJson, mode: str) -> View:
     """The proposals a session waits with, computed by the same tools that write the report."""
     scenario = parse_request(request).scenario.model_copy(update={"traces": None})
-    question = Question.model_validate(waiting_for)
+    question = PendingDecision.model_validate(waiting_for)
     workload = workload_of(scenario, _calibration(question.calibration))
     waiting = question.proposals[:MAX_PROPOSALS]
     plans, today = [choice.plan for choice in waiting], workload.today()

@@ -24,7 +24,7 @@ from service.nightly.config import SOURCES, parse
 from service.nightly.report import html_overview, html_workload
 from service.nightly.schedules import Fleet, FleetWorkload, fleet_of
 from service.render.nightly import STATUS, hours
-from service.render.text import seconds, seconds_span
+from service.render.text import counted, seconds, seconds_span
 from service.strict_json import JsonObject, parse_object
 from service.web.forms import CheckedForm, Form, add_buttons, text_of
 from service.web.rendering import PageRoute, page
@@ -208,7 +208,7 @@ class WorkloadView:
         values = self.workload.spark_values
         if not values:
             return "no nights yet"
-        return f"step time over {len(values)} nights, from {seconds_span(values[0], values[-1])}"
+        return f"step time over {counted(len(values), 'night')}, from {seconds_span(values[0], values[-1])}"
 
 
 @dataclass(frozen=True)

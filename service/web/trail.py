@@ -15,7 +15,7 @@ from service.api.deps import AppDep, Id, Reader
 from service.db.models import TERMINAL, EventRow
 from service.db.sessions import MAX_EVENTS, events_after, get_session
 from service.errors import NotFoundError
-from service.render.text import humanize, seconds
+from service.render.text import counted, humanize, seconds
 from service.render.view import find_view
 from service.web.rendering import PageRoute, page
 from service.web.session_view import SessionPage
@@ -67,12 +67,7 @@ def _limit(result: Content) -> str:
     return f"limited by {bottleneck}" if bottleneck else ""
 
 
-def _struck(result: Content) -> str:
-    struck = result.get("struck")
-    return f"{len(struck)} sentences struck" if isinstance(struck, list) else ""
-
-
-_OUTCOMES = (_score, _search, _check, _limit, _struck)
+_OUTCOMES = (_score, _search, _check, _limit)
 
 
 SESSION = "session"
@@ -286,7 +281,7 @@ class Node:
 
     @property
     def says(self) -> str:
-        return f"{self.name}: {PURPOSES[self.name]}; ran {self.visits} times" + (
+        return f"{self.name}: {PURPOSES[self.name]}; ran {counted(self.visits, 'time')}" + (
             ", running now" if self.is_current else ""
         )
 

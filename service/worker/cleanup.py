@@ -43,7 +43,7 @@ def prune_checkpoints(saver: Saver, thread: str, state: str) -> None:
 
 
 def erase_deleted(database: Database, queue: JobQueue[SessionRow], saver: Saver) -> list[str]:
-    """Again until it is done: a worker may die in between."""
+    """Repeated until it is done: a worker may die in between."""
     with database.read() as conn:
         deleted = list_cleanups(conn)
     for session in deleted:

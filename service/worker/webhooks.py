@@ -26,7 +26,7 @@ from service.settings import Settings
 from tools.errors import InputError
 
 TIMEOUT_S = 10.0
-"""Of silence."""
+"""Of the socket: how long a receiver may be silent."""
 MAX_REQUEST_S = 30.0
 """For the whole request: a receiver that answers a byte at a time is never silent."""
 LEASE_S = 60.0

@@ -78,9 +78,9 @@ def test_events_are_to_be_had_page_by_page(served: Served, ended: str) -> None:
     assert (page["next_after"], page["ended"]) == (7, True)
 
 
-def test_more_events_than_one_look_holds_all_come(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_events_than_one_batch_holds_all_come(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "AT_ONCE", 4)
-    monkeypatch.setattr(sse.look, "__defaults__", (4,))
+    monkeypatch.setattr(sse.read_batch, "__defaults__", (4,))
     id = served.submit()
     tell(served, id, 30)
     served.client.post(f"/v1/sessions/{id}/cancel")
@@ -119,7 +119,7 @@ def follow(
 
     async def read() -> list[str]:
         texts: list[str] = []
-        first = sse.look(served.app, "", id, 0)
+        first = sse.read_batch(served.app, "", id, 0)
         before()
         async for text in sse.stream(served.app, LOCAL, id, first, 0):
             texts.append(text)
@@ -175,7 +175,7 @@ def test_a_stream_whose_session_or_database_is_gone_ends_quietly(
     assert len(follow(served, id, nothing, lose)) == 2
 
 
-def test_many_streams_wait_in_one_look_and_only_those_with_news_wake(
+def test_many_streams_wait_in_one_query_and_only_those_with_news_wake(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.01)
@@ -183,13 +183,13 @@ def test_many_streams_wait_in_one_look_and_only_those_with_news_wake(
     ids = [served.submit() for _ in range(7)]
     tell(served, ids[5], 1)
     looks: list[int] = []
-    real = watch.EventWatcher._look
+    real = watch.EventWatcher._last_events
 
     def counted(self: watch.EventWatcher, wanted: list[str]) -> dict[str, int]:
         looks.append(len(wanted))
         return real(self, wanted)
 
-    monkeypatch.setattr(watch.EventWatcher, "_look", counted)
+    monkeypatch.setattr(watch.EventWatcher, "_last_events", counted)
 
     async def wait() -> list[bool]:
         waits = (served.app.watch.wait(id, 1, 0.5) for id in [*ids, "deleted"])

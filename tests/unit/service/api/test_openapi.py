@@ -224,7 +224,7 @@ def test_the_options_of_training_and_the_parameters_of_a_prediction_are_describe
     assert set(TRAINING_OPTIONS) <= training.keys()
     assert training["lora"]["anyOf"][0]["properties"]["targets"]["minItems"] == 1
     assert "name" in schemas["ScenarioCreate"]["properties"]["cluster"]["properties"]
-    counts = [schemas["PredictionPublic"]["properties"][name] for name in ("parameters", "active_parameters")]
+    counts = [schemas["Prediction"]["properties"][name] for name in ("parameters", "active_parameters")]
     assert [count["type"] for count in counts] == ["integer", "integer"]
 
 

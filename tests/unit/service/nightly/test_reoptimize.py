@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from graph.report import Decision, DecisionAction
-from service.nightly.reoptimize import Answer, WaitingProposal, prediction_warnings, proposal_of
+from graph.report import Decision, DecisionAction, WaitingProposal
+from service.nightly.reoptimize import Answer, prediction_warnings, proposal_of
 from service.render import nightly as words
 from tests.unit.service.nightly.builders import (
     Nights,

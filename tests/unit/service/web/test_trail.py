@@ -93,7 +93,6 @@ def test_time_in_which_nobody_works_takes_no_room_in_the_strip() -> None:
         ({"searched": {"plans": 54729}, "proposals": []}, "54,729 legal plans searched"),
         ({"checked": 161, "faults": []}, "161 numbers, 0 differ"),
         ({"diagnosis": {"bottleneck": "compute"}}, "limited by compute"),
-        ({"texts": {}, "struck": ["one"]}, "1 sentences struck"),
         ([1, 2, "and 5 more"], "7 found"),
         (["ours", "and what more"], "2 found"),
         (["and more"], "1 found"),

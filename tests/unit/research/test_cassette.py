@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.standins import StandInModel
-from graph.cassette import Label, Recorder, Replay, read_cassette
 from graph.context import Context
 from graph.request import parse_request
+from research.cassette import Label, Recorder, Replay, read_cassette
 from tests.unit.graph.cases import report_of, small
 from tools.errors import InputError
 from tools.kb import open_seed

@@ -22,7 +22,7 @@ from graph.answers import (
     Reply,
     arguments_model,
     check_answer,
-    words_of,
+    describe_errors,
 )
 from graph.state import plain
 from tools.errors import AsapError, InputError
@@ -116,7 +116,7 @@ def read_cassette(file: Path) -> tuple[Label, list[Exchange]]:
         return label, [Exchange.model_validate_json(line) for line in lines[1:]]
     except ValidationError as error:
         raise InputError(
-            file.name, "a line", f"a cassette of the format {FORMAT}: {words_of(error)}"
+            file.name, "a line", f"a cassette of the format {FORMAT}: {describe_errors(error)}"
         ) from None
 
 
