@@ -32,7 +32,7 @@ The history of a workload is stored in the data folder (ASAP_DATA_DIR), or in AS
 read once, however often this runs. A workload that cannot be read shows the reason; the others still run.
 
 Exit status of 'run': 0 quiet; 4 a workload got slower (new in this run); 5 none did, but one is still slower;
-1 one could not be read or a recipient not be reached; 2 the file is wrong. In crontab, every night at 5:30:
+1 one could not be read or a recipient could not be reached; 2 the file is wrong. In crontab, at 5:30:
   30 5 * * *  asap nightly run --config /etc/asap/nightly.yaml
 'asap schedule' does the same inside 'asap serve', without cron."""
 REGRESSION_FOUND, STILL_SLOWER = 4, 5

@@ -165,6 +165,7 @@ exit status:
   2  the input is wrong; one line on standard error names the field
   3  the input is right, but nothing feasible was found
   4  a workload got slower (nightly run, schedule run --wait)
+  5  none did, but one is still slower (the same)
 
 'asap COMMAND --help' says more about a command.
 """

@@ -47,8 +47,9 @@ newest uploaded traces whose name matches.
 Cron's five fields mean what they mean to Debian's cron, in the zone: when clocks go forward, a time that does
 not exist runs at the end of the gap; when they go back, a nightly time runs once.
 
-Exit status of 'run --wait', as of 'asap nightly run': 4 a workload got slower (new in this run); 1 none did,
-but one could not be read, a recipient not be reached, or the run failed or was skipped; 0 neither.
+Exit status of 'run --wait', as of 'asap nightly run': 4 a workload got slower (new in this run); 5 none did,
+but one is still slower; 1 none did, but one could not be read, a recipient could not be reached, or the run
+failed or was skipped; 0 none of these.
 
 Examples:
   asap schedule add examples/nightly.yaml --name pretraining --cron "30 5 * * *" --zone Europe/Berlin
