@@ -16,18 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from starlette.types import Scope
 
 from service import __version__
-from service.api import (
-    events,
-    knowledge,
-    measurements,
-    middleware,
-    ops,
-    reports,
-    schedules,
-    sessions,
-    tools,
-    traces,
-)
+from service.api import events, knowledge, measurements, middleware, ops, schedules, sessions, tools, traces
 from service.api.errors import KINDS, MEDIA_TYPE, Problem, add_problem_handlers
 from service.api.middleware import BodyLimits, RequestScope, SecurityHeaders
 from service.api.state import AppState, EventWatcher, LazyKnowledge, Metrics, Queue, RateLimit
@@ -125,7 +114,7 @@ def _complete(operation: JsonSchemaValue, *, is_open: bool) -> None:
 ROUTERS = (
     sessions.router,
     events.router,
-    reports.router,
+    sessions.reports_router,
     traces.router,
     knowledge.router,
     measurements.router,

@@ -28,6 +28,11 @@ from tools.scenario import did_you_mean
 _WEIGHT = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?")
 
 
+JSON, MARKDOWN, HTML = "application/json", "text/markdown", "text/html"
+TEXT_SCHEMA = {"schema": {"type": "string"}}
+ReportAccept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
+
+
 def preferred(accept: str, offered: Sequence[str]) -> str:
     """The first of ours among those the caller likes most; an empty header likes everything."""
     ranges = [_parse_range(part) for part in accept.split(",") if part.strip()] or [("*/*", 1.0)]

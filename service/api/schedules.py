@@ -4,16 +4,21 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Header, Path, Response
+from fastapi import APIRouter, Path, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.deps import (
+    HTML,
+    JSON,
+    MARKDOWN,
+    TEXT_SCHEMA,
     AppDep,
     Cursor,
     Id,
     Limit,
     Reader,
+    ReportAccept,
     StrictRoute,
     Submitter,
     get_request_id,
@@ -87,12 +92,9 @@ def public_workload(row: WorkloadRow) -> WorkloadPublic:
 runs_router = APIRouter(tags=["schedules"], route_class=StrictRoute)
 RUNS = "/v1/schedules/{id}/runs"
 WORKLOADS = "/v1/workloads"
-JSON, MARKDOWN, HTML = "application/json", "text/markdown", "text/html"
-Accept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
 Name = Annotated[str, Path(max_length=200, description="of a workload")]
-_TEXT = {"schema": {"type": "string"}}
 _FORMS: dict[int | str, dict[str, Any]] = {
-    200: {"content": {JSON: {"schema": {"type": "object"}}, MARKDOWN: _TEXT, HTML: _TEXT}}
+    200: {"content": {JSON: {"schema": {"type": "object"}}, MARKDOWN: TEXT_SCHEMA, HTML: TEXT_SCHEMA}}
 }
 
 
@@ -111,7 +113,7 @@ def get_run(id: Id, run_id: Id, app: AppDep, caller: Reader) -> RunPublic:
 @runs_router.get(
     RUNS + "/{run_id}/report", summary="The report of a run", response_class=Response, responses=_FORMS
 )
-def get_report(id: Id, run_id: Id, app: AppDep, caller: Reader, accept: Accept = JSON) -> Response:
+def get_report(id: Id, run_id: Id, app: AppDep, caller: Reader, accept: ReportAccept = JSON) -> Response:
     """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))
     report = app.schedules.get_report(caller, id, run_id)
@@ -133,7 +135,7 @@ def get_report(id: Id, run_id: Id, app: AppDep, caller: Reader, accept: Accept =
     responses=_FORMS,
 )
 def get_workload_report(
-    id: Id, run_id: Id, name: Name, app: AppDep, caller: Reader, accept: Accept = JSON
+    id: Id, run_id: Id, name: Name, app: AppDep, caller: Reader, accept: ReportAccept = JSON
 ) -> Response:
     """With trend plots, as HTML."""
     form = preferred(accept, (JSON, MARKDOWN, HTML))

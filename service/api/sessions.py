@@ -1,14 +1,24 @@
-"""/v1/sessions: submit, list, read, delete, cancel, retry, decide, ask."""
+"""/v1/sessions: submit, list, read, delete, cancel, retry, decide, ask; the report and the proposals, in the
+format that Accept asks for.
+"""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+import msgspec
+from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from graph.ask import MAX_QUESTION, Answered
+from graph.report import Report
 from graph.request import ACTIONS, MAX_COMMENT, MAX_PROPOSALS
 from service.api.deps import (
+    HTML,
+    JSON,
+    MARKDOWN,
+    TEXT_SCHEMA,
     AppDep,
     Approver,
     Cursor,
@@ -16,8 +26,10 @@ from service.api.deps import (
     IdempotencyKey,
     Limit,
     Reader,
+    ReportAccept,
     StrictRoute,
     Submitter,
+    preferred,
     run_bounded_search,
 )
 from service.api.state import AppState
@@ -25,9 +37,11 @@ from service.auth import Caller
 from service.db.models import SessionRow
 from service.db.sessions import DEFAULT_PRIORITY, SessionFilter, list_sessions
 from service.schemas import EXAMPLE, Budget, Public, SearchCreate
-from service.sessions import Submission
+from service.sessions import Submission, export_proposal, find_proposals, missing_result
 from service.strict_json import JsonObject
 from tools.errors import InputError
+from tools.frameworks import EXPORT_FORMATS, Export
+from tools.recommend.report import Proposal
 from tools.scenario import Plan
 from tools.scenario.fields import refuse_unknown
 
@@ -298,3 +312,81 @@ def parse_labels(texts: list[str]) -> dict[str, str | None]:
             raise InputError("label", text, "allowed: name or name=value")
         labels[name] = value if equals else None
     return labels
+
+
+PLAIN = "text/plain"
+ExportAccept = Annotated[str, Header(description="application/json or text/plain")]
+RankInPath = Annotated[int, Path(ge=1, le=MAX_PROPOSALS)]
+Format = Annotated[
+    str,
+    Query(
+        description=f"one of {', '.join(EXPORT_FORMATS)}", json_schema_extra={"enum": list(EXPORT_FORMATS)}
+    ),
+]
+
+
+class ProposalList(BaseModel):
+    items: list[Proposal]
+
+
+class ExportPublic(Public):
+    """A configuration file of a training framework."""
+
+    format: str = Field(json_schema_extra={"enum": list(EXPORT_FORMATS)})
+    file_name: str
+    text: str
+    notes: list[str] = Field(description="what the file alone does not decide")
+
+
+reports_router = APIRouter(prefix=PATH + "/{id}", tags=["reports"], route_class=StrictRoute)
+
+
+@reports_router.get(
+    "/report",
+    summary="The report of a completed session",
+    response_model=Report,
+    responses={200: {"content": {MARKDOWN: TEXT_SCHEMA, HTML: TEXT_SCHEMA}}},
+)
+def get_report(id: Id, app: AppDep, caller: Reader, accept: ReportAccept = JSON) -> Response:
+    """JSON, Markdown, or one HTML page without scripts: as Accept asks."""
+    form = preferred(accept, (JSON, MARKDOWN, HTML))
+    row = app.sessions.get(caller, id)
+    if row.report is None:
+        raise missing_result(row, "it has a report when it is completed")
+    if form == JSON:
+        return Response(msgspec.json.encode(row.report), media_type=JSON)
+    report = Report.model_validate(row.report)
+    if form == MARKDOWN:
+        from service.render.report import markdown_report
+
+        return Response(markdown_report(row.request or {}, report), media_type=MARKDOWN)
+    from service.render.report import content_security_policy, html_report, stylesheet
+
+    policy = {"Content-Security-Policy": content_security_policy(stylesheet())}
+    return Response(html_report(row.request or {}, report), media_type=HTML, headers=policy)
+
+
+@reports_router.get("/proposals", summary="The proposals, best first")
+def list_proposals(id: Id, app: AppDep, caller: Reader) -> ProposalList:
+    """Also while the session waits for a decision about them."""
+    return ProposalList(items=find_proposals(app.sessions.get(caller, id)))
+
+
+@reports_router.get(
+    "/proposals/{rank}/export",
+    summary="A proposal as the configuration of a training framework",
+    response_model=ExportPublic,
+    responses={200: {"content": {PLAIN: TEXT_SCHEMA}}},
+)
+def get_export(
+    id: Id, rank: RankInPath, format: Format, app: AppDep, caller: Reader, accept: ExportAccept = JSON
+) -> Response:
+    """As JSON with notes; as the file alone with Accept: text/plain."""
+    form = preferred(accept, (JSON, PLAIN))
+    export = export_proposal(app.sessions.get(caller, id), rank, format)
+    return JSONResponse(asdict(export)) if form == JSON else file_response(export)
+
+
+def file_response(export: Export) -> Response:
+    disposition = {"Content-Disposition": f'attachment; filename="{export.file_name}"'}
+    return Response(export.text, media_type=PLAIN, headers=disposition)

@@ -136,8 +136,6 @@ def _list(devices: Sequence[Device], *, as_json: bool) -> None:
             del described["sources"]
             write_json_line(described)
         return
-    from rich.console import Console
-
     console = Console()
     console.print(list_table(devices))
     console.print(LIST_NOTE)
@@ -147,6 +145,4 @@ def _show(device: Device, *, as_json: bool) -> None:
     if as_json:
         write_json_line(describe(device))
         return
-    from rich.console import Console
-
     print_device(Console(), device)

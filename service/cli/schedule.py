@@ -1,6 +1,7 @@
 """`asap schedule`: nightly runs scheduled by a server."""
 
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from asap_client import schedules as api
 from service.cli.io import (
     FORMS,
     add_server,
@@ -25,8 +27,8 @@ from service.cli.parser import add_action
 from tools.errors import AsapError
 
 if TYPE_CHECKING:
+    from asap_client.calls import Call
     from asap_client.client import Client
-    from asap_client.schedules import Run, Schedule
     from tools.nightly.night import Described
 
 HELP = """\
@@ -97,9 +99,7 @@ def run(args: Namespace) -> int:
 
 
 def _add(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import add_schedule
-
-    _show_schedule(client.send(add_schedule(_body(args))), as_json=args.json)
+    _show_schedule(client.send(api.add_schedule(_body(args))), as_json=args.json)
 
 
 def _body(args: Namespace) -> "Described":
@@ -121,16 +121,11 @@ def _body(args: Namespace) -> "Described":
 
 
 def _list(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import list_schedules
-
-    schedules: list[Schedule] = []
-    cursor: str | None = None
-    while True:
-        page = client.send(list_schedules(cursor=cursor))
+    page = client.send(api.list_schedules())
+    schedules = page.items
+    while page.next_cursor:
+        page = client.send(api.list_schedules(cursor=page.next_cursor))
         schedules += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            break
     if args.json:
         for schedule in schedules:
             write_json_line(schedule.raw)
@@ -138,28 +133,17 @@ def _list(client: "Client", args: Namespace) -> None:
         _print_schedules(schedules)
 
 
-def _show(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import get_schedule
+def _on_one(call: "Callable[[str], Call[api.Schedule]]") -> Callable[["Client", Namespace], None]:
+    """An action whose answer is the schedule."""
 
-    _show_schedule(client.send(get_schedule(args.schedule)), as_json=args.json)
+    def act(client: "Client", args: Namespace) -> None:
+        _show_schedule(client.send(call(args.schedule)), as_json=args.json)
 
-
-def _pause(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import pause_schedule
-
-    _show_schedule(client.send(pause_schedule(args.schedule)), as_json=args.json)
-
-
-def _resume(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import resume_schedule
-
-    _show_schedule(client.send(resume_schedule(args.schedule)), as_json=args.json)
+    return act
 
 
 def _run(client: "Client", args: Namespace) -> int:
-    from asap_client.schedules import run_schedule
-
-    night = client.send(run_schedule(args.schedule))
+    night = client.send(api.run_schedule(args.schedule))
     if args.wait:
         night = _wait(client, args.schedule, night.id)
     if args.json:
@@ -172,20 +156,14 @@ def _run(client: "Client", args: Namespace) -> int:
     return exit_status(night.outcome, [bool(delivery["ok"]) for delivery in night.deliveries or []])
 
 
-def _wait(client: "Client", schedule: str, id: str) -> "Run":
-    import time
-
-    from asap_client.schedules import get_run
-
-    while not (night := client.send(get_run(schedule, id))).is_over:
+def _wait(client: "Client", schedule: str, id: str) -> api.Run:
+    while not (night := client.send(api.get_run(schedule, id))).is_over:
         time.sleep(POLL_S)
     return night
 
 
 def _runs(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import list_runs
-
-    page = client.send(list_runs(args.schedule))
+    page = client.send(api.list_runs(args.schedule))
     if args.json:
         for night in page.items:
             write_json_line(night.raw)
@@ -194,22 +172,18 @@ def _runs(client: "Client", args: Namespace) -> None:
 
 
 def _report(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import list_runs, run_report, run_report_text
-
-    runs = [] if args.run else client.send(list_runs(args.schedule)).items
+    runs = [] if args.run else client.send(api.list_runs(args.schedule)).items
     id = args.run or next((night.id for night in runs if night.outcome is not None), None)
     if id is None:
         raise AsapError(f"no run of {args.schedule} has a report yet; 'asap schedule runs {args.schedule}'")
     if args.json:
-        write_json_line(client.send(run_report(args.schedule, id)))
+        write_json_line(client.send(api.run_report(args.schedule, id)))
     else:
-        write_document(client.send(run_report_text(args.schedule, id, FORMS[args.format])))
+        write_document(client.send(api.run_report_text(args.schedule, id, FORMS[args.format])))
 
 
 def _remove(client: "Client", args: Namespace) -> None:
-    from asap_client.schedules import remove_schedule
-
-    client.send(remove_schedule(args.schedule))
+    client.send(api.remove_schedule(args.schedule))
     if args.json:
         write_json_line({"schedule": args.schedule, "removed": True})
 
@@ -217,9 +191,9 @@ def _remove(client: "Client", args: Namespace) -> None:
 ACTIONS: dict[str, Callable[["Client", Namespace], int | None]] = {
     "add": _add,
     "list": _list,
-    "show": _show,
-    "pause": _pause,
-    "resume": _resume,
+    "show": _on_one(api.get_schedule),
+    "pause": _on_one(api.pause_schedule),
+    "resume": _on_one(api.resume_schedule),
     "run": _run,
     "runs": _runs,
     "report": _report,
@@ -227,7 +201,7 @@ ACTIONS: dict[str, Callable[["Client", Namespace], int | None]] = {
 }
 
 
-def _print_schedules(schedules: Sequence["Schedule"]) -> None:
+def _print_schedules(schedules: Sequence[api.Schedule]) -> None:
     columns = ("name", "state", "cron", "zone", "next", "workloads", "last night")
     table = make_table(*columns, wraps=columns)
     for schedule in schedules:
@@ -237,7 +211,7 @@ def _print_schedules(schedules: Sequence["Schedule"]) -> None:
     _console().print(table if schedules else "no schedules; 'asap schedule add FILE' adds one")
 
 
-def _show_schedule(schedule: "Schedule", *, as_json: bool) -> None:
+def _show_schedule(schedule: api.Schedule, *, as_json: bool) -> None:
     if as_json:
         write_json_line(schedule.raw)
         return
@@ -254,7 +228,7 @@ def _show_schedule(schedule: "Schedule", *, as_json: bool) -> None:
     print_fields(rows)
 
 
-def _print_runs(runs: Sequence["Run"]) -> None:
+def _print_runs(runs: Sequence[api.Run]) -> None:
     columns = ("id", "planned", "by", "state", "outcome", "reason")
     table = make_table(*columns, wraps=columns)
     for night in runs:
@@ -263,7 +237,7 @@ def _print_runs(runs: Sequence["Run"]) -> None:
     _console().print(table if runs else "no nights yet")
 
 
-def _last_night(schedule: "Schedule") -> str:
+def _last_night(schedule: api.Schedule) -> str:
     last = schedule.last_run
     if last is None:
         return "none yet"

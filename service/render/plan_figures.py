@@ -1,11 +1,9 @@
-"""Plotly figures of predicted plans: device mesh, step time and memory per plan, the searched space."""
+"""Plotly figures of predicted plans: the device mesh and the searched space."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from service.render.plotly import Figure, PlotlyJson, axis, frame, label, names_axis, upright
-from service.render.text import MEMORY, STEP, gib, seconds, visible_terms
-from service.render.view import Planned
+from service.render.plotly import Figure, PlotlyJson, axis, frame, label, upright
 from tools.scenario import Plan
 
 MAX_NODES = 128
@@ -115,85 +113,6 @@ def _spread(count: int) -> list[float]:
 
 def _tick(nodes: int) -> int:
     return max(1, nodes // 16)
-
-
-BAR_HEIGHT = 46
-ROOM = 64
-
-
-def step_time_figure(plans: Sequence[Planned]) -> Figure:
-    names = [label(plan.name) for plan in plans]
-    parts = [plan.prediction.breakdown_s for plan in plans]
-    layout = _layout("seconds of one step", names)
-    return {"data": [*_stack(names, parts, STEP, seconds), _intervals(names, plans)], "layout": layout}
-
-
-def memory_figure(plans: Sequence[Planned]) -> Figure:
-    """The plans of one session, so of one device."""
-    names = [label(plan.name) for plan in plans]
-    parts = [plan.prediction.memory_gib for plan in plans]
-    layout = _layout("GiB on the fullest device", names)
-    layout["shapes"] = [upright(plans[0].limit_gib, "dash"), upright(plans[0].capacity_gib, "solid")]
-    highest = max(max(plan.capacity_gib, plan.prediction.peak_memory_gib) for plan in plans)
-    layout["xaxis"] |= {"range": [0, highest * 1.03]}
-    return {"data": _stack(names, parts, MEMORY, gib), "layout": layout}
-
-
-def _stack(
-    names: list[str],
-    parts: Sequence[Mapping[str, float]],
-    terms: Mapping[str, str],
-    amount: Callable[[float], str],
-) -> list[PlotlyJson]:
-    totals = [sum(bar.values()) or 1.0 for bar in parts]
-    return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": names,
-            "x": [bar[key] for bar in parts],
-            "text": [
-                f"{amount(bar[key])}, {bar[key] / total:.0%}"
-                for bar, total in zip(parts, totals, strict=True)
-            ],
-            "textposition": "none",
-            "hovertemplate": "%{y}, " + name + ": %{text}<extra></extra>",
-            "marker": {"color": f"--{key}", "line": {"color": "--page", "width": 1}},
-        }
-        for key, name in visible_terms(terms, parts).items()
-    ]
-
-
-def _intervals(names: list[str], plans: Sequence[Planned]) -> PlotlyJson:
-    """The 80% interval at the end of each bar."""
-    middle = [plan.prediction.step_time_s for plan in plans]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "80% interval",
-        "y": names,
-        "x": middle,
-        "marker": {"color": "--ink", "size": 5},
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [plan.prediction.step_time_high_s - plan.prediction.step_time_s for plan in plans],
-            "arrayminus": [plan.prediction.step_time_s - plan.prediction.step_time_low_s for plan in plans],
-            "color": "--ink",
-            "thickness": 1.2,
-            "width": 4,
-        },
-        "text": [f"{seconds(plan.prediction.step_time_s)}, 80% interval {plan.interval}" for plan in plans],
-        "hovertemplate": "%{y}: %{text}<extra></extra>",
-    }
-
-
-def _layout(title: str, names: list[str]) -> PlotlyJson:
-    layout = frame(title, "", ROOM + BAR_HEIGHT * len(names), barmode="stack", bargap=0.35, showlegend=False)
-    layout["xaxis"] = axis(title) | {"rangemode": "tozero"}
-    layout["yaxis"] = names_axis(names)
-    return layout
 
 
 SHOWN_QUANTILE = 0.98

@@ -106,6 +106,10 @@ class Planned:
         ]
 
 
+def planned_of(name: str, workload: Workload, plan: Plan) -> Planned:
+    return Planned(name, plan, workload.predict([plan])[0], workload.limit_gib, workload.capacity_gib)
+
+
 @dataclass(frozen=True)
 class View:
     """A report, the workload it is about, and its plans side by side."""

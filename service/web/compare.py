@@ -15,7 +15,7 @@ from service.db.sessions import SessionFilter, get_session, list_sessions
 from service.errors import NotFoundError
 from service.render.bars import BarChart, plan_charts
 from service.render.text import format_value
-from service.render.view import TODAY, Planned, get_view, title_of
+from service.render.view import TODAY, Planned, get_view, planned_of, title_of
 from service.web.plans import PREFIX, find_plan
 from service.web.rendering import PageRoute, page
 from service.web.sessions import Line
@@ -89,9 +89,7 @@ def side_of(app: AppState, name: str, row: SessionRow, which: str) -> Side:
     if plan is None:
         kind = f"plan of today in session {row.id}" if which == TODAY else "proposal"
         raise NotFoundError(kind, which)
-    prediction = workload.predict([plan])[0]
-    planned = Planned(name, plan, prediction, workload.limit_gib, workload.capacity_gib)
-    return Side(row, which, workload.scenario, planned)
+    return Side(row, which, workload.scenario, planned_of(name, workload, plan))
 
 
 def _differences(parts: Sequence[BaseModel], prefix: str) -> list[Difference]:

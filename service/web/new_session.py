@@ -15,7 +15,6 @@ from service.api.sessions import SessionCreate
 from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import new_id
-from service.db.sessions import get_session
 from service.errors import ConflictError
 from service.render.text import gib, seconds, size_of
 from service.strict_json import parse_object
@@ -368,8 +367,7 @@ def _plan_numbers() -> dict[str, str]:
 
 def _of_session(app: AppState, caller: Caller, id: str) -> Form:
     """A session's request, to be changed and submitted again; what has a field of its own stands there."""
-    with app.database.read() as conn:
-        row = get_session(conn, caller.tenant, id)
+    row = app.sessions.get(caller, id, report=False)
     own = ("mode",) if row.approval == POLICY else ("mode", "approval")
     request = {name: value for name, value in (row.request or {}).items() if name not in own}
     if row.budget:

@@ -18,7 +18,7 @@ from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import COMPLETED
 from service.db.schedules import find_workload, workload_names
-from service.db.sessions import SessionFilter, get_session, list_sessions
+from service.db.sessions import SessionFilter, list_sessions
 from service.errors import ConflictError, NotFoundError
 from service.nightly.config import SOURCES, parse
 from service.nightly.report import html_overview, html_workload
@@ -122,8 +122,7 @@ def show_form(request: Request, app: AppDep, caller: Submitter) -> Response:
 @router.post("/schedules/new")
 def add_schedule(request: Request, form: CheckedForm, app: AppDep, caller: Submitter) -> Response:
     def find_scenario(id: str) -> JsonObject:
-        with app.database.read() as conn:
-            known = get_session(conn, caller.tenant, id, report=False).request or {}
+        known = app.sessions.get(caller, id, report=False).request or {}
         return {name: known[name] for name in PARTS if known.get(name)}
 
     try:

@@ -13,14 +13,14 @@ from fastapi.responses import RedirectResponse, Response
 
 from graph.request import parse_request
 from service.api.deps import AppDep, Id, Reader, Submitter, run_bounded_search
-from service.api.reports import file_response
+from service.api.sessions import file_response
 from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import SessionRow
 from service.db.sessions import find_search
 from service.errors import ConflictError, NotFoundError
 from service.render.bars import BarChart, memory_chart, plan_charts
-from service.render.view import Planned, View, get_view
+from service.render.view import Planned, View, get_view, planned_of
 from service.sessions import Submission
 from service.web.forms import CheckedForm, text_of
 from service.web.rendering import PageRoute, page
@@ -160,8 +160,7 @@ def _plan(app: AppState, row: SessionRow, view: View, number: int) -> Plan:
 
 def _explored_plan(app: AppState, row: SessionRow, view: View, number: int) -> ExploredPlan:
     plan, best = _plan(app, row, view, number), view.proposals[0]
-    limits = view.limit_gib, view.capacity_gib
-    planned = Planned(f"plan {number}", plan, view.workload.predict([plan])[0], *limits)
+    planned = planned_of(f"plan {number}", view.workload, plan)
     today = next((other for other in view.plans if not other.proposal), None)
     return ExploredPlan(number, planned, explain_plan(view.workload, plan, best.plan), best, today)
 

@@ -10,8 +10,7 @@ from graph.ask import Answered
 from graph.report import Report
 from graph.request import PLAN_ACTIONS
 from service.api.deps import AppDep, Approver, Id, Reader, Submitter
-from service.api.reports import Rank, file_response
-from service.api.sessions import answer_in_time
+from service.api.sessions import RankInPath, answer_in_time, file_response
 from service.api.state import AppState
 from service.auth import Caller
 from service.db.models import EventRow, new_id
@@ -164,7 +163,7 @@ def markdown(id: Id, app: AppDep, caller: Reader) -> Response:
 
 
 @router.get("/proposals/{rank}/export")
-def export(id: Id, rank: Rank, format: str, app: AppDep, caller: Reader) -> Response:
+def export(id: Id, rank: RankInPath, format: str, app: AppDep, caller: Reader) -> Response:
     """The configuration as a file."""
     return file_response(export_proposal(app.sessions.get(caller, id), rank, format))
 

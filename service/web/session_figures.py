@@ -12,7 +12,6 @@ from service.api.deps import AppDep, Id, Reader, run_bounded_search
 from service.api.errors import ApiError
 from service.api.state import AppState
 from service.db.models import SessionRow
-from service.db.sessions import get_session
 from service.db.traces import get_trace
 from service.errors import NotFoundError
 from service.render.plan_figures import (
@@ -20,10 +19,8 @@ from service.render.plan_figures import (
     Dot,
     Space,
     axes_of,
-    memory_figure,
     mesh_figure,
     space_figure,
-    step_time_figure,
 )
 from service.render.plotly import Figure
 from service.render.trace_figures import (
@@ -149,14 +146,6 @@ class FigureRequest:
 COLOURS = {axis: f"--{axis}_comm_exposed" for axis in ("tp", "cp", "ep", "dp", "pp")}
 
 
-def step(request: FigureRequest) -> Figure:
-    return step_time_figure(request.view.plans)
-
-
-def memory(request: FigureRequest) -> Figure:
-    return memory_figure(request.view.plans)
-
-
 def space(request: FigureRequest) -> Figure:
     view, plans = request.view, get_explored(request.app, request.row)
     considered = [
@@ -246,8 +235,6 @@ def lateness(request: FigureRequest) -> Figure:
 
 
 FIGURES: Mapping[str, Callable[[FigureRequest], Figure]] = {
-    "step": step,
-    "memory": memory,
     "space": space,
     "mesh": mesh,
     "roofline": roofline,
@@ -270,8 +257,7 @@ def get_figure(
     """Plotly's JSON; colours are names of the stylesheet's custom properties."""
     if name not in FIGURES:
         raise NotFoundError("figure", name)
-    with app.database.read() as conn:
-        row = get_session(conn, caller.tenant, id)
+    row = app.sessions.get(caller, id)
     view = get_view(row, "there is nothing to draw yet")
     drawn = FIGURES[name](FigureRequest(app, row, view, plan, by))
     return figure_answer(request, drawn)

@@ -3,15 +3,7 @@
 from dataclasses import dataclass, replace
 
 from service.db.models import BUSY, CANCELLED, COMPLETED, FAILED, TERMINAL, WAITING, SessionRow
-from service.render.bars import (
-    BarChart,
-    Waterfall,
-    measured_step_s,
-    memory_chart,
-    step_chart,
-    trial_chart,
-    waterfall_of,
-)
+from service.render.bars import BarChart, Waterfall, measured_step_s, plan_charts, trial_chart, waterfall_of
 from service.render.plan_figures import AXES, axes_of
 from service.render.text import count, gib, percent, seconds, times
 from service.render.view import Planned, View
@@ -130,15 +122,17 @@ class SessionPage:
         return waterfall_of(self.view) if self.view and self.view.plans else None
 
     @property
+    def full_charts(self) -> list[BarChart]:
+        """All plans side by side, under the ids that the waterfall links to."""
+        charts = plan_charts(self.view.plans) if self.view else []
+        return [replace(chart, id=f"f-{chart.id}") for chart in charts]
+
+    @property
     def charts(self) -> list[BarChart]:
-        """All plans side by side."""
-        if self.view is None:
-            return []
-        step, memory = step_chart(self.view.plans), memory_chart(self.view.plans)
-        return [
-            replace(step, caption="", title="Step time"),
-            replace(memory, caption="", title="Memory per device"),
-        ]
+        """The same in brief."""
+        titles = {"step": "Step time", "memory": "Memory per device"}
+        charts = plan_charts(self.view.plans) if self.view else []
+        return [replace(chart, caption="", title=titles[chart.id]) for chart in charts]
 
     @property
     def tiles(self) -> list[Tile]:

@@ -19,7 +19,6 @@ from service.db.sessions import (
     SORTS,
     SessionFilter,
     counts_by_state,
-    get_session,
     list_sessions,
     list_sorted,
 )
@@ -204,8 +203,7 @@ def _columns(names: Sequence[str]) -> tuple[str, ...]:
 
 @router.get("/sessions/{id}/notes")
 def show_notes(id: Id, request: Request, app: AppDep, caller: Submitter) -> Response:
-    with app.database.read() as conn:
-        row = get_session(conn, caller.tenant, id, report=False)
+    row = app.sessions.get(caller, id, report=False)
     labels = ", ".join(f"{name}={value}" if value else name for name, value in row.labels.items())
     return _notes(request, caller, row, labels, row.remark or "", None)
 
@@ -216,8 +214,7 @@ def save_notes(id: Id, request: Request, form: CheckedForm, app: AppDep, caller:
     try:
         app.sessions.annotate(caller, id, labels_of(labels), remark)
     except InputError as error:
-        with app.database.read() as conn:
-            row = get_session(conn, caller.tenant, id, report=False)
+        row = app.sessions.get(caller, id, report=False)
         return _notes(request, caller, row, labels, remark, str(error), 422)
     return RedirectResponse(own_path(form.get("next", "/")), 303)
 

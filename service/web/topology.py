@@ -11,7 +11,6 @@ from typing import Annotated, NamedTuple
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.deps import AppDep, Reader
-from service.db.sessions import get_session
 from service.errors import NotFoundError
 from service.render.plan_figures import AXES, coordinates
 from service.render.text import bytes_of, seconds
@@ -229,8 +228,7 @@ def show(
     plan: Annotated[str, Query(max_length=10)] = "1",
     rank: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
-    with app.database.read() as conn:
-        row = get_session(conn, caller.tenant, session)
+    row = app.sessions.get(caller, session)
     view = get_view(row, "it has no plan to draw yet")
     chosen = view.find_plan(plan)
     if chosen is None:

@@ -11,10 +11,10 @@ from fastapi.responses import Response
 
 from service.api.deps import AppDep, Reader, run_bounded_search
 from service.api.state import AppState
-from service.db.sessions import get_session
+from service.auth import Caller
 from service.errors import NotFoundError
 from service.render.bars import plan_charts
-from service.render.view import TODAY, Planned, get_view, title_of
+from service.render.view import TODAY, Planned, get_view, planned_of, title_of
 from service.web.new_session import EXAMPLE
 from service.web.plans import PREFIX, find_plan
 from service.web.rendering import PageRoute, page
@@ -234,8 +234,7 @@ def find_winner(answer: Answer, calibration: Calibration | None, progress: Progr
 
 
 def _predict(name: str, scenario: Scenario, calibration: Calibration | None) -> Planned:
-    workload, plan = workload_of(scenario, calibration), _plan_of(scenario)
-    return Planned(name, plan, workload.predict([plan])[0], workload.limit_gib, workload.capacity_gib)
+    return planned_of(name, workload_of(scenario, calibration), _plan_of(scenario))
 
 
 def with_changes(scenario: Scenario, choices: Choices) -> Scenario:
@@ -351,7 +350,7 @@ def show(
     """With `best` the fastest plan for the changed facts is searched too."""
     choices = dict(request.query_params)
     if session:
-        scenario, plans, chosen, calibration = _of_session(app, caller.tenant, session, plan)
+        scenario, plans, chosen, calibration = _of_session(app, caller, session, plan)
     else:
         scenario, plans, chosen, calibration = parse_scenario(EXAMPLE), {}, "", None
     answer = ask(scenario, choices, calibration)
@@ -374,11 +373,10 @@ def show(
 
 
 def _of_session(
-    app: AppState, tenant: str, id: str, key: str | None
+    app: AppState, caller: Caller, id: str, key: str | None
 ) -> tuple[Scenario, dict[str, str], str, Calibration]:
     """The session's scenario with the chosen plan, names of all plans, the chosen one, and its cost model."""
-    with app.database.read() as conn:
-        row = get_session(conn, tenant, id)
+    row = app.sessions.get(caller, id)
     view = get_view(row, "it has no plans yet")
     names = {str(p.rank): f"proposal {p.rank}" for p in view.report.proposals}
     if view.baseline_plan:

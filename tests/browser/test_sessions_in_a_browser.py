@@ -51,7 +51,7 @@ def test_a_session_is_submitted_with_traces_watched_and_drawn(page: Watched, tmp
     assert view.evaluate("window.same"), "the page followed without being loaded again"
     session = view.url
     view.get_by_role("link", name="Figures").click()
-    assert draw_all(view) == {"step", "memory", "space", "roofline", "collectives", "mesh"} | MEASURED
+    assert draw_all(view) == {"space", "roofline", "collectives", "mesh"} | MEASURED
     view.goto(session)
     expect(view.get_by_role("heading", level=1)).to_contain_text(evil("model"))
     expect(view.locator("blockquote")).to_have_text(evil("notes"))

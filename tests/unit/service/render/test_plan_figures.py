@@ -13,10 +13,8 @@ from service.render.plan_figures import (
     Space,
     axes_of,
     coordinates,
-    memory_figure,
     mesh_figure,
     space_figure,
-    step_time_figure,
 )
 from service.render.plotly import Figure, label, log_axis, marks
 from service.render.trace_figures import (
@@ -28,9 +26,7 @@ from service.render.trace_figures import (
     terms_figure,
     timeline_figure,
 )
-from service.render.view import View
 from service.web.accuracy import Pair, accuracy_figure
-from tests.unit.service.render.scenes import SMALL, session, view_of
 from tools.hardware import get_device
 from tools.scenario import Plan
 from tools.trace.alignment import Lateness
@@ -39,33 +35,6 @@ from tools.trace.rank_profile import RankProfile
 from tools.trace.report import Strip
 
 EVIL = "<b onmouseover=alert(1)>x</b> & <a href='javascript:alert(2)'>y</a>"
-
-
-@pytest.fixture(scope="module")
-def view() -> View:
-    return view_of(SMALL, session(SMALL))
-
-
-def test_the_parts_of_every_bar_add_up_to_its_step_time(view: View) -> None:
-    *stack, interval = step_time_figure(view.plans)["data"]
-    for row, plan in enumerate(view.plans):
-        assert sum(part["x"][row] for part in stack) == pytest.approx(plan.prediction.step_time_s, rel=0.02)
-        assert interval["x"][row] == plan.prediction.step_time_s
-        assert interval["error_x"]["array"][row] > 0
-
-
-def test_memory_is_drawn_against_what_a_plan_may_fill_and_what_there_is(view: View) -> None:
-    figure = memory_figure(view.plans)
-    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [view.limit_gib, view.capacity_gib]
-    for row, plan in enumerate(view.plans):
-        total = sum(part["x"][row] for part in figure["data"])
-        assert total == pytest.approx(plan.prediction.peak_memory_gib, rel=0.02)
-
-
-def test_colours_are_names_of_the_stylesheet(view: View) -> None:
-    style = json.dumps([step_time_figure(view.plans), memory_figure(view.plans)])
-    assert '"#' not in style
-    assert "--compute" in style
 
 
 @given(st.text(max_size=200))

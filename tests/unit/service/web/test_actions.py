@@ -89,7 +89,7 @@ def test_a_session_is_cancelled_run_again_and_deleted(served: Served) -> None:
 
 def test_figures_of_plans_are_answered(served: Served, id: str) -> None:
     served.keep_plans(id)
-    for name in ("step", "memory", "space", "roofline", "collectives", "mesh"):
+    for name in ("space", "roofline", "collectives", "mesh"):
         for plan in ("today", "1"):
             answer = served.client.get(f"/sessions/{id}/figures/{name}", params={"plan": plan, "by": "dp"})
             assert answer.status_code == 200, answer.text
@@ -219,7 +219,7 @@ def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> No
 
 
 def test_a_figure_travels_compressed_where_the_browser_takes_it(served: Served, id: str) -> None:
-    path = f"/sessions/{id}/figures/step"
+    path = f"/sessions/{id}/figures/mesh"
     small = served.client.get(path, headers={"Accept-Encoding": "gzip"})
     plain = served.client.get(path, headers={"Accept-Encoding": "identity"})
     assert small.headers["content-encoding"] == "gzip"

@@ -83,7 +83,8 @@ def test_a_session_shows_its_verdict_and_its_proposals_with_all_that_was_asked_f
         for figure in page.all("figure")
         if figure.get("data-figure")
     }
-    assert drawn == {"step", "memory", "space", "roofline", "collectives", "mesh"}
+    assert drawn == {"space", "roofline", "collectives", "mesh"}
+    assert {"f-step", "f-memory"} <= {caption.get("id") for caption in page.all("figcaption")}
 
 
 def trial(role: str, step_time_s: float) -> dict[str, Any]:
@@ -132,7 +133,7 @@ def test_a_waiting_session_shows_the_proposals_before_there_is_a_report(
     served: Served, report: dict[str, Any]
 ) -> None:
     id = waiting(served, report)
-    assert served.client.get(f"/sessions/{id}/figures/step").status_code == 200
+    assert served.client.get(f"/sessions/{id}/figures/mesh").status_code == 200
     answer, page = get(served, f"/sessions/{id}")
     assert answer.status_code == 200
     assert "Decide which one to take" in page.text

@@ -153,7 +153,7 @@ def test_a_tenant_sees_nothing_of_another(served: Served, report: dict[str, Any]
     served.end(id, COMPLETED, report=report, verdict="v")
     served.keep_plans(id)
     sign_in(served, served.key("admin", tenant="blue"))
-    paths = ("", "/trail", "/trail/1", "/figures/step", "/report.md", "/proposals/1/export?format=megatron")
+    paths = ("", "/trail", "/trail/1", "/figures/mesh", "/report.md", "/proposals/1/export?format=megatron")
     pages = ("/figures", "/schedule", "/schedule/today", "/plans", "/plans/data", "/plans/0", "/fit")
     for path in (*paths, *pages, "/plans/0/export?format=megatron"):
         assert get(served, f"/sessions/{id}{path}")[0].status_code == 404, path
