@@ -107,11 +107,6 @@ def latest_decisions(conn: sa.Connection, session_ids: Sequence[str]) -> dict[st
     return {row.session_id: row.content for row in conn.execute(query.order_by(decisions.c.at))}
 
 
-def list_decisions(conn: sa.Connection, session_id: str) -> list[JsonObject]:
-    query = sa.select(decisions.c.content, decisions.c.at).where(decisions.c.session_id == session_id)
-    return [{**row.content, "at": row.at} for row in conn.execute(query.order_by(decisions.c.dispatch_no))]
-
-
 MAX_CLAIMS = 25
 GAVE_UP: JsonObject = {
     "kind": "gave_up",

@@ -5,7 +5,7 @@ failure.
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import sqlalchemy as sa
@@ -23,10 +23,7 @@ class Delivery:
     url: str
     body: JsonObject
     attempts: int
-    tenant: str = ""
-    due_at: float | None = None
-    delivered_at: float | None = None
-    answer: str | None = None
+    tenant: str
 
 
 def enqueue_webhook(
@@ -75,9 +72,3 @@ def close_delivery(conn: sa.Connection, id: str, answer: str) -> None:
 def reschedule(conn: sa.Connection, id: str, answer: str, due_at: float | None) -> None:
     """Not delivered: due again at this time, or never."""
     conn.execute(deliveries.update().where(deliveries.c.id == id).values(due_at=due_at, answer=answer))
-
-
-def list_deliveries(conn: sa.Connection, session_id: str) -> list[Delivery]:
-    columns = [deliveries.c[field.name] for field in fields(Delivery)]
-    query = sa.select(*columns).where(deliveries.c.session_id == session_id).order_by(deliveries.c.id)
-    return [Delivery(*row) for row in conn.execute(query)]

@@ -69,10 +69,6 @@ class Webhooks:
             self._in_flight.update(delivery.tenant for delivery in due)
         return [self._threads.submit(self._send, delivery) for delivery in due]
 
-    def send_due(self) -> None:
-        for sent in self.start_due():
-            sent.result()
-
     def _send(self, delivery: Delivery) -> None:
         try:
             self._deliver(delivery)

@@ -7,15 +7,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from service.db.lifecycle import set_state
-from service.db.outbox import Delivery, list_deliveries
 from service.settings import Settings
 from service.worker.webhooks import MAX_ATTEMPTS, PER_TENANT, Webhooks, signature
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import Desk, settings_for, wait_for, working
+from tests.unit.service.db.making import list_deliveries
 
 SECRET = "of-the-receiver"
 
@@ -31,9 +33,14 @@ def settings(tmp_path: Path) -> Settings:
     return settings_for(tmp_path, webhook_secret=SECRET, webhook_private=True)
 
 
-def deliveries(desk: Desk, id: str) -> list[Delivery]:
+def deliveries(desk: Desk, id: str) -> list[sa.Row[Any]]:
     with desk.database.read() as conn:
         return list_deliveries(conn, id)
+
+
+def send_due(webhooks: Webhooks) -> None:
+    for sent in webhooks.start_due():
+        sent.result()
 
 
 def fail(desk: Desk, url: str) -> str:
@@ -67,7 +74,7 @@ def test_a_receiver_that_fails_is_asked_again_with_pauses(
     webhooks = Webhooks(settings, desk.database, first_pause_s=0.01)
     waits = []
     for _ in range(3):
-        webhooks.send_due()
+        send_due(webhooks)
         row = deliveries(desk, id)[0]
         waits.append(row.due_at)
         time.sleep(0.05)
@@ -105,7 +112,7 @@ def test_a_receiver_that_answers_for_ever_is_left_and_asked_again(
     with odd_receiver(b"HTTP/1.1 ", repeat=b"x") as url:
         id = fail(desk, url)
         begun = time.monotonic()
-        Webhooks(settings, desk.database).send_due()
+        send_due(Webhooks(settings, desk.database))
         assert time.monotonic() - begun < 30
     row = deliveries(desk, id)[0]
     assert (row.attempts, row.delivered_at) == (1, None)
@@ -118,7 +125,7 @@ def test_what_a_receiver_says_is_kept_short_and_without_control_characters(
 ) -> None:
     with odd_receiver(said) as url:
         id = fail(desk, url)
-        Webhooks(settings, desk.database).send_due()
+        send_due(Webhooks(settings, desk.database))
     answer = deliveries(desk, id)[0].answer or ""
     assert answer.isprintable()
     assert len(answer) < 500
@@ -128,7 +135,7 @@ def test_nobody_there_is_tried_a_limited_number_of_times(settings: Settings, des
     id = fail(desk, "http://127.0.0.1:1/")
     webhooks = Webhooks(settings, desk.database, first_pause_s=0.0)
     for _ in range(MAX_ATTEMPTS + 2):
-        webhooks.send_due()
+        send_due(webhooks)
     row = deliveries(desk, id)[0]
     assert (row.attempts, row.due_at, row.delivered_at) == (MAX_ATTEMPTS, None, None)
     assert "refused" in str(row.answer)
@@ -139,7 +146,7 @@ def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receive
     by_number = fail(desk, receiver.url)
     by_name = fail(desk, receiver.url.replace("127.0.0.1", "localhost.localdomain"))
     for _ in range(2):
-        Webhooks(strict, desk.database).send_due()
+        send_due(Webhooks(strict, desk.database))
     assert receiver.got == []
     assert deliveries(desk, by_number)[0].due_at is None
     assert deliveries(desk, by_name)[0].delivered_at is None

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.db.lifecycle import list_decisions
+from tests.unit.service.db.making import list_decisions
 from tests.unit.service.served import SCENARIO, Serve, Served
 
 

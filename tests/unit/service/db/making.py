@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import sqlalchemy as sa
+
 from service.db.engine import Database
 from service.db.lifecycle import claim
-from service.db.models import SessionRow
+from service.db.models import SessionRow, decisions, deliveries
 from service.db.sessions import NewSession, create_session, get_session
 
 
@@ -23,3 +25,13 @@ def take(database: Database, id: str, worker: str = "w1", dispatch_no: int = 1) 
         held = claim(conn, id, worker, dispatch_no)
     assert held is not None
     return held
+
+
+def list_decisions(conn: sa.Connection, session_id: str) -> list[dict[str, Any]]:
+    query = sa.select(decisions.c.content, decisions.c.at).where(decisions.c.session_id == session_id)
+    return [{**row.content, "at": row.at} for row in conn.execute(query.order_by(decisions.c.dispatch_no))]
+
+
+def list_deliveries(conn: sa.Connection, session_id: str) -> list[sa.Row[Any]]:
+    query = sa.select(deliveries).where(deliveries.c.session_id == session_id)
+    return list(conn.execute(query.order_by(deliveries.c.id)))

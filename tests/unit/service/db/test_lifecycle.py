@@ -12,17 +12,15 @@ from service.db.lifecycle import (
     claim,
     decide,
     find_decision,
-    list_decisions,
     next_dispatch,
     request_cancel,
     retry,
     set_state,
 )
 from service.db.models import SessionRow
-from service.db.outbox import list_deliveries
 from service.db.sessions import events_after, list_sessions, lock_session
 from service.errors import ConflictError, FencedError
-from tests.unit.service.db.making import make, read, take
+from tests.unit.service.db.making import list_decisions, list_deliveries, make, read, take
 
 
 def states(database: Database, id: str) -> list[str]:

@@ -18,9 +18,9 @@ from service.db.access import (
 from service.db.engine import Database
 from service.db.lifecycle import delete_dead, heartbeat, leave, list_living, set_state
 from service.db.models import is_id, new_id
-from service.db.outbox import close_delivery, list_deliveries, reschedule, take_due
+from service.db.outbox import close_delivery, reschedule, take_due
 from service.errors import ConflictError, NotFoundError
-from tests.unit.service.db.making import make
+from tests.unit.service.db.making import list_deliveries, make
 from tools.errors import InputError
 
 

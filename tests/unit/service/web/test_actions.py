@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from service.db.lifecycle import list_decisions
 from service.db.models import CANCELLED, COMPLETED, FAILED
 from service.web.session_figures import FIGURES
 from tests.unit.kb.samples import MemoryStore
+from tests.unit.service.db.making import list_decisions
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
 from tools.kb import KnowledgeBase
