@@ -164,7 +164,7 @@ class PendingDecision(Result):
     model_config = ConfigDict(extra="ignore")
 
     question: str = "which proposal?"
-    bottleneck: str
+    bottleneck: str = ""
     proposals: list[WaitingProposal]
     trials: list[Trial] = Field(default_factory=list)
     calibration: dict[str, JsonValue] | None = None

@@ -73,7 +73,9 @@ class Served:
     def wait_for_approval(self, ranks: int = 1) -> str:
         """A session whose proposals somebody must decide upon."""
         id = self.submit(SCENARIO | {"approval": "person"})
-        proposals = [{"rank": rank, "plan": SCENARIO["plan"]} for rank in range(1, ranks + 1)]
+        plan = parse_scenario(SCENARIO).plan
+        assert plan is not None
+        proposals = [{"rank": rank, "plan": plan.model_dump()} for rank in range(1, ranks + 1)]
         self.end(id, "waiting_approval", waiting_for={"proposals": proposals})
         return id
 

@@ -106,7 +106,7 @@ def test_work_that_cannot_be_stopped_is_answered_in_time_and_keeps_its_turn(serv
 def test_searches_beyond_a_few_at_a_time_are_told_to_come_again(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "ASK_AGAIN_S", 0)
+    monkeypatch.setattr(turns, "RETRY_AFTER_S", 0)
     while served.app.searches.acquire(blocking=False):
         pass
     answer = served.client.post("/v1/plans/search", json=SCENARIO)
