@@ -20,7 +20,8 @@ from service.render.trials import COLUMNS
 from service.render.view import RawJson, view_of
 
 FILTERS = (
-    "address", "beside_address", "count", "gib", "percent", "seconds", "sentence", "times", "format_value",
+    "address", "beside_address", "count", "counted", "format_value", "gib", "percent", "seconds", "sentence",
+    "times",
 )  # fmt: skip
 # What means something anywhere in a line; an underscore inside a word does not.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|&~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")

@@ -43,7 +43,7 @@ class Curve:
 @dataclass(frozen=True)
 class TrialJob:
     key: str
-    phase: str
+    template: str
     state: str
     step_times_s: Sequence[float]
     losses: Sequence[float]
@@ -57,18 +57,18 @@ class TrialJob:
             yield Curve("loss", self.losses, f"{self.losses[-1]:.4g}")
 
 
-def read_job(root: Path, key: str, phase: str) -> TrialJob:
+def read_job(root: Path, key: str, template: str) -> TrialJob:
     """What the job's folder says now; on a machine that does not see the folder, only its name."""
     try:
         folder = JobFolder.of(root, key)
     except InputError:
-        return TrialJob(key, phase, "unknown", (), (), ())
+        return TrialJob(key, template, "unknown", (), (), ())
     final = folder.find_final()
     state = "cancelled" if folder.is_cancelled else final.state.value if final else "running"
     times, losses = _progress(folder.out / PROGRESS)
     known = folder.path.is_dir()
     return TrialJob(
-        key, phase, state if known else "not on this machine", times, losses, tail(folder.log, LOG_LINES)
+        key, template, state if known else "not on this machine", times, losses, tail(folder.log, LOG_LINES)
     )
 
 

@@ -1,6 +1,6 @@
-// What is dropped on a part of the page: files, and those of folders that hold a trace a rank.
+// What is dropped on a part of the page: files, and those of folders with one trace per rank.
 
-/** Calls `take` with the files whose names end in one of `endings`; of a folder's other files none is meant. */
+/** Calls `take` with the files whose names end in one of `endings`; a folder's other files are ignored. */
 export function acceptDrops(zone, endings, take) {
   const mark = (is) => (event) => {
     event.preventDefault();
@@ -27,7 +27,7 @@ async function filesOf(entry) {
   return (await Promise.all(inside.map(filesOf))).flat();
 }
 
-/** A reader tells a hundred entries at a time, and none at the end. */
+/** A reader returns a hundred entries at a time, and none at the end. */
 async function listed(reader) {
   const part = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
   return part.length ? [...part, ...(await listed(reader))] : [];

@@ -1,4 +1,4 @@
-// Follows the events of a session: any server can go on where another stopped.
+// Follows the events of a session: any server can continue where another stopped.
 import { tellConnection } from "./live.js";
 
 const ENDED = ["completed", "failed", "cancelled"];
@@ -6,8 +6,8 @@ const GATHER_MS = 300;
 const AGAIN_MS = 1500;
 
 /**
- * Calls `look(isMove)` soon after something happened. It answers with the address of events to go on from,
- * true to go on from here, or null when nothing can follow.
+ * Calls `look(isMove)` soon after something happened. It returns the address of the events to continue with,
+ * true to continue from here, or null if nothing can follow.
  */
 export function follow(address, look) {
   if (!address) return;

@@ -1,4 +1,4 @@
-// A page that has figures and nothing else that lives.
+// For pages whose only script is their figures.
 import { attach } from "./figures.js";
 
 attach();

@@ -1,4 +1,4 @@
-// The theme: the system's, or the one that a person chose. Runs before the page is painted; whoever draws on
+// The theme: the system's, or the one that a person chose. Runs before the page is painted; what draws on
 // a canvas listens to `themechange`.
 {
   const CHOICES = ["auto", "light", "dark"];

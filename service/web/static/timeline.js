@@ -29,7 +29,7 @@ export class Timeline {
     this.ranks.sort((a, b) => a.place - b.place);
     const sides = Map.groupBy(this.ranks, ({ side }) => side);
     for (const ranks of sides.values()) alignClocks(ranks);
-    this.end = Math.max(...this.ranks.map((one) => one.shift + one.span * one.unit_ns));
+    this.end = Math.max(...this.ranks.map((rank) => rank.shift + rank.span * rank.unit_ns));
     this.view = [0, this.end];
     this.arrange();
   }
@@ -212,7 +212,7 @@ export class Timeline {
 
   /** The event under the pointer, and its rank. */
   hit(x, y) {
-    const entry = this.layout.find((one) => y >= one.y - this.box.scrollTop && y < one.y + one.height - this.box.scrollTop);
+    const entry = this.layout.find((line) => y >= line.y - this.box.scrollTop && y < line.y + line.height - this.box.scrollTop);
     if (!entry?.row || x < GUTTER_PX) return { entry };
     const { rank, row } = entry;
     const time = (this.timeAt(x) - rank.shift) / rank.unit_ns;
@@ -278,11 +278,11 @@ export class Timeline {
 
   /** The moment `us` of the rank's own clock. */
   showMoment(label, us, aroundUs) {
-    const rank = this.ranks.find((one) => one.label === label) ?? this.ranks[0];
+    const rank = this.ranks.find((rank) => rank.label === label) ?? this.ranks[0];
     const at = (us - rank.start_us) * 1000 + rank.shift;
     const half = Math.max(aroundUs * 1500, 20_000);
     this.show(at - half, at + half);
-    const entry = this.layout.find((one) => one.rank === rank);
+    const entry = this.layout.find((line) => line.rank === rank);
     this.box.scrollTop = Math.max(entry.y - 40, 0);
     this.chosen = [at - aroundUs * 1000, at];
     this.selected(this.chosen);

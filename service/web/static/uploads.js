@@ -16,7 +16,7 @@ async function call(address, options = {}) {
 const sendJson = (address, value) =>
   call(address, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) });
 
-/** What a session's `traces` then says. */
+/** Returns the value for a session's `traces`. */
 export async function uploadTraces(form, files) {
   const [line, bar] = [form.querySelector("[data-upload]"), form.querySelector("progress")];
   const whole = files.reduce((sum, file) => sum + file.size, 0) || 1;
@@ -47,7 +47,7 @@ async function uploadFile(id, file, name, tell) {
   let offset = 0;
   do {
     const part = file.slice(offset, offset + PART_BYTES);
-    await insist(() => call(`/v1/traces/${id}/files/${encodeURIComponent(name)}?offset=${offset}`, { method: "PUT", body: part }));
+    await withRetries(() => call(`/v1/traces/${id}/files/${encodeURIComponent(name)}?offset=${offset}`, { method: "PUT", body: part }));
     digest.update(new Uint8Array(await part.arrayBuffer()));
     offset += part.size;
     tell(offset);
@@ -55,8 +55,8 @@ async function uploadFile(id, file, name, tell) {
   return digest.hex();
 }
 
-/** The same part sent again changes nothing, so it may be tried again. */
-async function insist(send) {
+/** Sending a part is idempotent, so it may be retried. */
+async function withRetries(send) {
   for (let attempt = 1; ; attempt++) {
     try {
       return await send();
