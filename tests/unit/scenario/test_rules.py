@@ -53,7 +53,7 @@ BROKEN: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("other", {"ep": 2}, {}, "plan.ep", "dense model"),
     ("other", {"ep": 16}, MOE, "plan.ep", "must divide the 8 experts"),
     ("other", FLAT | {"ep": 8, "etp": 16}, MOE, "plan.ep", "8 * 16 = 128"),
-    ("other", {"pp": 1, "dp": 16, "vpp": 2}, {}, "plan.vpp", "must be 1 where pp is 1"),
+    ("other", {"pp": 1, "dp": 16, "vpp": 2}, {}, "plan.vpp", "must be 1 if pp is 1"),
     ("other", {"schedule": "1f1b"}, {}, "plan.schedule", "vpp is 5"),
     ("other", {"vpp": 1, "schedule": "interleaved"}, {}, "plan.schedule", "vpp is 1"),
     ("other", {"vpp": 41}, {}, "plan.pp", "must not exceed the 80 layers"),
