@@ -14,7 +14,7 @@ ASAP := $(VENV)/bin/asap
 ONE_THREAD := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 CODE := service graph tools kb_seed asap_client research testbed tests benchmarks
 
-.PHONY: audit chaos lock pin-images sbom help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences seed-vectors validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
+.PHONY: audit chaos lock pin-images sbom help setup demo test test-all test-browser test-frameworks test-image test-slurm check client testbed fit fit-preferences seed-vectors validate bench-peers bench-accuracy bench-asap-cases bench-calibrate bench-kb bench-latency bench-predict bench-recommend bench-search bench-service bench-trace bench-agents bench-notes bench-faults bench-nightly bench-session bench-trials bench-web screenshots clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -139,6 +139,9 @@ bench-recommend: setup ## agreement of the search with the experts' plans
 
 bench-search: setup ## seconds and memory to decide every legal plan of 1T on 4,096 and 671B on 16,384 devices
 	@$(RUN) -m benchmarks.search
+
+bench-latency: setup ## a cold command, a warm prediction, and searches by the number of devices
+	@$(RUN) -m benchmarks.latency
 
 bench-asap-cases: setup ## the three published ASAP cases: is their direction found?
 	@$(RUN) -m benchmarks.asap_cases

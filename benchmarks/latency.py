@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,15 @@ from tools.search.constraints import Constraints, Space
 from tools.search.search import Search, SearchOutcome
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "llama-3.1-70b-64xh100.json"
-PLAN = {"tp": 4, "pp": 4, "cp": 1, "dp": 64, "zero_stage": 1, "sequence_parallel": True, "micro_batch_size": 1}
+PLAN = {
+    "tp": 4,
+    "pp": 4,
+    "cp": 1,
+    "dp": 64,
+    "zero_stage": 1,
+    "sequence_parallel": True,
+    "micro_batch_size": 1,
+}
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 
@@ -76,7 +85,7 @@ def search(devices: int, space: Space) -> SearchOutcome:
 def print_curve(rounds: int) -> None:
     print(f"\n{'devices':>8}  {'plans':>10}  {'seconds':>8}  plans per second")
     for devices in SIZES:
-        seconds = cpu_s(lambda devices=devices: search(devices, "all"), rounds)
+        seconds = cpu_s(partial(search, devices, "all"), rounds)
         plans = search(devices, "all").searched
         print(f"{devices:>8,}  {plans:>10,}  {seconds:>8.3f}  {plans / seconds:>12,.0f}")
 

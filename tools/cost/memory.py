@@ -200,10 +200,10 @@ def activity_bytes(x: Inputs, s: MemorySettings) -> Activity:
 
 def layer_activity(x: Inputs, s: MemorySettings) -> LayerActivity:
     """Depends on the plan by LAYER_FIELDS alone."""
-    moe_share = x.stages.moe_share
+    everything = _layer_bytes(x, s)
     return LayerActivity(
-        kept=_kept_bytes(x, s, moe_share),
-        working=where(x.recompute >= 1, _layer_bytes(x, s, moe_share), 0.0),
+        kept=_kept_bytes(x, s, everything),
+        working=where(x.recompute >= 1, everything, 0.0),
         logits=x.tokens * x.vocab / x.tp * s.logits_bytes,
         exchanged=_communication_buffers(x, s),
     )
@@ -229,7 +229,7 @@ def stage_memory(x: Inputs, s: MemorySettings) -> list[tuple[float, float]]:
     gathered = where(x.zero >= 3, _gathered(x, s, dense + expert), 0.0) * s.fragmentation_ratio
     matrices = vocabulary_parameters(x) * where(x.pp > 1, 1.0, 2.0 - x.tied)
     reserved = s.fragmentation_ratio * where(x.flash > 0, 1.0, UNFUSED_FRAGMENTATION)
-    kept = _kept_bytes(x, s, lay.moe_share) * reserved
+    kept = _kept_bytes(x, s, _layer_bytes(x, s)) * reserved
     parts = (
         (lay.inner, matrices, a.first_buffers),
         (lay.inner, number(0.0), a.first_buffers),
@@ -272,23 +272,22 @@ def _in_flight(x: Inputs) -> Array:
     return where(x.pp > 1, held, 1.0)
 
 
-def _kept_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
-    """Kept for backward by one layer and micro-batch, by recomputation."""
+def _kept_bytes(x: Inputs, s: MemorySettings, everything: Array) -> Array:
+    """Kept for backward by one layer and micro-batch, by recomputation, of `everything` that there is."""
     inputs_only = x.tokens * x.hidden * x.value_bytes / _residual_shards(x, s)
-    everything = _layer_bytes(x, s, moe_share)
     kept = inputs_only * s.input_kept + (everything - inputs_only) * s.selective_kept
     selective = where(x.flash > 0, kept, everything - _score_bytes(x))
     if is_any(x.repeats_stated):
-        stated = maximum(everything - _repeated_bytes(x, s, moe_share), inputs_only)
+        stated = maximum(everything - _repeated_bytes(x, s), inputs_only)
         selective = where(x.repeats_stated > 0, stated, selective)
     share = minimum(x.recomputed_layers / x.stages.inner, 1.0)
     full = inputs_only * share + everything * s.none_kept * (1.0 - share)
     return where(x.recompute <= 0, everything * s.none_kept, where(x.recompute < 2, selective, full))
 
 
-def _repeated_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
+def _repeated_bytes(x: Inputs, s: MemorySettings) -> Array:
     """What recomputing the stated modules saves: their inner values, and outputs that only products read."""
-    wide, narrow = x.value_bytes, minimum(x.value_bytes, x.gemm_bytes)
+    wide, narrow, moe_share = x.value_bytes, minimum(x.value_bytes, x.gemm_bytes), x.stages.moe_share
     per_width = x.up_matrices * wide + narrow
     dense, shared = dense_share(x, moe_share) * x.ffn, moe_share * x.shared_ffn
     tokens_routed = moe_share * x.experts_per_token / x.tp
@@ -304,9 +303,9 @@ def _repeated_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
     ) + x.repeats_core * _score_bytes(x)
 
 
-def _layer_bytes(x: Inputs, s: MemorySettings, moe_share: Array) -> Array:
+def _layer_bytes(x: Inputs, s: MemorySettings) -> Array:
     """All that one layer keeps for one micro-batch; inputs of products in the products' precision."""
-    wide, narrow = x.value_bytes, minimum(x.value_bytes, x.gemm_bytes)
+    wide, narrow, moe_share = x.value_bytes, minimum(x.value_bytes, x.gemm_bytes), x.stages.moe_share
     hidden = (s.hidden_kept * wide + s.hidden_cast_kept * narrow) * x.hidden / _residual_shards(x, s)
     qkv = x.heads * x.qk_dim + x.kv_heads * (x.qk_dim + x.v_dim)
     attention = (qkv * wide + x.heads * x.v_dim * (wide + narrow)) / x.tp * x.attention_share
