@@ -113,13 +113,10 @@ def test_memory_without_devices_is_what_the_allocator_counts_with_them(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "recompute"),
-    [
-        (DENSE, "none"),
-        pytest.param(DENSE, "full", marks=pytest.mark.slow),
-        pytest.param(MOE, "full", marks=pytest.mark.slow),
-    ],
+    [(DENSE, "none"), (DENSE, "full"), (MOE, "full")],
     ids=["dense", "recomputed", "experts, recomputed"],
 )
 def test_few_layers_and_micro_batches_stand_for_many(model: Json, recompute: str) -> None:

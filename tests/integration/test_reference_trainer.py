@@ -154,6 +154,7 @@ def test_four_ranks_lose_what_one_rank_loses(of_one_rank: Losses, of_four_ranks:
     assert of_four_ranks[name] == pytest.approx(of_one_rank[FOUR_RANKS[name][0]], rel=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_measurements_and_traces(tmp_path: Path) -> None:
     file, out = tmp_path / "scenario.json", tmp_path / "out"
     file.write_text(json.dumps(scenario(2, "dense", fsdp(2))))

@@ -16,7 +16,7 @@ REPO = Path(__file__).resolve().parents[3]
 LINKED = ("examples", "service", "langgraph.json", "pyproject.toml")
 MAX_S = 600
 MAX_LEFT_OUT = 12
-SLOW = {"extend", "nightly", "operations", "trials", "tutorial-nightly", "tutorial-web"}
+SLOW = {"SKILL", "extend", "nightly", "operations", "trials", "tutorial-nightly", "tutorial-web"}
 """Pages whose commands take longest; `make test-all` runs them."""
 WITH_COMMANDS = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])

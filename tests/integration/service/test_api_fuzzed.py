@@ -39,7 +39,7 @@ from tests.integration.service.tenants import (
     snapshot,
 )
 
-EXAMPLES = 2
+EXAMPLES = 1
 """For each operation and mode: what `make test` has time for."""
 MANY_EXAMPLES = 75
 MIN_REQUESTS = 10_000

@@ -17,6 +17,8 @@ from tests.unit.trace.bombs import BOMBS
 
 on_sqlite = pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
 """For what does not depend on the database."""
+HURRIED = {"shutdown_s": 0.5}
+"""A worker does not wait for a bomb when it stops."""
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def reading(desk: Desk, request: dict[str, Any], **fields: Any) -> str:  # noqa:
 def test_a_bomb_neither_delays_others_nor_outlives_its_cancel(
     settings: Settings, desk: Desk, bomb: dict[str, Any]
 ) -> None:
-    with working(settings):
+    with working(settings.model_copy(update=HURRIED)):
         id = reading(desk, bomb)
         twin = desk.submit(request=bomb)
         desk.submit(request=bomb)
@@ -70,8 +72,7 @@ def test_a_bomb_ends_with_the_budget(settings: Settings, desk: Desk, bomb: dict[
 
 @on_sqlite
 def test_a_worker_that_stops_hands_a_bomb_back(settings: Settings, desk: Desk, bomb: dict[str, Any]) -> None:
-    hurried = settings.model_copy(update={"shutdown_s": 0.5})
-    with working(hurried) as worker:
+    with working(settings.model_copy(update=HURRIED)) as worker:
         id = reading(desk, bomb)
         assert worker.stop()
     assert (desk.row(id).state, readers()) == ("queued", [])
