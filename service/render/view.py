@@ -34,7 +34,7 @@ from tools.recommend.report import (
     Verification,
 )
 from tools.recommend.score import with_roles
-from tools.recommend.words import short
+from tools.recommend.words import listing, short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 
@@ -151,7 +151,7 @@ class View:
         tied = {rank: ratio for rank, ratio in apart.items() if ratio <= error}
         if not tied:
             return None
-        names = " and ".join(map(str, tied))
+        names = listing([str(rank) for rank in tied])
         subject, verb = (f"Proposals {names}", "tie") if len(tied) > 1 else (f"Proposal {names}", "ties")
         return (
             f"{subject} {verb} with the first: within {math.expm1(max(tied.values())):.1%} of its step time, "

@@ -8,7 +8,7 @@ a text promises is code's, its words are the writer's.
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tools.cost.predict import Prediction
 from tools.cost.terms import STEP_TERMS
@@ -40,7 +40,7 @@ def short(plan: Plan) -> str:
     if plan.recompute_layers is not None:
         words[-1] += f" of {plan.recompute_layers} layers per stage"
     if plan.recompute_modules is not None:
-        words[-1] += f" of {' and '.join(plan.recompute_modules)}"
+        words[-1] += f" of {listing(plan.recompute_modules)}"
     return ", ".join(words)
 
 
@@ -51,15 +51,17 @@ def difference(before: Prediction, after: Prediction) -> str:
     moved = [term for term in by_size if abs(new[term] - old[term]) > SHOWN_SHARE * before.step_time_s][:4]
     shrinking = [_from_to(term, old, new) for term in moved if new[term] < old[term]]
     growing = [_from_to(term, old, new) for term in moved if new[term] > old[term]]
-    parts = (
-        [f"{' and '.join(shrinking)} shrink" if len(shrinking) > 1 else f"{shrinking[0]} shrinks"]
-        if shrinking
-        else []
-    )
-    parts += (
-        [f"{' and '.join(growing)} grow" if len(growing) > 1 else f"{growing[0]} grows"] if growing else []
-    )
+    parts = [
+        f"{listing(terms)} {verb}{'s' if len(terms) == 1 else ''}"
+        for terms, verb in ((shrinking, "shrink"), (growing, "grow"))
+        if terms
+    ]
     return "; ".join(parts) or "no term moves by more than half a percent of the step"
+
+
+def listing(words: Sequence[str]) -> str:
+    """One, two and three."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _from_to(term: str, old: Mapping[str, float], new: Mapping[str, float]) -> str:
