@@ -37,7 +37,8 @@ CHOSEN = (
     "mi300_ddp_resnet18",
 )
 """About 100 MB of JSON, old and new writers, micro- and nanoseconds; TraceLens does not read a100_control."""
-BAR_MB_PER_S = 150.0
+BAR_MB_PER_S = 350.0
+BAR_ALL_MB_PER_S = 300.0
 BAR_TIMES_FULL_LOAD = 5.0
 
 
@@ -115,7 +116,9 @@ def _print(best: dict[str, dict[str, Any]], megabytes: float) -> None:
         cpu_s = best[name]["cpu_s"]
         times = "" if name == "asap" else f"{cpu_s / ours:9.1f}×"
         print(f"{name:24}{cpu_s:8.2f}{megabytes / cpu_s:10.1f}{times:>10}")
+    all_s = best["asap, all analyses"]["cpu_s"]
     _print_bar(f"{BAR_MB_PER_S:.0f} MB per CPU second", megabytes / ours, BAR_MB_PER_S)
+    _print_bar(f"{BAR_ALL_MB_PER_S:.0f} with all analyses", megabytes / all_s, BAR_ALL_MB_PER_S)
     has_peer = "cpu_s" in best["TraceLens"]
     peer = "TraceLens" if has_peer else "full load"
     stands_in = "" if has_peer else " (in place of TraceLens, which did not run)"
@@ -131,10 +134,10 @@ def _find_files(folder: str | None, scratch: Path) -> list[Path]:
     if folder:
         return sorted(Path(folder).resolve().glob("*.json.gz"))
     shared = [(SHARED / "single" / f"{name}.json.gz").resolve() for name in CHOSEN]
-    return [path for path in shared if path.is_file()] or [_made_up_trace(scratch)]
+    return [path for path in shared if path.is_file()] or [made_up_trace(scratch)]
 
 
-def _made_up_trace(folder: Path) -> Path:
+def made_up_trace(folder: Path) -> Path:
     """Where no real traces are at hand: 200,000 events of the usual sorts and lengths."""
     import gzip
 

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -90,8 +91,9 @@ def list_collectives(
         for activity in (occupancy.compute, occupancy.idle_host, loading)
     ]
     records = _find_records(trace, work, positions)
+    find_kind = cache(patterns.find_kind)  # few names, many events
     rows = zip(records, starts_ns.tolist(), ends_ns.tolist(), *before, strict=True)
-    return [CollectiveEvent(*_describe(trace, recorded, patterns), *times) for recorded, *times in rows]
+    return [CollectiveEvent(*_describe(trace, recorded, find_kind), *times) for recorded, *times in rows]
 
 
 def _free_since(starts_ns: Integers, ends_ns: Integers) -> Integers:
@@ -149,9 +151,9 @@ def _enclosing(
     return [int(position) for position in np.where(launched.found, chosen[enclosing], -1)]
 
 
-def _describe(trace: RankTrace, recorded: _Recorded, patterns: CommunicationPatterns) -> _Description:
+def _describe(trace: RankTrace, recorded: _Recorded, find_kind: Callable[[str], str]) -> _Description:
     known = recorded.arguments or CollectiveArguments()
-    kind = patterns.find_kind(known.kind or recorded.title)
+    kind = find_kind(known.kind or recorded.title)
     ranks = known.ranks or trace.distributed.groups.get(known.group or "")
     group_size = known.group_size or (len(ranks) if ranks else None) or trace.distributed.world_size
     message_bytes = _message_bytes(kind, known, recorded.name, group_size)

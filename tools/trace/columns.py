@@ -61,7 +61,7 @@ def _parse_plain(joined: bytes, count: int) -> Nanoseconds | None:
     whole_digits = lengths - decimals
     if lengths.min() < 1 or decimals.max() > _DECIMALS or whole_digits.max() > _MAX_WHOLE_DIGITS + 1:
         return None
-    values = np.fromstring(joined.replace(b".", b""), dtype=np.int64, sep=" ")
+    values = np.fromstring(joined.translate(None, b"."), dtype=np.int64, sep=" ")
     if (values > _MAX_MICROSECONDS * 10**decimals).any():
         return None
     return np.asarray(values * 10 ** (_DECIMALS - decimals), dtype=np.int64)
@@ -99,7 +99,7 @@ _MAX_RANKS = 1 << 20
 def as_links(correlations: list[int | None]) -> Integers:
     """Correlations as a column; absent or absurd ones are no link."""
     try:
-        return np.array(correlations, dtype=np.int64)
+        return np.fromiter(correlations, np.int64, len(correlations))
     except (TypeError, ValueError, OverflowError):
         return np.array(
             [NO_LINK if link is None else _bounded(link, NO_LINK) for link in correlations], dtype=np.int64
@@ -109,7 +109,7 @@ def as_links(correlations: list[int | None]) -> Integers:
 def as_lanes(tracks: Sequence[object]) -> Integers:
     """Streams or threads as a column; texts become numbers of their own."""
     try:
-        return np.array(tracks, dtype=np.int64)
+        return np.fromiter(tracks, np.int64, len(tracks))
     except (TypeError, ValueError, OverflowError):
         return np.array([_as_lane(track) for track in tracks], dtype=np.int64)
 
@@ -130,7 +130,7 @@ def as_collective(arguments: DeviceArguments) -> CollectiveArguments:
         kind=arguments.collective,
         group=arguments.group,
         ranks=parse_ranks(arguments.ranks),
-        group_size=arguments.group_size,
+        group_size=_count(arguments.group_size),
         in_elements=_count(arguments.in_elements),
         out_elements=_count(arguments.out_elements),
         dtype=arguments.dtype,
@@ -143,8 +143,8 @@ def as_op_arguments(arguments: ShapeArguments) -> OpArguments | None:
         return None
     return OpArguments(
         dims=tuple(arguments.dims),
-        types=tuple(str(dtype) for dtype in arguments.types or ()),
-        concrete=tuple(str(value) for value in arguments.concrete or ()),
+        types=tuple(map(str, arguments.types or ())),
+        concrete=tuple(map(str, arguments.concrete or ())),
     )
 
 
@@ -188,7 +188,7 @@ class NameTable(dict[str, int]):
 
     def number(self, names: Sequence[str]) -> Integers:
         """The number of each name."""
-        return np.array([self[name] for name in names], dtype=np.int64)
+        return np.fromiter(map(self.__getitem__, names), np.int64, len(names))
 
 
 class SpanColumns:
@@ -267,16 +267,16 @@ class MemoryColumns:
 
     def add(self, events: Sequence[MemoryEvent]) -> None:
         """Appends the events of one batch."""
-        rows, texts = [], []
+        figures: list[int | None] = []
         for event in events:
             args = event.args
-            row = (args.device_type, args.device, args.allocated, args.reserved)
-            if None not in row:
-                rows.append(row)
-                texts.append(event.ts)
-        if rows:
-            self._figures.append(np.array(rows, dtype=np.int64))
-            self._time_ns.add(texts)
+            figures += (args.device_type, args.device, args.allocated, args.reserved)
+        if None in figures:
+            complete = [event for event in events if None not in msgspec.structs.astuple(event.args)]
+            self.add(complete)
+        elif events:
+            self._figures.append(np.array(figures, dtype=np.int64).reshape(len(events), -1))
+            self._time_ns.add([event.ts for event in events])
 
     def finish(self) -> tuple[MemoryCounter, ...]:
         """One counter per device, accelerators first."""

@@ -42,10 +42,6 @@ class DeviceArguments(msgspec.Struct, gc=False, frozen=True):
     group: str | None = msgspec.field(default=None, name="Process Group Name")
     ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
 
-    @property
-    def is_collective(self) -> bool:
-        return self.collective is not None or self.group is not None
-
 
 class LaunchArguments(msgspec.Struct, gc=False, frozen=True):
     """Of calls into the device runtime."""

@@ -18,7 +18,7 @@ from tools.hardware import Device
 from tools.scenario.spec import Result
 from tools.trace.classify import CommunicationPatterns, load_patterns
 from tools.trace.isolate import Check, Outcome, ReaderLimits, Timeline, read_isolated
-from tools.trace.kineto import find_rank_in_name, read_kineto
+from tools.trace.kineto import find_rank_in_name, paused_gc, read_kineto
 from tools.trace.rank_profile import FORMAT, NO_WORK, RankProfile, profile_rank
 from tools.trace.record import RankTrace, UnreadableTraceError
 from tools.trace.roofline import under_roof
@@ -55,6 +55,7 @@ def read_trace(path: Path, limits: ReadLimits | None = None) -> RankTrace:
     return read_kineto(path, limits or ReadLimits())
 
 
+@paused_gc()
 def profile_file(
     path: Path,
     patterns: CommunicationPatterns,

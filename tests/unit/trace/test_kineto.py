@@ -1,11 +1,13 @@
 """Kineto files: categories of old and new writers, odd types, ranks and groups, memory events."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.trace.builders import host_event, kernel, trace_of
+from tools.trace.folder import profile_folder
 from tools.trace.kineto import read_kineto
 from tools.trace.record import NO_LINK, UnreadableTraceError
 
@@ -92,3 +94,12 @@ def test_memory_events_with_totals_become_a_counter_per_device(tmp_path: Path) -
     accelerator, host = trace_of(tmp_path, events).memory
     assert (accelerator.is_accelerator, host.is_accelerator) == (True, False)
     assert accelerator.allocated_bytes.tolist() == [10, 30]
+
+
+def test_a_group_size_that_no_profile_can_hold_counts_as_absent(tmp_path: Path) -> None:
+    """It killed the process that read the file."""
+    reduce = kernel("ncclDevKernel_AllReduce", 0, 5)
+    reduce["args"] = {"stream": 7, "Collective name": "allreduce", "Group size": 2**64}
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": [reduce]}))
+    (rank,) = profile_folder(tmp_path).ranks
+    assert [event.group_size for event in rank.collectives] == [None]
