@@ -30,8 +30,7 @@ from tests.browser.installation import Installation, installed
 from tests.browser.scenes import write_million
 from tests.browser.screenshots import PAGES
 from tests.browser.watching import FRAMES, PATIENCE_MS, Cookies, draw_all, find_chromium, opened, sign_in
-from tools.search.explored import pack, unpack
-from tools.search.ranked import Ranked, fastest_first
+from tools.search.ranked import Ranked, fastest_first, pack, unpack
 
 SESSIONS = 10_000
 PLANS = 100_000

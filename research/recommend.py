@@ -59,8 +59,8 @@ def main() -> int:
 
 @dataclass(frozen=True)
 class Advice:
-    """How much slower the proposals of one way to choose are than the best measured plan; None: nobody
-    measured it; infinite: it crashed."""
+    """How much slower the proposals of one strategy are than the best measured plan; None: it was not
+    measured; infinite: it crashed."""
 
     regrets: tuple[float | None, ...]
 
@@ -81,23 +81,25 @@ FIXED = ("recompute", "schedule", "cp", "vpp", "sequence_parallel")
 
 def print_sweeps(swept: Sequence[SweptPlan]) -> None:
     """What a sweep held fixed is given as constraints; the rest is hidden."""
-    works: dict[str, list[SweptPlan]] = defaultdict(list)
+    by_workload: dict[str, list[SweptPlan]] = defaultdict(list)
     for plan in swept:
-        works[plan.workload].append(plan)
-    ways: dict[str, list[Advice]] = defaultdict(list)
+        by_workload[plan.workload].append(plan)
+    strategies: dict[str, list[Advice]] = defaultdict(list)
     started = time.perf_counter()
-    for plans in works.values():
-        for way, advice in _advice(plans).items():
-            ways[way].append(advice)
+    for plans in by_workload.values():
+        for strategy, advice in _advice(plans).items():
+            strategies[strategy].append(advice)
     seconds = time.perf_counter() - started
-    print(f"Sweeps: {len(works)} workloads, {len(swept)} plans, none in the preferences ({seconds:.0f} s)")
+    print(
+        f"Sweeps: {len(by_workload)} workloads, {len(swept)} plans, none in the preferences ({seconds:.0f} s)"
+    )
     print(f"{'':14}{'first within 10%':>26}{'one of three within 5%':>30}{'crashed':>12}")
-    for way, advices in ways.items():
+    for strategy, advices in strategies.items():
         first = _share([a.first_within(0.10) for a in advices])
         three = _share([a.any_within(0.05) for a in advices])
         proposals = sum(len(a.regrets) for a in advices)
-        print(f"{way:14}{first:>26}{three:>30}{sum(a.crashes for a in advices):>6} of {proposals}")
-    print("A proposal that nobody measured is left out of the shares.\n")
+        print(f"{strategy:14}{first:>26}{three:>30}{sum(a.crashes for a in advices):>6} of {proposals}")
+    print("A proposal that was not measured is left out of the shares.\n")
 
 
 def _advice(plans: Sequence[SweptPlan]) -> dict[str, Advice]:
@@ -211,26 +213,28 @@ def print_agreement(experts: Sequence[Measurement], *, frozen: bool) -> None:
     seconds = time.perf_counter() - started
     choices, names = [choice(o) for o in gathered], feature_names(gathered[0])
     learned = left_out(choices, names, best_pull(choices, names))
-    ways: Mapping[str, Callable[[Offer], list[Family]]] = {
+    strategies: Mapping[str, Callable[[Offer], list[Family]]] = {
         "ours": lambda o: _ours(o, learned[o.expert.source]),
         "time alone": lambda o: [family_of(p) for p in _fastest_of_families(o.found.best, TOP)],
         "rule of thumb": lambda o: [family_of(p) for p in _least_parallel(o.found.best, TOP)],
     }
     free = "ZeRO stage and recomputation are the expert's, as in PROMPTS" if frozen else "all free"
-    open_ones = [o for o in gathered if _families_that_fit(o) > 1]
+    with_choice = [o for o in gathered if _families_that_fit(o) > 1]
     print(f"Agreement of (tp, pp, cp, ep) with the published plan, {free}: {len(gathered)} modern workloads,")
-    print(f"{len(open_ones)} with a choice; preferences without the source; {seconds:.0f} s in two processes")
+    print(
+        f"{len(with_choice)} with a choice; preferences without the source; {seconds:.0f} s in two processes"
+    )
     print(f"{'':14}{'first':>22}{'one of three':>22}{'one of five':>22}{'with a choice':>18}")
-    for way, ranking in ways.items():
+    for strategy, ranking in strategies.items():
         places = [_place(o, ranking(o)) for o in gathered]
         among = [place for o, place in zip(gathered, places, strict=True) if _families_that_fit(o) > 1]
         shares = "".join(f"{_share([place < k for place in places]):>22}" for k in (1, 3, TOP))
         choices_only = "/".join(f"{np.mean([place < k for place in among]):.0%}" for k in (1, 3, TOP))
-        print(f"{way:14}{shares}{choices_only:>18}")
+        print(f"{strategy:14}{shares}{choices_only:>18}")
     chance = [min(k / _families_that_fit(o), 1.0) for o in gathered for k in (1, 3, TOP)]
     print(f"{'chance':14}" + "".join(f"{np.mean(chance[i::3]):>22.0%}" for i in range(3)))
     if not frozen:
-        _print_sources(gathered, ways["ours"])
+        _print_sources(gathered, strategies["ours"])
         _print_legality(gathered, learned)
     print()
 

@@ -126,7 +126,7 @@ searches = sa.Table(
     _of("sessions", "session_id", primary_key=True),
     *_required(sa.LargeBinary, "plans"),
 )
-"""Every plan that a session's search timed, packed by tools/search/explored.py."""
+"""Every plan that a session's search timed, packed by tools/search/ranked.py."""
 
 events = sa.Table(
     "events",

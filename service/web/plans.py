@@ -32,8 +32,7 @@ from tools.recommend.optimize import workload_of
 from tools.recommend.report import Change, RejectedPlan, changes
 from tools.recommend.why_not import explain_plan
 from tools.scenario import Plan
-from tools.search.explored import unpack
-from tools.search.ranked import Ranked
+from tools.search.ranked import Ranked, unpack
 from tools.search.space import count, get_plan
 
 PREFIX = "p"
@@ -103,7 +102,7 @@ def show(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
 
 @router.get("/data")
 def get_data(id: Id, request: Request, app: AppDep, caller: Reader) -> Response:
-    """As they are kept: `tools/search/explored.py` describes the format."""
+    """As they are kept: `tools/search/ranked.py` describes the format."""
     packed = _get_packed(app, app.sessions.get(caller, id, report=False))
     media_type = "application/octet-stream"
     if "gzip" not in request.headers.get("accept-encoding", ""):

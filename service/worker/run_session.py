@@ -32,8 +32,7 @@ from service.uploads import Uploads, find_reference
 from service.worker.cleanup import prune_checkpoints, thread_of
 from service.worker.jobs import JobQueue, Lease
 from tools.errors import AsapError, InfeasibleError, InputError
-from tools.search.explored import pack
-from tools.search.ranked import Ranked
+from tools.search.ranked import Ranked, pack
 
 End = tuple[str, JsonObject]
 """The state, and the columns that go with it."""

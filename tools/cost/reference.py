@@ -8,7 +8,7 @@ import math
 from typing import NamedTuple
 
 from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.reference_layers import Mixer
+from tools.cost.reference_case import Mixer
 from tools.cost.reference_memory import ReferenceMemory
 from tools.cost.reference_messages import ReferenceMessages, Sent
 from tools.cost.traits import FUSED_DISPATCHERS

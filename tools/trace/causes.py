@@ -13,12 +13,11 @@ from typing import Literal
 import numpy as np
 
 from tools.hardware import Device
-from tools.scenario import Plan
 from tools.scenario.spec import Result
 from tools.trace.alignment import AlignedCollectives
 from tools.trace.collectives import GroupTime
 from tools.trace.rank_profile import RankProfile
-from tools.trace.terms import OTHER, find_axis, find_described_axis
+from tools.trace.terms import find_described_axis
 from tools.trace.waits import GroupWaits, measure_waits
 
 Cause = Literal[
@@ -127,7 +126,6 @@ def find_causes(
     profiles: Sequence[RankProfile],
     aligned: Sequence[AlignedCollectives],
     device: Device | None = None,
-    plan: Plan | None = None,
 ) -> list[CauseFinding]:
     """Faults first, then by their cost; causes below one percent of the step are left out."""
     working = [profile for profile in profiles if profile.breakdown.total_ns]
@@ -139,7 +137,7 @@ def find_causes(
     for profile in working:
         _add_kernels(profile, slow.get(profile.rank, 1.0), costs)
         _add_idle(profile, costs)
-    _add_communication(working, aligned, device, plan, slow, costs)
+    _add_communication(working, aligned, device, slow, costs)
     for rank, ratio in slow.items():
         says = f"the same kernels take {ratio:.2f} times as long on rank {rank} as on the others"
         costs["slow_device"].evidence.append(
@@ -285,7 +283,6 @@ def _add_communication(
     profiles: Sequence[RankProfile],
     aligned: Sequence[AlignedCollectives],
     device: Device | None,
-    plan: Plan | None,
     slow: dict[int, float],
     costs: dict[Cause, _Cost],
 ) -> None:
@@ -299,7 +296,7 @@ def _add_communication(
         for group_time in profile.group_times:
             key = group_time.kind, group_time.group_key, profile.rank
             if key in waits:
-                axis = _axis(group_time, profile, plan)
+                axis = _axis(group_time, profile)
                 _add_group(group_time.exposed_ns * scale, profile.rank, axis, waits[key], costs)
     _add_link_evidence(aligned, waits, costs)
 
@@ -315,11 +312,10 @@ def _add_group(ns: float, rank: int, axis: Cause, waits: GroupWaits, costs: dict
     costs[axis].add(transfer_ns * (1 - waits.slow_link - waits.small))
 
 
-def _axis(group: GroupTime, profile: RankProfile, plan: Plan | None) -> Cause:
+def _axis(group: GroupTime, profile: RankProfile) -> Cause:
     description = profile.group_descriptions.get(group.group or "", "")
-    axis = find_axis(group, description, plan) if plan else find_described_axis(description) or OTHER
-    if axis == OTHER:
-        axis = {"all_to_all": "ep", "send_recv": "pp"}.get(group.kind) or _guessed_axis(group, profile)
+    axis = find_described_axis(description) or {"all_to_all": "ep", "send_recv": "pp"}.get(group.kind)
+    axis = axis or _guessed_axis(group, profile)
     if axis == "pp":
         return "bubble"
     names: dict[str, Cause] = {"tp": "exposed_tp", "cp": "exposed_cp", "ep": "exposed_ep", "dp": "exposed_dp"}

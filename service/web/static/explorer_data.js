@@ -20,7 +20,7 @@ export const column = (name) => state.columns.find((candidate) => candidate.name
 export const axes = () => state.columns.filter((candidate) => candidate.slots > 1);
 
 
-/** Reads the format of tools/search/explored.py. */
+/** Reads the format of tools/search/ranked.py. */
 export async function load(address) {
   const answer = await fetch(address);
   if (!answer.ok) throw new Error(String(answer.status));

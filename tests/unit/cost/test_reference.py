@@ -16,7 +16,6 @@ from tests.unit.cost.scenes import MODELS
 from tools.cost import (
     reference,
     reference_case,
-    reference_layers,
     reference_memory,
     reference_messages,
 )
@@ -29,7 +28,7 @@ from tools.scenario.spec import Framework, MoeDispatcher, TrainingSpec
 from tools.search.constraints import Constraints
 from tools.search.space import PlanSpace, Table, count, decode_row, where
 
-REFERENCE = (reference, reference_case, reference_layers, reference_memory, reference_messages)
+REFERENCE = (reference, reference_case, reference_memory, reference_messages)
 DEVICES = (
     ("h100-sxm-80gb", "bf16"),
     ("h100-sxm-80gb", "fp8"),

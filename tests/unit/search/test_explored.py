@@ -5,8 +5,7 @@ import pytest
 
 from tests.unit.search.scenes import scenario
 from tools.search.constraints import Constraints
-from tools.search.explored import pack, unpack
-from tools.search.ranked import NOTHING
+from tools.search.ranked import NOTHING, pack, unpack
 from tools.search.search import Search, SearchOutcome
 from tools.search.space import get_plan
 

@@ -15,7 +15,7 @@ from service.db.sessions import keep_search
 from tests.unit.graph.cases import SMALL, small
 from tools.scenario import parse_scenario
 from tools.search.constraints import Constraints
-from tools.search.explored import pack
+from tools.search.ranked import pack
 from tools.search.search import Search
 
 LOOPBACK = ("127.0.0.1", 50_000)

@@ -12,7 +12,7 @@ from service.web.session_view import tiles_of
 from tests.unit.service.render import scenes
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
-from tools.search.explored import unpack
+from tools.search.ranked import unpack
 
 
 @pytest.fixture(scope="module")
