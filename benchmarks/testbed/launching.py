@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.testbed.workloads import HOSTS, MBIT, RANKS, WORKLOADS, Workload
 from tools.calibrate.runs import Measured, Run
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.local import LocalLauncher
 from tools.launch.status import State
 from tools.launch.template import read_templates

@@ -100,7 +100,7 @@ def _run_probe(args: Namespace, out: Path) -> int:
 
 def _measure(args: Namespace, out: Path) -> "Probe":
     from tools.launch.failures import classify, gather_evidence
-    from tools.launch.job import Job
+    from tools.launch.launcher import Job
     from tools.probe.report import read_probe, settings_for
     from tools.trials.run import follow
 

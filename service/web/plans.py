@@ -27,10 +27,9 @@ from service.web.rendering import PageRoute, page
 from service.web.session_view import SessionPage
 from tools.errors import InputError
 from tools.frameworks import EXPORT_FORMATS, export_plan
-from tools.recommend.feasibility import Remedy, remedies, smallest_plan
 from tools.recommend.optimize import workload_of
 from tools.recommend.report import Change, RejectedPlan, changes
-from tools.recommend.why_not import explain_plan
+from tools.recommend.why_not import Remedy, explain_plan, remedies, smallest_plan
 from tools.scenario import Plan
 from tools.search.ranked import Ranked, unpack
 from tools.search.space import count, get_plan

@@ -1,6 +1,6 @@
 """Launchers: run a registered template as a job on this machine, on Slurm or on Kubernetes, exactly once.
 
-Reading order: `launcher` (the interface), `template` (what an administrator allows), `job` (what a request
-may ask for), `folder` (the recorded intent), then `local` with `supervisor`, `slurm`, `kubernetes`;
+Reading order: `template` (what an administrator allows), `launcher` (what a request may ask for, and the
+interface), `folder` (the recorded intent), then `local` with `supervisor`, `slurm`, `kubernetes`;
 `failures` classifies why a job failed. Nothing is imported here: a job's supervisor must start fast.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tools.errors import InputError
 from tools.launch.files import CANCELLED, FINAL, INPUTS, INTENT, LOG, OUT, write_whole
-from tools.launch.job import SCENARIO_FILE, Job, check_job, check_key, get_template
+from tools.launch.launcher import SCENARIO_FILE, Job, check_job, check_key, get_template
 from tools.launch.status import Intent, JobStatus
 from tools.launch.template import Template, fill
 

@@ -18,7 +18,7 @@ from kubernetes import client, config, watch
 from tools.errors import InputError
 from tools.launch.files import LogChunk, copy_results, whole_lines
 from tools.launch.folder import JobFolder, Place, Prepared, prepare
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.status import Cause, Handle, JobStatus, LaunchError, State, has_ended, wait_for_end
 from tools.launch.template import Template
 from tools.launch.trainjob import (

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tools.launch.files import LogChunk, copy_results, follow_file, tail
 from tools.launch.folder import JobFolder, Place, prepare
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.status import Cause, Handle, JobStatus, LaunchError, State, wait_for_end
 from tools.launch.supervisor import LOCK, PROCESS, ProcessIdentity, kill_marked, send_signal
 from tools.launch.template import Template

@@ -15,7 +15,7 @@ from pathlib import Path
 from tools.errors import InputError
 from tools.launch.files import LogChunk, copy_results, follow_file, write_whole
 from tools.launch.folder import JobFolder, Place, prepare
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.slurm_commands import SACCT_FIELDS, SlurmCommands, read_sacct, read_scontrol
 from tools.launch.status import (
     MARK,

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from tools.errors import InputError
 from tools.frameworks.formats import EXPORT_FORMATS, FORMAT_ALIASES, export_plan
-from tools.launch.job import ConfigFile, Job
+from tools.launch.launcher import ConfigFile, Job
 from tools.launch.template import Template, placeholder_of
 from tools.scenario import Plan, Scenario
 from tools.scenario.fields import JsonObject

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from tools.errors import InputError
 from tools.launch.failures import classify, gather_evidence
-from tools.launch.job import Job
-from tools.launch.launcher import Launcher
+from tools.launch.launcher import Job, Launcher
 from tools.launch.status import Handle, JobStatus, LaunchError, State
 from tools.launch.template import Template
 from tools.scenario import Plan, Scenario, did_you_mean

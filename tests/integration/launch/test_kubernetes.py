@@ -14,8 +14,8 @@ from tests.integration.launch.kube_cluster import NAMESPACE, KubeCluster, runnin
 from tests.integration.launch.waiting import WAIT_S, Run, until
 from tests.unit.launch.builders import templates
 from tools.errors import InputError
-from tools.launch.job import Job
 from tools.launch.kubernetes import KubernetesLauncher
+from tools.launch.launcher import Job
 from tools.launch.status import Cause, LaunchError, State
 
 RUNNING = {"phase": "Running", "startTime": "2026-11-16T08:00:00Z"}

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.launch.waiting import WAIT_S, Run, processes_of, until
 from tools.errors import InputError
 from tools.launch import local
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.status import Cause, LaunchError, State
 from tools.launch.supervisor import LOCK, PROCESS, ProcessIdentity, identify
 

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.launch.waiting import Run, processes_of, until
 from tests.unit.launch.builders import REPO
 from tools.launch.failures import FailureKind
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.status import Cause, State
 
 pytestmark = pytest.mark.slow

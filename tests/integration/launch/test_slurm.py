@@ -21,7 +21,7 @@ from tests.unit.launch.builders import REPO, templates
 from tools.errors import InputError
 from tools.launch.failures import FailureKind
 from tools.launch.folder import JobFolder
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.slurm import FENCED
 from tools.launch.status import Cause, Handle, LaunchError, State
 from tools.scenario import parse_scenario

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tools.launch.failures import Failure, classify, gather_evidence
 from tools.launch.folder import JobFolder
-from tools.launch.job import Job
-from tools.launch.launcher import Launcher
+from tools.launch.launcher import Job, Launcher
 from tools.launch.status import Handle, JobStatus, State
 from tools.launch.supervisor import find_marked
 

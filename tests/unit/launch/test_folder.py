@@ -9,7 +9,7 @@ import pytest
 from tests.unit.launch.builders import make_intent, templates
 from tools.errors import InputError
 from tools.launch.folder import JobFolder, Place, Prepared, prepare
-from tools.launch.job import ConfigFile, Job
+from tools.launch.launcher import ConfigFile, Job
 from tools.launch.status import Cause, JobStatus, State
 from tools.launch.template import Template
 

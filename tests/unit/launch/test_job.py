@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.launch.builders import templates
 from tools.errors import InputError
-from tools.launch.job import ConfigFile, Job, check_job, check_key, get_template
+from tools.launch.launcher import ConfigFile, Job, check_job, check_key, get_template
 
 LIMITS = {"wall_s": 60, "devices": 8, "nodes": 2}
 TEMPLATES = templates("slurm", limits=LIMITS, environment_allowed=["NCCL_DEBUG"])

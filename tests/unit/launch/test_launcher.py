@@ -7,8 +7,7 @@ import pytest
 
 from tests.unit.launch.builders import EXAMPLES, templates
 from tools.errors import InputError
-from tools.launch.job import Job
-from tools.launch.launcher import Launcher, LaunchSettings, open_launchers
+from tools.launch.launcher import Job, Launcher, LaunchSettings, open_launchers
 from tools.launch.status import LaunchError
 from tools.launch.template import read_templates
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.launch.builders import make_intent, templates
 from tools.errors import InputError
 from tools.launch.folder import JobFolder
-from tools.launch.job import Job
+from tools.launch.launcher import Job
 from tools.launch.slurm import FENCED, SlurmLauncher, make_script, sbatch_options
 from tools.launch.template import SlurmSettings
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.graph.cases import small
 from tools.errors import InputError
-from tools.launch.job import check_key
+from tools.launch.launcher import check_key
 from tools.launch.template import Template, parse_templates
 from tools.scenario import Plan, Scenario, parse_scenario
 from tools.trials.order import RunLength, check_cluster, make_job, ranks_of, run_key, trial_key
