@@ -9,6 +9,7 @@ with its defaults. The parts:
 reads       latency of reads at 200 a second, and the most a second, while 50 sessions run in two workers
 embedded    the same reads at one `asap serve` as it comes (SQLite), which runs them itself, two at a time
 throughput  sessions per second with one worker and with two (PostgreSQL), with one (SQLite)
+what-if     a question to the page /what-if about a proposal of a session, and the server's CPU time for it
 list        every page of a long list of sessions, and of the filters
 burst       many sessions submitted at once: whether all end, and what the processes weigh before and after
 restart     from the command to /readyz, with those sessions in the database
@@ -165,6 +166,27 @@ def bench_throughput(site: Site, args: argparse.Namespace) -> None:
             )
 
 
+def bench_what_if(site: Site, _: argparse.Namespace) -> None:
+    with running(site, 1, 2) as (api, _fleet, caller):
+        path = f"/what-if?session={submit(caller, 1)[0]}&plan=1&tp="
+        wait_idle(caller)
+
+        def ask(number: int) -> float:
+            begun = time.perf_counter()
+            status, body = caller.get(f"{path}{2 ** (number % 4)}&inter={0.5 + number % 7 / 4}")
+            assert status == 200, body
+            return time.perf_counter() - begun
+
+        for number in range(20):
+            ask(number)
+        before_s = api.cpu_s()
+        times = [ask(number) for number in range(200)]
+        cpu_ms = 1e3 * (api.cpu_s() - before_s) / len(times)
+        asked = Latencies(times, 0, sum(times))
+        percentiles = " ".join(f"p{p} {asked.percentile_ms(p):.1f}" for p in (50, 90, 99))
+        print(f"what-if: {len(times)} questions, {percentiles} ms; {cpu_ms:.1f} ms of CPU at the server each")
+
+
 def bench_list(site: Site, args: argparse.Namespace) -> None:
     fill(site, args.listed)
     with server(site, "api") as api:
@@ -286,6 +308,7 @@ PARTS: dict[str, Callable[[Site, argparse.Namespace], None]] = {
     "reads": bench_reads,
     "embedded": bench_embedded,
     "throughput": bench_throughput,
+    "what-if": bench_what_if,
     "burst": bench_burst,
     "list": bench_list,
     "restart": bench_restart,

@@ -1,6 +1,7 @@
 """The functions of `tools/` as the nodes run them, through `NodeServices.run`. No arithmetic here."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from pydantic import JsonValue
@@ -164,6 +165,19 @@ def score_plan(
         why = "a trial has measured it, or one that would run alike has failed"
         return ScoredPlan(plan=plan, summary=short(plan), accepted=False, binding="trial", why=why)
     return score(workload, plan, best)
+
+
+def predict_together(
+    context: Context, scenario: Scenario, start: Plan, changes: Sequence[PlanFields]
+) -> None:
+    """What `score_plan` will need of these plans, computed at once."""
+    workload, plans = workload_in(context, scenario), []
+    for fields in changes:
+        with suppress(InputError):
+            plans.append(complete(workload, start, fields))
+    legal = [plan for plan in plans if workload.objection(plan) is None]
+    workload.predict(legal)
+    workload.on_slow_links(legal)
 
 
 def join_plans(

@@ -240,8 +240,9 @@ def _score_all(
 ) -> list[ScoredPlan]:
     start = state["analysis"].plan
     scored = []
-    for suggestion in suggestions:
-        fields = suggestion.plan.model_dump(exclude_none=True)
+    changes = [suggestion.plan.model_dump(exclude_none=True) for suggestion in suggestions]
+    tools.predict_together(services.context, within_policy(state), start, changes)
+    for suggestion, fields in zip(suggestions, changes, strict=True):
         was_run = any(ref.startswith(("case:", "recipe:")) for ref in suggestion.references)
         plan = _score(state, search, start, fields, services, by_family=was_run)
         support = services.run(

@@ -49,8 +49,10 @@ _ARXIV = re.compile(r"arXiv[ :](\d{4}\.\d{4,5})")
 
 def plain(value: object) -> str:
     """One printable line: terminal codes, marks that turn text around and lone surrogates are spelled out."""
-    text = _SPACES.sub(" ", str(value)).strip()
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    shown = str(value).strip()
+    if not shown.isprintable() or "  " in shown:  # rarely: a page has hundreds of texts
+        text = _SPACES.sub(" ", shown)
+        shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return shown if len(shown) <= MAX_CHARACTERS else shown[: MAX_CHARACTERS - 1] + "…"
 
 

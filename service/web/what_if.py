@@ -12,9 +12,10 @@ from fastapi.responses import Response
 from service.api.deps import AppDep, Reader, run_bounded_search
 from service.api.state import AppState
 from service.auth import Caller
+from service.db.models import SessionRow
 from service.errors import NotFoundError
 from service.render.bars import plan_charts
-from service.render.view import TODAY, Planned, get_view, planned_of, title_of
+from service.render.view import TODAY, Planned, View, get_view, planned_of, title_of
 from service.web.new_session import EXAMPLE
 from service.web.plans import PREFIX, find_plan
 from service.web.rendering import PageRoute, page
@@ -25,9 +26,11 @@ from tools.hardware import Device, device_names, get_device
 from tools.recommend.optimize import workload_of
 from tools.recommend.report import Change, PlanFields, changes
 from tools.recommend.score import complete
+from tools.recommend.workload import Workload
 from tools.scenario import SEARCHED_FIELDS, Plan, Scenario, parse_scenario
 from tools.scenario.columns import CHOICES
 from tools.scenario.spec import PLAN_ROLES, plan_bounds
+from tools.search.constraints import parse_constraints
 from tools.search.search import Progress, Search
 from tools.search.space import get_plan
 
@@ -197,17 +200,18 @@ class Answer:
         return after.tokens_per_s_per_device / before.tokens_per_s_per_device
 
 
-def ask(scenario: Scenario, choices: Choices, calibration: Calibration | None = None) -> Answer:
-    """`scenario` has the plan to start from; `choices` replaces parts of it."""
-    start = _predict("now", scenario, calibration)
-    title = title_of(scenario)
+def ask(workload: Workload, plan: Plan, choices: Choices) -> Answer:
+    """`plan` is what to start from; `choices` replaces parts of it and of the workload."""
+    scenario = workload.with_plan(plan)
+    start, title = planned_of("now", workload, plan), title_of(scenario)
     try:
         changed = with_changes(scenario, choices)
-        reason = workload_of(changed, calibration).refusal(_plan_of(changed))
+        other = _unsearched(changed, workload.calibration)
+        reason = other.refusal(_plan_of(changed))
         if reason is not None:
             field, _, rest = reason.partition(": ")
             raise InputError(field, _refused_value(rest), rest.partition("; ")[2] or rest)
-        return Answer(title, start, _predict("what if", changed, calibration), changed=changed)
+        return Answer(title, start, planned_of("what if", other, _plan_of(changed)), changed=changed)
     except InputError as error:
         return Answer(title, start, None, error)
 
@@ -229,12 +233,12 @@ def find_winner(answer: Answer, calibration: Calibration | None, progress: Progr
     if not len(best.step_time_s):
         return Winner(None)
     plan = get_plan(best.plans, 0)
-    planned = _predict("fastest", workload.with_plan(plan), calibration)
-    return Winner(planned, changes(answer.variant.plan, plan))
+    return Winner(planned_of("fastest", workload, plan), changes(answer.variant.plan, plan))
 
 
-def _predict(name: str, scenario: Scenario, calibration: Calibration | None) -> Planned:
-    return planned_of(name, workload_of(scenario, calibration), _plan_of(scenario))
+def _unsearched(scenario: Scenario, calibration: Calibration | None) -> Workload:
+    """Without the limits that only a search needs: to know them takes as long as a prediction."""
+    return Workload.of(scenario, parse_constraints(scenario.constraints, scenario.plan), calibration)
 
 
 def with_changes(scenario: Scenario, choices: Choices) -> Scenario:
@@ -350,13 +354,14 @@ def show(
     """With `best` the fastest plan for the changed facts is searched too."""
     choices = dict(request.query_params)
     if session:
-        scenario, plans, chosen, calibration = _of_session(app, caller, session, plan)
+        workload, plans, chosen, start = _of_session(app, caller, session, plan)
     else:
-        scenario, plans, chosen, calibration = parse_scenario(EXAMPLE), {}, "", None
-    answer = ask(scenario, choices, calibration)
+        workload = workload_of(parse_scenario(EXAMPLE))
+        plans, chosen, start = {}, "", _plan_of(workload.scenario)
+    answer = ask(workload, start, choices)
     winner = None
     if best and answer.variant:
-        winner = run_bounded_search(app, lambda progress: find_winner(answer, calibration, progress))
+        winner = run_bounded_search(app, lambda progress: find_winner(answer, workload.calibration, progress))
     return page(
         request,
         "what_if",
@@ -364,7 +369,7 @@ def show(
         session=session,
         plans=plans,
         chosen=chosen,
-        controls=controls_of(scenario, choices),
+        controls=controls_of(workload.with_plan(start), choices),
         answer=answer,
         winner=winner,
         best_address=str(request.url.include_query_params(best="true").query),
@@ -372,12 +377,28 @@ def show(
     )
 
 
+MAX_VIEWS = 16
+_views: dict[tuple[str, float], View] = {}
+"""Of sessions that people ask about now, by id and time of the last change."""
+
+
+def _view(row: SessionRow) -> View:
+    key = (row.id, row.updated_at)
+    view = _views.get(key)
+    if view is None:
+        view = get_view(row, "it has no plans yet")
+        if len(_views) >= MAX_VIEWS:
+            _views.clear()
+        _views[key] = view
+    return view
+
+
 def _of_session(
     app: AppState, caller: Caller, id: str, key: str | None
-) -> tuple[Scenario, dict[str, str], str, Calibration]:
-    """The session's scenario with the chosen plan, names of all plans, the chosen one, and its cost model."""
+) -> tuple[Workload, dict[str, str], str, Plan]:
+    """The session's workload, the names of all its plans, the chosen one's, and that plan."""
     row = app.sessions.get(caller, id)
-    view = get_view(row, "it has no plans yet")
+    view = _view(row)
     names = {str(p.rank): f"proposal {p.rank}" for p in view.report.proposals}
     if view.baseline_plan:
         first = "the default plan" if view.baseline_name == "default" else "today's plan"
@@ -388,4 +409,4 @@ def _of_session(
     plan = find_plan(app, row, view, chosen)
     if plan is None:
         raise NotFoundError("plan", chosen)
-    return view.workload.with_plan(plan), names, chosen, view.workload.calibration
+    return view.workload, names, chosen, plan

@@ -11,10 +11,9 @@ from tools.cost.reference import reference_prediction
 from tools.recommend.report import Evidence, Fault, Proposal, Speedup, Verification, changes
 from tools.recommend.words import difference, largest, short, span
 from tools.recommend.workload import PredictedPlan, Workload
-from tools.scenario import Plan, columns_of
+from tools.scenario import Plan
 
 TIGHT_GIB_SHARE = 0.05
-SLOW_LINK = 0.5
 
 
 def proposal(
@@ -87,7 +86,7 @@ def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
     margin = workload.capacity_gib - prediction.peak_memory_gib
     if margin < TIGHT_GIB_SHARE * workload.capacity_gib:
         risks.append(f"only {margin:.1f} GiB of memory are left: fragmentation may exceed that")
-    slower = _on_slow_links(workload, plan, prediction)
+    slower = workload.on_slow_links([plan])[0] / prediction.step_time_s
     if slower > 1.02:
         risks.append(f"with half the network bandwidth between nodes the step is {slower - 1:.0%} longer")
     if plan.tp > workload.scenario.cluster.devices_per_node:
@@ -95,11 +94,6 @@ def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
     interval = span(prediction.step_time_low_s, prediction.step_time_high_s)
     risks.append(f"the prediction's 80% interval is {interval} s")
     return risks
-
-
-def _on_slow_links(workload: Workload, plan: Plan, prediction: Prediction) -> float:
-    slow = workload.costs(columns_of([plan]), scale_out_bandwidth=SLOW_LINK)
-    return float(slow.step_time_s[0]) / prediction.step_time_s
 
 
 TOLERANCE = 1e-9

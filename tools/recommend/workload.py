@@ -53,6 +53,9 @@ def _why_not_written(scenario: Scenario, plan: Plan) -> str | None:
     return None
 
 
+SLOW_LINK = 0.5
+
+
 class PredictedPlan(NamedTuple):
     plan: Plan
     prediction: Prediction
@@ -66,6 +69,8 @@ class Workload:
     constraints: Constraints
     calibration: Calibration
     _predictions: dict[Plan, Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _slowed_s: dict[Plan, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _faults: dict[Plan, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """A session asks about the same plans again and again."""
 
     @classmethod
@@ -110,6 +115,16 @@ class Workload:
         """For a check: what was predicted before is not looked at."""
         return predict([self.with_plan(plan) for plan in plans], self.calibration) if plans else []
 
+    def on_slow_links(self, plans: Sequence[Plan]) -> list[float]:
+        """Seconds per step with a part of the bandwidth between nodes (SLOW_LINK)."""
+        new = [plan for plan in dict.fromkeys(plans) if plan not in self._slowed_s]
+        if new:
+            costs = self.costs(columns_of(new), scale_out_bandwidth=SLOW_LINK)
+            self._slowed_s.update(
+                zip(new, np.broadcast_to(costs.step_time_s, len(new)).tolist(), strict=True)
+            )
+        return [self._slowed_s[plan] for plan in plans]
+
     def today(self) -> PredictedPlan | None:
         """The plan that runs today, if the scenario has one, with its prediction."""
         plan = self.scenario.plan
@@ -129,7 +144,11 @@ class Workload:
         return self.refusal(plan) or self.why_inexpressible(plan)
 
     def why_inexpressible(self, plan: Plan) -> str | None:
-        return _why_not_written(self.scenario, plan) if self._is_written else None
+        if not self._is_written:
+            return None
+        if plan not in self._faults:
+            self._faults[plan] = _why_not_written(self.scenario, plan)
+        return self._faults[plan]
 
     @cached_property
     def _is_written(self) -> bool:

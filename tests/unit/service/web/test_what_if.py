@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from service.web.new_session import EXAMPLE
 from service.web.what_if import ask, controls_of, find_winner
+from tools.recommend.optimize import workload_of
 from tools.scenario import parse_scenario
 
 
 def asked(**given: str) -> Any:  # noqa: ANN401 - an Answer
-    return ask(parse_scenario(EXAMPLE), given)
+    workload = workload_of(parse_scenario(EXAMPLE))
+    assert workload.scenario.plan is not None
+    return ask(workload, workload.scenario.plan, given)
 
 
 def test_what_if_nothing_changes_nothing_changes() -> None:
@@ -58,7 +61,7 @@ def test_what_cannot_be_is_refused_by_its_field(given: dict[str, str], field: st
     )
 )
 def test_whatever_the_address_says_is_answered(given: dict[str, str]) -> None:
-    answer = ask(parse_scenario(EXAMPLE), given)
+    answer = asked(**given)
     assert (answer.variant is None) == (answer.refusal is not None)
 
 
