@@ -76,21 +76,6 @@ _LAST_AND_KNOWN = sa.select(events.c.seq, events.c.key).where(
 )
 
 
-def append_event(
-    conn: sa.Connection, id: str, event: Mapping[str, JsonValue], fence: int | None = None
-) -> int | None:
-    """The event's number, or None if its key exists already: appending is idempotent.
-
-    With a fence the writer is a worker: FencedError if another one has taken the session over, CancelledError
-    if a person asked it to stop.
-    """
-    if fence is None:
-        lock_session(conn, id)
-    else:
-        check_claim(conn, id, fence)
-    return next(iter(insert_events(conn, id, [event])), None)
-
-
 def check_claim(conn: sa.Connection, id: str, fence: int) -> None:
     """Locks the session for the worker that holds the fence, and raises if it must stop."""
     claim = conn.execute(_CLAIM, {"id": id}).one_or_none()

@@ -17,10 +17,10 @@ from asap_client.errors import ProblemError
 from asap_client.models import Event
 from service.db.engine import open_database
 from service.db.lifecycle import set_state
-from service.db.sessions import append_event
 from service.settings import Settings
 from tests.integration.service.api_process import ApiProcess, api_process, asap
 from tests.servers import free_port
+from tests.unit.service.db.making import append_event
 from tests.unit.service.served import SCENARIO
 
 WAIT_S = 120.0

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from service.api import events as sse
 from service.api import state as watch
 from service.auth import LOCAL
-from service.db.sessions import append_event
+from tests.unit.service.db.making import append_event
 from tests.unit.service.served import Serve, Served
 
 

@@ -5,10 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from service.db.sessions import append_event
 from tests.unit.service.cli.commands import Asap
 from tests.unit.service.cli.conftest import Connect
-from tests.unit.service.db.making import list_decisions
+from tests.unit.service.db.making import append_event, list_decisions
 from tests.unit.service.served import SCENARIO, Served
 
 

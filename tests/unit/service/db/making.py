@@ -1,13 +1,22 @@
 """Sessions for the tests of the store, made in one line."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import JsonValue
 
 from service.db.engine import Database
 from service.db.lifecycle import claim
 from service.db.models import SessionRow, decisions, deliveries
-from service.db.sessions import NewSession, create_session, get_session
+from service.db.sessions import (
+    NewSession,
+    check_claim,
+    create_session,
+    get_session,
+    insert_events,
+    lock_session,
+)
 
 
 def make(database: Database, **fields: Any) -> str:  # noqa: ANN401 - of NewSession
@@ -25,6 +34,17 @@ def take(database: Database, id: str, worker: str = "w1", dispatch_no: int = 1) 
         held = claim(conn, id, worker, dispatch_no)
     assert held is not None
     return held
+
+
+def append_event(
+    conn: sa.Connection, id: str, event: Mapping[str, JsonValue], fence: int | None = None
+) -> int | None:
+    """The event's number, or None if its key exists already; with a fence as its worker does."""
+    if fence is None:
+        lock_session(conn, id)
+    else:
+        check_claim(conn, id, fence)
+    return next(iter(insert_events(conn, id, [event])), None)
 
 
 def list_decisions(conn: sa.Connection, session_id: str) -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from pydantic import JsonValue
 
 from service.db.engine import Database
 from service.db.lifecycle import request_cancel
-from service.db.sessions import append_event, events_after, lock_session
+from service.db.sessions import events_after, lock_session
 from service.errors import CancelledError, FencedError, NotFoundError
-from tests.unit.service.db.making import make, take
+from tests.unit.service.db.making import append_event, make, take
 
 
 def event(key: str) -> dict[str, JsonValue]:

@@ -198,7 +198,7 @@ def test_knowledge_is_found_by_words_and_read(served: Served) -> None:
 
 
 def test_an_event_is_shown_whole_and_its_strings_stay_text(served: Served) -> None:
-    from service.db.sessions import append_event
+    from tests.unit.service.db.making import append_event
 
     id = served.submit()
     call: dict[str, JsonValue] = {

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from service.db.sessions import append_event
 from service.runtime import jobs_folder
 from service.web.trials import PROGRESS, read_job
+from tests.unit.service.db.making import append_event
 from tests.unit.service.served import Served
 from tests.unit.service.web.browsing import EVIL, assert_only_text, get
 from tools.launch.folder import JobFolder
