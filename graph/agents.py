@@ -48,14 +48,9 @@ Payload = Mapping[str, Any]
 class LanguageModel:
     """One per endpoint, shared: it remembers what that offers and leaves it alone while it is down."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.endpoint, self._clock, self._sleep = endpoint, clock, sleep
-        self._abilities, self._breaker = Abilities(clock), Breaker(clock)
+    def __init__(self, endpoint: Endpoint, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.endpoint, self._sleep = endpoint, sleep
+        self._abilities, self._breaker = Abilities(time.monotonic), Breaker(time.monotonic)
         self._lock = threading.Lock()
 
     @property
@@ -82,7 +77,7 @@ class LanguageModel:
 
     def _answer(self, question: Question[A], spend: Spend) -> tuple[A, str]:
         """With the whole payload, or a shorter one if that does not fit."""
-        deadline = self._clock() + self.endpoint.deadline_s
+        deadline = time.monotonic() + self.endpoint.deadline_s
         if len(plain_json(question.payload)) <= MAX_PAYLOAD_CHARACTERS:
             try:
                 return self._by_any_strategy(question, question.payload, spend, deadline)
@@ -101,9 +96,7 @@ class LanguageModel:
 
         refused: list[OutputStrategy] = []
         for strategy in self._abilities.strategies(with_tools=bool(question.tools)):
-            run = Run(
-                question, strategy, self.endpoint, self._abilities, spend, deadline, self._clock, self._sleep
-            )
+            run = Run(question, strategy, self.endpoint, self._abilities, spend, deadline, self._sleep)
             try:
                 answered = self._run(run, _prompt(question, payload, strategy))
             except Fault as fault:
@@ -213,7 +206,7 @@ _GRACE_S = 0.25
 """The socket's own timeout has the clearer message, so it fires first."""
 
 
-def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa: ANN401 - of httpx or httpx2
+def bounded_client() -> Any:  # noqa: ANN401 - of httpx or httpx2
     """For `ChatOpenAI(http_client=...)`; the caller closes it.
 
     A connection per request, cut off at the request's timeout whatever trickles in; no redirect, which would
@@ -223,7 +216,7 @@ def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa:
     import openai
 
     def start(request: Any) -> None:  # noqa: ANN401
-        cut_off = _CutOff(request.extensions["timeout"]["read"], clock())
+        cut_off = _CutOff(request.extensions["timeout"]["read"])
         request.headers["Accept-Encoding"] = "identity"
         request.extensions = {**request.extensions, _CUT_OFF: cut_off, "trace": cut_off.on_event}
 
@@ -232,7 +225,7 @@ def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa:
         if encoding not in ("", "identity"):
             response.request.extensions[_CUT_OFF].cancel()
             raise httpx2.DecodingError("the reply is compressed", request=response.request)
-        response.stream = _bounded(response, clock)
+        response.stream = _bounded(response)
 
     hooks: dict[str, list[Callable[..., Any]]] = {"request": [start], "response": [bound]}
     limits = httpx2.Limits(max_keepalive_connections=0)
@@ -242,8 +235,8 @@ def bounded_client(clock: Callable[[], float] = time.monotonic) -> Any:  # noqa:
 class _CutOff:
     """Ends a request's connection in time: socket timeouts only catch silence, and headers can trickle."""
 
-    def __init__(self, limit_s: float, now: float) -> None:
-        self.at = now + limit_s
+    def __init__(self, limit_s: float) -> None:
+        self.at = time.monotonic() + limit_s
         self._socket: socket.socket | None = None
         self._timer = threading.Timer(limit_s + _GRACE_S, self._end)
         self._timer.daemon = True
@@ -265,7 +258,7 @@ class _CutOff:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # TLS's own would wait for its lock
 
 
-def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
+def _bounded(response: Any) -> Any:  # noqa: ANN401
     """The SDK's timeout only catches silence; a reply that trickles or never ends is given up here."""
     import httpx2
 
@@ -276,7 +269,7 @@ def _bounded(response: Any, clock: Callable[[], float]) -> Any:  # noqa: ANN401
             received = 0
             for chunk in inner:
                 received += len(chunk)
-                if clock() > give_up_at:
+                if time.monotonic() > give_up_at:
                     raise httpx2.ReadTimeout("the reply takes too long", request=response.request)
                 if received > MAX_REPLY_BYTES:
                     raise httpx2.ReadError("the reply is too long", request=response.request)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
@@ -72,7 +73,6 @@ class Run(Generic[A]):
     abilities: Abilities
     spend: Spend
     deadline: float
-    clock: Callable[[], float]
     sleep: Callable[[float], None]
     calls: int = 0
     repairs: int = 0
@@ -151,7 +151,7 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
                 continue
             wait_s = backoff_s(failures) if fault.wait_s is None else fault.wait_s
             failures += 1
-            is_late = run.clock() + wait_s >= run.deadline
+            is_late = time.monotonic() + wait_s >= run.deadline
             if not fault.repeat or failures > run.endpoint.retries or is_late:
                 raise fault
             run.sleep(wait_s)
@@ -159,7 +159,7 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
     def _settings(self) -> dict[str, object]:
         """`response_format` goes around ChatOpenAI, which would parse the reply and lose what it cost."""
         run = self._run
-        left_s = min(run.endpoint.timeout_s, run.deadline - run.clock())
+        left_s = min(run.endpoint.timeout_s, run.deadline - time.monotonic())
         if left_s < MIN_TIME_S:
             raise Fault(TIMEOUT, f"the {run.endpoint.deadline_s:g} s for one question are over")
         settings = run.abilities.parameters(run.endpoint, left_s, streams=run.question.listen is not None)

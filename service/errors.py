@@ -24,7 +24,7 @@ class FencedError(AsapError):
 
 
 class CancelledError(AsapError):
-    """Raised when the session emits its next event."""
+    """Raised when the session next writes its events."""
 
 
 class HandBackError(Exception):

@@ -66,12 +66,12 @@ class EventBatch:
     """Nothing will follow: the session had ended before the events were read, and these are all."""
 
 
-def read_batch(app: AppState, tenant: str, id: str, after: int, limit: int = AT_ONCE) -> EventBatch:
+def read_batch(app: AppState, tenant: str, id: str, after: int) -> EventBatch:
     """The state is read first: when it is final, the event that says so is among those read after it."""
     with app.database.read() as conn:
         state = _state(conn, tenant, id)
-        events = events_after(conn, id, after, limit)
-    return EventBatch(events, state in TERMINAL and len(events) < limit)
+        events = events_after(conn, id, after, AT_ONCE)
+    return EventBatch(events, state in TERMINAL and len(events) < AT_ONCE)
 
 
 def _state(conn: sa.Connection, tenant: str, id: str) -> str:

@@ -190,16 +190,12 @@ def next_dispatch(conn: sa.Connection, id: str, dispatch_no: int) -> SessionRow 
 
 
 def list_quiet(
-    jobs: sa.Table,
-    conn: sa.Connection,
-    before_s: float | sa.ColumnElement[float],
-    after: str = "",
-    limit: int = 500,
+    jobs: sa.Table, conn: sa.Connection, before_s: float | sa.ColumnElement[float], after: str
 ) -> list[tuple[str, int]]:
     """Busy jobs (sessions or night runs) without a write since then: id and dispatch number."""
     is_quiet = jobs.c.state.in_(BUSY), jobs.c.updated_at < before_s, jobs.c.id > after
     query = sa.select(jobs.c.id, jobs.c.dispatch_no).where(*is_quiet)
-    return [(id, number) for id, number in conn.execute(query.order_by(jobs.c.id).limit(limit))]
+    return [(id, number) for id, number in conn.execute(query.order_by(jobs.c.id).limit(500))]
 
 
 def _lock_busy(conn: sa.Connection, id: str, dispatch_no: int) -> SessionRow | None:

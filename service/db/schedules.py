@@ -359,10 +359,10 @@ def find_workload(conn: sa.Connection, tenant: str, name: str) -> WorkloadRow | 
     return _workload_row(row) if row else None
 
 
-def list_workloads(conn: sa.Connection, tenant: str, limit: int = 500) -> list[WorkloadRow]:
+def list_workloads(conn: sa.Connection, tenant: str) -> list[WorkloadRow]:
     """The most wasteful first."""
     query = sa.select(workloads).where(workloads.c.tenant == tenant)
-    ordered = query.order_by(workloads.c.wasted_device_hours_per_day.desc(), workloads.c.name).limit(limit)
+    ordered = query.order_by(workloads.c.wasted_device_hours_per_day.desc(), workloads.c.name).limit(500)
     return [_workload_row(row) for row in conn.execute(ordered)]
 
 

@@ -45,8 +45,8 @@ def enqueue_cleanup(conn: sa.Connection, row: SessionRow) -> None:
     conn.execute(erasures.insert().values(values))
 
 
-def list_cleanups(conn: sa.Connection, limit: int = 100) -> list[Cleanup]:
-    query = sa.select(erasures).order_by(erasures.c.session_id).limit(limit)
+def list_cleanups(conn: sa.Connection) -> list[Cleanup]:
+    query = sa.select(erasures).order_by(erasures.c.session_id).limit(100)
     return [Cleanup(*row) for row in conn.execute(query)]
 
 
@@ -177,11 +177,9 @@ class SessionFilter:
     text: str | None = None
 
 
-def create_session(
-    conn: sa.Connection, new: NewSession, now_s: float | None = None
-) -> tuple[SessionRow, bool]:
+def create_session(conn: sa.Connection, new: NewSession) -> tuple[SessionRow, bool]:
     """The session and whether it is new; the same idempotency key returns the same session."""
-    now_s = time.time() if now_s is None else now_s
+    now_s = time.time()
     id, digest = new_id(now_s), _digest(new)
     insert = insert_into(conn, sessions).values(
         id=id,

@@ -106,8 +106,8 @@ def delete_trace(conn: sa.Connection, tenant: str, id: str) -> None:
     conn.execute(traces.delete().where(traces.c.id == id))
 
 
-def list_expired(conn: sa.Connection, now_s: float, limit: int = 100) -> list[TraceRow]:
+def list_expired(conn: sa.Connection, now_s: float) -> list[TraceRow]:
     """Of all tenants, for the sweep."""
     columns = [column for column in traces.c if column.name != "analysis"]
-    query = sa.select(*columns).where(traces.c.expires_at <= now_s).order_by(traces.c.expires_at).limit(limit)
+    query = sa.select(*columns).where(traces.c.expires_at <= now_s).order_by(traces.c.expires_at).limit(100)
     return [TraceRow(**row._mapping, analysis=None) for row in conn.execute(query)]

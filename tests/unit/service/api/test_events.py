@@ -80,7 +80,6 @@ def test_events_are_to_be_had_page_by_page(served: Served, ended: str) -> None:
 
 def test_more_events_than_one_batch_holds_all_come(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "AT_ONCE", 4)
-    monkeypatch.setattr(sse.read_batch, "__defaults__", (4,))
     id = served.submit()
     tell(served, id, 30)
     served.client.post(f"/v1/sessions/{id}/cancel")
