@@ -147,6 +147,26 @@ class Trial(TrialOutcome):
     speedup_high: float | None = None
 
 
+FAILURES = {
+    "out_of_memory": "ran out of memory",
+    "hang": "hung and was stopped at its time limit",
+    "communication_timeout": "timed out in a collective",
+    "node_down": "lost a node",
+    "numerics": "produced a loss that is not finite",
+    "bad_configuration": "was refused by the training program",
+    "cancelled": "was cancelled",
+    "wall_limit": "did not finish within its time limit",
+    "not_started": "was not started by the cluster in time",
+    "no_budget": "was not started: the budget does not allow it",
+    "unknown": "failed for a reason that its logs do not show",
+}
+
+
+def failure_in_words(trial: Trial) -> str:
+    kind = trial.failure.kind if trial.failure else "unknown"
+    return FAILURES.get(kind, FAILURES["unknown"])
+
+
 class WaitingProposal(Result):
     """A proposal that a person is asked about; the rest of it is computed again where it is shown."""
 

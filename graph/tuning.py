@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from graph.context import Context, Limits
-from graph.report import Trial, TrialPrediction
+from graph.report import Trial, TrialPrediction, failure_in_words
 from graph.state import State, TrialJudgement, TrialRecord
 from tools.calibrate.update import calibrate
 from tools.cost.calibration import shipped_calibration
@@ -91,7 +91,7 @@ def why_ended(state: State, limits: Limits, now: float) -> str | None:
     if time_left_s(state, limits, now) < 0:
         return "the session's time was over"
     return budget_of(limits, trials).spent or (
-        "a trial was not begun or was ended" if _is_broken(trials) else None
+        "a trial was not started or was ended" if _is_broken(trials) else None
     )
 
 
@@ -111,26 +111,11 @@ def within_policy(state: State) -> Scenario:
     return scenario.model_copy(update={"constraints": {**fixed, **scenario.constraints}})
 
 
-FAILURES = {
-    "out_of_memory": "ran out of memory",
-    "hang": "hung and was stopped at its time limit",
-    "communication_timeout": "timed out in a collective",
-    "node_down": "lost a node",
-    "numerics": "produced a loss that is not finite",
-    "bad_configuration": "was refused by the training program",
-    "cancelled": "was cancelled",
-    "wall_limit": "did not finish within its time limit",
-    "not_started": "was not started by the cluster in time",
-    "no_budget": "was not begun: the budget does not allow it",
-    "unknown": "failed for a reason that its logs do not show",
-}
-
-
 def outcome_in_words(trial: Trial) -> str:
     if trial.status == "refused":
         return f"not compared: {trial.refusals[0].says}"
     if trial.step_time_s is None or trial.interval_s is None:
-        return f"it {FAILURES.get(trial.failure.kind if trial.failure else 'unknown', FAILURES['unknown'])}"
+        return f"it {failure_in_words(trial)}"
     middle, low, high = format_same_decimals(trial.step_time_s, *trial.interval_s)
     pace = f"{middle} s per step ({low} to {high} s)"
     predicted = f"{trial.predicted.step_time_s:.3g} s were predicted before"

@@ -3,25 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graph.report import Trial
-from service.render.text import seconds_alike, times
+from graph.report import Trial, failure_in_words
+from service.render.text import counted, seconds_alike, times
 from tools.recommend.report import Proposal
 
 NOTHING = "–"
 COLUMNS = ("trial", "plan", "predicted before", "measured", "prediction off by", "speed", "outcome")
-OUTCOMES = {
-    "out_of_memory": "out of memory",
-    "hang": "hung, stopped at its time limit",
-    "communication_timeout": "a collective timed out",
-    "node_down": "a node went down",
-    "numerics": "loss not finite",
-    "bad_configuration": "rejected by the program",
-    "wall_limit": "not finished within its time limit",
-    "not_started": "did not start in time",
-    "no_budget": "not started, no budget left",
-    "cancelled": "cancelled",
-    "unknown": "failed",
-}
 
 
 @dataclass(frozen=True)
@@ -77,9 +64,9 @@ def _outcome(trial: Trial) -> str:
     if trial.status == "refused":
         return "not comparable"
     if trial.status != "measured":
-        return OUTCOMES.get(trial.failure.kind if trial.failure else "", OUTCOMES["unknown"])
+        return failure_in_words(trial)
     runs = len(trial.runs)
-    return f"measured, {trial.steps} steps" + (f" in {runs} runs" if runs > 1 else "")
+    return f"measured, {counted(trial.steps, 'step')}" + (f" in {runs} runs" if runs > 1 else "")
 
 
 def _evidence(trial: Trial) -> list[str]:

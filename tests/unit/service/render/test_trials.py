@@ -24,7 +24,7 @@ def test_a_baseline_has_no_gain_over_itself() -> None:
 
 def test_a_trial_that_failed_or_was_refused_says_why_and_has_no_gain() -> None:
     (failed,), (refused,) = rows(trial("a log", failed=True)), rows(trial("other nodes", refused=True))
-    assert (failed.outcome, failed.evidence) == ("out of memory", ["a log"])
+    assert (failed.outcome, failed.evidence) == ("ran out of memory", ["a log"])
     assert (failed.measured, failed.off, failed.gain) == (NOTHING, NOTHING, NOTHING)
     assert (refused.outcome, refused.evidence, refused.gain) == ("not comparable", ["other nodes"], NOTHING)
 
