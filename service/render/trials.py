@@ -66,7 +66,7 @@ def _outcome(trial: Trial) -> str:
     if trial.status != "measured":
         return failure_in_words(trial)
     runs = len(trial.runs)
-    return f"measured, {counted(trial.steps, 'step')}" + (f" in {runs} runs" if runs > 1 else "")
+    return f"measured, {counted(trial.steps or 0, 'step')}" + (f" in {runs} runs" if runs > 1 else "")
 
 
 def _evidence(trial: Trial) -> list[str]:
