@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from graph.answers import A, Question, ReasonerError, Reply, arguments_model, strict_schema
+from graph.answers import A, Payload, Question, ReasonerError, Reply, arguments_model, strict_schema
 from graph.model import (
     BAD_REQUEST,
     MALFORMED,
@@ -42,7 +42,6 @@ MAX_PAYLOAD_CHARACTERS = 120_000
 """About 30,000 tokens: a longer payload is shortened before anybody pays for it."""
 EXTRA_REPLIES = 4
 """Replies beyond one per tool call: the answer, one repair, and what the endpoint got wrong."""
-Payload = Mapping[str, Any]
 
 
 class LanguageModel:

@@ -1,7 +1,6 @@
 """The expert rules: the reasoner without a language model, and the fallback of every other."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from graph.answers import (
     A,
@@ -9,6 +8,7 @@ from graph.answers import (
     Confirmation,
     Explanation,
     Finding,
+    Payload,
     Prose,
     Question,
     Reading,
@@ -19,8 +19,6 @@ from graph.answers import (
     Worklist,
 )
 from tools.recommend.words import format_same_decimals, span
-
-Payload = Mapping[str, Any]
 
 
 def is_measured(payload: Payload) -> bool:
