@@ -19,7 +19,6 @@ export const state = {
 export const column = (name) => state.columns.find((candidate) => candidate.name === name);
 export const axes = () => state.columns.filter((candidate) => candidate.slots > 1);
 
-
 /** Reads the format of tools/search/ranked.py. */
 export async function load(address) {
   const answer = await fetch(address);

@@ -58,7 +58,7 @@ async function findWinner(number) {
   const place = document.getElementById("winner");
   if (!place || place.querySelector(".winner b")) return;
   place.setAttribute("aria-busy", "true");
-  place.querySelector("a").textContent = "Searching the fastest plan for this";
+  place.querySelector("a").textContent = "Searching for the fastest plan";
   await new Promise((resolve) => setTimeout(resolve, REST_MS));
   if (number !== lastRequest) return;
   try {
