@@ -133,7 +133,7 @@ def _length(value: object) -> int:
 
 
 def _shortened(value: object, depth: int) -> object:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         if depth == 0:
             return f"{len(value)} fields"
         return {str(name): _shortened(part, depth - 1) for name, part in value.items()}

@@ -254,6 +254,8 @@ def _state_classes() -> list[tuple[str, str]]:
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - JSON of whatever a tool takes or returns
     """As JSON, for events and prompts."""
+    if value is None or isinstance(value, str | int | float):
+        return value
     if isinstance(value, Scenario):
         return value.model_dump(mode="json", exclude_defaults=True)
     if hasattr(value, "model_dump"):

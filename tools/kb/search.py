@@ -120,16 +120,14 @@ class LexicalIndex:
         totals = [0.0] * len(self._counts)
         # Repetition in the query counts logarithmically: reports repeat themselves.
         for term, repetitions in Counter(tokenize(query)).items():
-            frequencies = [counts.get(term, 0) for counts in self._counts]
-            documents = sum(1 for frequency in frequencies if frequency)
-            if not documents:
+            found = [(place, counts[term]) for place, counts in enumerate(self._counts) if term in counts]
+            if not found:
                 continue
-            weight = math.log1p((len(totals) - documents + 0.5) / (documents + 0.5)) * (
+            weight = math.log1p((len(totals) - len(found) + 0.5) / (len(found) + 0.5)) * (
                 1 + math.log(repetitions)
             )
-            for position, frequency in enumerate(frequencies):
-                if frequency:
-                    totals[position] += weight * frequency / (frequency + self._norms[position])
+            for place, frequency in found:
+                totals[place] += weight * frequency / (frequency + self._norms[place])
         return totals
 
 
