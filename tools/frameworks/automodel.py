@@ -81,11 +81,11 @@ def import_automodel(text: str, options: ImportOptions) -> Draft:
     settings = SettingsReader(parse_yaml(text), "automodel")
     recipe = settings.text("recipe") or ""
     if "flow_matching" in text:
-        raise InputError("automodel: flow_matching", "diffusion", "not priced: a diffusion model")
+        raise InputError("automodel: flow_matching", "diffusion", "not supported: a diffusion model")
     for name in OTHER_RECIPES:
         if name in recipe.lower().replace("-", "") or settings.has(name.rstrip("_")):
             raise InputError(
-                "automodel: recipe", recipe, "not priced: a draft model or several models in one run"
+                "automodel: recipe", recipe, "not supported: a draft model or several models in one run"
             )
     strategy = settings.word("distributed.strategy") or settings.word("distributed.manager") or "fsdp2"
     tp, cp, pp = (settings.integer(f"distributed.{name}_size", minimum=0) or 1 for name in ("tp", "cp", "pp"))

@@ -155,7 +155,7 @@ def import_trl(text: str, options: ImportOptions) -> Draft:
     for name in ("num_generations", "beta", "reward_funcs"):
         if settings.has(name):
             raise InputError(
-                f"trl: {name}", settings.text(name), "not priced: training with several models (RL)"
+                f"trl: {name}", settings.text(name), "not supported: training with several models (RL)"
             )
     path, fsdp = settings.text("deepspeed"), settings.text("fsdp")
     engine = deepspeed_engine(path, "trl: deepspeed") if path else DATA_PARALLEL
@@ -185,7 +185,9 @@ def import_trl(text: str, options: ImportOptions) -> Draft:
 def _refuse_other_trainers(text: str) -> None:
     for name in OTHER_TRL_TRAINERS:
         if f"trl {name}" in text or f"{name}.py" in text:
-            raise InputError("FILE", f"trl {name}", "not priced: training with several models; allowed: sft")
+            raise InputError(
+                "FILE", f"trl {name}", "not supported: training with several models; allowed: sft"
+            )
 
 
 AXOLOTL_REFUSED = {
@@ -200,13 +202,13 @@ def import_axolotl(text: str, options: ImportOptions) -> Draft:
     settings = SettingsReader(parse_yaml(text), "axolotl")
     for name, what in AXOLOTL_REFUSED.items():
         if settings.flag(name) if name != "vllm" else settings.has(name):
-            raise InputError(f"axolotl: {name}", settings.text(name), f"not priced: {what}")
+            raise InputError(f"axolotl: {name}", settings.text(name), f"not supported: {what}")
     if any("diffusion" in str(plugin).lower() for plugin in settings.items("plugins")):
         raise InputError(
-            "axolotl: plugins", "diffusion", "not priced: training of a diffusion language model"
+            "axolotl: plugins", "diffusion", "not supported: training of a diffusion language model"
         )
     if settings.has("rl") and settings.text("rl") not in ("", "None"):
-        raise InputError("axolotl: rl", settings.text("rl"), "not priced: several models in one run (RL)")
+        raise InputError("axolotl: rl", settings.text("rl"), "not supported: several models in one run (RL)")
     run = TrainerRun(
         engine=_axolotl_engine(settings),
         precision=_axolotl_precision(settings),
@@ -268,7 +270,7 @@ def _axolotl_adapter(settings: SettingsReader) -> JsonObject:
     if adapter in (None, "", "None"):
         return {}
     if adapter not in ("lora", "qlora"):
-        raise InputError("axolotl: adapter", adapter, "not priced; allowed: lora, qlora")
+        raise InputError("axolotl: adapter", adapter, "not supported; allowed: lora, qlora")
     return lora_fields(rank, names, bits)
 
 
@@ -280,7 +282,7 @@ def import_llamafactory(text: str, options: ImportOptions) -> Draft:
     _refuse_no_training(settings)
     bits = _quantization_bits(settings)
     training = _llamafactory_adapter(settings, bits if bits in PRICED_BITS else None)
-    notes = () if bits in PRICED_BITS else (f"frozen weights of {bits} bits are not priced",)
+    notes = () if bits in PRICED_BITS else (f"frozen weights of {bits} bits are not modelled",)
     run = TrainerRun(
         engine=_llamafactory_engine(settings),
         precision=_llamafactory_precision(settings),
@@ -302,18 +304,22 @@ def _refuse_no_training(settings: SettingsReader) -> None:
     stage, kind = settings.text("stage"), settings.text("finetuning_type")
     if settings.has("export_dir") or settings.has("peft_config.export_dir"):
         raise InputError(
-            "llamafactory: export_dir", settings.text("export_dir"), "an export of weights, no training"
+            "llamafactory: export_dir",
+            settings.text("export_dir"),
+            "must be a training run, not an export of weights",
         )
     if settings.flag("do_train") is False or settings.has("infer_backend"):
-        raise InputError("llamafactory: do_train", False, "no training")
+        raise InputError(
+            "llamafactory: do_train", False, "must be a training run, not inference or evaluation"
+        )
     if stage is not None and stage not in LLAMAFACTORY_STAGES:
         raise InputError(
             "llamafactory: stage",
             stage,
-            f"not priced: several models in one run; allowed: {', '.join(LLAMAFACTORY_STAGES)}",
+            f"not supported: several models in one run; allowed: {', '.join(LLAMAFACTORY_STAGES)}",
         )
     if kind == "freeze":
-        raise InputError("llamafactory: finetuning_type", kind, "not priced: layers trained in part")
+        raise InputError("llamafactory: finetuning_type", kind, "not supported: layers trained in part")
 
 
 def _llamafactory_engine(settings: SettingsReader) -> Engine:
@@ -373,5 +379,5 @@ def _llamafactory_adapter(settings: SettingsReader, weight_bits: int | None) -> 
     if kind in ("full", None):
         return {}
     if kind not in ("lora", "oft"):
-        raise InputError("llamafactory: finetuning_type", kind, "not priced; allowed: full, lora")
+        raise InputError("llamafactory: finetuning_type", kind, "not supported; allowed: full, lora")
     return lora_fields(rank, [name.strip(" []'") for name in target.split(",")], weight_bits)

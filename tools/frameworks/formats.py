@@ -157,7 +157,7 @@ def import_plan(text: str, format: str | None, options: ImportOptions) -> Import
         known.framework if isinstance(known.framework, str) else options.framework
     )
     if options.framework not in (None, framework):
-        raise InputError("--framework", options.framework, f"the file belongs to {framework}")
+        raise InputError("--framework", options.framework, f"must be {framework}: the file belongs to it")
     if framework is None:
         raise missing("--framework", "what will train it, for example torchtitan or megatron-core")
     return assemble(draft, options, framework)

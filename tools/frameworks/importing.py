@@ -173,7 +173,7 @@ def assemble(draft: Draft, options: ImportOptions, framework: str) -> ImportedSc
     for name, value in options.overrides:
         part, _, key = name.partition(".")
         if part not in scenario or not key:
-            allowed = "FIELD is model.NAME, cluster.NAME, training.NAME or plan.NAME"
+            allowed = "FIELD must be model.NAME, cluster.NAME, training.NAME or plan.NAME"
             raise InputError("--set", name, allowed)
         scenario[part] = {**scenario[part], key: value}
     parsed = parse_scenario(scenario, need_plan="plan" in scenario)
@@ -206,7 +206,7 @@ def _cluster(draft: Draft, options: ImportOptions) -> JsonObject:
     if num_devices is None:
         raise missing("--num-devices", "how many devices the job runs on")
     if draft.num_devices not in (None, num_devices):
-        allowed = f"the degrees in the file multiply to {draft.num_devices}"
+        allowed = f"must be {draft.num_devices}, the product of the degrees in the file"
         raise InputError("--num-devices", num_devices, allowed)
     node = {"devices_per_node": options.devices_per_node} if options.devices_per_node else {}
     return {"device": options.device, "num_devices": num_devices, **node}

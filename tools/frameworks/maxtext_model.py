@@ -71,7 +71,7 @@ def read_model(settings: SettingsReader) -> JsonObject:
         return {name: value for name, value in sizes.items() if value is not None}
     for name, what in UNKNOWN_PARTS.items():
         if settings.has(name) and block != "deepseek4":
-            raise InputError(f"maxtext: {name}", settings.text(name), f"not priced: {what}")
+            raise InputError(f"maxtext: {name}", settings.text(name), f"not supported: {what}")
     merged = MERGED_LAYERS.get(block, 1)
     sizes["num_hidden_layers"] = usable_count(sizes["num_hidden_layers"]) * merged
     sizes["head_dim"] = sizes["head_dim"] or DEFAULT_HEAD_DIM

@@ -164,7 +164,7 @@ def _argument(name: str, value: object) -> str:
 def import_megatron(text: str, options: ImportOptions) -> Draft:
     for program, what in OTHER_SCRIPTS.items():
         if program in text:
-            raise InputError("FILE", program, f"not priced: {what}; allowed: GPT and hybrid models")
+            raise InputError("FILE", program, f"not supported: {what}; allowed: GPT and hybrid models")
     values, is_arguments = _parse(text, options)
     return draft_of_arguments(SettingsReader(values, "megatron", bare_flags=is_arguments), options)
 
@@ -222,7 +222,7 @@ LEFT_OUT_NOTE = "the language model is planned; the vision part of the run is le
 def _refuse_other_programs(settings: SettingsReader) -> None:
     for name, what in OTHER_PROGRAMS.items():
         if settings.has(name):
-            raise InputError(f"megatron: {name}", settings.text(name), f"not priced: {what}")
+            raise InputError(f"megatron: {name}", settings.text(name), f"not supported: {what}")
 
 
 def _sequence_length(settings: SettingsReader) -> int | None:

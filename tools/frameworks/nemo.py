@@ -140,12 +140,14 @@ def import_nemo(text: str, options: ImportOptions) -> Draft:
         values = parse_yaml(substitute(text, options.variables))
     if "verification_index" in values or "items" in values:
         raise InputError(
-            "FILE", "a verification card", "a report about checkpoints, no configuration of a run"
+            "FILE",
+            "a verification card",
+            "must be the configuration of a run, not a report about checkpoints",
         )
     if not isinstance(values.get("model"), dict):
         raise InputError("FILE", "no model section", "not a NeMo or Megatron-Bridge configuration")
     if "diffusion" in text.lower():
-        raise InputError("FILE", "diffusion", "not priced: a diffusion model")
+        raise InputError("FILE", "diffusion", "not supported: a diffusion model")
     arguments = _arguments(values)
     name = str(arguments.pop("pretrained_name", "") or "")
     notes: tuple[str, ...] = ()

@@ -18,7 +18,9 @@ def import_neox(text: str, options: ImportOptions) -> Draft:
     model = _model(settings)
     if not model and options.model is None:
         raise InputError(
-            "FILE", "no num_layers", "a part of a GPT-NeoX configuration; join it with the model's part"
+            "FILE",
+            "no num_layers",
+            "must include the model's part of the GPT-NeoX configuration; join the two files",
         )
     tp = settings.integer("model_parallel_size", minimum=0) or 1
     pp = settings.integer("pipe_parallel_size", minimum=0) or 1
@@ -85,7 +87,7 @@ def _model(settings: SettingsReader) -> JsonObject:
         }
     kinds = {str(kind) for group in settings.items("attention_config") for kind in _kinds(group)}
     if other := kinds & {"rwkv", "mamba", "gmlp", "amlp", "aft"}:
-        raise InputError("neox: attention_config", min(other), "not priced in a GPT-NeoX configuration")
+        raise InputError("neox: attention_config", min(other), "not supported in a GPT-NeoX configuration")
     return {name: value for name, value in model.items() if value is not None}
 
 

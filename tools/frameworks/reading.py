@@ -71,7 +71,7 @@ def _mapping(text: str, kind: str, parse: Callable[[str], object]) -> JsonObject
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError("FILE", text.strip()[:40], f"not {kind}: {_first_line(error)}") from None
     if value is None:
-        raise InputError("FILE", "no settings", "a configuration with comments only")
+        raise InputError("FILE", "no settings", "must have settings, not comments only")
     if not isinstance(value, dict):
         raise InputError("FILE", shown(value), f"must be {kind} with named settings")
     return {str(key): item for key, item in value.items()}

@@ -151,4 +151,4 @@ def _is_deepspeed(keys: Keys) -> bool:
 
 
 def _unknown(what: str) -> InputError:
-    return InputError("FILE", what, "the format is not recognised; --format names it")
+    return InputError("FILE", what, "the format is not recognised; give it by --format")

@@ -56,7 +56,7 @@ def refuse_fields(config: JsonObject) -> None:
     """Raises InputError for a field that makes the model something else than its type says."""
     for name, reason in _families()["refused_fields"].items():
         if config.get(name):
-            raise InputError(f"model.{name}", shown(config[name]), f"not priced: {reason}")
+            raise InputError(f"model.{name}", shown(config[name]), f"not supported: {reason}")
 
 
 def find_outer_tie(model_type: str) -> bool | None:
@@ -67,18 +67,18 @@ def find_outer_tie(model_type: str) -> bool | None:
 
 @cache
 def get_family(model_type: str) -> Family:
-    """Of a `model_type`; raises InputError for one that is not known or not priced."""
+    """Of a `model_type`; raises InputError for one that is not known or not supported."""
     families, table = _families(), _transformers()
     refused = families["refused"]
     if model_type in refused:
-        raise InputError("model.model_type", model_type, f"not priced: {refused[model_type]}")
+        raise InputError("model.model_type", model_type, f"not supported: {refused[model_type]}")
     base = str(families["like"].get(model_type, model_type))
     entry = table.get(base)
     if entry is None or base.startswith("_"):
         known = [*families["like"], *(name for name in table if name not in refused)]
         close = nearest(model_type, known, count=1)
         hint = f"did you mean {close[0]}? " if close else ""
-        says = f"not a known architecture; {hint}Leave model_type out if the fields say everything"
+        says = f"not a known architecture; {hint}leave model_type out if the fields describe the model"
         raise InputError("model.model_type", model_type, says)
     if entry.get("kind") == "encoder-decoder":
         says = "an encoder-decoder model; allowed: decoder-only models"

@@ -33,9 +33,9 @@ REFUSED = {
     "speculative__eagle2__phi_eagle2_perfectblend.yaml": "a draft model",
     "llama-3__diffusion__sft-1b.yaml": "a diffusion language model",
     "extras__llama_pro__llama3_freeze_sft.yaml": "layers trained in part",
-    "v1__train_lora__export_lora.yaml": "no training",
+    "v1__train_lora__export_lora.yaml": "not an export of weights",
     "deepseek-custom.yml": "n-gram memory",
-    "local_setup_comet.yml": "a part of a GPT-NeoX configuration",
+    "local_setup_comet.yml": "the model's part of the GPT-NeoX configuration",
     "nlp__language_modeling__conf__tp_overlap__ub_cfg_a100_h6144_tp4_mbs4_seqlen2048.yaml": "comments only",
     "ds_config_gpt2-medium_2clmetrics_TEMPLATE.json": "--set GB_SIZE=VALUE",
 }

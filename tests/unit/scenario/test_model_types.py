@@ -54,7 +54,7 @@ def test_a_published_configuration_has_its_exact_size(name: str) -> None:
 @pytest.mark.parametrize("model_type", sorted(COUNTED.keys() - NO_DEFAULT_MODEL))
 def test_a_type_has_the_size_that_transformers_builds_or_is_refused_by_name(model_type: str) -> None:
     if model_type in REFUSED:
-        with pytest.raises(InputError, match=r"model\.model_type: .* not priced: "):
+        with pytest.raises(InputError, match=r"model\.model_type: .* not supported: "):
             read({"model_type": model_type})
         return
     model = read({"model_type": model_type})
