@@ -37,9 +37,7 @@ from tools.search.space import get_plan
 STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 MEMORY_STEPS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0)
 CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
-MAX_TENSOR = 64
-MAX_STAGES = 64
-MAX_CONTEXT = 64
+MAX_DEGREE = 64
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,8 @@ def controls_of(scenario: Scenario, choices: Mapping[str, str]) -> dict[str, lis
     """By heading, each with the value that the address states."""
     is_known = choices.get("device") in device_names()
     chosen = _with_device(scenario, choices) if is_known else scenario
-    device = Control(
-        "device",
-        "Device",
-        [(name, name) for name in device_names()],
-        "",
-        scenario.cluster.device,
-        is_slider=False,
-        reloads=True,
-    )
+    names, start = [(name, name) for name in device_names()], scenario.cluster.device
+    device = Control("device", "Device", names, "", start, is_slider=False, reloads=True)
     groups = {
         "Cluster": [device, *_cluster(chosen)],
         "Training": _training(chosen),
@@ -92,9 +83,8 @@ def _cluster(scenario: Scenario) -> list[Control]:
         for name, rate in rates.items()
     ]
     memory = [(f"{f:g}", f"{device.memory_bytes * f / GIB:.1f} GiB") for f in MEMORY_STEPS]
-    devices = _around(cluster.num_devices, 4)
     return [
-        _numbers("num_devices", "Devices", devices, cluster.num_devices),
+        _around("num_devices", "Devices", cluster.num_devices),
         *links,
         Control("memory", "Memory per device", memory, "", "1"),
     ]
@@ -105,13 +95,8 @@ def _training(scenario: Scenario) -> list[Control]:
     peaks = get_device(cluster.device, cluster.overrides).peak_flops
     return [
         _choice("precision", "Precision", [*dict.fromkeys([training.precision, *peaks])], training.precision),
-        _numbers(
-            "global_batch_size",
-            "Global batch",
-            _around(training.global_batch_size, 4),
-            training.global_batch_size,
-        ),
-        _numbers("seq_len", "Sequence length", _around(training.seq_len, 4), training.seq_len),
+        _around("global_batch_size", "Global batch", training.global_batch_size),
+        _around("seq_len", "Sequence length", training.seq_len),
     ]
 
 
@@ -121,10 +106,10 @@ def _plan(scenario: Scenario) -> list[Control]:
         return []
     devices = scenario.cluster.num_devices * 16
     values: dict[str, Sequence[int]] = {
-        "tp": _powers(min(MAX_TENSOR, devices)),
-        "pp": _powers(min(MAX_STAGES, model.num_hidden_layers)),
+        "tp": _powers(min(MAX_DEGREE, devices)),
+        "pp": _powers(min(MAX_DEGREE, model.num_hidden_layers)),
         "vpp": CHUNKS,
-        "cp": _powers(min(MAX_CONTEXT, devices)),
+        "cp": _powers(min(MAX_DEGREE, devices)),
         "ep": _powers(model.num_experts) if model.is_moe else (),
         "micro_batch_size": _powers(16),
     }
@@ -144,7 +129,7 @@ def _plan(scenario: Scenario) -> list[Control]:
 def _all_values(name: str) -> Sequence[int]:
     """All values of a field that has no more than a slider can show."""
     low, high = plan_bounds(name)
-    return range(low, high + 1) if high <= MAX_TENSOR else ()
+    return range(low, high + 1) if high <= MAX_DEGREE else ()
 
 
 def _numbers(name: str, label: str, values: Iterable[int], start: int) -> Control:
@@ -163,10 +148,11 @@ def _powers(limit: int) -> list[int]:
     return [2**power for power in range(limit.bit_length())]
 
 
-def _around(value: int, steps: int) -> list[int]:
-    """The value halved and doubled up to `steps` times, halved only as long as it is even."""
-    halves = [value // 2**step for step in range(1, steps + 1) if value % 2**step == 0]
-    return sorted([*halves, value, *(value * 2**step for step in range(1, steps + 1))])
+def _around(name: str, label: str, start: int) -> Control:
+    """The value halved and doubled up to four times, halved only as long as it is even."""
+    factors = [2**step for step in range(1, 5)]
+    halves = [start // factor for factor in factors if start % factor == 0]
+    return _numbers(name, label, [*halves, *(start * factor for factor in factors)], start)
 
 
 FACTORS = ("intra", "inter", "memory")
@@ -210,7 +196,8 @@ def ask(workload: Workload, plan: Plan, choices: Choices) -> Answer:
         reason = other.refusal(_plan_of(changed))
         if reason is not None:
             field, _, rest = reason.partition(": ")
-            raise InputError(field, _refused_value(rest), rest.partition("; ")[2] or rest)
+            given, _, allowed = rest.partition("; ")
+            raise InputError(field, given.removeprefix("got "), allowed or rest)
         return Answer(title, start, planned_of("what if", other, _plan_of(changed)), changed=changed)
     except InputError as error:
         return Answer(title, start, None, error)
@@ -330,10 +317,6 @@ def _plan_of(scenario: Scenario) -> Plan:
     if scenario.plan is None:
         raise InputError("plan", None, "a plan to start from is needed")
     return scenario.plan
-
-
-def _refused_value(rest: str) -> str:
-    return rest.removeprefix("got ").partition("; ")[0]
 
 
 router = APIRouter(route_class=PageRoute)
