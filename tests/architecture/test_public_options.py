@@ -74,7 +74,7 @@ def test_asap_answers_without_loading_anything_heavy_that_it_does_not_need(words
     assert loaded & (HEAVY | AGENTS) == set()
 
 
-def test_bad_input_is_told_before_agents_are_loaded(tmp_path: Path) -> None:
+def test_bad_input_is_reported_before_agents_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "wrong.json").write_text('{"model": {}}')
     loaded = modules_after("optimize", str(tmp_path / "wrong.json"))
     assert "numpy" in loaded

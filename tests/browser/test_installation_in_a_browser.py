@@ -24,7 +24,7 @@ def installation(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> 
         yield started
 
 
-def test_ten_thousand_sessions_are_searched_and_turned_over(page: Watched) -> None:
+def test_ten_thousand_sessions_are_searched_and_paged_through(page: Watched) -> None:
     view = page.page
     view.goto("/")
     expect(view.locator(".tabs")).to_contain_text(re.compile(r"all 10,\d\d\d"))

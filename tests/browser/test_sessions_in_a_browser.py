@@ -125,7 +125,7 @@ def test_traces_of_the_same_name_from_two_folders_are_both_uploaded(
     assert sorted(file["name"] for file in files) == ["0-trace.json", "1-trace.json"]
 
 
-def test_a_file_that_is_no_trace_is_refused_where_it_is_seen(page: Watched, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_trace_is_refused_where_it_is_seen(page: Watched, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("no trace")
     view = page.page
     fill(view)
@@ -254,7 +254,7 @@ def test_the_trail_lights_the_graph_and_opens_what_a_step_was_given(
     expect(fold.locator("pre").first).to_contain_text("scenario")
 
 
-def test_sliders_are_answered_and_the_question_stands_in_the_address(page: Watched) -> None:
+def test_sliders_are_answered_and_the_question_is_in_the_address(page: Watched) -> None:
     view = page.page
     view.goto("/what-if")
     slider = view.get_by_role("slider", name="Tensor parallel")

@@ -323,7 +323,7 @@ def test_two_clients_that_add_different_cases_under_one_id_agree_on_one(server: 
         client.close()
 
 
-def test_a_server_that_is_not_there_is_told_plainly() -> None:
+def test_a_server_that_is_not_there_is_reported_plainly() -> None:
     with pytest.raises(KnowledgeError, match="cannot reach the Chroma server"):
         open_server("127.0.0.1", 9, None, seed=small_seed())
 
@@ -344,7 +344,7 @@ def test_every_request_to_a_server_has_a_limit_in_time_and_its_connections_close
     assert [session.is_closed for session in sessions] == [True, True]
 
 
-def test_a_broken_folder_is_told_plainly(tmp_path: Path) -> None:
+def test_a_broken_folder_is_reported_plainly(tmp_path: Path) -> None:
     (tmp_path / "chroma.sqlite3").write_bytes(b"this is no database" * 100)
     with pytest.raises(KnowledgeError, match="cannot open the knowledge base"):
         open_folder(tmp_path, None, seed=small_seed())

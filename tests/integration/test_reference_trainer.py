@@ -144,13 +144,15 @@ def test_another_seed_gives_other_losses(of_one_rank: Losses) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWO_RANKS)
-def test_two_ranks_lose_what_one_rank_loses(of_one_rank: Losses, of_two_ranks: Losses, name: str) -> None:
+def test_two_ranks_have_the_losses_of_one_rank(of_one_rank: Losses, of_two_ranks: Losses, name: str) -> None:
     assert of_two_ranks[name] == pytest.approx(of_one_rank[TWO_RANKS[name][0]], rel=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOUR_RANKS)
-def test_four_ranks_lose_what_one_rank_loses(of_one_rank: Losses, of_four_ranks: Losses, name: str) -> None:
+def test_four_ranks_have_the_losses_of_one_rank(
+    of_one_rank: Losses, of_four_ranks: Losses, name: str
+) -> None:
     assert of_four_ranks[name] == pytest.approx(of_one_rank[FOUR_RANKS[name][0]], rel=TOLERANCE)
 
 

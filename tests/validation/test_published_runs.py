@@ -54,7 +54,7 @@ def test_every_published_run_is_accepted_and_predicted(
     assert np.isfinite(column(predictions, "step_time_s")).all()
 
 
-def test_runs_that_ran_are_said_to_fit(predictions: list[Prediction]) -> None:
+def test_runs_that_ran_are_predicted_to_fit(predictions: list[Prediction]) -> None:
     assert column(predictions, "fits").mean() >= 0.98
 
 

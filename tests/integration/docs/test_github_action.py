@@ -72,7 +72,7 @@ def predicted(repository: Path) -> str:
         pytest.param(8, 8, "full", ["no change of speed", "nothing of the plan"], id="unchanged"),
     ],
 )
-def test_the_comment_tells_the_effect_of_a_changed_plan(
+def test_the_comment_shows_the_effect_of_a_changed_plan(
     repository: Path, tp: int, dp: int, recompute: str, shown: list[str]
 ) -> None:
     (repository / "configs/train.toml").write_text(TOML.format(tp=tp, dp=dp, recompute=recompute))

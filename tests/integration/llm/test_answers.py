@@ -134,7 +134,7 @@ def test_a_request_that_is_refused_in_every_form_is_given_up_and_nothing_is_lear
 
 
 @pytest.mark.parametrize("parameter", ["temperature", "max_completion_tokens"])
-def test_a_parameter_that_the_endpoint_does_not_take_is_left_away_for_good(
+def test_a_parameter_that_the_endpoint_does_not_take_is_left_out_for_good(
     parameter: str, model_at: MakeModel
 ) -> None:
     with ScriptedServer(then=by_question(GOOD), without={parameter}) as server:

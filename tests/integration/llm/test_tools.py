@@ -62,7 +62,7 @@ def test_several_lookups_at_once_are_all_answered_up_to_the_limit(model_at: Make
         (("find_knowledge", {"query": "x", "folder": "/etc"}), "folder"),
     ],
 )
-def test_a_call_that_cannot_be_run_is_told_to_the_model(
+def test_a_call_that_cannot_be_run_is_reported_to_the_model(
     call: tuple[str, Mapping[str, object] | str], says: str, model_at: MakeModel
 ) -> None:
     with ScriptedServer(replies.calls(call), ANSWER) as server:
@@ -70,7 +70,7 @@ def test_a_call_that_cannot_be_run_is_told_to_the_model(
     assert says in results(server)[0]
 
 
-def test_a_tool_that_fails_is_told_to_the_model(model_at: MakeModel) -> None:
+def test_a_tool_that_fails_is_reported_to_the_model(model_at: MakeModel) -> None:
     def explain_plan(tp: int) -> object:
         """Fails."""
         raise InputError("plan.tp", tp, "must divide 64")

@@ -228,7 +228,7 @@ def test_with_a_key_the_server_listens_anywhere_and_asks_for_it(tmp_path: Path) 
         assert key not in server.log.read_text()
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(server: ApiProcess, folder: Path) -> None:
+def test_a_port_that_is_taken_is_reported_in_one_line(server: ApiProcess, folder: Path) -> None:
     port = server.address.rpartition(":")[2]
     taken = asap(folder, "serve", "--role", "api", "--port", port)
     assert (taken.returncode, taken.stdout) == (1, "")

@@ -67,7 +67,7 @@ def test_headers_that_do_not_end_are_cut_off(port: int, first: bytes) -> None:
         wait_for(is_cut_off, 20)
 
 
-def test_a_database_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
+def test_a_database_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None:
     """Processes exited, and a deployment that starts everything at once did not come up."""
     with running_postgres() as server:
         settings = settings_for(tmp_path, server.get_uri())

@@ -69,7 +69,7 @@ def test_what_cannot_be_done_fails_in_plain_words(settings: Settings, desk: Desk
 
 
 @on_sqlite
-def test_an_error_of_our_own_tells_no_more_than_its_kind(settings: Settings, desk: Desk) -> None:
+def test_an_internal_error_shows_no_more_than_its_kind(settings: Settings, desk: Desk) -> None:
     def broken() -> float:
         raise ZeroDivisionError("password=hunter2")
 

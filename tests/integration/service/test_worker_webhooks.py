@@ -50,7 +50,7 @@ def fail(desk: Desk, url: str) -> str:
     return id
 
 
-def test_the_end_of_a_session_is_told_and_signed(settings: Settings, desk: Desk, receiver: Hook) -> None:
+def test_the_end_of_a_session_is_sent_and_signed(settings: Settings, desk: Desk, receiver: Hook) -> None:
     with working(settings):
         id = desk.submit(webhook=f"{receiver.url}/hook?x=1", labels={"team": "a"})
         desk.wait(id)

@@ -110,7 +110,7 @@ def test_noisy_steps_are_run_again_under_keys_of_their_own(python: MakeTrials, t
     assert len(faster.runs) == 3, "later plans will be compared with it"
 
 
-def test_a_node_that_went_down_is_no_fault_of_the_plan(python: MakeTrials) -> None:
+def test_a_node_that_went_down_is_not_the_plans_fault(python: MakeTrials) -> None:
     code = (
         WRITE + "sys.exit('srun: error: Node failure on n1') if '-r2' not in str(out) else write([1.0] * 6)"
     )

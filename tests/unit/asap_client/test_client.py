@@ -221,7 +221,7 @@ def test_events_come_once_and_in_order_over_broken_connections() -> None:
     assert sent == ["0", "2", "3", "3", "3", "4"]
 
 
-def test_events_that_nobody_tells_are_given_up() -> None:
+def test_events_that_cannot_be_delivered_are_given_up() -> None:
     with pytest.raises(UnreachableError):
         list(plain(Script(UNSENT)).events("s1"))
     with pytest.raises(ProblemError, match="no"):

@@ -147,7 +147,7 @@ def with_memory(learned: Calibrated, shift: float) -> Calibration:
     return replace(learned.calibration, cluster=replace(learned.calibration.cluster, memory_shift=shift))
 
 
-def test_the_reference_computes_a_calibrated_prediction_alike() -> None:
+def test_the_reference_computes_the_same_calibrated_prediction() -> None:
     calibration = with_memory(calibrate(timed(PLANS, seconds(PLANS) * 1.2)), 0.1)
     for case in OTHERS:
         prediction, reference = predict([case], calibration)[0], reference_prediction(case, calibration)

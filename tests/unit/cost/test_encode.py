@@ -76,7 +76,7 @@ def test_low_precisions_count_their_scales() -> None:
     assert widths == [2.0, 1 + 1 / 32, 1.0, 0.5 + 1 / 16]
 
 
-def test_a_scenario_without_a_plan_is_no_row() -> None:
+def test_a_scenario_without_a_plan_is_not_a_row() -> None:
     given = raw_scenario()
     del given["plan"]
     with pytest.raises(ValueError, match="without a plan"):

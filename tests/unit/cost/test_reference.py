@@ -187,7 +187,7 @@ def test_rare_cases_cost_the_same_in_both_models(
     assert_same(scenario.model_copy(update={"plan": planned, "training": training}))
 
 
-def test_measured_constants_move_both_models_alike() -> None:
+def test_measured_constants_move_both_models_equally() -> None:
     scenario = workload("llama-3.1-8b", DEVICES[0], "megatron-core", 0, 2048, True)
     shifts: Shifts = {
         "gemm_efficiency": {"stack": {"megatron-core/hopper": -0.2}},

@@ -80,7 +80,7 @@ def test_stages_of_one_node_use_its_links() -> None:
 
 
 @pytest.mark.parametrize("zero", [0, 1])
-def test_plain_and_stage_1_data_parallelism_send_once_a_step_whatever_the_micro_batches(zero: int) -> None:
+def test_plain_and_stage_1_data_parallelism_send_once_per_step_whatever_the_micro_batches(zero: int) -> None:
     sent = [data(scene("llama-3.1-8b", zero_stage=zero, batch=b)) for b in (64, 512)]
     assert float(sent[0].every_micro_batch) == float(sent[1].every_micro_batch) == 0.0
     assert float(sent[0].end_scatter) == float(sent[1].end_scatter) > 0.0

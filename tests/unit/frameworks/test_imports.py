@@ -334,7 +334,7 @@ def test_a_python_configuration_of_torchtitan_is_read_without_running_it() -> No
         import_plan(TITAN, "torchtitan", replace(options, variables={}))
 
 
-def test_a_field_that_may_change_the_shape_is_told() -> None:
+def test_a_field_that_may_change_the_shape_is_named() -> None:
     config = {
         "model_type": "llama",
         "architectures": ["X"],

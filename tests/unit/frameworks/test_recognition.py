@@ -161,7 +161,7 @@ def test_a_file_of_another_kind_is_refused_by_name(text: str, what: str) -> None
     assert what in str(caught.value)
 
 
-def test_infinity_in_a_configuration_is_no_crash() -> None:
+def test_infinity_in_a_configuration_does_not_crash() -> None:
     config = {
         "model_type": "mamba2",
         "architectures": ["Mamba2ForCausalLM"],

@@ -75,7 +75,7 @@ def test_what_is_wrong_is_told_by_field_without_the_values() -> None:
         ("{" * 9999, True),
     ],
 )
-def test_cut_off_json_is_told_from_words(text: str, is_json: bool) -> None:
+def test_cut_off_json_is_told_apart_from_prose(text: str, is_json: bool) -> None:
     with pytest.raises(UnusableError) as raised:
         read_answer(text, Finding)
     assert raised.value.is_json is is_json
@@ -117,7 +117,7 @@ def test_a_strict_schema_requires_every_field_and_no_other(answer: type[Answer])
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_nothing_stands_in_a_schema_that_endpoints_refuse(answer: type[Answer]) -> None:
+def test_nothing_is_in_a_schema_that_endpoints_refuse(answer: type[Answer]) -> None:
     text = json.dumps(strict_schema(answer))
     for word in ('"$ref"', '"$defs"', '"title"', '"default"', "maxLength"):
         assert word not in text

@@ -74,7 +74,7 @@ def test_a_question_names_plan_fields_in_the_words_of_engineers() -> None:
 
 
 @pytest.mark.parametrize("question", ["", "  ", "x" * 2001])
-def test_what_is_no_question_is_refused_by_name(question: str) -> None:
+def test_what_is_not_a_question_is_refused_by_name(question: str) -> None:
     with pytest.raises(InputError, match="question"):
         answer(question)
 

@@ -42,7 +42,7 @@ def profiled() -> dict[str, Any]:
     return report_of({**raw, "traces": str(REPO / raw["traces"])})
 
 
-def test_a_measured_step_calibrates_the_predictions_and_is_told_first() -> None:
+def test_a_measured_step_calibrates_the_predictions_and_is_reported_first() -> None:
     report = profiled()
     took_s, recalibrated = report["profile"]["step_time_s"], report["diagnosis"]["recalibrated"]
     assert report["baseline"]["step_time_s"] == pytest.approx(took_s, rel=1e-6)

@@ -151,7 +151,7 @@ def test_what_was_not_the_same_is_refused_and_not_ranked() -> None:
     assert all(proposal["measured"] is None or proposal["changes"] == [] for proposal in report["proposals"])
 
 
-def test_a_plan_that_does_not_train_is_refused_and_its_kin_is_left_alone() -> None:
+def test_a_plan_that_does_not_train_is_refused_and_similar_plans_are_skipped() -> None:
     def idle(plan: Data) -> float | Data:
         return (
             slower_cluster(plan)

@@ -104,7 +104,7 @@ def test_a_made_up_key_is_refused_on_one_short_line(key: str) -> None:
     "value", [0, -1, 0.0, math.nan, math.inf, -math.inf, "80", None, True, [80], {}, 10**400, -(10**400)]
 )
 @pytest.mark.parametrize("key", ["memory_gib", "fast_domain_devices", "peak_tflops.bf16"])
-def test_a_value_that_is_no_sensible_number_is_refused(key: str, value: object) -> None:
+def test_a_value_that_is_not_a_sensible_number_is_refused(key: str, value: object) -> None:
     fault = fault_of({key: value})
     assert fault.field == f"cluster.overrides.{key}"
     assert fault.given is value

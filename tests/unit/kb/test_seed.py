@@ -121,7 +121,7 @@ def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str, 
     assert says in str(error.value)
 
 
-def test_an_id_may_stand_only_once_over_playbooks_and_cases(tmp_path: Path) -> None:
+def test_an_id_may_occur_only_once_over_playbooks_and_cases(tmp_path: Path) -> None:
     twice = toml("case", [case(id="tp-inside-node")])
     with pytest.raises(DataError, match=r"cases/topic\.toml: tp-inside-node: id: another entry has it too"):
         seed_of(tmp_path, toml("playbook", [playbook()]), twice)

@@ -46,7 +46,7 @@ def test_plan_nodes_and_data_are_reported_field_by_field() -> None:
     ]
 
 
-def test_what_was_reverted_or_not_recorded_is_no_change_and_one_is_seen_across_such_nights() -> None:
+def test_what_was_reverted_or_not_recorded_is_not_a_change_and_one_is_seen_across_such_nights() -> None:
     assert attribute(history(OLD, OLD, NEW, OLD, OLD), 2).changes == []
     attribution = attribute(history(OLD, UNKNOWN, OLD), 1)
     assert (attribution.changes, attribution.unknown) == ([], ["plan", "nodes", "data"])

@@ -52,7 +52,7 @@ def test_a_change_of_the_plan_can_be_requested_in_tune_mode_and_nodes_are_exchan
     assert len(plan.runs[0].revert) == 2
 
 
-def test_what_changed_two_nights_later_is_no_suspect_and_without_suspects_there_is_no_plan() -> None:
+def test_what_changed_two_nights_later_is_not_a_suspect_and_without_suspects_there_is_no_plan() -> None:
     assert plan_bisection([change("late", offset=2)], finding(), night(9)) is None
     assert plan_bisection([change("tp")], finding(change_ratio=-0.04), night(9)) is None
 

@@ -122,7 +122,7 @@ def test_features_of_a_plan_by_hand() -> None:
     assert {name: columns[name][row] for name in expected} == expected
 
 
-def test_the_habit_that_decides_is_told_in_words() -> None:
+def test_the_habit_that_decides_is_stated_in_words() -> None:
     workload, best = CASES["llama"]
     p = best.plans
     alone = (p["tp"] == p["tp"].max()) & (p["cp"] == 1)

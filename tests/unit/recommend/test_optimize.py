@@ -99,7 +99,7 @@ def test_a_cold_start_has_no_baseline_and_no_speedup_and_the_same_proposals() ->
     assert plans[0] == plans[1]
 
 
-def test_a_plan_that_does_not_fit_is_said_not_to_and_never_called_as_good() -> None:
+def test_a_plan_that_does_not_fit_is_reported_and_never_called_as_good() -> None:
     result = report(WORKLOADS["too-large-today"])
     needs = result["baseline"]["peak_memory_gib"]
     assert not result["baseline"]["fits"]

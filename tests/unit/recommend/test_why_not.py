@@ -141,7 +141,7 @@ def test_what_is_asked_for_stays_and_the_rest_follows(updates: list[PlanFields],
 
 
 @pytest.mark.parametrize("update", [{"tp": 3}, {"micro_batch_size": 2 * 10**9}])
-def test_what_no_plan_can_have_is_no_neighbour(update: PlanFields) -> None:
+def test_what_no_plan_can_have_is_not_a_neighbour(update: PlanFields) -> None:
     assert find_changed(workload_for(llama()), plan_of(llama()), update) is None
 
 

@@ -20,5 +20,5 @@ def test_both_ends_of_a_range_have_the_same_decimals(start: float, end: float, w
     assert span(start, end) == words
 
 
-def test_a_figure_and_the_ends_of_its_interval_are_written_alike() -> None:
+def test_a_figure_and_the_ends_of_its_interval_are_written_the_same_way() -> None:
     assert format_same_decimals(9.812, 8.9, 10.94) == ["9.8", "8.9", "10.9"]

@@ -51,7 +51,7 @@ def test_what_is_not_recorded_is_left_to_the_rules(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "no json", '{"format": "other"}'])
-def test_a_file_that_is_no_cassette_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_cassette_is_refused_by_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "wrong.jsonl"
     file.write_text(text)
     with pytest.raises(InputError, match=r"wrong\.jsonl"):

@@ -119,7 +119,7 @@ def test_a_missing_file_is_the_user_s_mistake(tmp_path: Path, capsys: pytest.Cap
         b'{"measured": {"step_time_s": 1}, "source": {"key": "a"}, "id": 1, "group": "g", "scenario": {}}',
     ],
 )
-def test_a_broken_row_is_told_in_one_line(
+def test_a_broken_row_is_reported_in_one_line(
     text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "rows.jsonl"

@@ -19,7 +19,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_random_json_is_no_scenario(value: object) -> None:
+def test_random_json_is_not_a_scenario(value: object) -> None:
     with pytest.raises(InputError) as caught:
         parse_scenario(value)
     assert isinstance(value, dict) or caught.value.field == "scenario"
@@ -88,7 +88,7 @@ NO_COUNTS = (
 
 @pytest.mark.parametrize("path", NUMBERS)
 @given(NO_COUNTS)
-def test_what_is_no_count_of_something_is_refused(path: str, value: object) -> None:
+def test_what_is_not_a_count_of_something_is_refused(path: str, value: object) -> None:
     error = refusal({path: value})
     assert error.field == path
     assert "allowed: an integer from 1 to " in error.allowed

@@ -99,7 +99,7 @@ def test_the_size_of_a_vision_tower_is_told(name: str) -> None:
     assert model.left_out == (f"vision_config ({expected()[name]['multimodal_parameters']:,} parameters)",)
 
 
-def test_infinity_in_a_configuration_is_no_crash() -> None:
+def test_infinity_in_a_configuration_does_not_crash() -> None:
     model = read({"model_type": "mamba2", "time_step_limit": [0.0, math.inf]})
     assert model.mixer is not None
     assert model.mixer.kind == "mamba2"

@@ -32,7 +32,7 @@ def test_nothing_stated_forbids_nothing() -> None:
     assert parse_constraints({"space": "all"}, None).space == "all"
 
 
-def test_a_value_and_a_list_of_values_are_read_alike() -> None:
+def test_a_value_and_a_list_of_values_are_read_the_same_way() -> None:
     constraints = parse_constraints({"tp": [4, 8], "pp": 2, "recompute": "none", "cp": 2.0, "ep": None}, None)
     assert dict(constraints.allowed) == {"tp": (4, 8), "pp": (2,), "recompute": ("none",), "cp": (2,)}
 

@@ -17,7 +17,7 @@ PRIVATE = [
 PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 
 
-def test_inner_addresses_are_told_from_outer_ones() -> None:
+def test_inner_addresses_are_told_apart_from_outer_ones() -> None:
     assert [address for address in PRIVATE + PUBLIC if is_public(ipaddress.ip_address(address))] == PUBLIC
 
 

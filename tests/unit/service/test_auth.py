@@ -22,7 +22,7 @@ def test_a_key_is_found_by_its_id_and_proved_by_its_digest() -> None:
 @pytest.mark.parametrize(
     "text", ["", "asap_", "asap_xyz_secret", "asap_0123456789ab_", "other_0123456789ab_" + "x" * 30]
 )
-def test_what_is_no_key_has_no_id(text: str) -> None:
+def test_what_is_not_a_key_has_no_id(text: str) -> None:
     assert find_id(text) is None
 
 

@@ -59,7 +59,7 @@ def test_numbers_have_the_digits_that_mean_something() -> None:
     assert all(number == float(f"{number:.4g}") for number in numbers)
 
 
-def test_a_job_of_thousands_of_ranks_is_told_by_its_worst(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_of_thousands_of_ranks_is_described_by_its_worst_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     lists = {name: [{"rank": rank} for rank in range(5000)] for name in ("stragglers", "collectives")}
     unreadable = [{"file": f"rank{rank}.json", "reason": "ends early"} for rank in range(5000)]
     data = {"diagnosis": {}, "total": {}, "ranks": [{}], **lists, "unreadable": unreadable}

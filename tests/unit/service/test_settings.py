@@ -53,7 +53,7 @@ def test_a_server_without_an_address_is_refused_without_its_password(name: str, 
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_settings_file_that_is_no_text_is_refused() -> None:
+def test_a_settings_file_that_is_not_text_is_refused() -> None:
     Path(".env").write_bytes(b"ASAP_DATA_DIR=\xff\xfe\n")
     with pytest.raises(InputError, match=r"\.env"):
         load_settings()

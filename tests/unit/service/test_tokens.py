@@ -46,7 +46,7 @@ def token(key: Any = RSA_KEY, kid: str | None = "r", algorithm: str = "RS256", *
     return jwt.encode(held, key, algorithm, headers={"kid": kid} if kid else None)
 
 
-def test_a_token_tells_who_for_which_tenant_and_what(settings: dict[str, Any]) -> None:
+def test_a_token_says_who_for_which_tenant_and_what(settings: dict[str, Any]) -> None:
     caller = TokenReader(Settings(**settings)).read(token())
     assert (caller.name, caller.tenant) == ("alice", "research")
     assert caller.scopes == {"read", "submit"}

@@ -42,7 +42,7 @@ def test_an_axis_sends_the_bytes_of_the_textbook_and_others_nothing(
     assert wire(ranks, plan) == pytest.approx(nothing | {axis: sent})
 
 
-def test_messages_are_counted_alike_whatever_library_sends_them() -> None:
+def test_messages_are_counted_the_same_whatever_library_sends_them() -> None:
     """gloo's dearer reduce-scatter is time in a prediction; here a program's messages are compared."""
     assert wire(4, fsdp(4), "cpu") == pytest.approx(wire(4, fsdp(4)))
 

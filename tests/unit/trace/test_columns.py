@@ -27,7 +27,7 @@ def test_texts_become_nanoseconds(texts: list[str], times_ns: list[int]) -> None
 
 
 @pytest.mark.parametrize("text", [b"null", b'"5"', b"missing", b"true", b"", b"5 6", b"NaN", b"Infinity"])
-def test_what_is_no_number_is_refused(text: bytes) -> None:
+def test_what_is_not_a_number_is_refused(text: bytes) -> None:
     with pytest.raises(UnreadableTraceError, match="a time is"):
         parse_nanoseconds([b"1", text])
 

@@ -65,7 +65,7 @@ def test_the_users_file_is_not_touched(report: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all", b"SQLite format 3\x00" + b"\xff" * 500])
-def test_what_is_no_export_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_what_is_not_an_export_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "report.sqlite"
     path.write_bytes(content)
     with pytest.raises(UnreadableTraceError):

@@ -61,7 +61,7 @@ def test_without_steps_the_whole_trace_counts() -> None:
     assert measured.step_time_s == pytest.approx(1000e-9)
 
 
-def test_waiting_for_a_late_rank_is_no_communication() -> None:
+def test_waiting_for_a_late_rank_is_not_communication() -> None:
     groups = [GroupTime("all_reduce", "ranks 0,1", "tp", (0, 1), 400, 200)]
     early, late = (
         _profile(rank, 1, group_times=groups, collectives=[collective(start_ns, 400, (0, 1))])

@@ -69,7 +69,7 @@ def test_memory_keeps_its_peak_and_times_beyond_32_bits_are_counted_in_larger_un
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**5)), min_size=1, max_size=60))
-def test_every_span_stands_in_one_row(spans: list[tuple[int, int]]) -> None:
+def test_every_span_is_in_one_row(spans: list[tuple[int, int]]) -> None:
     start = np.array([begin for begin, _ in spans])
     zero = np.zeros(len(spans), dtype=np.int64)
     lane = Spans(start, start + np.array([length for _, length in spans]), zero, zero, zero)

@@ -72,7 +72,7 @@ def test_losses_that_do_not_follow_or_cannot_be_compared_refuse(
     assert all(part in refusal.says for part in says)
 
 
-def test_rounding_is_no_difference_in_loss_and_low_precision_may_differ_by_more() -> None:
+def test_rounding_is_not_a_difference_in_loss_and_low_precision_may_differ_by_more() -> None:
     assert refusals(BASE, trial(losses=[5.0, 4.5 * (1 + 2e-7), 4.2 * (1 - 5e-7)])) == []
     low = {"fingerprint": {**BASE.fingerprint, "precision": "bf16"}}
     assert refusals(BASE.model_copy(update=low), trial(losses=[5.0, 4.55, 4.25], **low)) == []

@@ -54,13 +54,13 @@ def test_a_result_needs_only_times_losses_and_a_fingerprint(tmp_path: Path) -> N
         ("nodes", 5),
     ],
 )
-def test_what_is_no_measurement_names_the_entry(tmp_path: Path, name: str, value: object) -> None:
+def test_what_is_not_a_measurement_names_the_entry(tmp_path: Path, name: str, value: object) -> None:
     with pytest.raises(MeasurementError, match=name):
         read_measurement(write(tmp_path, **{name: value}))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, " " * (MAX_BYTES + 2)])
-def test_a_broken_file_is_no_measurement(tmp_path: Path, text: str) -> None:
+def test_a_broken_file_is_not_a_measurement(tmp_path: Path, text: str) -> None:
     (tmp_path / "result.json").write_text(text)
     with pytest.raises(MeasurementError):
         read_measurement(tmp_path)
@@ -112,7 +112,7 @@ def test_noise_and_uncertainty_do_not_depend_on_the_unit(times: list[float], fac
     assert here.uncertainty == pytest.approx(there.uncertainty, rel=1e-9, abs=1e-9)
 
 
-def test_a_run_on_other_nodes_is_no_repeat_of_the_first() -> None:
+def test_a_run_on_other_nodes_is_not_a_repeat_of_the_first() -> None:
     here = Measurement((1.0,) * 20, (3.0,), {"nodes": "a"}, run_medians_s=(1.0,))
     there = Measurement((9.0,) * 20, (3.0,), {"nodes": "b"}, run_medians_s=(9.0,))
     assert pooled([here, there, here]) == pooled([here, here])

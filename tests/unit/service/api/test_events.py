@@ -87,7 +87,7 @@ def test_more_events_than_one_batch_holds_all_come(served: Served, monkeypatch: 
     assert [event["seq"] for event in parse(answer.text)] == list(range(1, 33))
 
 
-def test_a_session_that_went_on_after_its_end_is_told_whole(served: Served) -> None:
+def test_a_session_that_went_on_after_its_end_is_shown_whole(served: Served) -> None:
     id = served.submit()
     served.end(id, "completed", report={"proposals": []})
     served.client.post(f"/v1/sessions/{id}/decision", json={"action": "approve"})
@@ -143,7 +143,7 @@ def test_a_quiet_stream_shows_that_it_lives_and_ends_when_the_server_stops(serve
 
 
 @pytest.mark.usefixtures("_polls_at_once")
-def test_a_stream_tells_what_happens_while_it_is_open(served: Served) -> None:
+def test_a_stream_reports_what_happens_while_it_is_open(served: Served) -> None:
     id = served.submit()
 
     def fail_once(texts: list[str]) -> None:

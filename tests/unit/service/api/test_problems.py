@@ -27,7 +27,7 @@ def problem(answer: Response, status: int, kind: str) -> dict[str, Any]:
     return found
 
 
-def test_an_unknown_address_is_told_where_all_are_listed(served: Served) -> None:
+def test_an_unknown_address_is_answered_with_where_all_are_listed(served: Served) -> None:
     assert "/openapi.json" in problem(served.client.get("/v1/nothing"), 404, "not-found")["detail"]
 
 
@@ -120,7 +120,7 @@ def test_a_body_that_says_it_is_too_large_or_comes_in_too_many_pieces_is_refused
         problem(client.post("/v1/predict", content=content, headers=JSON), 413, "too-large")
 
 
-def test_an_unexpected_error_tells_nothing_but_is_in_the_log(
+def test_an_unexpected_error_shows_nothing_but_is_in_the_log(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -137,7 +137,7 @@ def test_an_unexpected_error_tells_nothing_but_is_in_the_log(
     assert "hunter2" in str(failures[0].exc_info)
 
 
-def test_a_database_that_is_away_is_to_be_tried_again_and_another_mistake_with_it_is_ours(
+def test_a_database_that_is_down_is_to_be_tried_again_and_another_mistake_with_it_is_ours(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -182,7 +182,7 @@ def test_every_request_is_one_line_in_the_log(served: Served, caplog: pytest.Log
 
 
 @pytest.mark.parametrize("body", ["null", "[]", '"text"', "1"])
-def test_a_body_that_is_no_object_is_told_so_in_words_of_json(served: Served, body: str) -> None:
+def test_a_body_that_is_not_an_object_is_refused_in_json_terms(served: Served, body: str) -> None:
     answer = served.client.post("/v1/sessions", content=body, headers=JSON)
     assert answer.status_code in (400, 422)
     assert (answer.json()["field"], answer.json()["allowed"]) == ("body", "must be a JSON object")

@@ -142,7 +142,7 @@ def test_a_question_about_a_session_is_answered_by_rules_where_there_is_no_model
 @pytest.mark.parametrize(
     "body", [{}, {"question": ""}, {"question": "x" * 2001}, {"question": "x", "by": "me"}]
 )
-def test_what_is_no_question_is_refused(served: Served, done: str, body: dict[str, Any]) -> None:
+def test_what_is_not_a_question_is_refused(served: Served, done: str, body: dict[str, Any]) -> None:
     assert served.client.post(f"{done}/ask", json=body).status_code == 422
 
 

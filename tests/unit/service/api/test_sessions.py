@@ -112,7 +112,7 @@ FILTERS: list[tuple[dict[str, object], list[str]]] = [
 ]
 
 
-def test_lists_are_filtered_newest_first_and_turned_over(served: Served) -> None:
+def test_lists_are_filtered_newest_first_and_paged_through(served: Served) -> None:
     cluster = SCENARIO["cluster"] | {"device": "a100-sxm-80gb"}
     served.submit(SCENARIO | {"labels": {"name": "a"}, "notes": "the blue racks"})
     served.end(served.submit(SCENARIO | {"labels": {"name": "b"}}), "failed")

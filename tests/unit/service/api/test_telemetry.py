@@ -47,7 +47,7 @@ def test_a_real_exporter_can_be_opened_and_closed() -> None:
     telemetry.open_provider("http://127.0.0.1:9").shutdown()
 
 
-def test_missing_packages_are_told_by_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_with_their_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(InputError, match="ASAP_OTLP_ENDPOINT"):
         telemetry.open_provider("http://127.0.0.1:9")

@@ -42,7 +42,7 @@ def test_a_prediction_is_the_tool_s(served: Served) -> None:
     assert answer.json() == predict([parse_scenario(SCENARIO | {"id": 7})])[0].model_dump()
 
 
-def test_a_batch_keeps_its_order_and_tells_errors_in_place(served: Served) -> None:
+def test_a_batch_keeps_its_order_and_reports_errors_in_place(served: Served) -> None:
     wrong = SCENARIO | {"id": "bad", "plan": SCENARIO["plan"] | {"tp": 3}}
     answer = served.client.post(
         "/v1/predict/batch", json=[SCENARIO | {"id": "a"}, wrong, SCENARIO | {"id": "b"}]

@@ -167,14 +167,14 @@ def test_an_upload_is_analysed_in_the_background(served: Served) -> None:
     assert found["analysis"]["diagnosis"]["bottleneck"]
 
 
-def test_an_upload_that_is_no_trace_says_so_without_our_paths(served: Served, tmp_path: Path) -> None:
+def test_an_upload_that_is_not_a_trace_says_so_without_our_paths(served: Served, tmp_path: Path) -> None:
     found = analysed(served, whole(served, b"not a trace"))
     assert found["analysis"] is None
     assert found["error"]["unreadable"][0]["file"] == NAME
     assert str(tmp_path) not in json.dumps(found)
 
 
-def test_an_analysis_that_fails_is_told_instead_of_being_made_again_and_again(
+def test_an_analysis_that_fails_is_reported_and_not_repeated(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = []

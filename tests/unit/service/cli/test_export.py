@@ -45,7 +45,7 @@ def test_a_proposal_that_is_not_there_is_refused(asap: Asap, rank: str) -> None:
 @pytest.mark.parametrize(
     "content", [{}, {"proposals": 3}, {"proposals": ["x"]}, {"proposals": [{"plan": 7}]}]
 )
-def test_what_is_no_report_is_refused(asap: Asap, content: object) -> None:
+def test_what_is_not_a_report_is_refused(asap: Asap, content: object) -> None:
     assert asap(*EXPORT, "--report", content).refused
 
 

@@ -83,7 +83,7 @@ def test_an_entry_is_printed_with_conditions_and_sources(asap: Asap) -> None:
         ((), "ACTION"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(asap: Asap, words: tuple[object, ...], says: str) -> None:
+def test_a_mistake_is_reported_in_one_line(asap: Asap, words: tuple[object, ...], says: str) -> None:
     result = asap("kb", *words)
     assert result.refused
     assert says in result.err
@@ -97,7 +97,7 @@ def test_help_teaches_by_examples(asap: Asap, words: tuple[str, ...], example: s
     assert (result.status, example in result.out) == (0, True)
 
 
-def test_a_folder_that_cannot_be_used_is_no_traceback(asap: Asap) -> None:
+def test_a_folder_that_cannot_be_used_gives_no_traceback(asap: Asap) -> None:
     Path("taken").write_text("a file")
     result = asap("kb", "add", own_case(), "--data-dir", "taken")
     assert result.status == 1

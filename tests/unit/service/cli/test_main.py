@@ -105,7 +105,7 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_is_kept(run: Asap, tm
         (OSError(errno.ENOSPC, "No space left on device"), "output: No space left on device"),
     ],
 )
-def test_what_the_file_system_refuses_is_no_fault_of_ours(
+def test_what_the_file_system_refuses_is_not_a_fault_of_ours(
     run: Asap, tmp_path: Path, error: OSError, line: str
 ) -> None:
     assert run("work", outcome=error) == Result(1, "count is None\n", f"asap: error: {line}\n")
@@ -224,7 +224,7 @@ def test_splitting_loses_nothing_and_leaves_only_flags_in_front(words: list[str]
     assert not rest or not rest[0].startswith("-")
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_reader_that_goes_away_is_not_an_error() -> None:
     result = in_shell("(sleep 0.5; asap --help) | true; echo ${PIPESTATUS[0]}")
     assert result.stderr == ""
     assert result.stdout == "141\n"

@@ -26,7 +26,7 @@ def seqs(database: Database, id: str, after: int = 0) -> list[int]:
         return [event.seq for event in events_after(conn, id, after)]
 
 
-def test_an_event_told_twice_is_kept_once(database: Database) -> None:
+def test_an_event_sent_twice_is_kept_once(database: Database) -> None:
     id = make(database)
     assert [append(database, id, key) for key in ("a", "a", "b")] == [2, None, 3]
     with database.read() as conn:

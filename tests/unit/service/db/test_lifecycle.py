@@ -33,7 +33,7 @@ def move(database: Database, id: str, state: str, fence: int | None = None, **co
         set_state(conn, id, state, fence, **columns)
 
 
-def test_a_session_is_told_from_queue_to_end(database: Database) -> None:
+def test_a_session_is_reported_from_queue_to_end(database: Database) -> None:
     id = make(database)
     held = take(database, id)
     for _ in range(2):  # a state that is there already is not told again
@@ -197,7 +197,7 @@ def _all(conn: sa.Connection) -> list[SessionRow]:
     return list_sessions(conn, "")[0]
 
 
-def test_a_webhook_is_booked_with_the_state_it_tells(database: Database) -> None:
+def test_a_webhook_is_queued_with_the_state_it_reports(database: Database) -> None:
     id = make(database, webhook="https://example.org/hook", labels={"team": "a"})
     silent = make(database)
     for session_id in (id, silent):

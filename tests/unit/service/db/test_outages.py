@@ -54,12 +54,12 @@ def test_whoever_gives_up_gets_the_outage(database: Database) -> None:
         retry_transaction(database, Flaky(9, sqlite3.OperationalError("locked")), gives_up=lambda: True)
 
 
-def test_a_wrong_statement_is_no_outage() -> None:
+def test_a_wrong_statement_is_not_an_outage() -> None:
     assert not is_outage(sa.exc.ProgrammingError("select", {}, Exception("no such table")))
     assert is_outage(sa.exc.OperationalError("select", {}, Exception("gone")))
 
 
-def test_a_missing_table_is_no_outage_on_sqlite_either(database: Database) -> None:
+def test_a_missing_table_is_not_an_outage_on_sqlite_either(database: Database) -> None:
     with database.read() as conn, pytest.raises(sa.exc.OperationalError, match="no such table") as caught:
         conn.execute(sa.text("SELECT * FROM absent"))
     assert not is_outage(caught.value)

@@ -84,7 +84,7 @@ def test_the_example_is_a_configuration_whose_workloads_can_be_read() -> None:
         (None, r"got .*nightly\.yaml.*No such file"),
     ],
 )
-def test_a_file_that_is_no_configuration_says_why(
+def test_a_file_that_is_not_a_configuration_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)  # long paths are shortened in messages

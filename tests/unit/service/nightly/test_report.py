@@ -151,7 +151,7 @@ def test_the_ticks_of_a_plot_are_round_few_and_inside(low: float, span: float, u
 
 @pytest.mark.parametrize("name", ["mfu", "rank_spread_ratio", "peak_memory_bytes", "step_time_s"])
 @given(low=st.floats(0.0, 100.0), span=st.floats(1e-3, 100.0))
-def test_no_two_ticks_of_a_plot_read_alike(name: str, low: float, span: float) -> None:
+def test_no_two_ticks_of_a_plot_read_the_same(name: str, low: float, span: float) -> None:
     unit = 2.0**30 if name == "peak_memory_bytes" else 1.0
     texts = [tick.text for tick in _ticks(name, _Frame(10, low * unit, (low + span) * unit))]
     assert len(set(texts)) == len(texts) >= 2

@@ -98,7 +98,7 @@ def test_links_lead_only_to_the_web_and_tell_nobody_where_from() -> None:
     assert links == [{"href": "https://arxiv.org/abs/2205.05198", "rel": "noopener noreferrer"}]
 
 
-def test_figures_are_told_to_those_who_do_not_see_them() -> None:
+def test_figures_are_described_for_those_who_do_not_see_them() -> None:
     page = Page(html_report(SMALL, session(SMALL)))
     figures = [attributes for tag, attributes in page.elements if tag == "svg" and "role" in attributes]
     assert figures
@@ -125,14 +125,14 @@ def test_the_page_follows_the_readers_choice_of_light_and_dark() -> None:
     assert ("meta", {"name": "color-scheme", "content": "light dark"}) in page.elements
 
 
-def test_refuted_cases_stand_first_and_are_called_so() -> None:
+def test_refuted_cases_come_first_and_are_called_so() -> None:
     text = html_report(*full())
     assert text.index("Refuted by measurement") < text.index(
         '<article class="advice">\n<h3>plain text</h3>\n<p>plain text <span'
     )
 
 
-def test_text_on_a_segment_is_told_from_it_in_light_and_in_dark() -> None:
+def test_text_on_a_segment_is_legible_in_light_and_in_dark() -> None:
     """WCAG 2.2, success criterion 1.4.3: 4.5 to 1 for text of this size."""
     light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in _palettes())
     for colours in (light, light | dark):

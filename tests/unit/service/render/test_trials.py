@@ -10,7 +10,7 @@ def rows(made: Raw) -> list[TrialRow]:
     return trial_rows([Trial.model_validate(made)])
 
 
-def test_a_measured_trial_tells_how_far_the_prediction_was_off() -> None:
+def test_a_measured_trial_shows_how_far_the_prediction_was_off() -> None:
     (row,) = rows({**trial("plan"), "role": "candidate"})
     assert row.cells == (
         "trial 0", "plan", "2.00 s (1.80 to 2.30)", "2.50 s (2.40 to 2.60)", "-20%", "1.25x (1.20 to 1.30)",

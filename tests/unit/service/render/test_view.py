@@ -25,7 +25,7 @@ def test_memory_that_accepted_notes_state_is_the_limit_shown() -> None:
     assert view_of(SMALL, session(SMALL)).capacity_gib > 70
 
 
-def test_the_interval_is_no_risk_of_its_own_and_the_rationale_is_not_repeated_as_evidence() -> None:
+def test_the_interval_is_not_a_risk_of_its_own_and_the_rationale_is_not_repeated_as_evidence() -> None:
     report = session(SMALL)
     first = report["proposals"][0]
     first["risks"] = ["the prediction's 80% interval is 1 to 2 s", "a real one"]

@@ -153,7 +153,7 @@ def test_memory_is_a_share_of_the_device_that_the_plan_runs_on(
     assert float(both[1].rstrip("%")) < float(both[0].rstrip("%"))
 
 
-def test_other_training_is_said_to_be_no_comparison(served: Served, id: str, report: dict[str, Any]) -> None:
+def test_other_training_is_called_incomparable(served: Served, id: str, report: dict[str, Any]) -> None:
     other = served.submit({**SCENARIO, "training": {**SCENARIO["training"], "seq_len": 4096}})
     served.end(other, COMPLETED, report=report, verdict="v")
     _, page = get(served, f"/compare?s={id}&s={other}")
@@ -281,6 +281,6 @@ def test_the_list_is_sorted_paged_and_shows_the_columns_that_were_chosen(served:
     assert "Owner" in heads
 
 
-def test_the_decision_stands_in_the_list(served: Served, id: str) -> None:
+def test_the_decision_is_in_the_list(served: Served, id: str) -> None:
     assert act(served, f"/sessions/{id}/decision", action="approve", proposal="1") == 303
     assert "approved proposal 1" in get(served, "/")[1].text

@@ -134,7 +134,7 @@ def test_a_form_is_read_back_as_it_was_sent(fields: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("media", "body"), [("text/plain", b"a=1"), (MEDIA_TYPE, b"a=%ff"), (MEDIA_TYPE, b"a=\xff")]
 )
-def test_what_is_no_form_is_refused(media: str, body: bytes) -> None:
+def test_what_is_not_a_form_is_refused(media: str, body: bytes) -> None:
     with pytest.raises(ApiError):
         parse_form(media, body)
 

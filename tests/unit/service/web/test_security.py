@@ -61,7 +61,7 @@ def test_over_tls_the_cookie_is_sent_over_tls_only(serve: Serve) -> None:
     assert all("Secure" in cookie for cookie in answer.headers.get_list("set-cookie"))
 
 
-def test_a_wrong_key_is_told_so_and_opens_nothing(served: Served) -> None:
+def test_a_wrong_key_is_refused_and_opens_nothing(served: Served) -> None:
     served.key("read")
     answer = login(served, "asap_000000000000_" + "x" * 43)
     assert answer.status_code == 401

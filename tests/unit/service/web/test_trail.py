@@ -47,7 +47,7 @@ def test_the_drawing_has_every_node_of_the_graph() -> None:
     assert {node.name for node in nodes_of(trail_of([]))} == {"coordinator", "report", *WORKERS}
 
 
-def test_a_trial_and_the_wait_for_it_are_told() -> None:
+def test_a_trial_and_the_wait_for_it_are_reported() -> None:
     told = [
         event(1, "1/1/trial/queued", "waiting", phase="queued", job="17"),
         event(2, "1/1/trial/running s1-0", "waiting", phase="running s1-0", job="s1-0", nodes=["n1", "n2"]),

@@ -55,7 +55,7 @@ def test_an_end_without_a_report_is_a_failure() -> None:
     assert "retry" in failure(columns)["message"]
 
 
-def test_errors_are_told_by_kind_and_strangers_only_by_name() -> None:
+def test_known_errors_are_reported_by_kind_and_others_only_by_name() -> None:
     told = [
         failure(failure_of(error, "s1")[1])
         for error in (
