@@ -37,7 +37,7 @@ demo: $(VENV)/.runtime ## a session on a real profile and a plan for a 70B model
 
 test: setup ## run all tests but the slow ones; the pages in Chromium, installed by apt if possible
 	@scripts/install-chromium.sh
-	@$(RUN) -m pytest -m "not slow" -n 3 --dist loadgroup
+	@$(RUN) -m pytest -m "not slow" -n 3 --dist loadscope --no-loadscope-reorder
 
 test-all: setup ## run every test, including those that take minutes (cross-validation, ten thousand broken traces)
 	@$(RUN) -m pytest

@@ -5,6 +5,7 @@ And PostgreSQL for real, for whichever test asks: one server for the whole run, 
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,15 +20,21 @@ ONE_AT_A_TIME = ("tests/integration/launch", "tests/browser", "tests/unit/recomm
 """Folders whose tests share a cluster or a browser of this machine, or results that are computed once."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where processes share the run (-n), a file stays in one of them: its fixtures are made once."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        file = item.path.relative_to(config.rootpath)
-        folder = file.parent.as_posix()
-        item.add_marker(pytest.mark.xdist_group(folder if folder in ONE_AT_A_TIME else file.as_posix()))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa: ANN401 - xdist's own, untyped here
+    """Where processes share the run (-n), a file stays in one of them: its fixtures are made once.
+
+    Not by the mark xdist_group: with pytest 9.2 xdist 3.8 takes no notice of it, and says nothing.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc] - it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            folder = file.rpartition("/")[0]
+            return folder if folder in ONE_AT_A_TIME else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
