@@ -28,7 +28,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFile(LoadScopeScheduling):  # type: ignore[misc] - it has no types
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             folder = file.rpartition("/")[0]
