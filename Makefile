@@ -156,8 +156,9 @@ bench-kb: setup ## recall and rank of the knowledge base's search, beside BM25 a
 bench-service: setup ## the service under load: reads per second, sessions per second, long lists, a burst, a restart
 	@$(RUN) benchmarks/service.py
 
-bench-trace: setup ## megabytes of trace read per second
-	@$(RUN) benchmarks/trace.py
+bench-trace: setup ## megabytes of trace read per second; traces of 64 ranks to a diagnosis
+	@$(RUN) -m benchmarks.trace
+	@$(RUN) -m benchmarks.trace_ranks
 
 bench-agents: setup ## whole sessions on published workloads: rules, language model, without knowledge, without profile
 	@$(RUN) -m benchmarks.agents
