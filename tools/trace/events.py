@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache, reduce
 from operator import or_
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 
@@ -213,9 +213,14 @@ def decode_arguments(raw: Sequence[bytes], form: type[Form]) -> list[Form]:
     """One record per text, in order."""
     joined = b"[" + b",".join(raw) + b"]"
     try:
-        return msgspec.json.decode(joined, type=list[form])  # type: ignore[valid-type]
+        return cast(list[Form], _make_list_decoder(form).decode(joined))
     except msgspec.ValidationError:
         return [_coerce(item, form) for item in msgspec.json.decode(joined)]
+
+
+@cache
+def _make_list_decoder(form: type[msgspec.Struct]) -> "msgspec.json.Decoder[list[msgspec.Struct]]":
+    return msgspec.json.Decoder(list[form])  # type: ignore[valid-type]
 
 
 def _coerce(item: object, form: type[Form]) -> Form:

@@ -199,11 +199,11 @@ class _Builder:
             events = [event for event in events if event.name in SHAPED_OPS]
         shaped = [i for i, event in enumerate(events) if event.name in SHAPED_OPS]
         self.op_arguments.update(_shapes(events, shaped, self.host_ops.length))
-        for i in shaped:
-            if events[i].name == COLLECTIVE_OP:
-                (args,) = decode_arguments([events[i].args], DeviceArguments)
-                if args.collective is not None or args.group is not None:
-                    self.op_collectives[self.host_ops.length + i] = as_collective(args)
+        collectives = [i for i in shaped if events[i].name == COLLECTIVE_OP]
+        decoded = decode_arguments([events[i].args for i in collectives], DeviceArguments)
+        for i, args in zip(collectives, decoded, strict=True):
+            if args.collective is not None or args.group is not None:
+                self.op_collectives[self.host_ops.length + i] = as_collective(args)
         self.host_ops.add(events, _threads(events))
 
     def _add_annotations(self, events: list[HostEvent]) -> None:
