@@ -174,7 +174,9 @@ class Recorded:
         if question.name not in QUESTIONS:
             return Rules().ask(question)
         entry = RecordedAnswer(
-            workload=self.workload, question=question.name, request=_shown(question.name, question.payload)
+            workload=self.workload,
+            question=question.name,
+            request=_relevant_request(question.name, question.payload),
         )
         for known in self.answers:
             is_same = (known.workload, known.question) == (self.workload, question.name)
@@ -186,7 +188,7 @@ class Recorded:
         return Rules().ask(question)
 
 
-def _shown(name: str, payload: Mapping[str, Any]) -> dict[str, JsonValue]:
+def _relevant_request(name: str, payload: Mapping[str, Any]) -> dict[str, JsonValue]:
     if name == "propose_plans":
         return {
             "proposals": payload["digest"]["proposals"],

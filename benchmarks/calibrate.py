@@ -18,7 +18,16 @@ import numpy as np
 
 from benchmarks.testbed.layers import print_layers
 from research.clusters import ClusterErrors, cluster_errors, learn_prior
-from research.fit import MEASUREMENTS, SWEEPS, Table, cross_validate, fit, joined, source_folds, tabulate
+from research.fit import (
+    MEASUREMENTS,
+    SWEEPS,
+    Table,
+    concat_tables,
+    cross_validate,
+    fit,
+    source_folds,
+    tabulate,
+)
 from research.published import SWEEP_SOURCE, Measurement, SweptPlan, read_measurements, read_sweep_plans
 from tools.calibrate.runs import Measured, Run
 from tools.calibrate.update import calibrate
@@ -70,7 +79,7 @@ class World:
         """The shipped calibration as it would be had nobody seen this source."""
         shipped = shipped_calibration()
         others = self.table.take(np.flatnonzero(np.array(self.table.sources) != source))
-        train = others if source == SWEEP_SOURCE else joined(others, self.sweep)
+        train = others if source == SWEEP_SOURCE else concat_tables(others, self.sweep)
         known = known_of(train.keys, train.sources)
         return replace(
             shipped,

@@ -140,7 +140,7 @@ def simulate(
             now = max(arrivals) + int(transfer_ns[place] * fault.link_slowdown)
             for rank in ranks:
                 rank.knot(int(rank.ends_ns[place]), now)
-    return [profile_rank(_moved(rank), patterns) for rank in ranks]
+    return [profile_rank(_move_trace(rank), patterns) for rank in ranks]
 
 
 def _read(trace: RankTrace, patterns: CommunicationPatterns) -> _Rank:
@@ -156,7 +156,7 @@ def _read(trace: RankTrace, patterns: CommunicationPatterns) -> _Rank:
     return _Rank(trace, starts_ns, ends_ns, busy.start_ns, busy.end_ns)
 
 
-def _moved(rank: _Rank) -> RankTrace:
+def _move_trace(rank: _Rank) -> RankTrace:
     trace, old = rank.trace, np.asarray(rank.old_ns, dtype=np.int64)
     order = np.argsort(old, kind="stable")
     # Nanoseconds since 1970 are too long for a float: times count from the first knot.

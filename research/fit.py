@@ -241,7 +241,7 @@ def cross_validate(
     result = OutOfFold(np.zeros(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64))
     for number, test in enumerate(folds):
         train = table.take(np.setdiff1d(np.arange(count), test))
-        train = joined(train, always) if always else train
+        train = concat_tables(train, always) if always else train
         left_out = table.take(test)
         shifts = fit(train, start).shifts
         result.predicted_s[test] = step_breakdown(left_out.inputs, resolve(left_out.keys, shifts)).total
@@ -252,21 +252,21 @@ def cross_validate(
     return result
 
 
-def joined(one: Table, other: Table) -> Table:
+def concat_tables(left: Table, right: Table) -> Table:
     """The rows of both."""
     columns = {
         name: np.concatenate(
-            [np.broadcast_to(getattr(t.inputs, name), (len(t.sources),)) for t in (one, other)]
+            [np.broadcast_to(getattr(t.inputs, name), (len(t.sources),)) for t in (left, right)]
         )
-        for name in one.inputs.__dataclass_fields__
+        for name in left.inputs.__dataclass_fields__
     }
     keys = RowKeys(
-        [*one.keys.generation, *other.keys.generation],
-        [*one.keys.device, *other.keys.device],
-        [*one.keys.framework, *other.keys.framework],
+        [*left.keys.generation, *right.keys.generation],
+        [*left.keys.device, *right.keys.device],
+        [*left.keys.framework, *right.keys.framework],
     )
-    measured = np.concatenate([one.measured_s, other.measured_s])
-    return Table(Inputs(**columns), keys, measured, one.sources + other.sources, one.groups + other.groups)
+    measured = np.concatenate([left.measured_s, right.measured_s])
+    return Table(Inputs(**columns), keys, measured, left.sources + right.sources, left.groups + right.groups)
 
 
 def learn_intervals(
@@ -279,7 +279,7 @@ def learn_intervals(
     """From whole sources left out; `rows` (all if None) are those that teach."""
     rows = np.arange(len(table.sources)) if rows is None else rows
     chosen = table.take(rows)
-    fitted = joined(chosen, always) if always else chosen
+    fitted = concat_tables(chosen, always) if always else chosen
     residuals = Residuals(
         values=np.log(by_source.predicted_s[rows] / chosen.measured_s),
         novelties=by_source.novelties[rows],
@@ -330,7 +330,7 @@ def main(arguments: list[str] | None = None) -> int:
 def write_fit(measurements: Path, sweeps: Path, output: Path) -> None:
     rows, swept = read_measurements(measurements), read_sweeps(sweeps)
     table, always = tabulate(rows), tabulate(swept) if swept else None
-    fitted = fit(joined(table, always) if always else table)
+    fitted = fit(concat_tables(table, always) if always else table)
     by_source = cross_validate(table, source_folds(table.sources), always, fitted.shifts)
     by_group = cross_validate(table, group_folds(table.groups), always, fitted.shifts)
     data = {

@@ -82,7 +82,7 @@ def quiet_history(random: np.random.Generator, num_nights: int, noise: Noise) ->
     nights = []
     for number, deviation in enumerate(deviations):
         if number in decoys:
-            environment = _changed(environment, decoys[number], f"decoy {number}")
+            environment = _change_environment(environment, decoys[number], f"decoy {number}")
         nights.append(_night(random, number, float(deviation), noise, environment))
     return _as_recorded(random, nights, noise) if noise.shape == GLOO else nights
 
@@ -188,12 +188,12 @@ def _slower(night: Night, term: str | None, size_ratio: float, kind: str | None,
             "step_time_s": step_s,
             "mfu": 0.4 * STEP_S / step_s,
             "terms_s": terms_s,
-            "environment": _changed(environment, kind, f"cause {since}") if kind else environment,
+            "environment": _change_environment(environment, kind, f"cause {since}") if kind else environment,
         }
     )
 
 
-def _changed(environment: RunEnvironment, kind: str, text: str) -> RunEnvironment:
+def _change_environment(environment: RunEnvironment, kind: str, text: str) -> RunEnvironment:
     changes: dict[str, dict[str, object]] = {
         "software": {"versions": {**environment.versions, "torch": text}},
         "plan": {"plan": {**environment.plan, "tp": text}},

@@ -20,10 +20,10 @@ from research.fit import (
     SWEEPS,
     OutOfFold,
     Table,
+    concat_tables,
     cross_validate,
     fit,
     group_folds,
-    joined,
     learn_intervals,
     source_folds,
     tabulate,
@@ -252,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
 def validate(rows: Sequence[Measurement], swept: Sequence[SweptPlan] = ()) -> Validation:
     measured = [p.measurement for p in swept if p.measurement and p.measurement.source == SWEEP_SOURCE]
     table, always = tabulate(rows), tabulate(measured) if measured else None
-    start = fit(joined(table, always) if always else table).shifts
+    start = fit(concat_tables(table, always) if always else table).shifts
     by_source = cross_validate(table, source_folds(table.sources), always, start)
     by_group = cross_validate(table, group_folds(table.groups), always, start)
     left_out = with_intervals(table, by_source, by_group, by_source)

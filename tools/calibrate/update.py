@@ -128,7 +128,7 @@ def calibrate(
         if run.scenario.cluster.device != device
     ]
     here = [number for number, run in enumerate(runs) if run.scenario.cluster.device == device]
-    refused, usable = _refused(runs, here, base, own)
+    refused, usable = _split_impossible(runs, here, base, own)
     left_out += refused
     memory = learn_memory([runs[i] for i in usable], base.memory_error)
     left_out += [LeftOut(usable[i], runs[usable[i]].title, why) for i, why in memory.left_out]
@@ -137,7 +137,7 @@ def calibrate(
     if not timed:
         return Calibrated(replace(base, cluster=empty), len(usable), (), tuple(left_out), (), 0.0)
     data = Observations([runs[i] for i in timed], base, 0.0 if own else RUN_SCATTER)
-    prior, kept, outliers = _kept(data, base, own)
+    prior, kept, outliers = _choose_observations(data, base, own)
     left_out += [LeftOut(timed[i], runs[timed[i]].title, why) for i, why in outliers]
     fitted = _Fit.of(data, kept, prior)
     steps = data.is_step[kept]
@@ -157,13 +157,13 @@ def calibrate(
         weights=fitted.weights.tolist(),
         inverse=fitted.inverse.tolist(),
     )
-    calibration = replace(base, shifts=_shifted(base.shifts, device, fitted.moves), cluster=cluster)
+    calibration = replace(base, shifts=_add_shifts(base.shifts, device, fitted.moves), cluster=cluster)
     learned = Calibrated(
         calibration,
         cluster.runs,
-        tuple(_checked(data, fitted, kept, [timed[i] for i in data.row_of], runs)),
+        tuple(_check_runs(data, fitted, kept, [timed[i] for i in data.row_of], runs)),
         tuple(sorted(left_out, key=lambda run: run.number)),
-        tuple(_moved(data, fitted.moves)),
+        tuple(_moved_constants(data, fitted.moves)),
         float(np.expm1(prior.offset**2 * fitted.weights @ fitted.points.shared)),
     )
     named = replace(cluster, says=learned.says)
@@ -174,7 +174,7 @@ def _empty(name: str, device: str, base: Calibration, shift: float, error: float
     return ClusterModel(name, device, 0, base.cluster_prior, [], [], [], [], [], shift, error)
 
 
-def _refused(
+def _split_impossible(
     runs: Sequence[Run], here: Sequence[int], base: Calibration, own: bool
 ) -> tuple[list[LeftOut], list[int]]:
     """What cannot be: another unit, faster than the device computes, more memory than it has."""
@@ -253,7 +253,9 @@ def _with_noise(prior: ClusterPrior, points: Points, noise: Array) -> Array:
     return covariance(prior, points, points) + np.diag(noises(prior, points) + noise**2 + 1e-8)
 
 
-def _kept(data: Observations, base: Calibration, own: bool) -> tuple[ClusterPrior, Rows, list[Outlier]]:
+def _choose_observations(
+    data: Observations, base: Calibration, own: bool
+) -> tuple[ClusterPrior, Rows, list[Outlier]]:
     """The prior to use, the observations to keep, and which runs are left out and why.
 
     If it refuses most runs and those agree, the cluster is unlike all others: the prior is made wider."""
@@ -261,10 +263,10 @@ def _kept(data: Observations, base: Calibration, own: bool) -> tuple[ClusterPrio
     # a stack that the fit has not seen may lie farther off, which is no reason to believe a wrong run
     max_factor = np.inf if own else MAX_RUN_FACTOR
     kept, outliers = _without_outliers(base.cluster_prior, errors, points, data, max_factor)
-    prior = _wider(base.cluster_prior, _novelty_width(data.first_key, base))
+    prior = _widen(base.cluster_prior, _novelty_width(data.first_key, base))
     steps = int(data.is_step.sum())
     if outliers and (own or (2 * len(outliers) > steps >= MIN_AGREEING)):
-        prior = _wider(prior, _likeliest_width(prior, errors, points, data.noise))
+        prior = _widen(prior, _likeliest_width(prior, errors, points, data.noise))
         kept, outliers = _without_outliers(prior, errors, points, data, max_factor)
     return prior, kept, outliers
 
@@ -276,7 +278,7 @@ def _novelty_width(keys: RowKeys, base: Calibration) -> float:
     return (new_high - new_low) / (high - low)
 
 
-def _wider(prior: ClusterPrior, factor: float) -> ClusterPrior:
+def _widen(prior: ClusterPrior, factor: float) -> ClusterPrior:
     return replace(
         prior,
         offset=prior.offset * factor,
@@ -287,7 +289,7 @@ def _wider(prior: ClusterPrior, factor: float) -> ClusterPrior:
 
 def _likeliest_width(prior: ClusterPrior, errors: Array, points: Points, noise: Array) -> float:
     def negative_log(factor: float) -> float:
-        matrix = _with_noise(_wider(prior, factor), points, noise)
+        matrix = _with_noise(_widen(prior, factor), points, noise)
         return float(errors @ np.linalg.solve(matrix, errors) + np.linalg.slogdet(matrix)[1])
 
     return min(WIDER, key=negative_log)
@@ -318,7 +320,7 @@ def _without_outliers(
     return kept, outliers
 
 
-def _shifted(shifts: Shifts, device: str, moves: Array) -> Shifts:
+def _add_shifts(shifts: Shifts, device: str, moves: Array) -> Shifts:
     table = {name: {level: dict(keys) for level, keys in levels.items()} for name, levels in shifts.items()}
     for definition, move in zip(definitions(), moves, strict=True):
         if move:
@@ -327,7 +329,7 @@ def _shifted(shifts: Shifts, device: str, moves: Array) -> Shifts:
     return table
 
 
-def _checked(
+def _check_runs(
     data: Observations, fitted: _Fit, kept: Rows, numbers: Sequence[int], runs: Sequence[Run]
 ) -> list[CheckedRun]:
     """Each run that was learned from, as the others predict it."""
@@ -343,7 +345,7 @@ def _checked(
     return checked
 
 
-def _moved(data: Observations, moves: Array) -> list[MovedConstant]:
+def _moved_constants(data: Observations, moves: Array) -> list[MovedConstant]:
     """By how far, those that moved by a hundredth at least."""
     moved = [
         MovedConstant(d.name, float(np.exp(start)), float(np.exp(start + move)), d.meaning)

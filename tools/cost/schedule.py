@@ -111,7 +111,7 @@ def simulate(scenario: Scenario, calibration: Calibration | None = None) -> Simu
     makespan_s = max((event.end_s for event in ending), default=pipeline_s)
     held = stage_memory(x, settings)
     memory = [
-        _held(events, stage, *held[0 if stage == 0 else 2 if stage == pp - 1 else 1], vpp)
+        _held_bytes(events, stage, *held[0 if stage == 0 else 2 if stage == pp - 1 else 1], vpp)
         for stage in range(pp)
     ]
     return SimulatedStep(
@@ -290,7 +290,7 @@ def _ending(x: Inputs, c: Coefficients, pp: int, start_s: float) -> Iterator[Sta
             start_s = end_s
 
 
-def _held(
+def _held_bytes(
     events: list[StageEvent], stage: int, fixed_bytes: float, kept_bytes: float, vpp: int
 ) -> list[tuple[float, float]]:
     """What a stage holds: its state, and the activations of each chunk from forward until no gradient needs

@@ -105,7 +105,7 @@ RECOMPUTE_NOTE = (
 
 
 def import_deepspeed(text: str, options: ImportOptions) -> Draft:
-    settings = SettingsReader(parse_json(_filled(text, options)), "deepspeed")
+    settings = SettingsReader(parse_json(_fill_template(text, options)), "deepspeed")
     tp = settings.integer("tensor_parallel.autotp_size", minimum=0) or 1
     pp = settings.integer("pipeline.stages") or 1
     cp = settings.integer("sequence_parallel_size") or 1
@@ -136,7 +136,7 @@ def import_deepspeed(text: str, options: ImportOptions) -> Draft:
 _PLACEHOLDER = re.compile(r"(:\s*)\"?([A-Z][A-Z0-9_]{2,})\"?(?=\s*[,}\n])")
 
 
-def _filled(text: str, options: ImportOptions) -> str:
+def _fill_template(text: str, options: ImportOptions) -> str:
     """Templates leave values to names in capitals, which a script replaces."""
     for match in _PLACEHOLDER.finditer(text):
         if match[2] not in options.variables and not match[0].endswith('"'):

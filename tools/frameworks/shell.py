@@ -69,7 +69,7 @@ def substitute(text: str, variables: Mapping[str, str]) -> str:
     for _ in range(_MAX_ROUNDS):
         before = text
         text = _VARIABLE.sub(lambda match: _value(match, variables), text)
-        text = _ARITHMETIC.sub(_computed, text)
+        text = _ARITHMETIC.sub(_compute, text)
         if text == before:
             break
     return text
@@ -82,7 +82,7 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
     return match[0] if match[2] is None else match[2].strip("\"'")
 
 
-def _computed(match: re.Match[str]) -> str:
+def _compute(match: re.Match[str]) -> str:
     """Whole numbers with + - * / %, from left to right by precedence; anything else stays as it is."""
     work = match[1]
     if not _NUMBER_WORK.match(work) or len(work) > 200:
@@ -134,12 +134,12 @@ def _live_lines(lines: list[str], values: dict[str, str], fixed: frozenset[str])
             now = not taken and (case_word[-1] in wanted or "*" in wanted)
             branches.append((taken or now, now))
             if now and label[2].strip():
-                yield from _assigned(label[2], values, fixed)
+                yield from _assign(label[2], values, fixed)
         elif outer_live:
-            yield from _assigned(raw, values, fixed)
+            yield from _assign(raw, values, fixed)
 
 
-def _assigned(line: str, values: dict[str, str], fixed: frozenset[str]) -> Iterator[str]:
+def _assign(line: str, values: dict[str, str], fixed: frozenset[str]) -> Iterator[str]:
     if match := _ASSIGNMENT.match(line.rstrip(";")):
         value = _plain(substitute(match[2], values))
         if match[1] not in fixed and f"${match[1]}" not in value and f"${{{match[1]}" not in value:

@@ -240,13 +240,13 @@ def fuse(
         is_match = position in words or entry.key in meaning
         if is_match or (agreed > 0 and not words and not meaning):
             score = word + sense + FACETS_WEIGHT * agreed
-            matched = _matched(lexical=position in words, vector=entry.key in meaning, facets=agreed > 0)
+            matched = _list_methods(lexical=position in words, vector=entry.key in meaning, facets=agreed > 0)
             hits.append(Hit(entry, score + STATUS_BONUS[entry.status], matched))
     hits.sort(key=lambda hit: (-hit.score, hit.entry.id))
     return hits[:limit]
 
 
-def _matched(**methods: bool) -> tuple[Match, ...]:
+def _list_methods(**methods: bool) -> tuple[Match, ...]:
     return tuple(name for name, matches in methods.items() if matches)  # type: ignore[misc]
 
 

@@ -291,7 +291,11 @@ def term_hints(nights: Sequence[Night], recorded: Sequence[Hint], rules: Rules) 
         )
         for positions, values, share in _term_series(nights)
         for step in detect_steps(
-            values, USUAL_SCATTER * math.sqrt(share), MIN_TERM_CHANGE, strict, _moved(recorded, positions)
+            values,
+            USUAL_SCATTER * math.sqrt(share),
+            MIN_TERM_CHANGE,
+            strict,
+            _reindex_hints(recorded, positions),
         ).steps
         if step.after > step.before and step.confirmed is not None
     ]
@@ -314,7 +318,7 @@ def _term_series(nights: Sequence[Night]) -> Iterator[tuple[list[int], list[floa
         yield [position for position, _, _ in known], shares.tolist(), float(np.median(terms_s)) / step_s
 
 
-def _moved(hints: Sequence[Hint], positions: list[int]) -> list[Hint]:
+def _reindex_hints(hints: Sequence[Hint], positions: list[int]) -> list[Hint]:
     """As positions in a series that leaves nights out."""
     places = {night: place for place, night in enumerate(positions)}
     return [Hint(places[hint.night], places[hint.night], hint.odds) for hint in hints if hint.night in places]

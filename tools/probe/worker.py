@@ -110,7 +110,7 @@ def probe(settings: ProbeSettings) -> Probe | None:
         ranks=tuple(item[0] for item in everyone),
         products=tuple(product for item in everyone for product in item[1]),
         collectives=tuple(collectives),
-        links=_joined([link for item in everyone for link in item[2]], here.local_world),
+        links=_merge_links([link for item in everyone for link in item[2]], here.local_world),
         took_s=time.perf_counter() - start_s,
         unavailable=tuple(dict.fromkeys(reason for item in everyone for reason in item[3])),
     )
@@ -304,7 +304,7 @@ def _exchange(here: _Rank, partner: int | None, message_bytes: int, repeats: int
     return min(times, default=0.0)
 
 
-def _joined(links: Sequence[Link], wide: int) -> tuple[Link, ...]:
+def _merge_links(links: Sequence[Link], wide: int) -> tuple[Link, ...]:
     """Links between the same two nodes as one: the ranks' rates add up, as they ran at once."""
     inside = [link for link in links if not link.crosses]
     between: dict[tuple[int, int], list[Link]] = {}

@@ -59,10 +59,10 @@ def read_profile(folder: str, scenario: Scenario | None = None, check: Check | N
     if profile is None:
         first = analysed.report.unreadable[0]
         raise InputError("traces", first.file, f"no trace of the folder can be read; {first.reason}")
-    return _matched(profile, analysed, scenario) if scenario else profile
+    return _compare_with_scenario(profile, analysed, scenario) if scenario else profile
 
 
-def _matched(profile: Profile, analysed: TraceAnalysis, scenario: Scenario) -> Profile:
+def _compare_with_scenario(profile: Profile, analysed: TraceAnalysis, scenario: Scenario) -> Profile:
     """With what contradicts the scenario, or how its prediction compares."""
     if profile.facts is None:
         return profile

@@ -50,7 +50,7 @@ def recalibrate(workload: Workload, plan: Plan, measured_s: float) -> tuple[Work
             break
         exponent = min(max(exponent + error, -MAX_EXPONENT), MAX_EXPONENT)
     calibration = scaled(exponent)
-    intervals = _narrowed(calibration.intervals, keys, "moe" if scenario.model.is_moe else "dense")
+    intervals = _narrow_intervals(calibration.intervals, keys, "moe" if scenario.model.is_moe else "dense")
     calibrated = replace(calibration, intervals=intervals)
     calibrated_s = _predicted_s(scenario, calibrated)
     took, predicted = format_same_decimals(measured_s, model_s)
@@ -78,7 +78,7 @@ def _time_constants(keys: RowKeys, calibration: Calibration) -> Mapping[str, tup
     return {name: (value, signs[name]) for name, value in values.items() if value > 0}
 
 
-def _narrowed(model: IntervalModel, keys: RowKeys, kind: str) -> IntervalModel:
+def _narrow_intervals(model: IntervalModel, keys: RowKeys, kind: str) -> IntervalModel:
     """As of a stack whose error is that of comparing two plans."""
     label = f"{keys.key('stack', 0)}|{kind}"
     widest = max(abs(bound) for bound in model.quantiles["0"])

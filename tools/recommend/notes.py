@@ -97,18 +97,18 @@ def _with_group(
 ) -> tuple[Scenario, JsonValue]:
     """The scenario with one field's statements, and the value they come to."""
     if name == "plan":
-        return _avoiding(group, current)
+        return _avoid_plans(group, current)
     if name == "keep_checkpoint_layout":
-        return _constrained(current, name, True), True
+        return _add_constraint(current, name, True), True
     if name in SEARCHED_FIELDS:
-        value = _combined(name, group, request)
-        return _constrained(current, name, value), value
+        value = _combine_restrictions(name, group, request)
+        return _add_constraint(current, name, value), value
     figures = {figure_of(statement, request) for statement in group}
     if name in ("max_memory_fraction", "max_changes"):
         explicit = request.constraints.get(name)
         figure = min([*figures, *([float(explicit)] if isinstance(explicit, int | float) else [])])
         value = int(figure) if name == "max_changes" else figure
-        return _constrained(current, name, value), value
+        return _add_constraint(current, name, value), value
     if len(figures) > 1:
         raise Doubt(
             f"these contradict each other: {' and '.join(f'{figure:g}' for figure in sorted(figures))}"
@@ -119,7 +119,7 @@ def _with_group(
     return _with_figure(name, figure, current, request), figure
 
 
-def _combined(name: str, group: Sequence[Statement], request: Scenario) -> JsonValue:
+def _combine_restrictions(name: str, group: Sequence[Statement], request: Scenario) -> JsonValue:
     whole = Restriction()
     for statement in group:
         whole = whole.both(restriction_of(statement))
@@ -133,11 +133,11 @@ def _combined(name: str, group: Sequence[Statement], request: Scenario) -> JsonV
     return whole.as_constraint()
 
 
-def _avoiding(group: Sequence[Statement], current: Scenario) -> tuple[Scenario, JsonValue]:
+def _avoid_plans(group: Sequence[Statement], current: Scenario) -> tuple[Scenario, JsonValue]:
     before = current.constraints.get("avoid")
     plans: list[JsonValue] = list(before) if isinstance(before, list) else []
     plans += [statement.value for statement in group if statement.value not in plans]
-    return _constrained(current, "avoid", plans), plans
+    return _add_constraint(current, "avoid", plans), plans
 
 
 def _with_figure(name: str, figure: float, current: Scenario, request: Scenario) -> Scenario:
@@ -160,7 +160,7 @@ def _with_figure(name: str, figure: float, current: Scenario, request: Scenario)
     return parse_scenario(changed, need_plan=False)
 
 
-def _constrained(scenario: Scenario, name: str, value: JsonValue) -> Scenario:
+def _add_constraint(scenario: Scenario, name: str, value: JsonValue) -> Scenario:
     """Raises InputError if the constraints cannot be so."""
     constraints = {**scenario.constraints, name: value}
     parse_constraints(constraints, scenario.plan)

@@ -95,7 +95,7 @@ def more_devices(workload: Workload, progress: Progress | None = None) -> Remedy
     while devices * 2 <= LARGEST_CLUSTER:
         devices *= 2
         batch = s.training.global_batch_size * devices // s.cluster.num_devices
-        if _fits(_changed(workload, {"num_devices": devices}, {"global_batch_size": batch}), progress):
+        if _fits(_with_changes(workload, {"num_devices": devices}, {"global_batch_size": batch}), progress):
             changes: dict[str, JsonValue] = {
                 "cluster.num_devices": devices, "training.global_batch_size": batch, "plan": None,
             }  # fmt: skip
@@ -112,7 +112,7 @@ def larger_device(workload: Workload, smallest: Plan) -> Remedy | None:
         cluster: dict[str, JsonValue] = {
             "device": name, "devices_per_node": device.devices_per_node, "overrides": {}, "topology": None,
         }  # fmt: skip
-        if _holds(_changed(workload, cluster, {}), smallest):
+        if _holds(_with_changes(workload, cluster, {}), smallest):
             changes: dict[str, JsonValue] = {
                 "cluster": {"device": name, "num_devices": workload.scenario.cluster.num_devices}
             }
@@ -134,7 +134,7 @@ def _larger_devices(workload: Workload) -> Iterator[str]:
 
 
 def offloaded_optimizer(workload: Workload, smallest: Plan) -> Remedy | None:
-    if not _holds(_changed(workload, {}, {"optimizer_offload": True}), smallest):
+    if not _holds(_with_changes(workload, {}, {"optimizer_offload": True}), smallest):
         return None
     changes: dict[str, JsonValue] = {"training.optimizer_offload": True}
     return Remedy(
@@ -144,7 +144,7 @@ def offloaded_optimizer(workload: Workload, smallest: Plan) -> Remedy | None:
 
 def shorter_sequence(workload: Workload, smallest: Plan) -> Remedy | None:
     half = workload.scenario.training.seq_len // 2
-    if not half or not _holds(_changed(workload, {}, {"seq_len": half}), smallest):
+    if not half or not _holds(_with_changes(workload, {}, {"seq_len": half}), smallest):
         return None
     changes: dict[str, JsonValue] = {"training.seq_len": half}
     return Remedy("sequence", f"sequences of {half:,} tokens would fit", changes, keeps_training=False)
@@ -152,7 +152,7 @@ def shorter_sequence(workload: Workload, smallest: Plan) -> Remedy | None:
 
 def adapters(workload: Workload, smallest: Plan) -> Remedy | None:
     if workload.scenario.training.lora or not _holds(
-        _changed(workload, {}, {"lora": LoraSpec(rank=LORA_RANK)}), smallest
+        _with_changes(workload, {}, {"lora": LoraSpec(rank=LORA_RANK)}), smallest
     ):
         return None
     changes: dict[str, JsonValue] = {"training.lora": {"rank": LORA_RANK}}
@@ -160,7 +160,9 @@ def adapters(workload: Workload, smallest: Plan) -> Remedy | None:
     return Remedy("lora", says, changes, keeps_training=False)
 
 
-def _changed(workload: Workload, cluster: Mapping[str, object], training: Mapping[str, object]) -> Workload:
+def _with_changes(
+    workload: Workload, cluster: Mapping[str, object], training: Mapping[str, object]
+) -> Workload:
     s = workload.scenario
     update = {
         "cluster": s.cluster.model_copy(update=dict(cluster)),
