@@ -25,6 +25,7 @@ from service.db.schedules import (
     list_workloads,
 )
 from service.db.sessions import SessionFilter, get_session, list_sessions, lock_session
+from service.errors import NotFoundError
 from service.nightly.config import Policy, parse
 from service.nightly.dispatch import NightQueue, night_queue, run_now, tick
 from service.nightly.run_night import PATIENCE_S, QueuedReoptimizer, run_scheduled_night
@@ -257,6 +258,8 @@ def test_a_schedule_that_is_removed_while_it_runs_ends_quietly(local: Settings, 
         with database.begin() as conn:
             delete_schedule(conn, "", "nightly")
         dispatch(local, queue, run.id, 1)
+        with pytest.raises(NotFoundError):
+            look(database, run.id)
 
 
 def test_the_clock_of_a_worker_queues_and_runs_what_was_missed(local: Settings, tmp_path: Path) -> None:

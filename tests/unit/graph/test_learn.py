@@ -79,6 +79,7 @@ def test_each_trial_is_kept_with_what_it_showed(context: Context, takes: Any, st
 def test_a_baseline_is_not_a_case(context: Context) -> None:
     trials = SimulatedTrials(lambda plan: 1.0)
     run(small(mode="tune"), replace(context, trials=trials, limits=Limits(trials=1)))
+    assert len(trials.orders) == 1
     assert all(entry.is_seed for entry in context.knowledge.entries())
 
 

@@ -67,7 +67,9 @@ def test_one_failure_does_not_end_a_loop() -> None:
 
 
 def test_a_loop_that_never_began_can_be_stopped() -> None:
-    Loop("test", every_s=1, work=lambda: None).stop()
+    loop = Loop("test", every_s=1, work=lambda: None)
+    loop.stop()
+    assert not loop.is_running()
 
 
 def test_a_wrong_setting_is_one_line_without_a_traceback() -> None:
