@@ -138,7 +138,7 @@ def _run(
         ((5 * MS, 0, 0), "compute longer"),
         ((0, 5 * MS, 0), "host late"),
         ((0, 5 * MS, 4 * MS), "data loader"),
-        ((0, 0, 0), "not told"),
+        ((0, 0, 0), "not shown"),
     ],
 )
 def test_the_late_rank_is_named_with_what_it_was_doing(before: tuple[int, int, int], cause: str) -> None:
