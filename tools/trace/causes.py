@@ -191,7 +191,7 @@ def _finding(cause: Cause, cost: _Cost, share: float, step_s: float, num_ranks: 
     ranks = _blamed(cost, num_ranks)
     named = f" (rank {' and '.join(map(str, ranks))})" if ranks and cause in FAULTS else ""
     seconds = share * step_s
-    says = f"{PHRASES[cause]}{named} takes {seconds:.3g} s of the {step_s:.3g} s step ({share:.0%})"
+    says = f"{PHRASES[cause]}{named}: {seconds:.3g} s of the {step_s:.3g} s step ({share:.0%})"
     whole = CauseEvidence(ref=f"diagnosis.causes[cause={cause}]", value=round(share, 4), says=says)
     return CauseFinding(
         cause=cause,
