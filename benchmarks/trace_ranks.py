@@ -176,7 +176,7 @@ def _print(run: Run, json_bytes: float, ranks: int, workers: int) -> None:
     )
     print(f"  wall clock here            {run.wall_s:7.1f} s  (load {os.getloadavg()[0]:.1f})")
     print(f"  CPU time                   {cpu_s:7.1f} s  ({json_bytes / 1e6 / cpu_s:.0f} MB per CPU second)")
-    print(f"    of it after the readers  {run.command_s:7.1f} s")
+    print(f"    of it by the command     {run.command_s:7.1f} s")
     print(f"  memory, all processes      {run.peak_bytes / GIB:7.2f} GiB")
     print(f"  wall clock, {workers} quiet cores  {run.quiet_s(workers):7.1f} s")
     print(f"  diagnosis: {report['diagnosis']['bottleneck']}")
