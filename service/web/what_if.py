@@ -38,6 +38,7 @@ STEPS = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 MEMORY_STEPS = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 3.0)
 CHUNKS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 MAX_DEGREE = 64
+MAX_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -298,8 +299,9 @@ def _whole(name: str, choices: Choices, default: int) -> int:
     text = choices.get(name)
     if not text:
         return default
-    if not text.isdecimal() or not 1 <= len(text) <= 9 or (int(text) == 0 and name not in MAY_BE_ZERO):
-        raise InputError(name, text, "must be a whole number above zero")
+    low = 0 if name in MAY_BE_ZERO else 1
+    if not text.isdecimal() or len(text) > MAX_DIGITS or int(text) < low:
+        raise InputError(name, text, f"must be a whole number from {low} to {10**MAX_DIGITS - 1:,}")
     return int(text)
 
 

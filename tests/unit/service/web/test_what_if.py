@@ -35,6 +35,11 @@ def test_data_parallelism_follows_the_other_degrees_and_the_devices() -> None:
     assert "dp 4" in asked(num_devices="128").variant.summary
 
 
+def test_a_refusal_says_which_numbers_are_allowed() -> None:
+    assert asked(seq_len="0").refusal.allowed == "must be a whole number from 1 to 999,999,999"
+    assert asked(zero_stage="x").refusal.allowed == "must be a whole number from 0 to 999,999,999"
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
