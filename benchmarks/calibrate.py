@@ -7,7 +7,6 @@ sweep is a trial, a crash costs one; beside it Optuna's TPE (if installed) and r
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -345,9 +344,7 @@ _BASES: dict[str, Calibration] = {}
 
 
 def _without(world: World, source: str) -> Calibration:
-    if source not in _BASES:
-        _BASES[source] = world.without(source)
-    return _BASES[source]
+    return _BASES.get(source) or _BASES.setdefault(source, world.without(source))
 
 
 def _groups(world: World) -> Iterator[tuple[str, str, list[Run]]]:
@@ -360,10 +357,7 @@ def _groups(world: World) -> Iterator[tuple[str, str, list[Run]]]:
         yield sweep.name[:43], source, [sweep.run(int(i)) for i in drawn]
     by_workload: dict[str, list[Measurement]] = {}
     for row in world.rows:
-        s = row.scenario
-        key = json.dumps(
-            [s.model.model_dump_json(), s.cluster.model_dump_json(), s.training.model_dump_json()]
-        )
+        key = row.scenario.model_dump_json(include={"model", "cluster", "training"})
         by_workload.setdefault(f"{row.source}{key}", []).append(row)
     for rows in by_workload.values():
         if len(rows) >= 3:
