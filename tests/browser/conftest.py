@@ -1,6 +1,6 @@
-"""Chromium and an installation, both started once for this folder; a page that is signed in for each test.
+"""Chromium and an installation, both started once per file; a page that is signed in for each test.
 
-They end with the folder: Playwright keeps an event loop running in the thread of the tests.
+They end with their file: Playwright keeps an event loop running in the thread of the tests.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     found = find_chromium()
     if found is None:
@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def installation(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """With a few sessions of the past; a test that skips for want of a browser starts no server."""
     with installed(tmp_path_factory.mktemp("installation"), 20) as started:
