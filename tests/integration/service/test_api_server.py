@@ -196,7 +196,7 @@ def test_replicas_with_roles_share_postgresql(tmp_path: Path, postgres_url: str)
         assert numbers == list(range(1, len(numbers) + 1))
         assert client.session(id).state == "completed"
         assert [session.id for session in client.all_sessions(label="nul=ok", text="tiny")] == [id]
-        assert client.ready()["checks"]["queue"]["detail"] == "1 workers"
+        assert client.ready()["checks"]["queue"]["detail"] == "1 worker"
         counted = httpx.get(f"{back.address}/metrics").text
         assert 'asap_step_seconds_count{kind="tool"' in counted
         assert "asap_queue_wait_seconds_count 1.0" in counted
