@@ -60,7 +60,7 @@ class Observations:
                 # the profiled step is slower than the plain one: its terms count by their share of it
                 share = min(1.0, m.step_time_s / max(sum(m.terms_s.values()), 1e-12))
                 for term, seconds in m.terms_s.items():
-                    if term not in UNMEASURED_TERMS:
+                    if term not in UNMEASURED_TERMS and self._can_learn(row, term):
                         self._add(i, row, term, seconds * share)
                         noise.append(TERM_NOISE)
             for constant, value in m.constants.items():
@@ -72,6 +72,15 @@ class Observations:
         alone = encode([runs[0].scenario])[1] if not scenarios else self.keys
         self.first_key = RowKeys(alone.generation[:1], alone.device[:1], alone.framework[:1])
         self.start = resolved_logs(self.first_key, 1, base.shifts)[:, 0]
+
+    def _can_learn(self, row: int, term: str) -> bool:
+        """Whether the plan has the term by prediction: one that no constant moves only moves the step."""
+        assert self.x is not None
+        terms_s = nudged_terms_s(self.x, self.logs)[:, 0, row]
+        return bool(terms_s[self._parts(term)].sum() > MIN_SHARE * terms_s.sum())
+
+    def _parts(self, term: str) -> list[int]:
+        return [self.term_names.index(part) for part in MIXED_TERMS.get(term, (term,))]
 
     def _add(self, run: int, row: int, name: str, value: float) -> None:
         self.row_of.append(run)
@@ -94,8 +103,7 @@ class Observations:
                 continue
             whole = nudged[:, :, row].sum(axis=0)
             least = MIN_SHARE * whole[0] if name else 0.0
-            parts = [self.term_names.index(part) for part in MIXED_TERMS.get(name, (name,))] if name else None
-            seconds = whole if parts is None else nudged[parts, :, row].sum(axis=0)
+            seconds = nudged[self._parts(name), :, row].sum(axis=0) if name else whole
             log_s, slope = with_slopes(seconds + least)
             errors.append(np.log(value + least) - log_s)
             slopes.append(slope)

@@ -123,7 +123,7 @@ def fill(tenant: Tenant) -> None:
         "measurements.name": f"{word}-cluster",
         "workloads.name": f"{word}-job",
         "files.name": FILE,
-        "figures.name": "step",
+        "figures.name": "space",
     }
     things["fleet.name"] = things["workloads.name"]
     things["clusters.name"] = things["measurements.name"]
