@@ -154,7 +154,7 @@ bench-kb: setup ## recall and rank of the knowledge base's search, beside BM25 a
 	@$(RUN) -m benchmarks.knowledge
 
 bench-service: setup ## the service under load: reads per second, sessions per second, long lists, a burst, a restart
-	@$(RUN) benchmarks/service.py
+	@$(RUN) -m benchmarks.service
 
 bench-trace: setup ## megabytes of trace read per second; traces of 64 ranks to a diagnosis
 	@$(RUN) -m benchmarks.trace
@@ -177,7 +177,7 @@ bench-trials: setup ## gain, trials needed and errors of predictions on two host
 	@$(RUN) -m benchmarks.trials
 
 bench-session: setup ## seconds of a session for 1,024 devices, and what the graph itself takes
-	@$(RUN) benchmarks/session.py
+	@$(RUN) -m benchmarks.session
 
 bench-web: setup ## how soon the pages come and how heavy they are, over 10,000 sessions
 	@scripts/install-chromium.sh

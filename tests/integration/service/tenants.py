@@ -23,6 +23,7 @@ from tools.scenario import parse_scenario
 REFUSED = frozenset({400, 401, 403, 404, 405, 406, 413, 415, 422, 428})
 """How a thing is answered for whose owner is another tenant: as if it were not there, or earlier."""
 FILE = "rank0.json"
+FIGURE = "space"
 WAIT_S = 120.0
 
 
@@ -123,7 +124,7 @@ def fill(tenant: Tenant) -> None:
         "measurements.name": f"{word}-cluster",
         "workloads.name": f"{word}-job",
         "files.name": FILE,
-        "figures.name": "space",
+        "figures.name": FIGURE,
     }
     things["fleet.name"] = things["workloads.name"]
     things["clusters.name"] = things["measurements.name"]
