@@ -152,6 +152,10 @@ def serve(
         _refuse_strangers(settings, database, host)
         with closing(session_queue(database)) as queue, _listen(host, port) as listening:
             state = make_app_state(settings, database, queue, host)
+            if role == "worker":
+                from service.worker.worker import lower_priority
+
+                lower_priority(settings)
             return _Process(state, role, announce, add_pages).run(listening)
 
 

@@ -8,8 +8,6 @@ from types import FrameType
 
 from tools.errors import AsapError
 
-NICENESS = 10
-
 
 def main() -> None:
     stopping = threading.Event()
@@ -17,18 +15,17 @@ def main() -> None:
     def stop(_signal: int, _frame: FrameType | None) -> None:
         stopping.set()
 
-    # Sessions compute for long, and the API on the same machine must still answer quickly.
-    os.nice(NICENESS)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     # After the signals: these take seconds, in which it may be told to stop already.
     from service.logs import configure_logs
     from service.nightly.run_night import night_jobs
     from service.settings import load_settings
-    from service.worker.worker import Worker
+    from service.worker.worker import Worker, lower_priority
 
     settings = load_settings()
     configure_logs(settings)
+    lower_priority(settings)
     worker = Worker(settings, kinds=[night_jobs])
     worker.start()
     stopping.wait()

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +35,8 @@ from service.worker.webhooks import Webhooks
 from tools.trials.run import LaunchedTrials
 
 HEARTBEATS_PER_LEASE = 3
+NICENESS = 19
+"""The lowest priority."""
 HAND_BACK_S = 5.0
 """To write that a job is handed back, after the time to finish it is over."""
 WEBHOOK_POLL_S = 0.5
@@ -189,6 +192,13 @@ class Worker:
         if not left:
             self._open.close()
         return not left
+
+
+def lower_priority(settings: Settings) -> None:
+    """Of this process: sessions compute for long, and the API on the same machine must still answer quickly.
+    Trials inherit it, so a worker that may measure keeps its own."""
+    if settings.launch_templates is None:
+        os.nice(NICENESS)
 
 
 def _session_jobs(deps: WorkerDeps) -> Jobs[Any]:

@@ -1,6 +1,7 @@
 """The server as users have it: a process of its own, replicas beside it, killed and started again."""
 
 import json
+import os
 import signal
 import socket
 import threading
@@ -197,6 +198,8 @@ def test_replicas_with_roles_share_postgresql(tmp_path: Path, postgres_url: str)
         assert client.session(id).state == "completed"
         assert [session.id for session in client.all_sessions(label="nul=ok", text="tiny")] == [id]
         assert client.ready()["checks"]["queue"]["detail"] == "1 worker"
+        priorities = [os.getpriority(os.PRIO_PROCESS, p.process.pid) for p in (front, back) if p.process]
+        assert priorities[1] > priorities[0], "a worker gives way to the API beside it"
         counted = httpx.get(f"{back.address}/metrics").text
         assert 'asap_step_seconds_count{kind="tool"' in counted
         assert "asap_queue_wait_seconds_count 1.0" in counted
