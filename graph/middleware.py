@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
+import httpx2
 import openai
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse, hook_config
 from langchain.agents.structured_output import StructuredOutputError
@@ -140,8 +141,8 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
             settings = self._settings()
             try:
                 return handler(request.override(model_settings=settings))
-            except (openai.OpenAIError, *UNREADABLE) as error:
-                if not isinstance(error, openai.OpenAIError):
+            except (openai.OpenAIError, httpx2.HTTPError, *UNREADABLE) as error:
+                if not isinstance(error, openai.OpenAIError | httpx2.HTTPError):
                     run.spend.estimate(_text_of(request.messages), "")  # it answered something
                 if STREAM in settings and isinstance(error, ValueError):
                     run.abilities.unsupported.add(STREAM)  # it answered, but not in a stream

@@ -149,15 +149,19 @@ class Fault(Exception):
 
 def fault_of(error: Exception, key: str) -> Fault:
     """What an exception of the OpenAI client means."""
+    import httpx2
     import openai
 
-    if isinstance(error, openai.APITimeoutError):
+    # the client reads the body of an error outside of its own handling
+    if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
         return Fault(TIMEOUT, "the endpoint did not answer in time", repeat=True)
     if isinstance(error, openai.APIStatusError):
         return fault_of_status(error.status_code, error.body, error.response.headers, key)
     if isinstance(error, openai.APIConnectionError):
         cause = type(error.__cause__).__name__ if error.__cause__ else "no connection"
         return Fault(UNREACHABLE, f"the endpoint cannot be reached ({cause})", repeat=True)
+    if isinstance(error, httpx2.HTTPError):
+        return Fault(UNREACHABLE, f"the endpoint cannot be reached ({type(error).__name__})", repeat=True)
     return Fault(MALFORMED, f"the endpoint's reply is not a chat completion ({type(error).__name__})")
 
 

@@ -140,11 +140,8 @@ def calibrate(
     prior, kept, outliers = _choose_observations(data, base, own)
     left_out += [LeftOut(timed[i], runs[timed[i]].title, why) for i, why in outliers]
     fitted = _Fit.of(data, kept, prior)
-    steps = data.is_step[kept]
-    if (
-        not steps.all()
-        and fitted.remaining(data, kept, prior)[steps].sum() > np.abs(fitted.errors[steps]).sum()
-    ):
+    steps, unfitted = data.is_step[kept], data.observe(np.zeros(len(data.names)))[0][kept]
+    if not steps.all() and fitted.remaining(data, kept, prior)[steps].sum() > np.abs(unfitted[steps]).sum():
         kept = kept[steps]  # terms that contradict their own steps
         fitted = _Fit.of(data, kept, prior)
     cluster = replace(

@@ -82,6 +82,8 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "trickles headers": _trickle(HEAD, b"X-Pad: a\r\n"),
     "trickles one header": _trickle(HEAD + b"X-Pad: ", b"a"),
     "trickles the body": _trickle(HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
+    "trickles the body of a refusal": _trickle(b"HTTP/1.1 429 Wait\r\nContent-Length: 1000000\r\n\r\n", b" "),
+    "floods the body of a refusal": _flood(b"HTTP/1.1 429 Wait\r\n\r\n", b" " * 65536),
     "trickles events": _trickle(EVENTS, b": ping\n\n"),
     "continues for ever": _trickle(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "floods headers": _flood(HEAD, b"X-Pad: " + b"a" * 4000 + b"\r\n"),

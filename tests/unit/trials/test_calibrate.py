@@ -129,6 +129,7 @@ TERMS = st.sampled_from(["compute", "dp_comm_exposed", "pipeline", "host_and_oth
     noise=0.0,
     terms={"compute": 1.0, "host_and_other": 3.0, "dp_comm_exposed": 0.5, "pipeline": 0.5},
 )
+@example(plan=PLANS[7], factor=2.5, noise=0.0, terms={"dp_comm_exposed": 2.0, "compute": 0.0625})
 @given(
     plan=st.sampled_from(PLANS),
     factor=st.floats(0.3, 3.0),
