@@ -47,6 +47,7 @@ class Observations:
             settings = base.memory_settings(self.keys, [s.training.precision for s in scenarios])
             self.x = resolve_recompute(x, settings)
             self.logs = np.atleast_2d(resolved_logs(self.keys, len(scenarios), base.shifts))
+            self._predicted_s = nudged_terms_s(self.x, self.logs)[:, 0]
         self.row_of: list[int] = []
         """The run of each observation."""
         self._wanted: list[tuple[int, str, float]] = []
@@ -75,8 +76,7 @@ class Observations:
 
     def _can_learn(self, row: int, term: str) -> bool:
         """Whether the plan has the term by prediction: one that no constant moves only moves the step."""
-        assert self.x is not None
-        terms_s = nudged_terms_s(self.x, self.logs)[:, 0, row]
+        terms_s = self._predicted_s[:, row]
         return bool(terms_s[self._parts(term)].sum() > MIN_SHARE * terms_s.sum())
 
     def _parts(self, term: str) -> list[int]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Bottleneck = Literal["compute", "memory", "communication", "pipeline", "host"]
-"""What limits a step, in predictions, traces and the knowledge base."""
+"""The resource that limits a training step. Predictions, trace diagnoses and the knowledge base share it."""
 
 
 @dataclass(frozen=True, slots=True)
