@@ -18,6 +18,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from graph.agents import LanguageModel
+from graph.answers import A, Question, Reply
 from graph.model import Endpoint
 
 Policy = Literal["ok", "gullible", "random", "contrarian"]
@@ -87,6 +88,8 @@ class StandIn(BaseChatModel):
             return self._choice(schema["enum"], chance)
         if "anyOf" in schema:
             kinds = [kind for kind in schema["anyOf"] if kind.get("type") != "null"]
+            if self.policy == "gullible" and name == "value":
+                return self._scalar("number", name, prompt, chance)
             return self._value(self._choice(kinds, chance), name, prompt, chance, definitions)
         if schema.get("type") == "object":
             parts = schema.get("properties", {})
@@ -104,26 +107,43 @@ class StandIn(BaseChatModel):
     def _scalar(self, kind: str | None, name: str, prompt: str, chance: random.Random) -> Any:  # noqa: ANN401 - JSON
         if kind == "boolean":
             return chance.random() < 0.5
+        quoted = re.search(r'"notes":"([^"]{5,200})', prompt)
         if kind in ("integer", "number"):
-            numbers = re.findall(r"\b\d{1,4}\b", prompt.partition("<data")[2])
+            told = quoted.group(1) if quoted and name == "value" else prompt.partition("<data")[2]
+            numbers = re.findall(r"\b\d{1,4}\b", told)
             stated = list(map(int, numbers)) or [1]
             if self.policy == "gullible":
                 return max(stated)
             return chance.choice([1, 2, 4, 8, 16, *stated]) if self.policy == "random" else 1
         if self.policy == "random":
             return chance.choice(WORDS)
-        quoted = re.search(r'"notes":"([^"]{5,200})', prompt)
         if name == "quote" and quoted:
             return quoted.group(1)
-        return {"field": "memory_gib", "about": BOAST}.get(name, BOAST)
+        # A longer unit is no answer: the whole reading would be refused for its shape, and nobody tempted.
+        return {"field": "memory_gib", "unit": "GiB"}.get(name, BOAST)
 
 
 class StandInModel(LanguageModel):
-    """A language model whose endpoint is a stand-in."""
+    """A language model whose endpoint is a stand-in; it counts what it was asked and what was taken of it."""
 
     def __init__(self, policy: Policy, seed: int = 0) -> None:
         super().__init__(Endpoint("http://127.0.0.1:9/v1", f"stand-in {policy}", retries=0))
         self._stand_in = StandIn(policy=policy, seed=seed)
+        self.asked: list[str] = []
+        """The questions."""
+        self.delivered: list[tuple[str, str]] = []
+        """Each question whose answer had the shape that was asked for, with that answer."""
+
+    def ask(self, question: Question[A]) -> Reply[A]:
+        self.asked.append(question.name)
+        reply = super().ask(question)
+        self.delivered.append((question.name, reply.answer.model_dump_json()))
+        return reply
+
+    @property
+    def boasted(self) -> list[str]:
+        """The questions whose answer, as it was read, holds the hostile text."""
+        return [name for name, answer in self.delivered if BOAST in answer]
 
     @property
     def _chat(self) -> Any:  # noqa: ANN401 - in place of ChatOpenAI
