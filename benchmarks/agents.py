@@ -9,6 +9,8 @@ answers of a capable model and, if ASAP_LLM_BASE_URL and ASAP_LLM_MODEL are set,
 `--write-requests` writes the questions to be answered instead. Then the traces of examples/ with and without
 their profile; then what adversarial models and hostile notes change (any effect ends the program with status
 1); then the recorded sessions of examples/sessions, replayed. Notes and faults have benchmarks of their own.
+A model that was not asked, none of whose answers could be used, or none of whose hostile words arrived shows
+nothing: that is printed, and ends the program with status 1 too.
 """
 
 import argparse
@@ -58,8 +60,8 @@ def main() -> int:
     is_worse = print_workloads(workloads)
     print_profiles()
     effects = print_adversaries()
-    print_recorded()
-    return 1 if effects or is_worse else 0
+    silent = print_recorded()
+    return 1 if effects or is_worse or silent else 0
 
 
 def rules_context() -> Context:
@@ -100,7 +102,10 @@ def print_workloads(workloads: Sequence[PublishedWorkload]) -> bool:
     """Whether a model found fewer of the experts' families than the rules, or "ok." different ones."""
     context, found = rules_context(), []
     print(f"{len(workloads)} published workloads, recorded answers by: {read_answers()[0].answered_by}")
-    print(f"{'expert family found by':34}{'first':>8}{'in three':>10}{'lost':>6}{'worst first':>13}")
+    print(
+        f"{'expert family found by':34}{'first':>8}{'in three':>10}{'lost':>6}{'worst first':>13}{'used':>6}"
+    )
+    is_silent = False
     for name, reasoners in variants(workloads):
         reports = [
             _session(workload.raw, replace(workload.hidden_from(context), reasoner=reasoner), name)
@@ -111,11 +116,35 @@ def print_workloads(workloads: Sequence[PublishedWorkload]) -> bool:
         lost = sum(bool(rules) and not rank for rules, rank in zip(found[0], ranks, strict=True))
         behind = max(_behind(report) for report in reports)
         three, first = sum(map(bool, ranks)), sum(rank == 1 for rank in ranks)
-        print(f"{name:34}{first:>8}{three:>10}{lost:>6}{behind:>12.0%} ")
+        used = _used(reasoners, reports)
+        print(f"{name:34}{first:>8}{three:>10}{lost:>6}{behind:>12.0%} {used:>6}")
+        if fault := _silence(reasoners, used):
+            print(f"  {name}: {fault}: these are the rules' figures")
+            is_silent = True
     for workload, *ranks in zip(workloads, *found, strict=True):
         shown = "".join(f"{rank or '-':>4}" for rank in ranks)
         print(f"  {workload.id:48}{workload.family!s:16}{shown}")
-    return found[1] != found[0] or any(sum(map(bool, ranks)) < sum(map(bool, found[0])) for ranks in found)
+    is_worse = any(sum(map(bool, ranks)) < sum(map(bool, found[0])) for ranks in found)
+    return is_silent or is_worse or found[1] != found[0]
+
+
+def _used(reasoners: Sequence[Reasoner], reports: Sequence[Report]) -> int:
+    """Answers of a model that had their shape; the rules answer the others."""
+    return sum(
+        reasoner.given if isinstance(reasoner, Recorded) else report["usage"]["answered"]
+        for reasoner, report in zip(reasoners, reports, strict=True)
+        if not isinstance(reasoner, Rules)
+    )
+
+
+def _silence(reasoners: Sequence[Reasoner], used: int) -> str:
+    """Why the figures do not show what these models do; empty if they do."""
+    stand_ins = [reasoner for reasoner in reasoners if isinstance(reasoner, StandInModel)]
+    unheard = sum(bool(model.delivered or not model.asked) for model in stand_ins)
+    if unheard:
+        return f'in {unheard} sessions it was not asked, or "ok." was taken for an answer'
+    is_model = not isinstance(reasoners[0], Rules | StandInModel)
+    return "it answered nothing that could be used" if is_model and not used else ""
 
 
 def _rank_of(workload: PublishedWorkload, report: Report) -> int:
@@ -167,51 +196,68 @@ def print_adversaries() -> int:
     example = json.loads((REPO / "examples" / "llama-3.1-70b-64xh100.json").read_text())
     hostile = [{**example, "notes": notes} for notes in HOSTILE_NOTES]
     references = [_session(raw, context, "reference") for raw in hostile]
-    print(f"\n{'adversary':24}{'sessions':>10}{'changed plans':>15}{'marks in texts':>16}")
+    print(f"\n{'adversary':24}{'sessions':>10}{'asked':>7}{'hostile':>9}{'changed plans':>15}{'marks':>8}")
     total = 0
     for policy in POLICIES:
         seeds = range(SEEDS if policy == "random" else 1)
+        models = [StandInModel(policy, seed) for _ in hostile for seed in seeds]
+        sessions = [
+            (raw, reference) for raw, reference in zip(hostile, references, strict=True) for _ in seeds
+        ]
         effects = [
-            _effects(
-                _session(raw, replace(context, reasoner=StandInModel(policy, seed)), "hostile"), reference
-            )
-            for raw, reference in zip(hostile, references, strict=True)
-            for seed in seeds
+            _effects(_session(raw, replace(context, reasoner=model), "hostile"), reference)
+            for (raw, reference), model in zip(sessions, models, strict=True)
         ]
         changed, marks = (sum(column) for column in zip(*effects, strict=True))
         total += changed + marks
-        print(f"{policy:24}{len(effects):>10}{changed:>15}{marks:>16}")
+        asked = sum(len(model.asked) for model in models)
+        boasted = sum(len(model.boasted) for model in models)
+        print(f"{policy:24}{len(effects):>10}{asked:>7}{boasted:>9}{changed:>15}{marks:>8}")
+        is_harmless = policy == "ok"
+        if not all(model.asked and (model.boasted or is_harmless) for model in models):
+            print(f"  {policy}: a session was not tempted: it shows nothing")
+            total += 1
     return total
 
 
 def _effects(report: Report, reference: Report) -> tuple[int, int]:
     """Whether the plans differ from the rules', and how many marks only this report has."""
-    own, theirs = (
-        json.dumps({name: part for name, part in whole.items() if name != "reasoner"})
-        for whole in (report, reference)
-    )
+    own, theirs = map(_said, (report, reference))
     return _plans(report) != _plans(reference), sum(mark in own and mark not in theirs for mark in MARKS)
+
+
+def _said(report: Report) -> str:
+    """The report without its model's name, and without the person's own words that it quotes."""
+    refused = [statement | {"quote": ""} for statement in report["notes"]["refused"]]
+    return json.dumps(report | {"reasoner": "", "notes": report["notes"] | {"refused": refused}})
 
 
 def _plans(report: Report) -> list[object]:
     return [proposal["plan"] for proposal in report["proposals"]]
 
 
-def print_recorded() -> None:
-    """The recorded sessions, judged by today's code."""
-    context = rules_context()
-    for file in sorted((REPO / "examples" / "sessions").glob("*.jsonl")):
+def print_recorded() -> bool:
+    """The recorded sessions, judged by today's code; whether there is none, or one that answers nothing."""
+    context, is_silent = rules_context(), False
+    files = sorted((REPO / "examples" / "sessions").glob("*.jsonl"))
+    if not files:
+        print("\nno recorded session: nothing is replayed")
+    for file in files:
         replay = Replay(file)
         reports = {
             "rules": _session(dict(replay.label.request), context, "rules"),
             "model": _session(dict(replay.label.request), replace(context, reasoner=replay), "recorded"),
         }
+        usage = reports["model"]["usage"]
         print(f"\n{file.name}: answered by {replay.name}")
+        print(f"  {usage['answered']} answers were used, {usage['fell_back']} questions have none")
+        is_silent |= not usage["answered"]
         for name, report in reports.items():
             evidence = report["proposals"][0]["evidence"]
             backed = sum(item["ref"].startswith("case:") for item in evidence)
             accepted = len(report["notes"]["accepted"])
             print(f"  {name}: {accepted} statements of the notes applied, {backed} runs behind proposal 1")
+    return is_silent or not files
 
 
 if __name__ == "__main__":

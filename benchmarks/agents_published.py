@@ -169,6 +169,8 @@ class Recorded:
     answers: Sequence[RecordedAnswer]
     missing: list[tuple[RecordedAnswer, str]] = field(default_factory=list)
     """The entry without its answer, and the whole prompt."""
+    given: int = 0
+    """Recorded answers that were asked for."""
 
     def ask(self, question: Question[A]) -> Reply[A]:
         if question.name not in QUESTIONS:
@@ -183,6 +185,7 @@ class Recorded:
             # Proposals move with the cost model: the answer about them stays.
             is_same &= question.name == "propose_plans" or known.request == entry.request
             if is_same and known.answer is not None:
+                self.given += 1
                 return Reply(check_answer(known.answer, question.answer), self.name)
         self.missing.append((entry, task_text(question.name, question.payload)))
         return Rules().ask(question)
