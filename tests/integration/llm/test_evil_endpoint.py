@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -118,20 +118,58 @@ BEHAVIOURS: dict[str, Behaviour] = {
 }  # fmt: skip
 
 
+CUT_OFF = {"timeout", "unreachable"}
+FAULTS = {
+    "says nothing": {"timeout"},
+    "a status of its own": {"bad request"},
+    "a wait without end": {"rate limit"},
+    "a thousand calls": {"tool loop"},
+    "an unknown tool": {"tool loop"},
+}
+"""What the session says of a behaviour; of a reply that was read, else, that it is malformed."""
+ANSWERS = list(BEHAVIOURS)[list(BEHAVIOURS).index("thinks for ever") :]
+"""Behaviours that send a whole reply."""
+UNREAD = {"is a gzip bomb", "a status of its own", "a wait without end"}
+"""Of these, replies that are given up at their first line or headers: nobody reads or pays for the body."""
+
+
+@dataclass
+class Evil:
+    """A server that counts what happened to it: without a request and its bytes a test shows nothing."""
+
+    url: str
+    asked: list[bytes] = field(default_factory=list)
+    """The requests, whole."""
+    sent: int = 0
+    """Bytes, over all connections."""
+    pieces: int = 0
+    """What the behaviour sent at a time."""
+
+
 @contextmanager
-def serving(behave: Behaviour) -> Iterator[str]:
+def serving(behave: Behaviour) -> Iterator[Evil]:
     """A real server; what it is asked is read first, as a client expects."""
     listening, is_over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+    evil, lock = Evil(f"http://127.0.0.1:{listening.getsockname()[1]}/v1"), threading.Lock()
 
     def answer(connection: socket.socket) -> None:
         def send(data: bytes) -> None:
-            if is_over.is_set():
-                raise OSError
-            connection.sendall(data)
+            left = memoryview(data)
+            with lock:
+                evil.pieces += 1
+            while left:
+                if is_over.is_set():
+                    raise OSError
+                count = connection.send(left)
+                left = left[count:]
+                with lock:
+                    evil.sent += count
 
         with connection, suppress(OSError):
             connection.settimeout(20)
-            connection.recv(1 << 20)
+            request = _read_request(connection)
+            with lock:
+                evil.asked.append(request)
             behave(send)
 
     def accept() -> None:
@@ -141,11 +179,28 @@ def serving(behave: Behaviour) -> Iterator[str]:
 
     threading.Thread(target=accept, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        yield evil
     finally:
         is_over.set()
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
+
+
+def _read_request(connection: socket.socket) -> bytes:
+    """To its last byte: closing a connection with unread bytes would take the reply back."""
+    with connection.makefile("rb") as file:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = file.readline()
+            if not line:
+                raise OSError
+            head += line
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.splitlines()
+            if line.lower().startswith(b"content-length:")
+        )
+        return head + file.read(length)
 
 
 @contextmanager
@@ -161,7 +216,7 @@ def _model(url: str) -> Iterator[LanguageModel]:
 @pytest.mark.parametrize("name", BEHAVIOURS)
 def test_the_rules_answer_in_place_of_an_evil_endpoint(name: str) -> None:
     """The deadline is the endpoint's own: a session that is done has kept it for every question."""
-    with serving(BEHAVIOURS[name]) as url, _model(url) as model:
+    with serving(BEHAVIOURS[name]) as evil, _model(evil.url) as model:
         context = Context(open_seed(), reasoner=model, limits=Limits(tokens=TOKENS, cost=1.0))
         started = time.thread_time()
         report = data_of(run(small(), context)[0])
@@ -170,26 +225,41 @@ def test_the_rules_answer_in_place_of_an_evil_endpoint(name: str) -> None:
         proposal["plan"] for proposal in RULES["proposals"]
     ]
     assert report["verdict"] == RULES["verdict"]
-    assert report["incidents"]
+    has_happened(name, evil, report)
     assert report["usage"]["tokens"] >= 0
     assert report["usage"]["cost"] >= 0
     text = json.dumps(report, ensure_ascii=False, allow_nan=False)
     assert "\x00" not in text.encode().decode()
 
 
+def has_happened(name: str, evil: Evil, report: dict[str, Any]) -> None:
+    """Fails unless the endpoint was asked, behaved so, and the session says what it met."""
+    kinds = {incident["kind"] for incident in report["incidents"]}
+    assert any(b"Task: find_cause" in request for request in evil.asked)
+    assert report["usage"]["answered"] == 0
+    assert report["usage"]["fell_back"] == 4
+    if name not in ("says nothing", "closes at once"):
+        assert evil.sent >= len(b"HTTP/1.1 200 OK")
+    if name.startswith(("trickles", "floods", "continues")):
+        assert evil.pieces > 2 * len(evil.asked)
+    if name not in ANSWERS or name in UNREAD:
+        assert kinds <= FAULTS.get(name, CUT_OFF)
+    else:  # read, and paid for, until the budget was spent
+        assert kinds & FAULTS.get(name, {"malformed"})
+        assert "budget" in kinds
+        assert report["usage"]["tokens"] >= TOKENS
+
+
 def test_a_redirect_takes_no_prompt_to_another_host() -> None:
-    asked: list[bytes] = []
-
-    def listen(send: Send) -> None:
-        asked.append(b"asked")
-        send(_ok(b"{}"))
-
-    with serving(listen) as other:
+    with serving(_raw(b"{}")) as other:
         for status in (301, 302, 307, 308):
             answer = (
-                f"HTTP/1.1 {status} Go\r\nLocation: {other}/chat/completions\r\nContent-Length: 0\r\n\r\n"
+                f"HTTP/1.1 {status} Go\r\nLocation: {other.url}/chat/completions\r\nContent-Length: 0\r\n\r\n"
             )
-            with serving(lambda send, text=answer: send(text.encode())) as url, _model(url) as model:  # type: ignore[misc]
+            with serving(lambda send, text=answer: send(text.encode())) as evil, _model(evil.url) as model:  # type: ignore[misc]
                 report = data_of(run(small(), Context(open_seed(), reasoner=model))[0])
             assert report["verdict"] == RULES["verdict"]
-    assert asked == []
+            assert len(evil.asked) >= report["usage"]["fell_back"] == 4
+            assert evil.sent >= len(answer) * len(evil.asked)
+            assert f"({status})" in report["incidents"][0]["says"]
+    assert other.asked == []
