@@ -13,7 +13,17 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from graph.answers import A, Payload, Question, ReasonerError, Reply, arguments_model, strict_schema
+from graph.answers import (
+    OUR_FAULTS,
+    A,
+    Payload,
+    Question,
+    ReasonerError,
+    Reply,
+    UnexpectedError,
+    arguments_model,
+    strict_schema,
+)
 from graph.model import (
     BAD_REQUEST,
     MALFORMED,
@@ -27,6 +37,7 @@ from graph.model import (
     OutputStrategy,
     Spend,
     make_chat,
+    reply_watch,
 )
 from graph.prompts import SYSTEM, WITH_TOOLS, plain_json, schema_text, shrunk, task_text
 
@@ -67,6 +78,8 @@ class LanguageModel:
         except Fault as fault:
             self._breaker.note(fault)
             raise ReasonerError(fault.kind, str(fault), spend.tokens, spend.cost) from fault
+        except OUR_FAULTS as error:
+            raise UnexpectedError(error, question.name, spend.tokens, spend.cost) from error
         self._breaker.note(None)
         return Reply(answer, self.name, spend.tokens, spend.cost, trail)
 
@@ -110,13 +123,19 @@ class LanguageModel:
         raise AssertionError("the last strategy is always open")
 
     def _run(self, run: "Run[A]", prompt: str) -> tuple[A, str]:
-        """One agent: it thinks with tools, hands in a typed answer, and keeps no state."""
+        """One agent: it thinks with tools, hands in a typed answer, and keeps no state.
+
+        It runs outside of the session's own run: LangGraph would hand the durability of that one down, which
+        an agent without checkpointer cannot have.
+        """
         from langchain.agents import create_agent
         from langchain.agents.middleware import ModelCallLimitMiddleware, ToolErrorMiddleware
         from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededError
         from langchain.agents.structured_output import ToolStrategy
+        from langchain_core.runnables.config import set_config_context
+        from langgraph.errors import GraphRecursionError
 
-        from graph.middleware import UNREADABLE, Fence, Repair, Requests, tool_error, trail_of
+        from graph.middleware import Fence, Repair, Requests, tool_error, trail_of
 
         question, by_tools = run.question, run.strategy is OutputStrategy.TOOLS
         max_replies = question.max_calls + EXTRA_REPLIES
@@ -127,7 +146,6 @@ class LanguageModel:
             Fence(run),
             ToolErrorMiddleware(tool_error),
         ]
-        # None would inherit the session's checkpointer: an agent keeps no state of its own.
         agent: Any = create_agent(
             self._chat,
             tools=_tools(question) if by_tools else [],
@@ -136,18 +154,18 @@ class LanguageModel:
             if by_tools
             else None,
             middleware=middleware,
-            checkpointer=False,
         )
         listeners = [_listener(question.listen)] if question.listen else []
         settings = {"callbacks": listeners, "max_concurrency": 1, "recursion_limit": 10 * max_replies}
         try:
-            result = agent.invoke({"messages": [("user", prompt)]}, settings)
-            return result["structured_response"], trail_of(result["messages"], run.spend)
-        except ModelCallLimitExceededError:
+            with set_config_context({}) as alone:
+                result = alone.run(agent.invoke, {"messages": [("user", prompt)]}, settings)
+        except (ModelCallLimitExceededError, GraphRecursionError):
             raise Fault(TOOL_LOOP, f"the model did not answer in {max_replies} replies") from None
-        except UNREADABLE as error:
-            kind = type(error).__name__
-            raise Fault(MALFORMED, f"the endpoint's replies cannot be used ({kind})") from error
+        answer = result.get("structured_response")
+        if answer is None:
+            raise Fault(MALFORMED, "the model ended without an answer")
+        return answer, trail_of(result["messages"], run.spend)
 
     @cached_property
     def _http(self) -> Any:  # noqa: ANN401 - of the library that the OpenAI client uses
@@ -220,6 +238,7 @@ def bounded_client() -> Any:  # noqa: ANN401 - of httpx or httpx2
         request.extensions = {**request.extensions, _CUT_OFF: cut_off, "trace": cut_off.on_event}
 
     def bound(response: Any) -> None:  # noqa: ANN401
+        reply_watch.get().has_begun = True
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("", "identity"):
             response.request.extensions[_CUT_OFF].cancel()

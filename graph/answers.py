@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import logging
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar
@@ -12,6 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from tools.errors import AsapError
 from tools.recommend.hypotheses import Cause
 
+OUR_FAULTS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+"""What a mistake in our own code raises; not AsapError, an outage of the database or a lost connection."""
+OUR_ROOMS = ("graph.", "tools.", "service.")
 Scalar = bool | int | float | str
 MAX_TEXT = 2000
 MAX_STATEMENTS = 12
@@ -130,9 +138,37 @@ Payload = Mapping[str, Any]
 class ReasonerError(AsapError):
     """The reasoner cannot answer (endpoint down, refusal, budget spent); the rules answer instead."""
 
+    error: str | None = None
+    place: str | None = None
+    """Of an error of our own: its class, and the module and line that raised it."""
+
     def __init__(self, kind: str, message: str, tokens: int = 0, cost: float = 0.0) -> None:
         self.kind, self.tokens, self.cost = kind, tokens, cost
         super().__init__(message)
+
+
+class UnexpectedError(ReasonerError):
+    """A fault of our own while a question was asked, with its class and place; never the endpoint's.
+
+    The session goes on with the rules. It is logged here, so that no caller can forget to.
+    """
+
+    KIND = "unexpected error"
+
+    def __init__(self, error: Exception, where: str, tokens: int = 0, cost: float = 0.0) -> None:
+        self.error, self.place = type(error).__name__, place_of(error)
+        super().__init__(self.KIND, f"{self.error} at {self.place}", tokens, cost)
+        logging.getLogger(__name__).error("%s: unexpected %s", where, self, exc_info=error)
+
+
+def place_of(error: BaseException) -> str:
+    """The module and line of ours that was last in charge; else of the library that raised it."""
+    frames = [
+        (str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    ours = [(module, line) for module, line in frames if module.startswith(OUR_ROOMS)]
+    module, line = (ours or frames or [("unknown", 0)])[-1]
+    return f"{module}:{line}"
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,25 @@ Every figure of an answer was written by code, from the report or from a tool's 
 
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
 from pydantic import BaseModel, Field, JsonValue
 
-from graph.answers import Explanation, Question, ReasonerError, SuggestedPlan, Tools
+from graph.answers import (
+    OUR_FAULTS,
+    Explanation,
+    Question,
+    ReasonerError,
+    SuggestedPlan,
+    Tools,
+    UnexpectedError,
+)
 from graph.context import Context, brief
 from graph.prompts import effect_of, predicted_slots, proposal_slots
-from graph.report import Report
+from graph.report import Incident, Report
 from graph.rules import Rules
 from graph.state import plain
 from graph.toolbox import QUESTION_TOOLS, Tool, Toolbox
@@ -27,6 +36,8 @@ MAX_QUESTION = 2000
 MAX_CALLS = 8
 MAX_FIGURES = 40
 MAX_DEVICES = 2048
+NODE = "ask"
+"""Where the incidents of an answer happened; it is not a node of the graph."""
 _FIELD = re.compile(
     r"\b(?P<name>tp|pp|vpp|cp|ep|etp|zero(?:[ _-]?stage)?|micro[ _-]?batch(?:[ _-]?size)?|recompute"
     r"|dp[ _-]?shard)"
@@ -60,17 +71,25 @@ class Answered(BaseModel):
     by: str
     tools: list[str] = Field(default_factory=list)
     trail: list[Call] = Field(default_factory=list)
-    incidents: list[str] = Field(default_factory=list)
+    incidents: list[Incident] = Field(default_factory=list)
 
 
 @dataclass
 class _Trail:
-    """The tools that were used for an answer, in order."""
+    """The tools that were used for an answer, in order, and what went wrong."""
 
+    turn: AbstractContextManager[object]
     calls: list[Call] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
 
     def call(self, tool: Tool, **arguments: object) -> Any:  # noqa: ANN401 - JSON of whatever a tool returns
-        result = plain(tool(**arguments))
+        try:
+            with self.turn:
+                result = plain(tool(**arguments))
+        except OUR_FAULTS as error:
+            unexpected = UnexpectedError(error, tool.__name__)
+            self.report(unexpected, f"{tool.__name__}: {unexpected}")
+            raise unexpected from error
         stated = {
             name: value.model_dump(mode="json", exclude_none=True)
             if isinstance(value, BaseModel)
@@ -82,22 +101,39 @@ class _Trail:
 
     def answered(self, question: str, answer: str, by: str) -> Answered:
         tools = [call.tool for call in self.calls]
-        return Answered(question=question, answer=answer, by=by, tools=tools, trail=self.calls)
+        return Answered(
+            question=question, answer=answer, by=by, tools=tools, trail=self.calls, incidents=self.incidents
+        )
+
+    def report(self, error: ReasonerError, says: str) -> None:
+        self.incidents.append(
+            Incident(node=NODE, kind=error.kind, says=says, error=error.error, place=error.place)
+        )
 
 
 def ask(
-    question: str, report: Report, scenario: Scenario, context: Context, tenant: str | None = None
+    question: str,
+    report: Report,
+    scenario: Scenario,
+    context: Context,
+    tenant: str | None = None,
+    turn: AbstractContextManager[object] | None = None,
 ) -> Answered:
-    """Raises InputError for an empty or overlong question; nothing of the session changes."""
+    """Raises InputError for an empty or overlong question; nothing of the session changes.
+
+    `turn` is held while something is computed, and not while a model thinks.
+    """
+    turn = turn or nullcontext()
     text = question.strip()
     if not 0 < len(text) <= MAX_QUESTION:
         raise InputError("question", question[:60], f"allowed: a text of 1 to {MAX_QUESTION} characters")
     chosen = report.proposals[(report.chosen or 1) - 1].plan
     box = Toolbox(context, scenario, chosen, tenant)
-    by_rules = answer_by_rules(text, report, box)
+    with turn:
+        by_rules = answer_by_rules(text, report, box)
     if isinstance(context.reasoner, Rules):
         return by_rules
-    trail, slots = _Trail(), _slots(report)
+    trail, slots = _Trail(turn), _slots(report)
     payload = plain(
         {"question": text, "digest": _digest(report), "slots": slots, "by_rules": by_rules.answer}
     )
@@ -105,19 +141,19 @@ def ask(
     try:
         reply = context.reasoner.ask(Question("answer_question", payload, Explanation, tools, MAX_CALLS))
     except ReasonerError as error:
-        return by_rules.model_copy(
-            update={"incidents": [f"{error.kind}: {error}; the rules answered instead"]}
-        )
+        trail.report(error, f"{error}; the rules answered instead")
+        return by_rules.model_copy(update={"incidents": trail.incidents})
     refused = objections(reply.answer.text, slots)
     if refused:
         says = f"the model's text was refused: {refused[0]}; the rules answered instead"
-        return by_rules.model_copy(update={"incidents": [says]})
+        incidents = [*trail.incidents, Incident(node=NODE, kind="text refused", says=says)]
+        return by_rules.model_copy(update={"incidents": incidents})
     return trail.answered(text, fill(reply.answer.text, slots), reply.by)
 
 
 def answer_by_rules(question: str, report: Report, box: Toolbox) -> Answered:
     """By what the question names: a plan, a number of devices, the limit, the certainty."""
-    trail = _Trail()
+    trail = _Trail(nullcontext())
     return trail.answered(question, _answer_by_rules(question, report, box, trail), Rules.name)
 
 

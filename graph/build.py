@@ -7,10 +7,12 @@ from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
+from langgraph.func import task
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.types import RetryPolicy
 
+from graph.answers import Confirmation, Question
 from graph.context import Context, Event, EventLog, NodeServices
 from graph.nodes.analyzer import analyzer
 from graph.nodes.coordinator import coordinator
@@ -18,7 +20,7 @@ from graph.nodes.proposal import proposal
 from graph.nodes.report import report, verify
 from graph.nodes.trial import approve, learn, trial
 from graph.request import parse_request
-from graph.state import State
+from graph.state import KeptReply, State
 from tools.cost.calibration import Calibration
 
 WORKERS: dict[str, Callable[[State, NodeServices], State]] = {
@@ -52,6 +54,25 @@ def build(studio: Context | None = None) -> StateGraph[State, Context, State, St
     return graph
 
 
+def build_check() -> StateGraph[State, Context, State, State]:
+    """One node that asks one question, with a lookup: whether a session could."""
+
+    def check(state: State, services: NodeServices) -> State:
+        def today() -> object:
+            """Show the plan that runs today."""
+            return {"tp": 8}
+
+        payload = {"quote": "keep tp at 8", "statement": "tp stays 8"}
+        services.ask(Question("confirm_reading", payload, Confirmation, services.lookups({"today": today})))
+        return services.done()
+
+    graph = StateGraph(State, context_schema=Context)
+    graph.add_node("check", _with_services("check", check, None))
+    graph.add_edge(START, "check")
+    graph.add_edge("check", END)
+    return graph
+
+
 def _opener(context: Context) -> Callable[..., State]:
     def open_request(state: State, config: RunnableConfig) -> State:
         """The first state of a session whose request was passed to the graph as it is."""
@@ -72,12 +93,24 @@ def _with_services(
         log = EventLog(name, step, _event_sink(config), context.clock)
         start = time.perf_counter()
         log.emit("started")
-        result = work(state, NodeServices(_with_calibration(context, state), log, state.get("usage", {})))
+        services = NodeServices(
+            _with_calibration(context, state),
+            log,
+            state.get("usage", {}),
+            keep=lambda reply: _kept(reply).result(),
+        )
+        result = work(state, services)
         log.emit("finished", seconds=time.perf_counter() - start)
         return result
 
     node.__name__ = name
     return node
+
+
+@task
+def _kept(reply: Callable[[], KeptReply]) -> KeptReply:
+    """A task of LangGraph's: the checkpointer has its result while the node still runs."""
+    return reply()
 
 
 def _with_calibration(context: Context, state: State) -> Context:

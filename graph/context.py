@@ -11,14 +11,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
-from graph.answers import Answer, Question, Reasoner, ReasonerError, Reply, Tools
+from graph.answers import (
+    OUR_FAULTS,
+    Answer,
+    Question,
+    Reasoner,
+    ReasonerError,
+    Reply,
+    Tools,
+    UnexpectedError,
+)
 from graph.report import Incident
 from graph.rules import Rules
-from graph.state import Analysis, State, Turn, plain
+from graph.state import Analysis, KeptReply, State, Turn, plain
 from tools.calibrate.runs import Run
 from tools.cost.calibration import Calibration
 from tools.errors import InputError
-from tools.kb import KnowledgeBase
+from tools.kb import KnowledgeBase, open_seed
 from tools.kb.recipes import Recipe
 from tools.recommend.words import fill, objections
 from tools.recommend.workload import Workload
@@ -65,7 +74,9 @@ class TrialRunner(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    knowledge: KnowledgeBase
+    """Every part has a default: LangGraph's own tools make one without arguments."""
+
+    knowledge: KnowledgeBase = field(default_factory=open_seed)
     reasoner: Reasoner = field(default_factory=Rules)
     saves_cases: bool = False
     """Whether outcomes are kept in the knowledge base."""
@@ -108,11 +119,12 @@ class EventLog:
     step: int
     write: Callable[[Event], None]
     clock: Callable[[], float] = time.time
-    _count: int = field(default=0, init=False)
+    count: int = field(default=0, init=False)
+    """The number of the last event: a rerun gives an event the number that it had before."""
 
     def emit(self, kind: str, **content: object) -> None:
-        self._count += 1
-        self._write(str(self._count), kind, content)
+        self.count += 1
+        self._write(str(self.count), kind, content)
 
     def emit_named(self, name: str, kind: str, **content: object) -> None:
         """For what a rerun of the node may not repeat: the name takes the place of the counter."""
@@ -234,6 +246,8 @@ class NodeServices:
     """Texts that were not accepted, with the reason."""
     last_author: str = Rules.name
     """Who gave the last answer."""
+    keep: Callable[[Callable[[], KeptReply]], KeptReply] = lambda reply: reply()
+    """Keeps what a function returns: a node that runs again, after a crash, is given it without a call."""
     _questions: int = field(default=0, init=False)
 
     def run(self, tool: Callable[Concatenate[Context, P], R], *args: P.args, **arguments: P.kwargs) -> R:
@@ -256,9 +270,31 @@ class NodeServices:
         return result
 
     def ask(self, question: Question[A]) -> A:
-        """The reasoner's answer, or the rules' if it has none."""
-        start = time.perf_counter()
+        """The reasoner's answer, or the rules' if it has none; one that was kept is not asked for again."""
         self._questions += 1
+        was_asked = False
+
+        def ask_now() -> KeptReply:
+            nonlocal was_asked
+            was_asked = True
+            return self._ask_now(question)
+
+        kept = self.keep(ask_now) if self.has_model else ask_now()
+        if not was_asked:
+            self.usage.update(kept.usage)
+            self.incidents += kept.incidents
+            self.log.count = kept.events
+        self.last_author = kept.by
+        if kept.by == Rules.name:  # they say the same again
+            return Rules().ask(question).answer
+        answer = question.answer.model_validate(kept.answer)
+        stated = answer.model_dump(mode="json", exclude_none=True)
+        self.turns.append(Turn(agent=self.log.node, question=question.name, answer=stated))
+        return answer
+
+    def _ask_now(self, question: Question[A]) -> KeptReply:
+        """The reply, with what it cost and what went wrong."""
+        start, usage, incidents = time.perf_counter(), Counter(self.usage), len(self.incidents)
         stream = _StreamedReply(f"{self._questions}", question.name, self.log)
         reply = self._reply(replace(question, listen=stream.feed))
         stream.flush()
@@ -272,11 +308,13 @@ class NodeServices:
             tokens=reply.tokens,
             seconds=time.perf_counter() - start,
         )
-        self.last_author = reply.by
-        if reply.by != Rules.name:
-            answer = reply.answer.model_dump(mode="json", exclude_none=True)
-            self.turns.append(Turn(agent=self.log.node, question=question.name, answer=answer))
-        return reply.answer
+        return KeptReply(
+            answer={} if reply.by == Rules.name else reply.answer.model_dump(mode="json"),
+            by=reply.by,
+            usage={name: self.usage[name] - usage[name] for name in self.usage},
+            incidents=self.incidents[incidents:],
+            events=self.log.count,
+        )
 
     def measure(self, order: TrialOrder) -> TrialResult:
         """Runs a trial and emits its progress."""
@@ -295,7 +333,13 @@ class NodeServices:
         def emitted(tool: Callable[..., object]) -> Callable[..., object]:
             @wraps(tool)
             def lookup(**arguments: object) -> object:
-                return plain(self.compute(tool, **arguments))
+                try:
+                    return plain(self.compute(tool, **arguments))
+                except OUR_FAULTS as error:
+                    unexpected = UnexpectedError(error, tool.__name__)
+                    says = f"{tool.__name__}: {unexpected}; the model is told"
+                    self.report_incident(unexpected.kind, says, unexpected.error, unexpected.place)
+                    raise unexpected from error
 
             return lookup
 
@@ -310,9 +354,11 @@ class NodeServices:
         self.report_incident("text refused", f"{where}: {'; '.join(refused[:3])}")
         return None
 
-    def report_incident(self, kind: str, says: str) -> None:
-        self.incidents.append(Incident(node=self.log.node, kind=kind, says=says))
-        self.log.emit("incident", says=says, incident=kind)
+    def report_incident(
+        self, kind: str, says: str, error: str | None = None, place: str | None = None
+    ) -> None:
+        self.incidents.append(Incident(node=self.log.node, kind=kind, says=says, error=error, place=place))
+        self.log.emit("incident", says=says, incident=kind, error=error, place=place)
 
     def done(self, **update: object) -> State:
         """The node's update of the state, with what it spent."""
@@ -329,7 +375,8 @@ class NodeServices:
             reply = self.context.reasoner.ask(question)
         except ReasonerError as error:
             self.usage.update(tokens=error.tokens, cost=error.cost, fell_back=1)  # type: ignore[call-overload]
-            self.report_incident(error.kind, f"{question.name}: {error}{INSTEAD}")
+            says = f"{question.name}: {error}{INSTEAD}"
+            self.report_incident(error.kind, says, error.error, error.place)
             return Rules().ask(question)
         self.usage.update(answered=1)
         return reply

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,15 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langgraph.runtime import Runtime
 from pydantic import ValidationError
 
-from graph.answers import A, Question, UnusableError, describe_errors, read_answer, strict_schema
+from graph.answers import (
+    A,
+    Question,
+    UnexpectedError,
+    UnusableError,
+    describe_errors,
+    read_answer,
+    strict_schema,
+)
 from graph.context import brief
 from graph.model import (
     BAD_REQUEST,
@@ -32,6 +41,7 @@ from graph.model import (
     Fault,
     OutputStrategy,
     Spend,
+    UnreadableReplyError,
     fault_of,
 )
 from graph.prompts import fenced, rounded, schema_text
@@ -50,17 +60,10 @@ MAX_REPEATED_CHARACTERS = 4000
 """Of an unusable reply, when the model is asked to mend it."""
 MAX_CALLS_PER_REPLY = 32
 ENOUGH = "No more lookups. Call {name} now, with what you know."
+_SURROGATES = re.compile("[\ud800-\udfff]")
 CUT_OFF, FILTERED = "length", "content_filter"
 SHORTER = "That was cut off at the limit of its length. Answer again, much shorter."
-UNREADABLE = (
-    ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError, AssertionError,
-    RecursionError,
-)  # fmt: skip
-"""What ChatOpenAI, or the agent around it, raises for a reply that is not a chat completion."""
-TOOL_FAILURES = (
-    InputError, InfeasibleError, DataError, KnowledgeError,
-    ValueError, TypeError, LookupError, ArithmeticError,
-)  # fmt: skip
+TOOL_FAILURES = (InputError, InfeasibleError, DataError, KnowledgeError, UnexpectedError)
 """Not every AsapError: what stops the whole session must pass."""
 
 
@@ -141,12 +144,13 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
             settings = self._settings()
             try:
                 return handler(request.override(model_settings=settings))
-            except (openai.OpenAIError, httpx2.HTTPError, *UNREADABLE) as error:
-                if not isinstance(error, openai.OpenAIError | httpx2.HTTPError):
-                    run.spend.estimate(_text_of(request.messages), "")  # it answered something
-                if STREAM in settings and isinstance(error, ValueError):
+            except UnreadableReplyError as error:
+                run.spend.estimate(_text_of(request.messages), "")  # it answered something
+                if STREAM in settings and isinstance(error.__cause__, ValueError):
                     run.abilities.unsupported.add(STREAM)  # it answered, but not in a stream
                     continue
+                fault = fault_of(error, run.endpoint.key)
+            except (openai.OpenAIError, httpx2.HTTPError) as error:
                 fault = fault_of(error, run.endpoint.key)
             if fault.kind == BAD_REQUEST and run.abilities.drop_named(fault.said):
                 continue
@@ -185,7 +189,10 @@ class Requests(AgentMiddleware[AgentState[Any], None, Any]):
     def _check(self, reply: AIMessage) -> None:
         if reply.additional_kwargs.get("refusal") or _finish(reply) == FILTERED:
             raise Fault(REFUSAL, "the model refuses to answer")
-        names = [call["name"] for call in (*reply.tool_calls, *reply.invalid_tool_calls)]
+        calls = (*reply.tool_calls, *reply.invalid_tool_calls)
+        if _SURROGATES.search(f"{reply.content}{calls}"):  # the next request could not repeat it
+            raise Fault(MALFORMED, "the endpoint's reply is not valid Unicode")
+        names = [call["name"] for call in calls]
         if len(names) > MAX_CALLS_PER_REPLY:
             raise Fault(TOOL_LOOP, f"the model calls {len(names)} tools at once")
         if self._run.is_closing and names and self._run.answer_tool not in names:
@@ -205,10 +212,10 @@ class Repair(AgentMiddleware[AgentState[Any], None, Any]):
     @hook_config(can_jump_to=["model", "end"])
     def after_model(self, state: AgentState[Any], runtime: Runtime[None]) -> dict[str, Any] | None:
         run, reply = self._run, _last_reply(state)
-        if state.get("structured_response") is not None or (
-            reply.tool_calls and not reply.invalid_tool_calls
-        ):
+        if state.get("structured_response") is not None:
             return None
+        if reply.tool_calls and not reply.invalid_tool_calls:
+            return {"messages": self._refused(state)}
         is_cut_off = _finish(reply) == CUT_OFF
         if reply.invalid_tool_calls:
             return {"messages": self._returned(reply, is_cut_off), "jump_to": "model"}
@@ -227,6 +234,14 @@ class Repair(AgentMiddleware[AgentState[Any], None, Any]):
         hint = f"\nHand it in by calling {run.answer_tool}." if by_tool else ""
         short = reply.model_copy(update={"content": text[:MAX_REPEATED_CHARACTERS]})
         return {"messages": [short, HumanMessage(says + hint)], "jump_to": "model"}
+
+    def _refused(self, state: AgentState[Any]) -> list[AnyMessage]:
+        """An invalid answer, marked as one: LangChain takes any other for the end if a tool is called too."""
+        return [
+            message.model_copy(update={"status": "error"})
+            for message in state["messages"]
+            if isinstance(message, ToolMessage) and message.name == self._run.answer_tool
+        ]
 
     def _returned(self, reply: AIMessage, is_cut_off: bool) -> list[ToolMessage]:
         """Every call must be answered before the conversation can go on."""

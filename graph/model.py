@@ -6,6 +6,7 @@ The errors are those of the `openai` client; a `Fault` says which of them a retr
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -162,7 +163,7 @@ def fault_of(error: Exception, key: str) -> Fault:
         return Fault(UNREACHABLE, f"the endpoint cannot be reached ({cause})", repeat=True)
     if isinstance(error, httpx2.HTTPError):
         return Fault(UNREACHABLE, f"the endpoint cannot be reached ({type(error).__name__})", repeat=True)
-    return Fault(MALFORMED, f"the endpoint's reply is not a chat completion ({type(error).__name__})")
+    return Fault(MALFORMED, f"the endpoint's reply is not a chat completion ({error})")
 
 
 def fault_of_status(status: int, body: object, headers: Mapping[str, str], key: str) -> Fault:
@@ -303,12 +304,51 @@ class Abilities:
         return settings
 
 
+PARSE_ERRORS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RecursionError,
+)
+"""What the OpenAI client and LangChain raise for a reply that is not a chat completion."""
+
+
+class UnreadableReplyError(Exception):
+    """The endpoint sent something that is not a chat completion; the cause is what its parser raised."""
+
+
+@dataclass
+class ReplyWatch:
+    """Whether the endpoint has begun to answer the request that is being made."""
+
+    has_begun: bool = False
+
+
+reply_watch: ContextVar[ReplyWatch] = ContextVar("reply_watch")
+
+
 def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenAI":  # noqa: ANN401 - see below
     """Nothing is left to the environment; the import takes two seconds."""
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr
 
     class Chat(ChatOpenAI):
+        def invoke(self, *given: Any, **settings: Any) -> Any:  # noqa: ANN401
+            """LangChain's; an error before the endpoint has answered is ours, one after it is the reply's."""
+            watch = ReplyWatch()
+            before = reply_watch.set(watch)
+            try:
+                return super().invoke(*given, **settings)
+            except PARSE_ERRORS as error:
+                if not watch.has_begun:
+                    raise
+                raise UnreadableReplyError(type(error).__name__) from error
+            finally:
+                reply_watch.reset(before)
+
         def bind_tools(self, tools: Any, *, tool_choice: Any = None, **settings: Any) -> Any:  # noqa: ANN401
             """LangChain's, for endpoints too that do not know `tool_choice`."""
             wanted = None if "tool_choice" in abilities.unsupported else tool_choice

@@ -97,6 +97,10 @@ class Incident(Result):
     node: str
     kind: str
     says: str
+    error: str | None = None
+    """The class of an error of our own; what an endpoint or a model does wrong has none."""
+    place: str | None = None
+    """The module and line that raised it."""
 
 
 class RouteStep(Result):

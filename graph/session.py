@@ -7,15 +7,16 @@ from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 from pydantic import JsonValue
 
-from graph.build import ON_EVENT, build
+from graph.build import ON_EVENT, build, build_check
 from graph.context import Context, Event
-from graph.report import Decision, Report
+from graph.report import Decision, Incident, Report
 from graph.request import Request, parse_decision
-from graph.state import State
+from graph.state import State, state_serializer
 
 INTERRUPT = "__interrupt__"
 STEPS_PER_TRIAL = 12
@@ -80,18 +81,36 @@ class Session:
         return cast("State", dict(snapshot.values)), asked, bool(snapshot.tasks)
 
     def _stream(self, start: Any, on_event: Callable[[Event], None] | None) -> Outcome:  # noqa: ANN401 - see run
-        last: dict[str, Any] = {}
-        durability: Any = "sync" if self._keeps else None
-        config: RunnableConfig = {
-            **self._config,
-            "configurable": {**self._config["configurable"], ON_EVENT: on_event or _ignore},
-        }
-        for content in self._graph.stream(
-            start, config, context=self.context, stream_mode="values", durability=durability
-        ):
-            last = content
+        last = _run(self._graph, start, self._config, self.context, on_event)
         asked = last.get(INTERRUPT)
         return Outcome(None if asked else last.get("report"), asked[0].value if asked else None)
+
+
+def check_model(context: Context) -> list[Incident]:
+    """What goes wrong when the model is asked one question; run, kept and answered as a session's are."""
+    graph = build_check().compile(checkpointer=InMemorySaver(serde=state_serializer()))
+    config: RunnableConfig = {"configurable": {"thread_id": "check"}}
+    last = _run(graph, State(usage={}), config, context, None)
+    return list(last["incidents"])
+
+
+def _run(
+    graph: CompiledStateGraph[State, Context, State, State],
+    start: State | Command[Any] | None,
+    config: RunnableConfig,
+    context: Context,
+    on_event: Callable[[Event], None] | None,
+) -> dict[str, Any]:
+    """The last state. With a checkpointer, what a node did is kept before the next one begins."""
+    last: dict[str, Any] = {}
+    durability: Any = "sync" if graph.checkpointer else None
+    watched: RunnableConfig = {
+        **config,
+        "configurable": {**config["configurable"], ON_EVENT: on_event or _ignore},
+    }
+    for content in graph.stream(start, watched, context=context, stream_mode="values", durability=durability):
+        last = content
+    return last
 
 
 def _ignore(_event: Event) -> None:

@@ -138,6 +138,18 @@ class Turn(Result):
     answer: dict[str, JsonValue]
 
 
+class KeptReply(Result):
+    """A reasoner's reply as it is kept, with all that asking for it changed in the node."""
+
+    answer: dict[str, JsonValue]
+    """Empty if the rules answered: they are asked again, which costs nothing."""
+    by: str
+    usage: dict[str, float]
+    incidents: list[Incident]
+    events: int
+    """The number of the last event."""
+
+
 class TrialRecord(Trial):
     """A trial with what only the fair-comparison gate reads."""
 

@@ -29,6 +29,8 @@ from graph.state import state_serializer
 from service.settings import Settings, make_data_folder
 from tools.errors import DataError
 
+RETURN = "__return__"
+"""LangGraph's channel for the result of a task, which it does not export."""
 FILE, KEY_FILE = "checkpoints.db", "checkpoint.key"
 KEY_BYTES = 32
 
@@ -161,8 +163,11 @@ class GuardedSaver(BaseCheckpointSaver[Any]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """A node's results are left out: it is alone in its step, whose checkpoint follows and has them."""
-        if any(channel in WRITES_IDX_MAP for channel, _ in writes):
+        """A node's results are left out: it is alone in its step, whose checkpoint follows and has them.
+
+        What a node is given while it runs is kept: the replies of a model.
+        """
+        if any(channel in WRITES_IDX_MAP or channel == RETURN for channel, _ in writes):
             with self._guard() as conn:
                 self._inside(conn).put_writes(config, writes, task_id, task_path)
 

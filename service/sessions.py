@@ -6,6 +6,7 @@ The API, the pages and nightly runs all call these; nothing here knows about HTT
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -169,8 +170,12 @@ class Sessions:
         question: str,
         knowledge: KnowledgeBase,
         progress: Callable[[float], None] | None = None,
+        turn: AbstractContextManager[object] | None = None,
     ) -> Answered:
-        """A question about a completed session, answered from its report; nothing of it changes."""
+        """A question about a completed session, answered from its report; nothing of it changes.
+
+        `turn` is held while something is computed, and not while a model thinks.
+        """
         row = self.get(caller, id)
         if row.report is None:
             raise missing_result(row, "questions can be asked when it is completed")
@@ -181,7 +186,7 @@ class Sessions:
         if report.notes and report.notes.accepted:
             scenario = apply_statements(report.notes.accepted, scenario).scenario
         context = Context(knowledge, shared_reasoner(self.settings), progress=progress)
-        return ask(question, report, scenario, context, caller.tenant)
+        return ask(question, report, scenario, context, caller.tenant, turn)
 
     def delete(self, caller: Caller, id: str) -> None:
         """With its events, decisions and report; one that has not ended must be cancelled first."""

@@ -1,8 +1,10 @@
-"""What holds for every test: hypothesis judges results, never speed, since the machine may be shared.
+"""What holds for every test: hypothesis judges results, never speed, since the machine may be shared; and an
+error of our own in a question to a model, which a user hardly notices since the rules answer instead, is red.
 
 And PostgreSQL for real, for whichever test asks: one server for the whole run, one database for each test.
 """
 
+import logging
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -35,6 +37,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
             return folder if folder in ONE_AT_A_TIME else file
 
     return ByFile(config, log)
+
+
+@pytest.fixture(autouse=True)
+def unexpected_errors() -> Iterator[list[str]]:
+    """Those of the test; one that provokes them looks at the list and empties it."""
+    logger, told = logging.getLogger("graph.answers"), _Told()
+    logger.addHandler(told)
+    yield told.errors
+    logger.removeHandler(told)
+    assert told.errors == []
+
+
+class _Told(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.errors: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.errors.append(record.getMessage())
 
 
 @pytest.fixture(scope="session")

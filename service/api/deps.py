@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import Annotated, Any, TypeVar
 
 from anyio.to_thread import run_sync
@@ -215,16 +215,19 @@ RETRY_AFTER_S = 5
 INSTEAD = "submit a session, which takes its time"
 
 
-def run_bounded_search(app: AppState, work: Callable[[Progress], T], more_s: float = 0.0) -> T:
+def run_bounded_search(app: AppState, work: Callable[[Progress], T]) -> T:
+    return run_in_turn(app.searches, app.settings.request_s, work)
+
+
+def run_in_turn(turns: BoundedSemaphore, most_s: float, work: Callable[[Progress], T]) -> T:
     """The result of `work`, which is handed a progress function that stops it when its time is over.
 
     What does not report progress cannot be stopped: then the answer goes out in time all the same, and the
     work keeps its turn until it ends, so that no more than a few ever run.
     """
-    if not app.searches.acquire(timeout=RETRY_AFTER_S):
-        busy = f"other searches are running; ask again in {RETRY_AFTER_S} s, or {INSTEAD}"
+    if not turns.acquire(timeout=RETRY_AFTER_S):
+        busy = f"as many as may run at a time do; ask again in {RETRY_AFTER_S} s, or {INSTEAD}"
         raise ApiError("unavailable", busy, headers={"Retry-After": str(RETRY_AFTER_S)})
-    most_s = app.settings.request_s + more_s
     ends_at = time.monotonic() + most_s
 
     def stop_in_time(done: float) -> None:
@@ -232,17 +235,19 @@ def run_bounded_search(app: AppState, work: Callable[[Progress], T], more_s: flo
             raise TimeoutError
 
     future: Future[T] = Future()
-    Thread(target=_run, args=(app, future, work, stop_in_time), name="search", daemon=True).start()
+    Thread(target=_run, args=(turns, future, work, stop_in_time), name="search", daemon=True).start()
     try:
         return future.result(most_s)
     except TimeoutError:
         raise ApiError("out-of-time", f"not done after {most_s:g} s; {INSTEAD}") from None
 
 
-def _run(app: AppState, future: Future[T], work: Callable[[Progress], T], progress: Progress) -> None:
+def _run(
+    turns: BoundedSemaphore, future: Future[T], work: Callable[[Progress], T], progress: Progress
+) -> None:
     try:
         future.set_result(work(progress))
     except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
         future.set_exception(error)
     finally:
-        app.searches.release()
+        turns.release()

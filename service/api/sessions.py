@@ -30,7 +30,7 @@ from service.api.deps import (
     StrictRoute,
     Submitter,
     preferred,
-    run_bounded_search,
+    run_in_turn,
 )
 from service.api.state import AppState
 from service.auth import Caller
@@ -296,12 +296,18 @@ def ask_question(id: Id, asked: QuestionCreate, app: AppDep, caller: Submitter) 
 
 
 def answer_in_time(app: AppState, caller: Caller, id: str, question: str) -> Answered:
-    """A language model has its own deadline beside that of a search."""
-    knowledge = app.knowledge.get()
-    more_s = app.settings.llm_deadline_s if app.settings.llm_base_url else 0.0
-    return run_bounded_search(
-        app, lambda progress: app.sessions.ask(caller, id, question, knowledge, progress), more_s
+    """A language model has a deadline of its own beside that of a search, and takes no turn as it thinks."""
+    knowledge, has_model = app.knowledge.get(), app.settings.llm_base_url is not None
+    answered = run_in_turn(
+        app.questions if has_model else app.searches,
+        app.settings.request_s + (app.settings.llm_deadline_s if has_model else 0.0),
+        lambda progress: app.sessions.ask(
+            caller, id, question, knowledge, progress, app.searches if has_model else None
+        ),
     )
+    for incident in answered.incidents:
+        app.metrics.observe_incident(incident.kind, incident.error, incident.place)
+    return answered
 
 
 def parse_labels(texts: list[str]) -> dict[str, str | None]:

@@ -98,6 +98,12 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self._errors = Counter(
+            "asap_unexpected_errors_total",
+            "errors of ASAP's own in questions to the language model: each is a bug, please report it",
+            ["error", "place"],
+            registry=self.registry,
+        )
 
     def measure(self, method: str, route: str, status: int, seconds: float) -> None:
         # Callers invent methods, and a series is never removed.
@@ -117,7 +123,16 @@ class Metrics:
         if isinstance(tokens, int | float):
             self._tokens.labels(str(event.get("question", ""))).inc(max(0, tokens))
         if kind == "incident":
-            self._faults.labels(str(event.get("incident", "other"))).inc()
+            error, place = event.get("error"), event.get("place")
+            self.observe_incident(
+                str(event.get("incident", "other")), str(error) if error else None, str(place or "")
+            )
+
+    def observe_incident(self, kind: str, error: str | None = None, place: str | None = None) -> None:
+        """Of a session or an answer; an error of our own by its class and place too."""
+        self._faults.labels(kind).inc()
+        if error is not None:
+            self._errors.labels(error, place or "").inc()
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -220,6 +235,8 @@ class EventWatcher:
 
 SEARCHES_AT_A_TIME = 2
 """Plan searches outside sessions that one process runs; others get 503 with Retry-After."""
+QUESTIONS_AT_A_TIME = 16
+"""People who wait for a language model; it computes elsewhere, but each wait takes a thread of the server."""
 
 
 class Queue(SessionQueue, Protocol):
@@ -266,3 +283,4 @@ class AppState:
     streams: collections.Counter[tuple[str, str]] = field(default_factory=collections.Counter)
     """Open streams of events of each key and tenant."""
     searches: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(SEARCHES_AT_A_TIME))
+    questions: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(QUESTIONS_AT_A_TIME))

@@ -32,5 +32,5 @@ def run(args: Namespace) -> int:
     tools = ", ".join(map(str, answered["tools"])) or "the report"
     print(safe_text(f"by {answered['by']}, from {tools}"))
     for incident in answered["incidents"]:
-        print(safe_text(f"note: {incident}"))
+        print(safe_text(f"note: {incident['says']}"))
     return 0

@@ -6,6 +6,7 @@ It changes nothing: what is not there yet is reported, not made.
 import os
 import shutil
 import sys
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -17,14 +18,13 @@ from service.cli.io import make_table, safe_text, write_json_line
 from tools.errors import AsapError, InputError
 
 if TYPE_CHECKING:
-    import httpx
-
     from service.settings import Settings
     from tools.launch.template import Template
 
 HELP = """\
-Check this installation: settings, write access and disk, database, knowledge base, language model,
-launchers. Nothing is changed. One line per part: what was found and, if something is missing, what to do.
+Check this installation: settings, write access and disk, database, knowledge base, language model
+(one question is asked, as a session asks it), launchers. Nothing is changed. One line per part: what was
+found and, if something is missing, what to do.
 
 Settings come from the environment (ASAP_*) or .env in this folder; 'asap serve --help' lists them all.
 
@@ -39,8 +39,6 @@ State = Literal["ok", "note", "failed"]
 STYLES: dict[State, str] = {"ok": "green", "note": "yellow", "failed": "bold red"}
 LOW_DISK_BYTES = 2 * 2**30
 """Room for a night of traces and the write-ahead log of the database."""
-LLM_TIMEOUT_S = 20.0
-LLM_TOKENS = 16
 
 
 @dataclass(frozen=True)
@@ -170,48 +168,27 @@ def _knowledge(settings: "Settings") -> Finding:
 
 
 def _language_model(settings: "Settings") -> Finding:
-    """Asks for one short reply: only that shows that address, key and model go together."""
-    import httpx
+    """Asks one question as a session does: only that shows that address, key, model and ASAP go together."""
+    from service.runtime import open_context
 
-    from graph.model import fault_of_status
-    from service.runtime import reasoner_of
-
-    reasoner_of(settings)  # raises if only half of an endpoint is configured
+    context = open_context(settings, saves_cases=False)  # raises if only half of an endpoint is configured
     if not settings.llm_base_url:
         todo = "optional: ASAP_LLM_BASE_URL, ASAP_LLM_MODEL, ASAP_LLM_API_KEY (docs/agents.md)"
         return Finding("language model", "ok", "none: the expert rules answer", todo)
-    key = settings.llm_api_key.get_secret_value() if settings.llm_api_key else ""
-    body = {
-        "model": settings.llm_model,
-        "messages": [{"role": "user", "content": "Reply with: ok"}],
-        "max_tokens": LLM_TOKENS,
-    }
-    try:
-        reply = httpx.post(
-            f"{settings.llm_base_url.rstrip('/')}/chat/completions",
-            json=body,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=min(settings.llm_timeout_s, LLM_TIMEOUT_S),
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise AsapError(f"{settings.llm_base_url}: {type(error).__name__}") from None
-    if not reply.is_success:
-        fault = fault_of_status(reply.status_code, _error(reply), reply.headers, key)
-        # Some models take max_completion_tokens only; the session's client finds that out by itself.
-        if reply.status_code != httpx.codes.BAD_REQUEST:
-            raise AsapError(str(fault))
-        return Finding("language model", "note", str(fault), "run a session: it tries other parameters")
-    took_s = reply.elapsed.total_seconds()
-    return Finding("language model", "ok", f"{settings.llm_model} answered in {took_s:.1f} s")
+    from graph.session import check_model
 
-
-def _error(reply: "httpx.Response") -> object:
-    """As the OpenAI API states it, if it does."""
-    try:
-        body: object = reply.json()
-    except ValueError:
-        return None
-    return body.get("error", body) if isinstance(body, dict) else body
+    start = time.perf_counter()
+    incidents = check_model(context)
+    if not incidents:
+        took_s = time.perf_counter() - start
+        return Finding("language model", "ok", f"{settings.llm_model} answered a question in {took_s:.1f} s")
+    is_ours = any(incident.error for incident in incidents)
+    return Finding(
+        "language model",
+        "failed",
+        f"{incidents[0].kind}: {incidents[0].says}",
+        "a bug of ASAP: please report it with the log above" if is_ours else REMEDIES["language model"],
+    )
 
 
 def _launchers(settings: "Settings") -> Finding:

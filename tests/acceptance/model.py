@@ -1,0 +1,83 @@
+"""A scripted language model at a real OpenAI-compatible endpoint: it answers every question of a session
+from what the prompt shows, looks something up first where it is offered tools, and counts what it was asked.
+"""
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tests.integration.llm import replies
+from tests.integration.llm.replies import Played, Seen
+from tests.integration.llm.scripted_server import ScriptedServer
+
+NAME = "scripted-model"
+PROSE = {
+    "verdict": "The step is limited by {cause}; {p1.plan} is {p1.effect}.",
+    "first_step": "Run {p1.plan} and look for {p1.interval}.",
+    "would_change": "A wider network.",
+    "rationales": ["Fewer bytes, {p1.memory}.", "Other links.", "Another split."],
+}
+ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    "read_notes": {"statements": []},
+    "revise_worklist": {"items": []},
+    "propose_plans": {"suggestions": []},
+    "explain": PROSE,
+    "confirm_reading": {"verdict": "yes"},
+    "answer_question": {"text": "It is limited by {cause}."},
+}
+LOOKUPS: Mapping[str, Mapping[str, Any]] = {
+    "find_knowledge": {"query": "exposed tensor-parallel communication"},
+    "predict_plan": {},
+}
+"""Called together, in one reply, before the answer."""
+
+
+class Model(ScriptedServer):
+    """`answered` counts the questions that it answered, by name, and `requests` every request."""
+
+    def __init__(
+        self,
+        without: Collection[str] = frozenset(),
+        streams: bool = True,
+        hold: Callable[[Seen], None] = lambda seen: None,
+    ) -> None:
+        super().__init__(then=self.reply, without=without, streams=streams)
+        self.answered: Counter[str] = Counter()
+        self.looked_up: Counter[str] = Counter()
+        self.hold = hold
+        """Called before a reply is sent, for a test that wants to act just then."""
+        self._counting = threading.Lock()
+
+    @property
+    def requests(self) -> int:
+        return len(self.seen)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What an installation is configured with, to use this model."""
+        return {"llm_base_url": self.base_url, "llm_model": NAME, "llm_api_key": "a-key"}
+
+    def reply(self, seen: Seen) -> Played:
+        self.hold(seen)
+        wanted = [(name, given) for name, given in LOOKUPS.items() if name in seen.tools]
+        if wanted and not any(message["role"] == "tool" for message in seen.messages):
+            with self._counting:
+                self.looked_up.update(name for name, _ in wanted)
+            return replies.calls(*wanted)(seen)
+        with self._counting:
+            self.answered[seen.question] += 1
+        return replies.answer(self.answer(seen))(seen)
+
+    def answer(self, seen: Seen) -> Mapping[str, Any]:
+        if seen.question == "find_cause":
+            competing = data_of(seen)["competing"][0]
+            shown = [item["ref"] for item in competing["evidence"]]
+            return {"cause": competing["cause"], "references": shown, "reason": "It is shown."}
+        return ANSWERS[seen.question]
+
+
+def data_of(seen: Seen) -> Any:  # noqa: ANN401 - JSON
+    """What stands between the markers of a prompt."""
+    return json.loads(seen.prompt.partition("<data ")[2].partition(">\n")[2].rpartition("\n</data")[0])
