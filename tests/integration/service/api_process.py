@@ -44,11 +44,12 @@ class ApiProcess:
         self.port = int(self.address.rpartition(":")[2])
         return self
 
-    def kill(self) -> None:
-        """Without a chance to say goodbye."""
-        if self.process:
-            self.process.kill()
-            self._close()
+    def kill(self) -> int | None:
+        """Without a chance to say goodbye; the exit status, which tells whether it was alive until then."""
+        if not self.process:
+            return None
+        self.process.kill()
+        return self._close()
 
     def signal(self, number: int) -> None:
         assert self.process

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from asap_client.errors import ProblemError
 from asap_client.models import Event
 from service.db.engine import open_database
 from service.db.lifecycle import set_state
+from service.db.models import BUSY
+from service.db.sessions import get_session
 from service.settings import Settings
 from tests.integration.service.api_process import ApiProcess, api_process, asap
 from tests.servers import free_port
@@ -94,7 +97,7 @@ def test_the_client_follows_events_while_the_server_is_killed_and_restarted(tmp_
                 append_event(conn, id, {"key": str(number), "node": "test", "kind": "tool"})
             if number == 10:
                 _wait_for(lambda: len(seen) >= 5)
-                first.kill()
+                assert first.kill() == -signal.SIGKILL
     with api_process(tmp_path, "--role", "api", port=port):
         with database.begin() as conn:
             set_state(conn, id, "failed")
@@ -166,18 +169,25 @@ def test_a_slow_body_is_given_up_and_a_server_that_is_told_to_stop_ends_its_stre
 def test_signals_in_quick_succession_end_a_server_too(tmp_path: Path) -> None:
     with api_process(tmp_path) as process:
         process.signal(signal.SIGINT)
+        assert process.process
+        assert process.process.poll() is None, "the second signal would reach nobody"
         assert process.stop() == 0
 
 
 def test_a_restart_loses_nothing(tmp_path: Path) -> None:
     with api_process(tmp_path) as first, Client(first.address) as client:
         ids = [client.submit(SCENARIO).id for _ in range(3)]
-        first.kill()
+        assert first.kill() == -signal.SIGKILL
+    settings = Settings(data_dir=tmp_path / "data")
+    with closing(open_database(settings.database)) as database, database.read() as conn:
+        states = [get_session(conn, "", id).state for id in ids]
+    assert set(states) & set(BUSY), "all of it was done before the kill"
     with api_process(tmp_path) as second, Client(second.address) as client:
         assert {client.wait(id, WAIT_S).state for id in ids} == {"completed"}
         for id in ids:
             numbers = [event.seq for event in client.events(id)]
             assert numbers == list(range(1, len(numbers) + 1))
+            assert len(numbers) > 3
         assert second.stop() == 0
 
 
@@ -195,6 +205,7 @@ def test_replicas_with_roles_share_postgresql(tmp_path: Path, postgres_url: str)
         assert client.submit(SCENARIO | {"labels": {"nul": "ok"}}, idempotency_key="k").id == id
         numbers = [event.seq for event in client.events(id)]
         assert numbers == list(range(1, len(numbers) + 1))
+        assert len(numbers) > 3
         assert client.session(id).state == "completed"
         assert [session.id for session in client.all_sessions(label="nul=ok", text="tiny")] == [id]
         assert client.ready()["checks"]["queue"]["detail"] == "1 worker"

@@ -102,7 +102,7 @@ def test_a_running_session_is_cancelled_at_its_next_event(settings: Settings, de
     with working(settings, gate.context()):
         id = desk.submit()
         desk.wait(id, until=lambda row: row.state == RUNNING)
-        gate.reached.wait(30)
+        assert gate.reached.wait(30)
         before = len(desk.events(id))
         desk.cancel(id)
         gate.is_open.set()
@@ -143,9 +143,10 @@ def test_a_session_is_cancelled_in_the_middle_of_a_long_search(
 def test_a_search_that_takes_longer_than_its_session_may_is_ended(
     settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search_without_end(monkeypatch)
+    runs = search_without_end(monkeypatch)
     with working(settings):
-        row = desk.wait(desk.submit(budget={"session_s": 0.5}))
+        row = desk.wait(desk.submit(budget={"session_s": 2.0}))
+    assert runs.is_set(), "the time was over before the search began"
     assert row.state == "failed"
     assert "budget.session_s" in error_of(row)["message"]
 
@@ -219,7 +220,7 @@ def test_a_worker_that_stops_hands_its_session_back_and_the_next_goes_on(
     worker = Worker(hurried, gate.context())
     worker.start()
     id = desk.submit()
-    gate.reached.wait(30)
+    assert gate.reached.wait(30)
     stopping = threading.Thread(target=worker.stop)
     stopping.start()
     time.sleep(0.3)
@@ -240,7 +241,7 @@ def test_a_worker_that_lost_its_lease_stops_its_sessions(
     gate = Gate()
     with working(settings, gate.context()) as worker:
         id = desk.submit()
-        gate.reached.wait(30)
+        assert gate.reached.wait(30)
         with monkeypatch.context() as patch:
             patch.setattr(worker._lease, "is_held", lambda: False)
             gate.is_open.set()

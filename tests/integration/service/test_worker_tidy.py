@@ -32,17 +32,19 @@ def test_a_completed_session_keeps_one_checkpoint_and_can_still_be_decided_upon(
 
 
 def test_a_failed_session_keeps_no_checkpoint(settings: Settings, desk: Desk) -> None:
-    calls = iter(range(8))
+    id, calls, there = desk.submit(), iter(range(8)), list[int]()
 
     def broken() -> float:
         """In the middle of the session, when there are checkpoints."""
         if next(calls, None) is None:
+            there.append(checkpoints(settings, id))
             raise ZeroDivisionError
         return 1.0
 
     with working(settings, Context(open_seed(), clock=broken)):
-        id = desk.submit()
         assert desk.wait(id).state == "failed"
+    assert there
+    assert there[0] > 0
     assert len(desk.events(id)) > 3
     assert checkpoints(settings, id) == 0
     assert_whole(desk.events(id))

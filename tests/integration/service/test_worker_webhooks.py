@@ -1,11 +1,12 @@
 """Webhooks against a real receiver: signed, repeated until it answers, never sent inside unless allowed."""
 
+import itertools
 import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +86,29 @@ def test_a_receiver_that_fails_is_asked_again_with_pauses(
 
 
 @contextmanager
-def odd_receiver(begin: bytes, repeat: bytes = b"") -> Iterator[str]:
-    """The address of one that says this once, and that again and again for as long as anybody listens."""
+def odd_receiver(begin: bytes, repeat: bytes = b"") -> Iterator[tuple[str, list[bytes]]]:
+    """One that says this once, and that again and again for as long as anybody listens.
+
+    Its address, and what it was asked and has said.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        ended = threading.Event()
+        ended, said = threading.Event(), list[bytes]()
+        listening.settimeout(30)
 
         def answer() -> None:
-            connection, _ = listening.accept()
-            with connection, suppress(OSError):
-                connection.recv(10_000)
-                connection.sendall(begin)
-                while repeat and not ended.wait(0.05):
-                    connection.sendall(repeat)
+            with suppress(OSError):
+                connection, _ = listening.accept()
+                with connection:
+                    said.append(connection.recv(10_000))
+                    for part in itertools.chain([begin], itertools.repeat(repeat) if repeat else ()):
+                        connection.sendall(part)
+                        said.append(part)
+                        if ended.wait(0.05):
+                            break
 
         thread = threading.Thread(target=answer)
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/", said
         ended.set()
         thread.join()
 
@@ -109,24 +117,32 @@ def test_a_receiver_that_answers_for_ever_is_left_and_asked_again(
     settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.worker.webhooks.MAX_REQUEST_S", 0.5)
-    with odd_receiver(b"HTTP/1.1 ", repeat=b"x") as url:
+    with odd_receiver(b"HTTP/1.1 ", repeat=b"x") as (url, said):
         id = fail(desk, url)
         begun = time.monotonic()
         send_due(Webhooks(settings, desk.database))
-        assert time.monotonic() - begun < 30
+        assert 0.5 <= time.monotonic() - begun < 30
+        asked, *answer = said
+    assert asked.startswith(b"POST /")
+    assert len(answer) > 3, "it did not go on answering"
     row = deliveries(desk, id)[0]
     assert (row.attempts, row.delivered_at) == (1, None)
     assert row.due_at is not None
 
 
-@pytest.mark.parametrize("said", [b"HTTP/1.1 200 \x00\x1b" + b"x" * 5000 + b"\r\n\r\n", b"\x00\x1b\r\n"])
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [(b"HTTP/1.1 200 \x00\x1b" + b"x" * 5000 + b"\r\n\r\n", "200 ??xxx"), (b"\x00\x1b\r\n", "??")],
+)
 def test_what_a_receiver_says_is_kept_short_and_without_control_characters(
-    said: bytes, settings: Settings, desk: Desk
+    words: bytes, kept: str, settings: Settings, desk: Desk
 ) -> None:
-    with odd_receiver(said) as url:
+    with odd_receiver(words) as (url, said):
         id = fail(desk, url)
         send_due(Webhooks(settings, desk.database))
-    answer = deliveries(desk, id)[0].answer or ""
+    assert said[1:] == [words]
+    answer = str(deliveries(desk, id)[0].answer)
+    assert answer.startswith(kept)
     assert answer.isprintable()
     assert len(answer) < 500
 
@@ -148,21 +164,27 @@ def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receive
     for _ in range(2):
         send_due(Webhooks(strict, desk.database))
     assert receiver.got == []
-    assert deliveries(desk, by_number)[0].due_at is None
-    assert deliveries(desk, by_name)[0].delivered_at is None
+    rows = [deliveries(desk, id)[0] for id in (by_number, by_name)]
+    assert [(row.attempts, row.delivered_at) for row in rows] == [(1, None)] * 2, "both were to be sent"
+    assert rows[0].due_at is None
 
 
 def test_slow_receivers_delay_nobody_elses(settings: Settings, desk: Desk, receiver: Hook) -> None:
     """A receiver that takes the connection and says nothing holds a sender for seconds."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         slow = [fail(desk, url) for _ in range(3 * PER_TENANT)]
         webhooks = Webhooks(settings, desk.database)
-        assert len(webhooks.start_due()) == PER_TENANT
+        held = webhooks.start_due()
+        assert len(held) == PER_TENANT
+        silent.settimeout(30)
+        connections = [stack.enter_context(silent.accept()[0]) for _ in held]
+        assert all(connection.recv(10_000).startswith(b"POST /") for connection in connections)
         id = desk.submit(tenant="other", webhook=receiver.url)
         with desk.database.begin() as conn:
             set_state(conn, id, "failed", error={"kind": "failed", "message": "x", "field": None})
         for sent in webhooks.start_due():
             sent.result()
         assert [bool(delivery.delivered_at) for delivery in deliveries(desk, id)] == [True]
-        assert not any(delivery.delivered_at for delivery in deliveries(desk, slow[0]))
+        assert not any(sent.done() for sent in held), "nobody was held up"
+        assert [delivery.delivered_at for delivery in deliveries(desk, slow[0])] == [None]
