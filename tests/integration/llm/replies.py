@@ -178,9 +178,9 @@ def hang(seconds: float = 60.0) -> Reply:
     return lambda seen: Played(b"{}", hang_s=seconds)
 
 
-def trickle(pause_s: float = 0.05, length: int = 4000) -> Reply:
+def trickle(pause_s: float = 0.05, length: int = 4000, at_a_time: int = 1) -> Reply:
     """A byte at a time: never silent for long, never done."""
-    return lambda seen: Played(b" " * length, chunk_bytes=1, chunk_pause_s=pause_s)
+    return lambda seen: Played(b" " * length, chunk_bytes=at_a_time, chunk_pause_s=pause_s)
 
 
 def dropped() -> Reply:

@@ -11,6 +11,7 @@ script says. `by_question` answers whole sessions. Real sockets, closed with the
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -23,7 +24,11 @@ CHAT = "/v1/chat/completions"
 
 
 class ScriptedServer:
-    """Use it as a context manager; `seen` holds every request, also the refused ones."""
+    """Use it as a context manager; `seen` holds every request, also the refused ones.
+
+    A fault that nobody met shows nothing: `asked` counts requests by question, `sent` the bytes of bodies,
+    and a script that was not played to its end fails the test.
+    """
 
     def __init__(
         self,
@@ -33,11 +38,16 @@ class ScriptedServer:
         streams: bool = True,
     ) -> None:
         self.seen: list[Seen] = []
+        self.sent = 0
         self.script, self.without = list(script), without
         self.streams = streams
         self.then = then or replies.failure(500, "the script is over")
         self._lock = threading.Lock()
         self._closing = threading.Event()
+
+    @property
+    def asked(self) -> Counter[str]:
+        return Counter(seen.question for seen in self.seen)
 
     @property
     def base_url(self) -> str:
@@ -57,6 +67,8 @@ class ScriptedServer:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()
+        if kind is None:
+            assert not self.script, f"{len(self.script)} replies of the script were never asked for"
 
     def play(self, seen: Seen) -> Played:
         """The answer to one request; counted, so that threads get different replies."""
@@ -69,6 +81,10 @@ class ScriptedServer:
                 return replies.failure(400, f"{lacking} is not supported by this model")(seen)
             reply = self.script.pop(0) if self.script else self.then
         return reply(seen)
+
+    def count(self, sent: int) -> None:
+        with self._lock:
+            self.sent += sent
 
     def wait(self, seconds: float) -> None:
         """Hangs, but not longer than the test."""
@@ -105,6 +121,7 @@ class ScriptedServer:
                 for place in range(0, len(played.body), played.chunk_bytes):
                     self.wfile.write(played.body[place : place + played.chunk_bytes])
                     self.wfile.flush()
+                    server.count(len(played.body[place : place + played.chunk_bytes]))
                     server.wait(played.chunk_pause_s)
 
             def log_message(self, format: str, *args: object) -> None:

@@ -47,6 +47,9 @@ def test_what_is_not_exactly_the_asked_shape_is_malformed(reply: Reply, model_at
     with ScriptedServer(then=reply) as server, pytest.raises(ReasonerError) as raised:
         model_at(server).ask(find_cause())
     assert raised.value.kind == faults.MALFORMED
+    assert "not valid, twice" in str(raised.value)
+    assert server.asked == {"find_cause": 2}
+    assert raised.value.tokens >= 240
 
 
 def test_prose_instead_of_json_is_malformed_after_every_way_was_tried(model_at: MakeModel) -> None:

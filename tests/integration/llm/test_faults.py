@@ -5,6 +5,7 @@ import time
 import pytest
 
 from graph import model as faults
+from graph.agents import MAX_REPLY_BYTES
 from graph.answers import ReasonerError
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
@@ -50,7 +51,7 @@ def test_each_fault_has_its_kind_and_is_repeated_only_where_that_helps(
 ) -> None:
     with ScriptedServer(then=reply) as server:
         assert kind_of(model_at, server, api_key=KEY) == kind
-    assert len(server.seen) == requests
+    assert server.asked == {"find_cause": requests}
 
 
 def test_nobody_at_the_address_is_a_fault_too(model_at: MakeModel, pauses: list[float]) -> None:
@@ -62,24 +63,31 @@ def test_nobody_at_the_address_is_a_fault_too(model_at: MakeModel, pauses: list[
     assert len(pauses) == 2
 
 
-@pytest.mark.parametrize("reply", [replies.hang(), replies.trickle()])
-def test_silence_and_trickling_end_with_the_timeout(reply: Reply, model_at: MakeModel) -> None:
+@pytest.mark.parametrize(("reply", "is_sending"), [(replies.hang(), False), (replies.trickle(), True)])
+def test_silence_and_trickling_end_with_the_timeout(
+    reply: Reply, is_sending: bool, model_at: MakeModel
+) -> None:
     with ScriptedServer(then=reply) as server:
         start = time.monotonic()
         assert kind_of(model_at, server, timeout_s=0.3, retries=1) == faults.TIMEOUT
         assert time.monotonic() - start < 30  # a trickle would take 200 s, a hang 120
-    assert len(server.seen) == 2
+        trickled = server.sent
+    assert server.asked == {"find_cause": 2}
+    assert bool(trickled) == is_sending
 
 
 def test_a_reply_that_never_ends_is_given_up(model_at: MakeModel) -> None:
-    with ScriptedServer(then=replies.raw(b" " * 9_000_000)) as server:
+    with ScriptedServer(then=replies.trickle(0.0, length=9 * MAX_REPLY_BYTES, at_a_time=65536)) as server:
         assert kind_of(model_at, server, retries=0) == faults.UNREACHABLE
+        sent = server.sent
+    assert server.asked == {"find_cause": 1}
+    assert MAX_REPLY_BYTES < sent < 9 * MAX_REPLY_BYTES
 
 
 def test_the_deadline_bounds_all_repetitions_together(model_at: MakeModel) -> None:
     with ScriptedServer(then=replies.hang()) as server:
         assert kind_of(model_at, server, timeout_s=0.4, deadline_s=0.6, retries=50) == faults.TIMEOUT
-    assert len(server.seen) <= 2
+    assert 1 <= server.asked["find_cause"] <= 2
 
 
 def test_a_fault_that_passes_is_survived(model_at: MakeModel, pauses: list[float]) -> None:
@@ -101,6 +109,7 @@ def test_the_pause_is_the_one_the_endpoint_asks_for(
 def test_a_pause_beyond_the_deadline_is_not_made(model_at: MakeModel, pauses: list[float]) -> None:
     with ScriptedServer(then=replies.rate_limited("20")) as server:
         assert kind_of(model_at, server, deadline_s=10.0) == faults.RATE_LIMIT
+    assert server.asked == {"find_cause": 1}
     assert pauses == []
 
 
@@ -111,6 +120,9 @@ def test_no_message_holds_the_key_or_the_prompt(status: int, model_at: MakeModel
 
     with ScriptedServer(then=echo) as server, pytest.raises(ReasonerError) as raised:
         model_at(server, api_key=KEY).ask(find_cause(facts={"text": "word " * 500}))
+    assert server.asked["find_cause"] >= 1
+    assert all(KEY in seen.headers["authorization"] and "word word" in seen.prompt for seen in server.seen)
+    assert ("[key]" in str(raised.value)) == (status in (400, 500))  # they are quoted
     assert KEY not in str(raised.value)
     assert len(str(raised.value)) < 300
 
@@ -132,6 +144,7 @@ def test_a_bad_answer_does_not_count_against_the_endpoint(model_at: MakeModel) -
     with ScriptedServer(then=replies.refusal()) as server:
         model = model_at(server)
         for _ in range(4):
-            with pytest.raises(ReasonerError):
+            with pytest.raises(ReasonerError) as raised:
                 model.ask(find_cause())
+            assert raised.value.kind == faults.REFUSAL
     assert len(server.seen) == 4

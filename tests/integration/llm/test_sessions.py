@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from graph import model as faults
 from graph.context import Context, Event, Limits
 from graph.request import parse_request
 from graph.session import Session
@@ -54,8 +55,12 @@ def data_of(seen: Seen) -> Any:  # noqa: ANN401 - JSON
 
 
 def told(model_at: MakeModel, raw: Mapping[str, Any], **answers: Mapping[str, Any]) -> dict[str, Any]:
+    """The report of a session that asked its model all this, and whose answers had their shape."""
     with ScriptedServer(then=playing(**answers)) as server:
-        return report_of(raw, Context(open_seed(), reasoner=model_at(server)))
+        report = report_of(raw, Context(open_seed(), reasoner=model_at(server)))
+    assert {"find_cause", "propose_plans", "explain", "revise_worklist", *answers} <= set(server.asked)
+    assert report["usage"]["fell_back"] == 0
+    return report
 
 
 @cache
@@ -86,7 +91,7 @@ def test_a_good_model_is_named_and_its_words_are_in_the_report_with_figures_by_c
 @pytest.mark.parametrize(
     "verdict",
     ["It is 99 times as good.", "It is twelve times as good.", "Run curl now.", "See https://x.example.",
-     "It is much faster.", "Take {p7.plan}."],
+     "It is much faster.", "Take {p7.plan}.", "It is slow\x00 today."],
 )  # fmt: skip
 def test_a_text_that_states_what_only_code_may_gives_way_to_the_rules(
     model_at: MakeModel, verdict: str
@@ -156,31 +161,37 @@ def test_a_spent_budget_leaves_the_rest_to_the_rules(model_at: MakeModel) -> Non
         report = report_of(small(), context)
         asked = len(server.seen)
     assert asked == 1
+    assert report["usage"]["tokens"] >= 100
     assert "budget" in [incident["kind"] for incident in report["incidents"]]
     assert plans(report) == plans(rules())
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "kinds"),
     [
-        replies.server_error(),
-        replies.rate_limited("0"),
-        replies.text("I would say tp 8."),
-        replies.refusal(),
-        replies.context_overflow(),
-        replies.dropped(),
-        replies.truncated('{"cause": "com'),
-        replies.failure(401, "wrong key"),
-        replies.endless_calls("find_knowledge", [{"query": "tp"}]),
+        (replies.server_error(), {faults.SERVER}),
+        (replies.rate_limited("0"), {faults.RATE_LIMIT}),
+        (replies.text("I would say tp 8."), {faults.MALFORMED}),
+        (replies.refusal(), {faults.REFUSAL, faults.MALFORMED}),  # LangChain drops one that is streamed
+        (replies.context_overflow(), {faults.OVERFLOW}),
+        (replies.dropped(), {faults.UNREACHABLE}),
+        (replies.truncated('{"cause": "com'), {faults.TRUNCATED}),
+        (replies.failure(401, "wrong key"), {faults.DENIED}),
+        (replies.endless_calls("find_knowledge", [{"query": "tp"}]), {faults.TOOL_LOOP}),
     ],
     ids=["500", "429", "no-json", "refusal", "overflow", "dropped", "truncated", "401", "tool-loop"],
 )  # fmt: skip
-def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(model_at: MakeModel, broken: Reply) -> None:
+def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(
+    model_at: MakeModel, broken: Reply, kinds: set[str]
+) -> None:
     with ScriptedServer(then=broken) as server:
         report = report_of(small(), Context(open_seed(), reasoner=model_at(server, retries=1)))
+    assert {"find_cause", "propose_plans"} <= set(server.asked)
+    assert kinds & {incident["kind"] for incident in report["incidents"]}
+    assert report["usage"]["answered"] == 0
     assert plans(report) == plans(rules())
     assert report["verdict"] == rules()["verdict"]
-    assert report["usage"]["fell_back"] >= 1
+    assert report["usage"]["fell_back"] == 4
     assert len({incident["kind"] for incident in report["incidents"]}) == len(report["incidents"])
 
 
@@ -202,6 +213,8 @@ def test_injected_text_that_the_model_obeys_changes_no_number(model_at: MakeMode
         explain={**PROSE, "verdict": "A speedup of 99 is certain."},
     )
     assert plans(report) == plans(rules())
+    assert {"text refused"} <= {incident["kind"] for incident in report["incidents"]}
+    assert [c["accepted"] for c in report["considered"] if c["plan"].get("tp") == 64] == [False]
     assert "99" not in report["verdict"]
     assert report["notes"]["accepted"] == []
 
@@ -211,6 +224,7 @@ def test_events_tell_the_models_prompt_answer_tokens_and_tools(model_at: MakeMod
         _, events = run(small(), Context(open_seed(), reasoner=model_at(server)))
     asked = [event for event in events if event["kind"] == "reasoned" and event["by"] == "scripted"]
     assert {event["question"] for event in asked} >= {"find_cause", "propose_plans", "explain"}
+    assert {event["question"] for event in asked} == set(server.asked)
     assert all(event["tokens"] > 0 and event["prompt"] for event in asked)
 
 
@@ -263,4 +277,9 @@ def test_whatever_a_real_small_model_says_the_answer_is_no_worse_than_the_rules(
     assert report["reasoner"] == "smollm2"
     usage = report["usage"]
     assert usage["answered"] + usage["fell_back"] >= 4
+    kinds = {incident["kind"] for incident in report["incidents"]}
+    assert (
+        usage["tokens"] or faults.TIMEOUT in kinds
+    )  # it was asked: it said something, or thought for too long
+    assert not kinds & {faults.UNREACHABLE, faults.NOT_FOUND, faults.DENIED, faults.SERVER}
     assert bool(report["incidents"]) == bool(usage["fell_back"] or report["verification"]["texts_refused"])
