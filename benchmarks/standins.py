@@ -16,6 +16,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import Field
 
 from graph.agents import LanguageModel
 from graph.answers import A, Question, Reply
@@ -38,6 +39,8 @@ class StandIn(BaseChatModel):
 
     policy: Policy
     seed: int = 0
+    asked: list[str] = Field(default_factory=list)
+    """The question of each request."""
 
     @property
     def _llm_type(self) -> str:
@@ -54,6 +57,8 @@ class StandIn(BaseChatModel):
         **settings: Any,  # noqa: ANN401
     ) -> ChatResult:
         prompt = next(str(message.content) for message in messages if message.type == "human")
+        named = re.match(r"Task: (\w+)", prompt)
+        self.asked.append(named.group(1) if named else "")
         return ChatResult(generations=[ChatGeneration(message=self._reply(prompt, len(messages), settings))])
 
     def _reply(self, prompt: str, turn: int, settings: dict[str, Any]) -> AIMessage:
@@ -129,16 +134,18 @@ class StandInModel(LanguageModel):
     def __init__(self, policy: Policy, seed: int = 0) -> None:
         super().__init__(Endpoint("http://127.0.0.1:9/v1", f"stand-in {policy}", retries=0))
         self._stand_in = StandIn(policy=policy, seed=seed)
-        self.asked: list[str] = []
-        """The questions."""
         self.delivered: list[tuple[str, str]] = []
         """Each question whose answer had the shape that was asked for, with that answer."""
 
     def ask(self, question: Question[A]) -> Reply[A]:
-        self.asked.append(question.name)
         reply = super().ask(question)
         self.delivered.append((question.name, reply.answer.model_dump_json()))
         return reply
+
+    @property
+    def asked(self) -> list[str]:
+        """The question of each request that reached the stand-in."""
+        return self._stand_in.asked
 
     @property
     def boasted(self) -> list[str]:

@@ -81,7 +81,7 @@ def test_a_model_that_says_ok_gives_exactly_the_rules_answer_and_one_incident() 
     report = report_of(small(), Context(open_seed(), reasoner=model))
     rules = report_of(small())
     has_tempted(model, ASKED)
-    assert report["usage"]["fell_back"] == len(model.asked)
+    assert report["usage"]["fell_back"] == len(set(model.asked))
     differing = {name for name in rules if report[name] != rules[name]} - {"searched"}
     assert differing == {"incidents", "usage", "reasoner"}
     assert [incident["kind"] for incident in report["incidents"]] == ["malformed"]
@@ -168,7 +168,7 @@ def test_no_adversary_answers_a_question_in_its_own_words(policy: Policy, seed: 
     model = StandInModel(policy, seed)
     scenario = parse_request(small()).scenario
     answered = ask(f"why not tp 8? {HOSTILE}", report, scenario, Context(open_seed(), reasoner=model))
-    assert model.asked == ["answer_question"]
+    assert set(model.asked) == {"answer_question"}
     if policy != "random":  # which may say a harmless word
         has_tempted(model, {"answer_question"})
         assert answered.by == Rules.name
