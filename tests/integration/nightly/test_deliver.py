@@ -170,7 +170,10 @@ def test_a_recipient_that_the_server_refuses_does_not_keep_the_others_from_it() 
     assert "no such person" in refused.answer
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "nowhere.invalid"])
-def test_a_server_that_does_not_answer_is_reported(host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "reason"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "not known")]
+)
+def test_a_server_that_does_not_answer_is_reported(host: str, reason: str) -> None:
     (delivery,) = send(settings=mail(9, host), emails=ANNA)
     assert not delivery.ok
+    assert reason in delivery.answer

@@ -1,6 +1,5 @@
 """Nights of schedules, on a real worker and queue: run once, handed back whole, seen in the fleet."""
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -251,13 +250,29 @@ def test_a_death_between_recording_and_delivering_loses_no_alarm_and_a_repetitio
     assert len(hook.got) == 1
 
 
-def test_a_schedule_that_is_removed_while_it_runs_ends_quietly(local: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_schedule_that_is_removed_while_it_runs_ends_quietly(
+    is_running: bool, local: Settings, tmp_path: Path
+) -> None:
     add_nights(tmp_path / "job", range(3))
+    states: list[str] = []
     with office(local) as (database, queue):
+
+        def remove() -> bool:
+            """Once, at the first look of the worker whether it must stop."""
+            if not states:
+                states.append(look(database, run.id).state)
+                with database.begin() as conn:
+                    delete_schedule(conn, "", "nightly")
+            return False
+
         run = ask(database, queue, spec(tmp_path, reoptimize=False))
-        with database.begin() as conn:
-            delete_schedule(conn, "", "nightly")
-        dispatch(local, queue, run.id, 1)
+        if is_running:
+            dispatch(local, queue, run.id, 1, remove)
+        else:
+            remove()
+            dispatch(local, queue, run.id, 1)
+        assert states == ["running" if is_running else "queued"]
         with pytest.raises(NotFoundError):
             look(database, run.id)
 
@@ -292,20 +307,26 @@ def test_a_night_whose_workers_are_killed_ends_once(tmp_path: Path, postgres_url
         fleet = Fleet(tmp_path, 2, postgres_url)
         try:
             run = ask(database, queue, spec(tmp_path, *names))
-            chance = random.Random(8)
             for done in (1, 4, 7):
                 wait_for(partial(_have_said, database, done))
-                fleet.kill_one(chance)
+                fleet.kill(wait_for(lambda: _whose(fleet, look(database, run.id)))[0])
             row = ended(database, run.id)
         finally:
             fleet.end()
         with database.read() as conn:
             found, _ = list_sessions(conn, "", SessionFilter(labels={"night": run.id}))
     assert (row.state, row.outcome) == ("completed", "regression")
+    assert row.claims > 3, "each of three workers was killed while it had the night"
     assert row.report is not None
     assert sorted(result.name for result in row.report.workloads if result.is_alarm) == names
     assert len(row.report.workloads) == len(names)
     assert sorted(session.labels["workload"] for session in found) == names
+
+
+def _whose(fleet: Fleet, run: RunRow) -> list[int]:
+    """The worker that has claimed this night and still runs."""
+    assert run.finished_at is None, "it was over before the kill"
+    return [number for number, one in enumerate(fleet.processes) if f"-{one.pid}-" in str(run.worker)]
 
 
 def _have_said(database: Database, count: int) -> bool:

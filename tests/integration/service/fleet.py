@@ -1,13 +1,18 @@
 """Real worker programs that are killed without warning and started again, as a supervisor would."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+import sqlalchemy as sa
+
+from service.db.engine import Database
+from service.db.models import RUNNING, sessions
+from service.worker.jobs import EMBEDDED
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -25,7 +30,7 @@ class Fleet:
     ) -> None:
         self._folder, self._url, self._lease_s = folder, database_url, lease_s
         self._settings = dict(settings or {})
-        self._number = 0
+        self._started_at: dict[int, float] = {}
         self.log = folder / "workers.log"
         self.processes = [self._start(number) for number in range(count)]
 
@@ -39,6 +44,7 @@ class Fleet:
             "ASAP_LOG_LEVEL": "warning",
             **self._settings,
         }
+        self._started_at[number] = time.time()
         if self._url:
             environment["ASAP_DATABASE_URL"] = self._url
         with self.log.open("ab") as log:
@@ -46,16 +52,28 @@ class Fleet:
             return subprocess.Popen(command, cwd=REPO, env=environment, stdout=log, stderr=log)
 
     def kill(self, number: int) -> None:
-        """Without a chance to write anything, and a new one in its place."""
+        """Without a chance to write anything, and a new one in its place. It must have been alive."""
         self.processes[number].kill()
-        self.processes[number].wait()
+        status = self.processes[number].wait()
+        assert status == -signal.SIGKILL, f"it had ended by itself, {status}: {self.log.read_text()[-2000:]}"
         self.processes[number] = self._start(number)
 
-    def kill_one(self, chance: random.Random) -> None:
-        self.kill(chance.randrange(len(self.processes)))
+    def at_work(self, database: Database) -> list[int]:
+        """Those that run a session: on PostgreSQL their names hold the process, on SQLite there is one.
 
-    def living(self) -> int:
-        return sum(process.poll() is None for process in self.processes)
+        A session that a killed worker left behind is nobody's work until it is claimed again.
+        """
+        with database.read() as conn:
+            claimed = sa.select(sessions.c.worker, sessions.c.updated_at).where(sessions.c.state == RUNNING)
+            claims = conn.execute(claimed).all()
+        return [
+            number
+            for number, process in enumerate(self.processes)
+            if any(
+                f"-{process.pid}-" in name or (name == EMBEDDED and at > self._started_at[number])
+                for name, at in claims
+            )
+        ]
 
     def stop(self, longest_s: float = 60.0) -> list[int]:
         """Politely; the exit statuses."""
