@@ -3,11 +3,16 @@
 import json
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from asap_client.client import Client
+from service.db.engine import open_database
+from service.db.models import BUSY
+from service.db.sessions import get_session
+from service.settings import Settings
 from tests.integration.docs.pages import blocks
 from tests.integration.service.api_process import REPO, api_process, asap
 
@@ -37,6 +42,14 @@ def start_sessions(address: str) -> list[str]:
         return [ended.id, client.submit(SCENARIO).id]
 
 
+def check_copied_at_work(settings: Settings, ids: list[str]) -> None:
+    """As the copy has them: had both ended before it was made, it would not have been made at work."""
+    with closing(open_database(settings.database)) as database, database.read() as conn:
+        ended, at_work = (get_session(conn, "", id).state for id in ids)
+    assert ended == "completed"
+    assert at_work in BUSY
+
+
 def check_sessions(address: str, ids: list[str]) -> None:
     with Client(address) as client:
         for id in ids:
@@ -49,9 +62,9 @@ def test_a_copy_of_the_data_folder_has_everything(tmp_path: Path) -> None:
     before.mkdir()
     (tmp_path / "case.json").write_text(json.dumps(CASE))
     with api_process(before) as server:
-        ids = start_sessions(server.address)
         assert asap(before, "kb", "add", str(tmp_path / "case.json"), "--by", "anna").returncode == 0
         (before / ".asap").symlink_to("data")
+        ids = start_sessions(server.address)
         subprocess.run(["bash", "-ec", documented_copy()], cwd=before, check=True)
         server.stop()
     (before / "backup").rename(tmp_path / "copy")
@@ -59,6 +72,7 @@ def test_a_copy_of_the_data_folder_has_everything(tmp_path: Path) -> None:
     after.mkdir()
     shutil.copytree(tmp_path / "copy", after / "data")
     assert list((after / "data/traces").rglob("*.json*"))
+    check_copied_at_work(Settings(data_dir=after / "data", _env_file=None), ids)
     assert asap(after, "kb", "show", str(CASE["id"])).returncode == 0
     with api_process(after) as server:
         check_sessions(server.address, ids)
@@ -86,6 +100,7 @@ def test_a_dump_of_postgresql_is_a_whole_installation(
     with dump.open("rb") as file:
         command = [str(programs / "pg_restore"), "--dbname", other, "--exit-on-error"]
         subprocess.run(command, stdin=file, check=True)
+    check_copied_at_work(Settings(data_dir=tmp_path / "data", database_url=other, _env_file=None), ids)
     with api_process(tmp_path, database_url=other) as server:
         check_sessions(server.address, ids)
         server.stop()

@@ -158,14 +158,17 @@ def test_a_job_survives_the_process_that_submitted_it(run_python: MakeRun) -> No
 
 
 def test_a_submitter_killed_at_any_moment_neither_loses_nor_doubles_a_job(counter: Run) -> None:
+    moments = []  # files that there were when a submitter was killed that had not ended
     for number in range(12):
         run = replace(counter, key=f"k{number}")
         submitter = submit_in_child(run)
         time.sleep(0.03 * number)
         os.kill(submitter, signal.SIGKILL)
-        os.waitpid(submitter, 0)
+        if os.WIFSIGNALED(os.waitpid(submitter, 0)[1]):
+            moments.append(sum(1 for _ in run.folder.path.glob("*")))
         assert run.finish().exit_status == 0
         assert runs_of(run) == "x"
+    assert sum(map(bool, moments)) > 1, "few were killed between the first file and the last"
 
 
 def test_a_crash_after_the_intent_is_recovered_by_submitting_again(

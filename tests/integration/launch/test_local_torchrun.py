@@ -95,8 +95,9 @@ def test_what_one_rank_does_is_the_cause_and_not_what_its_peer_sees(
 
 
 def test_a_hung_trial_is_ended_at_its_limit_and_classified_as_a_hang(collective: TorchRun) -> None:
-    run = collective("time.sleep(600)", timeout_s=600, wall_s=12)
+    run = collective("print('hangs', flush=True); time.sleep(600)", timeout_s=600, wall_s=12)
     assert run.finish(WAIT_S).cause is Cause.WALL_LIMIT
+    assert "hangs" in run.output(), "the limit came before the hang"
     failure = run.failure()
     assert failure is not None
     assert failure.kind is FailureKind.HANG

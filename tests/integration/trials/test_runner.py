@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launch.waiting import until
+from tests.integration.launch.waiting import processes_of, until
 from tests.integration.trials.conftest import QUICK, TORCHRUN, Impatient, Patient, order, scenario, trials_in
 from tools.errors import InputError
 from tools.launch.folder import JobFolder
@@ -119,9 +119,18 @@ def test_a_node_that_went_down_is_not_the_plans_fault(python: MakeTrials) -> Non
     assert outcome.runs == ["t1", "t1-r2"]
 
 
-def test_a_cancelled_trial_leaves_no_process(python: MakeTrials) -> None:
-    outcome = python("import time; time.sleep(600)").run(order(), Impatient())
+def test_a_cancelled_trial_leaves_no_process(python: MakeTrials, tmp_path: Path) -> None:
+    """None is looked for when the fixture ends."""
+    seen: list[int] = []
+
+    class Cancelling(Patient):
+        def must_cancel(self) -> bool:
+            seen.extend(processes_of(tmp_path / "jobs"))
+            return bool(seen)
+
+    outcome = python("import time; time.sleep(600)").run(order(), Cancelling())
     assert outcome.status == "cancelled"
+    assert seen
 
 
 def test_a_trial_that_was_let_go_runs_on_and_is_found_by_its_key(tmp_path: Path) -> None:
