@@ -324,6 +324,8 @@ def print_few_shot(world: World) -> None:
             f"worst {max(ratios):.3f}; 80% interval holds {np.mean([r.coverage for r in of]):.1%}"
         )
     worst = max(results, key=lambda result: result.wrong_ratio)
+    if not worst.wrong_ratio:
+        raise SystemExit("no wrong row was given to any cluster: nothing shows what one does")
     says = "a wrong row beside two right ones: worst error over that with the right ones alone"
     print(f"{says} {worst.wrong_ratio:.3f} ({worst.cluster})")
 

@@ -8,7 +8,8 @@ other ranks, magnitudes and recordings.
 
 Faults are simulated, not recorded: the kernels and gaps of a real trace are moved in time as the fault would
 move them. Between two collectives a rank keeps its own work; a collective ends for all ranks at once, when
-the last one has arrived and the data has been moved.
+the last one has arrived and the data has been moved. The same recording without the fault must not be found
+guilty of it: such a case shows nothing and counts as wrong.
 """
 
 import argparse
@@ -365,7 +366,18 @@ def judge(case: Case, finding: CauseFinding) -> str:
 
 def judged(folder: Path) -> Iterator[tuple[Case, str]]:
     for case in CASES:
-        yield case, judge(case, find(case, folder))
+        yield case, judge(case, find(case, folder)) or judge_control(case, folder)
+
+
+def judge_control(case: Case, folder: Path) -> str:
+    """What is wrong with a case whose answer does not come from its fault; empty if nothing is."""
+    if case.fault == NO_FAULT and case.scenario is None:
+        return ""  # the fault is in the recording
+    true_job: dict[str, JsonValue] | None = (
+        {} if case.scenario is not None and case.trace == MEGATRON else None
+    )
+    healthy = find(replace(case, fault=NO_FAULT, scenario=true_job), folder)
+    return "" if judge(case, healthy) else "the same is found without the fault"
 
 
 def main() -> int:

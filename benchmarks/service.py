@@ -96,6 +96,13 @@ def is_ready(caller: Caller) -> bool:
     return caller.get("/readyz")[0] == 200
 
 
+def wait_completed(caller: Caller, count: int, before: int, longest_s: float = 3600.0) -> None:
+    """Until nothing runs; sessions that failed at once would give the best figures of all."""
+    completed = wait_idle(caller, longest_s)["completed"] - before
+    if completed != count:
+        raise RuntimeError(f"{completed} of {count} sessions completed: the figures would say nothing")
+
+
 def wait_idle(caller: Caller, longest_s: float = 3600.0) -> dict[str, int]:
     def idle() -> bool:
         time.sleep(0.1)
@@ -115,8 +122,9 @@ def running(site: Site, workers: int, sessions_each: int) -> Iterator[tuple[Prog
         fleet = [stack.enter_context(worker(site, number, **places)) for number in range(workers)]
         caller = Caller(api.address)
         stack.callback(caller.close)
+        before = counts(caller)["completed"]
         submit(caller, 4 * workers)
-        wait_idle(caller)
+        wait_completed(caller, 4 * workers, before)
         yield api, fleet, caller
 
 
@@ -137,8 +145,9 @@ def bench_embedded(site: Site, _: argparse.Namespace) -> Figures:
 def measure_reads(api: Program, caller: Caller, at_a_time: int) -> float:
     """The 99th percentile in milliseconds at READS_PER_S."""
     p99_ms = []
+    before = counts(caller)["completed"]
     known = submit(caller, 2)
-    wait_idle(caller)
+    wait_completed(caller, 2, before)
     paths = [
         *(f"/v1/sessions/{id}" for id in known),
         f"/v1/sessions/{known[0]}/report",
@@ -154,6 +163,8 @@ def measure_reads(api: Program, caller: Caller, at_a_time: int) -> float:
         percentiles = " ".join(f"p{p} {latencies.percentile_ms(p):.1f}" for p in (50, 90, 99, 99.9))
         figures = f"{latencies.per_s:.0f}/s, {percentiles} ms, {latencies.failures} failed"
         print(f"reads {name}: {figures}; {still} sessions ran")
+        if latencies.failures or not still:
+            raise RuntimeError("reads failed, or the sessions had ended before them: these are no figures")
     return p99_ms[0]
 
 
@@ -163,12 +174,13 @@ def bench_throughput(site: Site, args: argparse.Namespace) -> Figures:
     for workers in (1, 2) if site.database_url else (1,):
         with running(site, workers, 2) as (api, fleet, caller):
             count = min(args.sessions, 60)
+            before = counts(caller)["completed"]
             begun, spent = time.perf_counter(), [program.cpu_s() for program in (api, *fleet)]
             submit(caller, count)
-            wait_idle(caller)
+            wait_completed(caller, count, before)
             took = time.perf_counter() - begun
             rates[names[workers]] = count / took
-            cpu = [program.cpu_s() - before for program, before in zip((api, *fleet), spent, strict=True)]
+            cpu = [program.cpu_s() - earlier for program, earlier in zip((api, *fleet), spent, strict=True)]
             print(
                 f"throughput, {workers} worker(s): {count / took:.2f} sessions/s ({count} in {took:.1f} s; "
                 f"CPU per session: workers {sum(cpu[1:]) / count:.3f} s, api {cpu[0] / count:.3f} s)"
@@ -204,6 +216,8 @@ def bench_list(site: Site, args: argparse.Namespace) -> Figures:
         caller = Caller(api.address)
         for name, query in FILTERS.items():
             times, rows = turn_pages(caller, query)
+            if bool(rows) == (query == FILTERS[NONE]):
+                raise RuntimeError(f"list {name}: {rows} sessions: the filter was not measured")
             latencies = Latencies(times, 0, sum(times))
             percentiles = " ".join(f"p{p} {latencies.percentile_ms(p):.1f}" for p in (50, 99, 100))
             print(f"list {name}: {rows} sessions in {len(times)} pages of {PAGE}, {percentiles} ms per page")
@@ -211,6 +225,7 @@ def bench_list(site: Site, args: argparse.Namespace) -> Figures:
     return {}
 
 
+NONE = "by text (none)"
 FILTERS = {
     "all": "",
     "by state": "&state=failed",
@@ -218,7 +233,7 @@ FILTERS = {
     "by label": "&label=team%3Dt7",
     "by text (frequent)": "&text=model7",
     "by text (one of all)": "&text=needle",
-    "by text (none)": "&text=nowhere",
+    NONE: "&text=nowhere",
 }
 """Every hundredth session has the device, the label and the frequent word."""
 
@@ -313,9 +328,10 @@ def bench_restart(site: Site, args: argparse.Namespace) -> Figures:
                 caller = Caller(api.address)
                 wait_until(partial(is_ready, caller))
                 times.append(time.perf_counter() - begun)
+                kept = sum(counts(caller).values())
                 caller.close()
         seconds = ", ".join(f"{time_s:.2f}" for time_s in times)
-        print(f"restart to ready, role {role}: {seconds} s")
+        print(f"restart to ready, role {role}, {kept} sessions in the database: {seconds} s")
     return {}
 
 

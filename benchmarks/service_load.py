@@ -80,7 +80,11 @@ def read_at_rate(address: str, paths: Sequence[str], per_s: float | None, for_s:
             if due > begun + for_s:
                 break
             time.sleep(max(0.0, due - time.perf_counter()))
-            status, _ = caller.get(paths[number % len(paths)])
+            try:
+                status, _ = caller.get(paths[number % len(paths)])
+            except (OSError, http.client.HTTPException):
+                status = 0  # a thread that died of it would leave a good figure of few requests
+                caller.close()
             took = time.perf_counter() - due
             with lock:
                 seconds.append(took)

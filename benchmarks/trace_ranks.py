@@ -180,6 +180,8 @@ def _print(run: Run, json_bytes: float, ranks: int, workers: int) -> None:
     print(f"  memory, all processes      {run.peak_bytes / GIB:7.2f} GiB")
     print(f"  wall clock, {workers} quiet cores  {run.quiet_s(workers):7.1f} s")
     print(f"  diagnosis: {report['diagnosis']['bottleneck']}")
+    if len(report["ranks"]) != ranks:
+        raise SystemExit(f"{len(report['ranks'])} ranks were read, not {ranks}: these are no figures")
 
 
 def main() -> None:
