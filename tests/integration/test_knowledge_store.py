@@ -330,8 +330,12 @@ def test_a_server_that_is_not_there_is_reported_plainly() -> None:
 
 def test_a_server_that_does_not_answer_is_left_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.kb.store._TIMEOUT_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(KnowledgeError, match="timed out"):
-        open_server("127.0.0.1", silent.getsockname()[1], None, seed=small_seed())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(KnowledgeError, match="timed out"):
+            open_server("127.0.0.1", silent.getsockname()[1], None, seed=small_seed())
+        silent.settimeout(10)
+        with silent.accept()[0] as asked:
+            assert asked.recv(1000).startswith(b"GET /"), "nobody asked it"
 
 
 @pytest.mark.real

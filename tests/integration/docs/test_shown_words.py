@@ -39,6 +39,21 @@ def spans(page: Path) -> list[str]:
     return [" ".join(span.split()) for span in SPAN.findall(text)]
 
 
+def test_blocks_commands_settings_and_files_are_found_at_all() -> None:
+    """Of each kind that is judged below, on one page or another: of none, nothing could be wrong."""
+    shown = pages(REPO)
+    kinds = {block.kind for page in shown for block in fenced_blocks(page.read_text())}
+    named = [span for page in shown for span in spans(page)]
+    assert {*READ, *DRAWN, "sh", "console", "python"} <= kinds
+    assert {"make", "asap"} <= {words[0] for words in map(str.split, named) if len(words) > 1}
+    assert any(PATH.fullmatch(span) for span in named)
+    assert any(settings_in(page) for page in shown)
+
+
+def settings_in(page: Path) -> set[str]:
+    return set(re.findall(rf"{PREFIX}[A-Z_]*[A-Z](?!\w|\*)", page.read_text()))
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.id != "ARCHITECTURE"])
 def test_every_block_is_run_read_or_says_why_not(page: Path) -> None:
     commands = blocks(page.read_text())
@@ -70,8 +85,7 @@ def options_of(words: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_settings_that_are_named_exist(page: Path) -> None:
-    named = set(re.findall(rf"{PREFIX}[A-Z_]*[A-Z](?!\w|\*)", page.read_text()))
-    assert named - SETTINGS == set()
+    assert settings_in(page) - SETTINGS == set()
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.id not in OF_OTHERS])
@@ -83,5 +97,6 @@ def test_files_that_are_named_exist(page: Path) -> None:
 def test_the_playbook_that_is_shown_would_be_taken() -> None:
     page = (REPO / "docs/extend.md").read_text()
     (shown,) = [tomllib.loads(block.text) for block in fenced_blocks(page) if block.kind == "toml"]
+    assert shown["playbook"]
     for playbook in shown["playbook"]:
         assert parse_playbook("overlap", playbook).id == playbook["id"]
