@@ -204,7 +204,19 @@ def read_night_of(tenant: Tenant, other: Tenant) -> str:
     id = tenant.make("/v1/schedules", {"name": "reader", "cron": "30 5 * * *", "workloads": [job]})["id"]
     run = tenant.make(f"/v1/schedules/{id}/run", None, 202)["id"]
     wait_for(lambda: tenant.call("GET", f"/v1/schedules/{id}/runs/{run}").json()["finished_at"])
-    return tenant.call("GET", f"/v1/schedules/{id}/runs/{run}/report").text
+    report = tenant.call("GET", f"/v1/schedules/{id}/runs/{run}/report")
+    assert report.ok, report.text
+    assert "reader" in report.text
+    return report.text
+
+
+def predicted_step_s(tenant: Tenant, cluster: str) -> float:
+    """Of today's plan, by a session on a cluster of this name: the tenant's own runs calibrate it."""
+    scenario = tenant.scenario
+    request = {**scenario, "cluster": {**scenario["cluster"], "name": cluster}}
+    id = tenant.make("/v1/sessions", request, 202)["id"]
+    wait_for(lambda: tenant.call("GET", f"/v1/sessions/{id}").json()["state"] == "completed")
+    return float(tenant.call("GET", f"/v1/sessions/{id}/report").json()["baseline"]["step_time_s"])
 
 
 def wait_for(look: Any) -> None:  # noqa: ANN401 - anything true

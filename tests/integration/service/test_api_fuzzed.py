@@ -36,6 +36,7 @@ from tests.integration.service.tenants import (
     add_tenant,
     fill,
     hostile_bodies,
+    predicted_step_s,
     read_night_of,
     snapshot,
 )
@@ -45,6 +46,7 @@ EXAMPLES = 1
 MANY_EXAMPLES = 75
 MIN_REQUESTS = 10_000
 MIN_OPERATIONS = 50
+MIN_PAGES = 40
 NOBODYS = frozenset(
     {
         "GET /healthz", "GET /readyz", "GET /metrics", "GET /v1/hardware", "GET /v1/hardware/{name}",
@@ -109,6 +111,9 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
                 fill(tenant)
             for me, victim in ((first, second), (second, first)):
                 assert victim.secret not in read_night_of(me, victim)
+                theirs = victim.things["measurements.name"]
+                assert predicted_step_s(me, theirs) == predicted_step_s(me, "nobody"), "by runs of the other"
+                assert predicted_step_s(victim, theirs) != predicted_step_s(victim, "nobody")
         finally:
             server.stop()
     server.words = ["serve", "--role", "api"]
@@ -126,6 +131,7 @@ def operations_of(installation: Installation) -> list[APIOperation[Any, Any, Any
 def pages() -> list[tuple[str, str]]:
     """All but signing out, which would end the caller's own visit."""
     routes = [route for router in ROUTERS for route in router.routes if route.path != "/logout"]  # type: ignore[attr-defined]
+    assert len(routes) >= MIN_PAGES
     return [(method, str(route.path)) for route in routes for method in sorted(route.methods)]  # type: ignore[attr-defined]
 
 
@@ -155,6 +161,9 @@ def fuzz(installation: Installation, examples: int) -> int:
     total = installation.sent.total()
     print(f"{total} requests, {len(failures)} failures, {len(installation.leaks)} leaks")  # with -s
     assert not failures, "\n\n".join(failures)
+    asked = {operation.label for operation in operations_of(installation)}
+    asked |= {f"{method} {path}" for method, path in pages()}
+    assert asked - set(installation.sent) == set(), "nobody asked for these"
     assert not installation.leaks, "\n\n".join(installation.leaks)
     for tenant, whole in zip(installation.tenants, before, strict=True):
         after = snapshot(tenant)
@@ -226,10 +235,6 @@ def send_hostile_bodies(installation: Installation) -> None:
             method, path = label.split()
             for body in bodies:
                 installation.judge(label, victim, me.call(method, path, body), aimed=True)
-        same = {**me.scenario, "cluster": {**me.scenario["cluster"], "name": "nobody"}}
-        theirs = {**same, "cluster": {**same["cluster"], "name": victim.things["measurements.name"]}}
-        told = [me.call("POST", "/v1/predict", body).json()["step_time_s"] for body in (same, theirs)]
-        assert told[0] == told[1], "predicted with the runs of the other tenant"
 
 
 def fuzz_pages(installation: Installation, examples: int) -> None:
