@@ -89,7 +89,9 @@ def test_a_report_names_what_was_published_for_the_model_on_the_device() -> None
 
 def test_every_step_of_the_coordinator_has_its_reason() -> None:
     _, events = run(small())
-    assert all(event["reason"] for event in events if event["kind"] == "routed")
+    reasons = [event["reason"] for event in events if event["kind"] == "routed"]
+    assert len(reasons) == 5
+    assert all(reasons)
 
 
 @pytest.mark.parametrize("raw", [small(), small(plan=None)], ids=["today", "cold"])
@@ -275,6 +277,7 @@ def test_a_session_stopped_by_its_watcher_goes_on_from_there(key: str) -> None:
         session.run(request, stop)
     outcome, events = run(small(), checkpointer=store)
     assert outcome.report is not None
+    assert events
     assert all(int(event["key"].split("/")[0]) >= int(key.split("/")[0]) for event in events)
 
 

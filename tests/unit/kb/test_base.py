@@ -126,9 +126,11 @@ def test_a_tenant_sees_the_seed_and_its_own_only() -> None:
 def test_cases_of_others_change_no_score() -> None:
     knowledge = opened()
     before = knowledge.search("pipeline bubble", tenant="red")
+    assert before
     for number in range(20):
         knowledge.add(own_case(id=f"blue-{number}", title="pipeline bubble"), by="b", tenant="blue")
     assert knowledge.search("pipeline bubble", tenant="red") == before
+    assert knowledge.search("pipeline bubble", tenant="blue") != before
 
 
 def test_two_tenants_may_use_one_id_without_learning_of_it() -> None:

@@ -108,8 +108,9 @@ def test_a_bad_answer_is_one_error_without_the_key(
     answer: tuple[int, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with served(lambda _: answer) as (url, _), pytest.raises(EmbeddingError) as error:
+    with served(lambda _: answer) as (url, requests), pytest.raises(EmbeddingError) as error:
         EndpointEmbedder(url, "embed-1", KEY).embed(["a", "b"])
+    assert [(request["key"], request["input"]) for request in requests] == [(f"Bearer {KEY}", ["a", "b"])]
     assert url.rstrip("/") in str(error.value)
     assert KEY not in str(error.value) + caplog.text
     assert error.value.__cause__ is None
@@ -127,12 +128,13 @@ def test_an_endpoint_that_does_not_answer_is_left_after_the_timeout() -> None:
         leave.wait(20)
         return 200, {}
 
-    with served(hang) as (url, _):
+    with served(hang) as (url, requests):
         try:
             with pytest.raises(EmbeddingError, match=r"ReadTimeout within 0\.1 s"):
                 EndpointEmbedder(url, "embed-1", KEY, timeout_s=0.1).embed(["a"])
         finally:
             leave.set()
+    assert len(requests) == 1
 
 
 def test_the_key_shows_nowhere() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.faults import BAR, CASES, TRACES, Case, device, find, host, judge
+from benchmarks.faults import BAR, CASES, TRACES, Case, device, find, host, judge, judged
 from tests.unit.trace.builders import MS, collective, rank_profile
 from tools.trace.alignment import align
 from tools.trace.breakdown import Breakdown
@@ -104,7 +104,7 @@ def test_compute_is_split_into_the_roof_what_is_lost_to_it_attention_and_the_res
 
 @recorded
 def test_the_rules_find_simulated_faults_in_recorded_traces() -> None:
-    faults = {case.name: judge(case, find(case, TRACES)) for case in CASES}
+    faults = {case.name: fault for case, fault in judged(TRACES)}
     wrong = {name: fault for name, fault in faults.items() if fault}
     assert len(CASES) >= 30
     assert len(wrong) <= (1 - BAR) * len(CASES), wrong

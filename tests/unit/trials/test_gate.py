@@ -51,7 +51,10 @@ def test_anything_else_than_the_plan_refuses_and_names_both_values(entry: str, v
 
 def test_what_a_program_wrote_into_its_fingerprint_is_shown_short_and_printable() -> None:
     wild = {**BASE.fingerprint, "precision": "fp32\x1b[2J\0", "long" * 100: 1}
-    for refused in refusals(BASE, trial(fingerprint=wild)):
+    found = refusals(BASE, trial(fingerprint=wild))
+    assert len(found) == 2
+    assert "[2J" in found[0].says + found[1].says
+    for refused in found:
         assert refused.says.isprintable()
         assert len(refused.says) < 600
         assert len(refused.entry) <= 200
