@@ -25,8 +25,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
         yield process
 
 
-def run(server: str, folder: Path, *programs: str, ranks: int = 1) -> list[dict[str, str | None]]:
-    """What each program printed in the end, on each rank; trainers print more."""
+def run(
+    server: str, folder: Path, *programs: str, ranks: int = 1, logged: str = ""
+) -> list[dict[str, str | None]]:
+    """What each program printed in the end, on each rank; trainers print more. They must have logged this."""
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"]
     finished = subprocess.run(
         [sys.executable, *(torchrun if ranks > 1 else []), str(PROGRAMS), str(folder), server, *programs],
@@ -34,6 +36,7 @@ def run(server: str, folder: Path, *programs: str, ranks: int = 1) -> list[dict[
         env={**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
+    assert logged in finished.stderr
     return [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"run"')]
 
 
@@ -55,8 +58,11 @@ def test_every_rank_sends_its_profile_into_one_upload_and_a_session_explains_it(
 def test_trainers_send_the_profile_of_their_optimizer_steps_and_go_on_if_nobody_takes_it(
     server: ApiProcess, tmp_path: Path
 ) -> None:
-    *taken, refused = run(server.address, tmp_path, *TRAINERS, f"hugging-face={NOBODY}")
+    programs = [*TRAINERS, f"hugging-face={NOBODY}"]
+    tried = f"{NOBODY} does not accept a profile"
+    *taken, refused = run(server.address, tmp_path, *programs, logged=tried)
     assert (refused["trace"], refused["session"]) == (None, None)
+    assert (tmp_path / "2" / "summaries/rank0.summary.json").exists(), "there was nothing to send"
     assert [sent["run"] for sent in taken] == TRAINERS
     with Client(server.address) as client:
         for number, sent in enumerate(taken):
