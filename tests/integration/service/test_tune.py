@@ -1,6 +1,7 @@
 """Tuning sessions in the service: killed, handed back, cancelled; their jobs are found again, or ended."""
 
 import json
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -62,6 +63,7 @@ def test_a_worker_that_stops_leaves_the_trial_to_the_next(settings: Settings, de
         known = len(starts(settings))
         wait_for(partial(_more_than, settings, known))
         assert worker.stop()
+        assert processes_of(jobs_folder(settings)), "its trial had ended before the worker did"
     worker = Worker(settings)
     worker.start()
     row = desk.wait(id)
@@ -71,6 +73,7 @@ def test_a_worker_that_stops_leaves_the_trial_to_the_next(settings: Settings, de
     assert measured is not None
     assert row.measured_speedup == measured.speedup
     assert starts(settings) == {f"{id}-1-0": 1, f"{id}-1-1": 1}
+    assert desk.states(id) == ["queued", *["running", "queued"] * 2, "running", "completed"]
     assert_whole(desk.events(id))
 
 
@@ -80,6 +83,7 @@ def test_a_cancelled_session_ends_its_trial(settings: Settings, desk: Desk) -> N
     worker = Worker(slow)
     worker.start()
     wait_for(lambda: starts(settings))
+    assert processes_of(jobs_folder(settings))
     desk.cancel(id)
     row = desk.wait(id)
     worker.stop()
@@ -101,6 +105,7 @@ def test_a_job_of_a_session_that_was_cancelled_while_nobody_ran_it_is_ended(
     assert worker.stop()
     jobs = jobs_folder(slow)
     assert end_orphans(desk.database, trials, jobs) == [], "its session goes on"
+    assert processes_of(jobs), "nothing to end"
     desk.cancel(id)
     assert desk.row(id).state == "cancelled"
     assert end_orphans(desk.database, trials, jobs) == [f"{id}-1-0"]
@@ -115,12 +120,13 @@ def test_a_server_killed_in_each_trial_loses_none(tmp_path: Path) -> None:
     jobs = tmp_path / "data" / "jobs"
     with api_process(tmp_path, **options) as server:
         id = httpx.post(f"{server.address}/v1/sessions", json=TUNE).json()["id"]
-        server.kill()
+        assert server.kill() == -signal.SIGKILL
     for number in range(3):
         begun = jobs / f"{id}-1-{number}" / "out" / "starts.txt"
         with api_process(tmp_path, **options) as server:
             wait_for(begun.exists)
-            server.kill()
+            assert server.kill() == -signal.SIGKILL
+            assert processes_of(jobs), "its trial had ended before the server did"
     with api_process(tmp_path, **options) as server:
 
         def ended() -> dict[str, Any] | None:
