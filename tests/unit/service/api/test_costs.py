@@ -40,11 +40,12 @@ def add_schedule(served: Served, name: str) -> None:
 
 
 def test_a_list_of_schedules_costs_the_same_however_many_there_are(served: Served) -> None:
-    counts = []
+    counts: list[int] = []
     for name in ("a", "b", "c"):
         add_schedule(served, name)
         with statements(served) as seen:
             items = served.client.get("/v1/schedules").json()["items"]
+        assert len(items) == len(counts) + 1
         assert all(item["last_run"] for item in items)
         counts.append(len(seen))
     assert counts[0] == counts[2], counts

@@ -51,13 +51,17 @@ def test_a_tenant_keeps_so_many_uploads_and_bytes(serve: Serve) -> None:
     assert put(served, headers, b"") == (429, "urn:asap:problem:quota")
 
 
-def test_a_key_follows_so_many_streams(serve: Serve) -> None:
-    served = serve(key_streams=2)
+@pytest.mark.parametrize("who", ["key", "tenant"])
+def test_a_key_and_a_tenant_follow_so_many_streams(serve: Serve, who: str) -> None:
+    served = serve(key_streams=2, tenant_streams=3)
     headers = served.key("submit", "read", tenant="a")
     id = served.submit(headers=headers)
-    served.app.streams[("tenant", "a")] = served.app.settings.tenant_streams
+    key = headers["Authorization"].split("_")[1]
+    most, name = {"key": (2, f"key:{key}"), "tenant": (3, "a")}[who]
+    served.app.streams[(who, name)] = most
     answer = served.client.get(f"/v1/sessions/{id}/events", headers=headers)
     assert (answer.status_code, answer.json()["type"]) == (429, "urn:asap:problem:quota")
+    assert f"this {who} follows {most} event streams" in answer.text
     page = served.client.get(f"/v1/sessions/{id}/events", headers=headers | {"Accept": "application/json"})
     assert page.status_code == 200
 

@@ -88,6 +88,7 @@ def test_the_page_needs_nothing_but_itself_and_no_name_in_a_trace_becomes_markup
     assert result.status == 0, result.err
     text = page.read_text()
     assert "Plotly.newPlot" in text
+    assert "alert(1)" in text  # the name is shown
     for markup in ("<script src", "<link", "<script>alert", "<img"):
         assert markup not in text
 

@@ -93,6 +93,7 @@ def test_an_event_is_one_printable_line(at_server: Asap, served: Served) -> None
     served.client.post(f"/v1/sessions/{id}/cancel")
     lines = at_server("sessions", "events", id).out.splitlines()
     assert len(lines) == 3
+    assert "[31m" in "".join(lines)
     assert all(line.isprintable() for line in lines)
 
 

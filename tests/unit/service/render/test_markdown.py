@@ -73,7 +73,9 @@ def test_every_table_has_as_many_cells_in_each_row() -> None:
 
 
 def test_hostile_text_changes_no_element_and_brings_no_raw_html_and_no_link() -> None:
-    hostile = structure(markdown_report(*full(HOSTILE)))
+    page = markdown_report(*full(HOSTILE))
+    assert "alert(1)" in page
+    hostile = structure(page)
     assert hostile == structure(markdown_report(*full("harmless `code` text")))
     assert not {"html_block", "html_inline", "link_open"} & set(hostile)
 

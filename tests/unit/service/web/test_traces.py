@@ -55,6 +55,9 @@ def test_an_uploads_figures_are_drawn_and_its_kernels_stay_text(served: Served, 
         assert answer.status_code == 200, answer.text
         assert answer.json()["data"]
         assert "<img" not in answer.text
+    request = served.client.get(f"/v1/sessions/{uploaded}").json()["request"]
+    analysed = served.client.get(f"/v1/traces/{request['traces'].removeprefix('trace:')}").text
+    assert "<img src=x onerror=alert(1)>" in analysed  # the names were read
     page = served.client.get(f"/sessions/{uploaded}/figures", headers={"Accept": "text/html"}).text
     assert "Measured: late ranks" in page
     assert "<img" not in page
