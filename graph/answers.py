@@ -20,8 +20,15 @@ OUR_FAULTS = (
 )  # fmt: skip
 """What a mistake in our own code raises; not AsapError, an outage of the database or a lost connection."""
 OUR_ROOMS = ("graph.", "tools.", "service.")
-Scalar = bool | int | float | str
 MAX_TEXT = 2000
+MAX_WORD = 200
+MAX_NUMBER = 10**15
+Scalar = (
+    bool
+    | Annotated[int, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+    | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
+    | Annotated[str, Field(max_length=MAX_WORD)]
+)
 MAX_STATEMENTS = 12
 MAX_PLANS = 3
 MAX_ITEMS = 3

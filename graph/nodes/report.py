@@ -193,9 +193,10 @@ def _cases(knowledge: Knowledge) -> list[CaseReference]:
         CaseReference.model_validate(
             {
                 **hit.model_dump(include={"id", "title", "status", "warning"}),
-                "lesson": hit.body["lesson"],
+                # A person's own case may have neither lesson nor sources.
+                "lesson": hit.body.get("lesson") or hit.body["story"],
                 "measured": hit.body.get("measured"),
-                "sources": hit.body["sources"],
+                "sources": hit.body.get("sources", []),
             }
         )
         for hit in knowledge.hits

@@ -24,7 +24,6 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "revise_worklist": {"items": []},
     "propose_plans": {"suggestions": []},
     "explain": PROSE,
-    "confirm_reading": {"verdict": "yes"},
     "answer_question": {"text": "It is limited by {cause}."},
 }
 LOOKUPS: Mapping[str, Mapping[str, Any]] = {
@@ -41,13 +40,14 @@ class Model(ScriptedServer):
         self,
         without: Collection[str] = frozenset(),
         streams: bool = True,
-        hold: Callable[[Seen], None] = lambda seen: None,
+        before: Callable[[Seen], Played | None] = lambda seen: None,
     ) -> None:
         super().__init__(then=self.reply, without=without, streams=streams)
+        self.answers = ANSWERS
         self.answered: Counter[str] = Counter()
         self.looked_up: Counter[str] = Counter()
-        self.hold = hold
-        """Called before a reply is sent, for a test that wants to act just then."""
+        self.before = before
+        """Called before an answer: a test acts just then, or sends something else in its place."""
         self._counting = threading.Lock()
 
     @property
@@ -60,7 +60,9 @@ class Model(ScriptedServer):
         return {"llm_base_url": self.base_url, "llm_model": NAME, "llm_api_key": "a-key"}
 
     def reply(self, seen: Seen) -> Played:
-        self.hold(seen)
+        instead = self.before(seen)
+        if instead is not None:
+            return instead
         wanted = [(name, given) for name, given in LOOKUPS.items() if name in seen.tools]
         if wanted and not any(message["role"] == "tool" for message in seen.messages):
             with self._counting:
@@ -75,7 +77,9 @@ class Model(ScriptedServer):
             competing = data_of(seen)["competing"][0]
             shown = [item["ref"] for item in competing["evidence"]]
             return {"cause": competing["cause"], "references": shown, "reason": "It is shown."}
-        return ANSWERS[seen.question]
+        if seen.question == "confirm_reading":  # the claim holds, its opposite does not
+            return {"verdict": "no" if self.answered["confirm_reading"] % 2 == 0 else "yes"}
+        return self.answers[seen.question]
 
 
 def data_of(seen: Seen) -> Any:  # noqa: ANN401 - JSON

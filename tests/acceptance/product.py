@@ -67,12 +67,18 @@ class Server:
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
+    def session(self, id: str) -> dict[str, Any]:
+        with self.http as http:
+            return dict(http.get(f"/v1/sessions/{id}").json())
+
     def wait(self, id: str) -> dict[str, Any]:
         """The session when it has ended, or waits for a person."""
+        return self.wait_at(f"/v1/sessions/{id}", lambda row: row["state"] in ENDED)
+
+    def wait_at(self, path: str, is_done: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """What is there as soon as it is done."""
         with self.http as http:
-            return wait_for(
-                lambda: row if (row := http.get(f"/v1/sessions/{id}").json())["state"] in ENDED else None
-            )
+            return wait_for(lambda: row if is_done(row := http.get(path).json()) else None)
 
     def report(self, id: str) -> dict[str, Any]:
         """Of a session that is completed."""
@@ -109,7 +115,7 @@ def serving(folder: Path, *words: str, **settings: object) -> Iterator[Server]:
         assert line, (folder / "serve.log").read_text()[-2000:]
         yield Server(json.loads(line)["address"], process)
     finally:
-        process.terminate()
+        process.terminate()  # nothing happens if it was killed
         process.wait(STOP_S)
         process.stdout.close()
 

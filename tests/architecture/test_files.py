@@ -8,7 +8,6 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 CODE = {".py", ".sh", ".js", ".css", ".html"}
-MAX_FILE_LINES = 400
 
 # Written in pieces, so that this file does not hold what it looks for.
 FOLDERS = ["work", "tmp", "root", "opt", "home"]
@@ -59,13 +58,6 @@ def test_a_machine_path_would_be_found(folder: str) -> None:
 )
 def test_what_only_resembles_a_machine_path_is_left_alone(text: str) -> None:
     assert not MACHINE_PATH.search(text)
-
-
-def test_no_code_file_is_too_long() -> None:
-    code = [file for file in repo_files() if file.suffix in CODE]
-    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in code}
-    assert lengths
-    assert [str(file) for file, lines in lengths.items() if lines > MAX_FILE_LINES] == []
 
 
 def test_there_is_no_package_marker_under_tests() -> None:

@@ -8,7 +8,7 @@ never applied: they become questions to the person.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from pydantic import JsonValue
@@ -84,6 +84,30 @@ def apply_statements(statements: Sequence[Statement], scenario: Scenario) -> App
             )
         )
     return AppliedNotes(accepted, refused, current, questions, facts)
+
+
+def without_impossible(
+    applied: AppliedNotes, request: Scenario, why_infeasible: Callable[[Scenario], str | None]
+) -> AppliedNotes:
+    """Without the statements that leave no plan: each becomes a question, and the others hold.
+
+    `why_infeasible` says why nothing satisfies a scenario. A request that is infeasible without its notes
+    is not their fault.
+    """
+    if why_infeasible(applied.scenario) is None or why_infeasible(request) is not None:
+        return applied
+    kept: list[Statement] = []
+    refused, questions = list(applied.refused), list(applied.questions)
+    for name in dict.fromkeys(statement.field for statement in applied.accepted):
+        group = [statement for statement in applied.accepted if statement.field == name]
+        reason = why_infeasible(apply_statements([*kept, *group], request).scenario)
+        if reason is None:
+            kept += group
+            continue
+        refused += [statement.model_copy(update={"reason": reason}) for statement in group]
+        questions.append(_question(name, group, reason))
+    rest = apply_statements(kept, request)
+    return rest._replace(refused=refused, questions=questions)
 
 
 def _question(name: str, group: Sequence[Statement], reason: str) -> NoteQuestion:

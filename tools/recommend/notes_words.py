@@ -99,6 +99,8 @@ _PIECE = re.compile(
     ),
     re.DOTALL,
 )
+_ENDLESS = re.compile(r"\d{16,}")
+"""No figure of a training run has so many digits; they are no number here."""
 _NAMED = {"gbytes": " gbytes/s", "gbits": " gbit/s", "thousands": "", "figure": "1"}
 
 
@@ -113,7 +115,8 @@ def plain_text(original: str) -> PlainText:
         places = range(len(piece))
         starts += [match.start() + (place if same else 0) for place in places]
         ends += [match.start() + place + 1 if same else match.end() for place in places]
-    return PlainText("".join(out), starts, ends)
+    text = _ENDLESS.sub(lambda digits: "#" * len(digits.group()), "".join(out))
+    return PlainText(text, starts, ends)
 
 
 def _plain_piece(piece: str) -> str:

@@ -49,7 +49,7 @@ def served(tmp_path: Path) -> dict[str, set[str]]:
     metrics.measure("GET", "/v1/sessions", 200, 0.1)
     metrics.observe_wait(0.1)
     metrics.observe_event(
-        {"kind": "incident", "node": "proposal", "seconds": 1, "tokens": 1, "question": "x"}
+        {"kind": "incident", "node": "proposal", "seconds": 1, "tokens": 1, "question": "x", "error": "E"}
     )
     series: dict[str, set[str]] = {}
     for family in metrics.registry.collect():

@@ -41,8 +41,10 @@ def run(
     decision: Mapping[str, Any] | None = None,
     id: str = "s1",
     tenant: str | None = None,
+    events: list[Event] | None = None,
 ) -> tuple[Outcome, list[Event]]:
-    events: list[Event] = []
+    """`events` collects those of several runs, also of one that is cut off."""
+    events = [] if events is None else events
     session = Session(id, context or Context(open_seed()), checkpointer)
     return session.run(parse_request(raw, tenant), events.append, decision), events
 

@@ -74,11 +74,14 @@ def test_a_session_s_events_are_measured(served: Served) -> None:
         {"kind": "reasoned", "node": "report", "question": "verdict", "tokens": 40, "seconds": 2}
     )
     metrics.observe_event({"kind": "incident", "node": "report", "incident": "timeout"})
+    ours = {"incident": "unexpected error", "error": "KeyError", "place": "graph.context:7"}
+    metrics.observe_event({"kind": "incident", "node": "report", **ours})
     text = metrics.text().decode()
     assert "asap_queue_wait_seconds_count 1.0" in text
     assert 'asap_step_seconds_count{kind="tool",node="analyzer"} 1.0' in text
     assert 'asap_llm_tokens_total{question="verdict"} 40.0' in text
     assert 'asap_endpoint_faults_total{kind="timeout"} 1.0' in text
+    assert 'asap_unexpected_errors_total{error="KeyError",place="graph.context:7"} 1.0' in text
 
 
 def test_every_answer_has_the_security_headers(served: Served) -> None:

@@ -54,3 +54,22 @@ def test_a_wrong_setting_is_named(asap: Asap, data_dir: Path, monkeypatch: pytes
     result = asap("doctor")
     assert result.status == 1
     assert "ASAP_LEASE_S" in result.out
+
+
+def test_an_error_of_our_own_in_the_question_is_called_a_bug(
+    asap: Asap, monkeypatch: pytest.MonkeyPatch, unexpected_errors: list[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise AttributeError("our own mistake")
+
+    monkeypatch.setattr("graph.middleware.Requests._settings", fail)
+    monkeypatch.setenv("ASAP_LLM_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setenv("ASAP_LLM_MODEL", "m")
+    load_settings.cache_clear()
+    result = asap("doctor", "--json")
+    (found,) = [line for line in result.lines if line["what"] == "language model"]
+    assert (result.status, found["state"]) == (1, "failed")
+    assert "AttributeError at graph.middleware:" in found["found"]
+    assert found["todo"].startswith("a bug of ASAP")
+    assert len(unexpected_errors) == 1
+    unexpected_errors.clear()
