@@ -137,7 +137,7 @@ _SHAPE = re.compile(r"\btools?\b|tool_choice|response_format|json_schema|json_ob
 
 
 class Fault(Exception):
-    """There is no usable reply. The message holds neither the key nor the prompt."""
+    """There is no usable reply. The message holds no key, and of a server's own words the beginning."""
 
     def __init__(
         self, kind: str, says: str, *, repeat: bool = False, wait_s: float | None = None, said: str = ""
@@ -348,6 +348,14 @@ def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenA
                 raise UnreadableReplyError(type(error).__name__) from error
             finally:
                 reply_watch.reset(before)
+
+        def _convert_chunk_to_generation_chunk(self, chunk: Any, *given: Any) -> Any:  # noqa: ANN401
+            """LangChain's, which loses a refusal that is streamed."""
+            converted = super()._convert_chunk_to_generation_chunk(chunk, *given)
+            refusals = [choice["delta"].get("refusal") for choice in chunk.get("choices") or []]
+            if converted is not None and any(refusals):
+                converted.message.additional_kwargs["refusal"] = refusals[0]
+            return converted
 
         def bind_tools(self, tools: Any, *, tool_choice: Any = None, **settings: Any) -> Any:  # noqa: ANN401
             """LangChain's, for endpoints too that do not know `tool_choice`."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 REPO = Path(__file__).resolve().parents[2]
-CODE = {".py", ".sh", ".js", ".css", ".html"}
 
 # Written in pieces, so that this file does not hold what it looks for.
 FOLDERS = ["work", "tmp", "root", "opt", "home"]
