@@ -299,19 +299,20 @@ class NodeServices:
         reply = self._reply(replace(question, listen=stream.feed))
         stream.flush()
         self.usage.update(tokens=reply.tokens, cost=reply.cost)  # type: ignore[call-overload]
+        spent = {name: self.usage[name] - usage[name] for name in self.usage}
         self.log.emit(
             "reasoned",
             question=question.name,
             by=reply.by,
             answer=brief(reply.answer.model_dump(exclude_none=True)),
             prompt=reply.prompt,
-            tokens=reply.tokens,
+            tokens=spent["tokens"],
             seconds=time.perf_counter() - start,
         )
         return KeptReply(
             answer={} if reply.by == Rules.name else reply.answer.model_dump(mode="json"),
             by=reply.by,
-            usage={name: self.usage[name] - usage[name] for name in self.usage},
+            usage=spent,
             incidents=self.incidents[incidents:],
             events=self.log.count,
         )

@@ -15,6 +15,7 @@ from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.replies import Played, Reply, Seen
 from tests.integration.llm.scripted_server import ScriptedServer
+from tests.unit.graph.cases import data_of as data_of_report
 from tests.unit.graph.cases import report_of, run, small
 from tools.errors import AsapError
 from tools.kb import open_seed
@@ -185,7 +186,11 @@ def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(
     model_at: MakeModel, broken: Reply, kind: str
 ) -> None:
     with ScriptedServer(then=broken) as server:
-        report = report_of(small(), Context(open_seed(), reasoner=model_at(server, retries=1)))
+        outcome, events = run(small(), Context(open_seed(), reasoner=model_at(server, retries=1)))
+    report = data_of_report(outcome)
+    assert report["usage"]["tokens"] == sum(
+        event["tokens"] for event in events if event["kind"] == "reasoned"
+    )
     assert {"find_cause", "propose_plans"} <= set(server.asked)
     assert kind in {incident["kind"] for incident in report["incidents"]}
     assert report["usage"]["answered"] == 0
