@@ -58,6 +58,13 @@ class Fleet:
         assert status == -signal.SIGKILL, f"it had ended by itself, {status}: {self.log.read_text()[-2000:]}"
         self.processes[number] = self._start(number)
 
+    def revive(self) -> int:
+        """Those that ended by themselves, as on a full disk, are begun again: a supervisor does no less."""
+        ended = [number for number, process in enumerate(self.processes) if process.poll() is not None]
+        for number in ended:
+            self.processes[number] = self._start(number)
+        return len(ended)
+
     def at_work(self, database: Database) -> list[int]:
         """Those that run a session: on PostgreSQL their names hold the process, on SQLite there is one.
 

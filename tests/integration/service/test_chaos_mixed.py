@@ -5,6 +5,7 @@ programs that hang. Every job ends exactly once and nothing is left running.
 
 import errno
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -18,21 +19,20 @@ from shutil import copyfile
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
-from service.db.models import BUSY, RUNNING, sessions
+from service.db.models import BUSY
 from service.db.schedules import create_schedule, get_run, list_nights
 from service.nightly.dispatch import night_queue, run_now
 from service.settings import Settings
-from service.worker.jobs import EMBEDDED
 from tests.integration.launch.waiting import processes_of
-from tests.integration.llm.test_evil_endpoint import BEHAVIOURS, serving
+from tests.integration.llm.test_evil_endpoint import BEHAVIOURS, Send, serving
 from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, wait_for
 from tests.integration.service.fleet import Fleet
-from tests.integration.service.test_chaos import MAX_S, fleet_of, with_trials
+from tests.integration.service.test_chaos import MAX_S, MIN_KILLS, fleet_of, restart_database, with_trials
 from tests.servers import running_postgres
 from tests.unit.service.nightly.builders import add_nights, workload
 from tests.unit.trace.bombs import BOMBS
+from tools.launch.status import Cause, JobStatus
 
 pytestmark = pytest.mark.slow
 
@@ -58,29 +58,38 @@ class Jobs:
 
 
 @contextmanager
-def evil_model() -> Iterator[dict[str, str]]:
-    """Settings of workers whose language model behaves in one evil way after another."""
-    chance = random.Random(7)
-    with serving(lambda send: BEHAVIOURS[chance.choice(EVIL)](send)) as url:
-        yield {
-            "ASAP_LLM_BASE_URL": url,
+def evil_model() -> Iterator[tuple[dict[str, str], Counter[str]]]:
+    """Settings of workers whose language model is evil in one way after another, and how often in each."""
+    chance, asked = random.Random(7), Counter[str]()
+
+    def behave(send: Send) -> None:
+        name = chance.choice(EVIL)
+        asked[name] += 1
+        BEHAVIOURS[name](send)
+
+    with serving(behave) as evil:
+        settings = {
+            "ASAP_LLM_BASE_URL": evil.url,
             "ASAP_LLM_MODEL": "evil",
             "ASAP_LLM_TIMEOUT_S": "0.5",
             "ASAP_LLM_DEADLINE_S": "1",
             "ASAP_SESSION_TRIALS": "3",
             "ASAP_LEASE_S": str(LEASE_S),
         }
+        yield settings, asked
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A file system of its own, which can be filled; None where this user may not mount one."""
+    """A file system of its own, which can be filled; None where this user may not mount one.
+
+    There the test is no success: it is skipped in the end, when everything else of it has been judged.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
-        print("no full disk: only root may mount one")
         yield None
-        return
+        pytest.skip("all but the full disk went well: only root may mount one")
     try:
         yield folder
     finally:
@@ -141,39 +150,39 @@ def _request(folder: Path, kind: str, number: int) -> dict[str, Any]:
 
 def disturb(
     desk: Desk, fleet: Fleet, faults: int, is_busy: Callable[[], bool], others: list[Callable[[], None]]
-) -> Counter[str]:
-    """Kills and pauses in turn, of workers that have work, and what else there is after each second one."""
-    chance, done = random.Random(5), Counter[str]()
+) -> tuple[Counter[str], Counter[str]]:
+    """Kills and pauses in turn, of workers that have work, and what else there is after each second one.
+
+    How many of each there were, and how many of those met a worker that ran a session.
+    """
+    chance, done, hits = random.Random(5), Counter[str](), Counter[str]()
+
+    def at_work() -> list[int]:
+        fleet.revive()
+        return fleet.at_work(desk.database)
+
     while done.total() < faults and is_busy():
-        if not wait_for(lambda: at_work(desk, fleet) or not is_busy(), MAX_S) or not is_busy():
-            break
+        wait_for(lambda: at_work() or not is_busy(), MAX_S)
         time.sleep(chance.uniform(0.2, 2.0))
-        number = chance.choice(at_work(desk, fleet) or range(len(fleet.processes)))
+        if not (numbers := at_work()):
+            continue
+        number = chance.choice(numbers)
         if done.total() % 3 == 2:
             fleet.processes[number].send_signal(signal.SIGSTOP)
             time.sleep(1.5 * LEASE_S)
             fleet.processes[number].send_signal(signal.SIGCONT)
             done["pauses"] += 1
+            hits["pauses"] += 1
         else:
             fleet.kill(number)
             done["kills"] += 1
+            hits["kills"] += 1
         if others and done.total() % 4 == 2:
             other = others[done.total() // 4 % len(others)]
+            hits[other.__name__] += bool(at_work())
             other()
             done[other.__name__] += 1
-    return done
-
-
-def at_work(desk: Desk, fleet: Fleet) -> list[int]:
-    """The workers that run a session: on PostgreSQL their names hold the process, on SQLite there is one."""
-    with desk.database.read() as conn:
-        named = conn.scalars(sa.select(sessions.c.worker).where(sessions.c.state == RUNNING)).all()
-    pids = [str(process.pid) for process in fleet.processes]
-    return [
-        number
-        for number, pid in enumerate(pids)
-        if any(name == EMBEDDED or f"-{pid}-" in str(name) for name in named)
-    ]
+    return done, hits
 
 
 def orphaned_readers() -> list[int]:
@@ -189,7 +198,14 @@ def orphaned_readers() -> list[int]:
     return found
 
 
-def survive(desk: Desk, fleet: Fleet, folder: Path, ledger: Path, others: list[Callable[[], None]]) -> None:
+def survive(
+    desk: Desk,
+    fleet: Fleet,
+    folder: Path,
+    ledger: Path,
+    others: list[Callable[[], None]],
+    asked: Counter[str],
+) -> None:
     start_s = time.monotonic()
     jobs = submit(desk, folder)
 
@@ -198,8 +214,8 @@ def survive(desk: Desk, fleet: Fleet, folder: Path, ledger: Path, others: list[C
             run.finished_at is None for run in runs(desk, jobs)
         )
 
-    faults = disturb(desk, fleet, JOBS // 6, busy, others)
-    wait_for(lambda: not busy(), MAX_S)
+    faults, hits = disturb(desk, fleet, JOBS // 6, busy, others)
+    wait_for(lambda: not fleet.revive() and not busy(), MAX_S)
     states = Counter(
         f"{kind} {desk.row(id, tenant).state}" for id, (kind, tenant) in jobs.sessions.items()
     ) + Counter(f"night {run.state}" for run in runs(desk, jobs))
@@ -207,12 +223,26 @@ def survive(desk: Desk, fleet: Fleet, folder: Path, ledger: Path, others: list[C
     claims += sum(run.claims for run in runs(desk, jobs))
     launched = ledger.read_text().split() if ledger.exists() else []
     print(  # for whoever runs this with -s
-        f"{JOBS} jobs ({dict(states)}), {dict(faults)}, {claims} claims, {len(launched)} trials launched, "
-        f"{time.monotonic() - start_s:.0f} s"
+        f"{JOBS} jobs ({dict(states)}), {dict(faults)}, of which {dict(hits)} under a session, "
+        f"{claims} claims, {len(launched)} trials launched, {hung_jobs(folder)} hung, "
+        f"the model asked {dict(asked)}, {time.monotonic() - start_s:.0f} s"
     )
+    assert {"kills", "pauses", *(other.__name__ for other in others)} <= set(+hits), "a fault that hit nobody"
+    assert hits["kills"] >= MIN_KILLS
+    assert claims >= JOBS + hits["kills"], "nothing was done again"
+    assert set(asked) == set(EVIL)
+    assert hung_jobs(folder) > 0
+    ends = [desk.row(id, tenant).error for id, (kind, tenant) in jobs.sessions.items() if kind == "bomb"]
+    assert re.search("takes more than|interrupted", str(ends)), "no bomb was read until its time was over"
     judge(desk, jobs, states, launched)
     assert wait_for(lambda: orphaned_readers() == [], 30)
     assert wait_for(lambda: processes_of(folder / "jobs") == [], 60)
+
+
+def hung_jobs(folder: Path) -> int:
+    """Of the training programs, those that the launcher ended at their limit."""
+    ends = [JobStatus.from_json(file.read_text()) for file in (folder / "jobs").glob("*/final.json")]
+    return sum(end.cause is Cause.WALL_LIMIT for end in ends)
 
 
 def runs(desk: Desk, jobs: Jobs) -> list[Any]:
@@ -232,26 +262,30 @@ def judge(desk: Desk, jobs: Jobs, states: Counter[str], launched: list[str]) -> 
 
 
 def test_postgres_survives_everything_at_once(tmp_path: Path) -> None:
-    with running_postgres() as server, evil_model() as evil, small_disk(tmp_path / "worker0") as disk:
+    with (
+        running_postgres() as server,
+        small_disk(tmp_path / "worker0") as disk,
+        evil_model() as (evil, asked),
+    ):
 
         def database_restarts() -> None:
-            server.stop()
-            server.start()
+            restart_database(server)
 
         others = [database_restarts, *_full(disk)]
         trials, ledger = with_trials(tmp_path, hangs=True)
         url = server.get_uri()
         settings = settings_for(tmp_path, url)
         with opened(settings) as desk, fleet_of(tmp_path, 2, url, {**evil, **trials}) as fleet:
-            survive(desk, fleet, tmp_path, ledger, others)
+            survive(desk, fleet, tmp_path, ledger, others, asked)
 
 
 def test_sqlite_survives_everything_at_once(tmp_path: Path) -> None:
-    with evil_model() as evil, small_disk(tmp_path / "worker0") as disk:
+    with small_disk(tmp_path / "worker0") as disk, evil_model() as (evil, asked):
         trials, ledger = with_trials(tmp_path, hangs=True)
         settings: Settings = settings_for(tmp_path / "worker0")
         with opened(settings) as desk, fleet_of(tmp_path, 1, None, {**evil, **trials}) as fleet:
-            survive(desk, fleet, tmp_path, ledger, _full(disk))
+            survive(desk, fleet, tmp_path, ledger, _full(disk), asked)
+            assert not disk or "disk is full" in fleet.log.read_text(), "nobody wrote to it while it was full"
 
 
 def _full(disk: Path | None) -> list[Callable[[], None]]:
