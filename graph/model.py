@@ -352,9 +352,10 @@ def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenA
         def _convert_chunk_to_generation_chunk(self, chunk: Any, *given: Any) -> Any:  # noqa: ANN401
             """LangChain's, which loses a refusal that is streamed."""
             converted = super()._convert_chunk_to_generation_chunk(chunk, *given)
-            refusals = [choice["delta"].get("refusal") for choice in chunk.get("choices") or []]
-            if converted is not None and any(refusals):
-                converted.message.additional_kwargs["refusal"] = refusals[0]
+            choices = (chunk.get("choices") or []) if converted is not None else []
+            refusal = "".join(choice["delta"].get("refusal") or "" for choice in choices)
+            if refusal:
+                converted.message.additional_kwargs["refusal"] = refusal
             return converted
 
         def bind_tools(self, tools: Any, *, tool_choice: Any = None, **settings: Any) -> Any:  # noqa: ANN401
