@@ -126,7 +126,7 @@ def rank_pids(out: Path, rank: int) -> list[int]:
 @pytest.mark.slow
 def test_a_rank_that_is_held_back_is_named(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, 10.0)
-    done = threading.Event()
+    done, stops = threading.Event(), list[int]()
 
     def hold_back() -> None:
         """Three quarters of the time the last rank stands still."""
@@ -135,6 +135,7 @@ def test_a_rank_that_is_held_back_is_named(tmp_path: Path) -> None:
                 for number, pause_s in ((signal.SIGSTOP, 0.015), (signal.SIGCONT, 0.005)) if pid else ():
                     with suppress(ProcessLookupError):
                         os.kill(pid, number)
+                        stops.append(number)
                     time.sleep(pause_s)
 
     thread = threading.Thread(target=hold_back)
@@ -145,6 +146,7 @@ def test_a_rank_that_is_held_back_is_named(tmp_path: Path) -> None:
     finally:
         done.set()
         thread.join()
+    assert stops.count(signal.SIGSTOP) > 100, "it ran as the others did"
     findings = report_of(read_probe(tmp_path)).findings
     slowest = min(findings, key=lambda finding: finding.ratio)
     assert slowest.what == "rank 2", findings
