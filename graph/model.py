@@ -352,8 +352,9 @@ def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenA
         def _convert_chunk_to_generation_chunk(self, chunk: Any, *given: Any) -> Any:  # noqa: ANN401
             """LangChain's, which loses a refusal that is streamed."""
             converted = super()._convert_chunk_to_generation_chunk(chunk, *given)
-            choices = (chunk.get("choices") or []) if converted is not None else []
-            refusal = "".join(choice["delta"].get("refusal") or "" for choice in choices)
+            if converted is None:
+                return None
+            refusal = "".join(choice["delta"].get("refusal") or "" for choice in chunk.get("choices") or [])
             if refusal:
                 converted.message.additional_kwargs["refusal"] = refusal
             return converted
