@@ -107,11 +107,11 @@ class WorkerRunner:
         return self._went_well
 
     def _start(self, on_failure: Callable[[], None]) -> None:
-        from service.nightly.run_night import night_jobs
-        from service.worker.worker import Worker
-
-        worker = Worker(self._settings, observer=self._metrics, kinds=[night_jobs])
         try:
+            from service.nightly.run_night import night_jobs
+            from service.worker.worker import Worker
+
+            worker = Worker(self._settings, observer=self._metrics, kinds=[night_jobs])
             worker.start()
         except Exception as error:  # the API of this process would accept sessions that no worker runs
             log.error("the worker cannot start: %s", error, exc_info=not isinstance(error, AsapError))
