@@ -135,7 +135,7 @@ def run_on_hosts(program: Sequence[str], count: int, ranks: int, mbit: float, pi
 
 def _wait(jobs: list["subprocess.Popen[bytes]"]) -> int:
     """A host whose partner has failed would wait for it until gloo gives up."""
-    while any(job.poll() is None for job in jobs):
+    while None in [job.poll() for job in jobs]:  # each is asked: only that notes its status
         failed = [job.returncode for job in jobs if job.returncode]
         if failed:
             return int(failed[0])

@@ -56,18 +56,28 @@ def test_a_plan_trains_over_two_hosts_and_leaves_nothing(tmp_path: Path) -> None
     assert "bridge" not in links
 
 
+FAILS_ON_ONE_HOST = """
+import os, pathlib, sys, time
+pathlib.Path(sys.argv[-1], "began" + os.environ["GROUP_RANK"]).touch()
+while not all(pathlib.Path(sys.argv[-1], name).exists() for name in ("began0", "began1")):
+    time.sleep(0.05)
+if os.environ["GROUP_RANK"] == "1":
+    sys.exit(3)
+time.sleep(600)
+"""
+
+
 @needs_root
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_host_that_fails_ends_the_others(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.testbed",
-        str(tmp_path / "missing.json"),
-        "--out",
-        str(tmp_path),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode != 0
-    assert "missing.json" in done.stderr
+    """Both have begun when one fails; the other would sleep on for ten minutes."""
+    (tmp_path / "fails_on_one_host.py").write_text(FAILS_ON_ONE_HOST)
+    run = f"sys.exit(run_on_hosts(['fails_on_one_host', {str(tmp_path)!r}], 2, 2, 200))"
+    command = [sys.executable, "-c", f"import sys; from benchmarks.testbed.hosts import run_on_hosts; {run}"]
+    paths = os.pathsep.join([str(tmp_path), str(Path(hosts.__file__).parents[2])])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=120, check=False)
+    assert done.returncode not in (0, None)
+    assert sorted(file.name for file in tmp_path.glob("began*")) == ["began0", "began1"]
+    left = subprocess.run(["pgrep", "-f", "fails_on_one_host"], capture_output=True, text=True, check=False)
+    assert left.stdout == ""
