@@ -100,7 +100,7 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 _ENDLESS = re.compile(r"\d{16,}")
-"""No figure of a training run has so many digits; they are no number here."""
+"""No figure of a training run has that many digits: they are not read as a number."""
 _NAMED = {"gbytes": " gbytes/s", "gbits": " gbit/s", "thousands": "", "figure": "1"}
 
 
