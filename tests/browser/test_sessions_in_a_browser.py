@@ -85,6 +85,7 @@ def test_a_refused_form_keeps_the_focus_on_its_field_and_back_leads_to_the_form(
     view.goto("/")
     view.get_by_role("link", name="New session").click()
     view.locator('[name="preset"]').select_option("Llama 3.1 8B")
+    expect(view.get_by_text("8.03 B parameters")).to_be_visible(timeout=PATIENCE_MS)  # the script runs
     view.get_by_label("Devices", exact=True).fill("16 abaci")
     view.get_by_role("button", name="Submit").click()
     expect(view.locator("#field-error")).to_contain_text("got abaci", timeout=PATIENCE_MS)
