@@ -2,23 +2,16 @@
 from what the prompt shows, looks something up first where it is offered tools, and counts what it was asked.
 """
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tests.integration.llm import replies
-from tests.integration.llm.replies import Played, Seen
+from tests.integration.llm.replies import PROSE, Played, Seen
 from tests.integration.llm.scripted_server import ScriptedServer
 
 NAME = "scripted-model"
-PROSE = {
-    "verdict": "The step is limited by {cause}; {p1.plan} is {p1.effect}.",
-    "first_step": "Run {p1.plan} and look for {p1.interval}.",
-    "would_change": "A wider network.",
-    "rationales": ["Fewer bytes, {p1.memory}.", "Other links.", "Another split."],
-}
 ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "read_notes": {"statements": []},
     "revise_worklist": {"items": []},
@@ -74,14 +67,9 @@ class Model(ScriptedServer):
 
     def answer(self, seen: Seen) -> Mapping[str, Any]:
         if seen.question == "find_cause":
-            competing = data_of(seen)["competing"][0]
+            competing = seen.data["competing"][0]
             shown = [item["ref"] for item in competing["evidence"]]
             return {"cause": competing["cause"], "references": shown, "reason": "It is shown."}
         if seen.question == "confirm_reading":  # the claim holds, its opposite does not
             return {"verdict": "no" if self.answered["confirm_reading"] % 2 == 0 else "yes"}
         return self.answers[seen.question]
-
-
-def data_of(seen: Seen) -> Any:  # noqa: ANN401 - JSON
-    """What stands between the markers of a prompt."""
-    return json.loads(seen.prompt.partition("<data ")[2].partition(">\n")[2].rpartition("\n</data")[0])

@@ -1,61 +1,24 @@
-"""The product as its user has it: the console script `asap`, as processes with settings of their own."""
+"""The product as its user has it: processes with settings of their own, spoken to by HTTP."""
 
-import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 
-REPO = Path(__file__).resolve().parents[2]
-ASAP = str(Path(sys.executable).with_name("asap"))
-WORKLOAD: Mapping[str, Any] = {
-    "model": {
-        "name": "small", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192,
-        "num_attention_heads": 16, "vocab_size": 32000,
-    },
-    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
-    "training": {
-        "seq_len": 2048, "global_batch_size": 16, "precision": "bf16", "framework": "megatron-core",
-    },
-    "plan": {
-        "tp": 8, "pp": 1, "cp": 1, "ep": 1, "dp": 1, "dp_shard": 1, "zero_stage": 0, "micro_batch_size": 1,
-        "recompute": "full",
-    },
-}  # fmt: skip
-"""A workload that is searched in a moment, with a poor plan."""
+from tests.integration.service.api_process import ApiProcess, environment, running
+from tests.workloads import SMALL
+
 ENDED = ("completed", "failed", "cancelled", "waiting_approval")
-STOP_S = 30.0
 T = TypeVar("T")
 
 
-def settings_of(folder: Path, **settings: object) -> dict[str, str]:
-    """The environment of a process: nothing of the tester's own settings."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("ASAP_")}
-    own = {f"ASAP_{name.upper()}": str(value) for name, value in settings.items()}
-    return {**plain, "ASAP_DATA_DIR": str(folder / "data"), "ASAP_EMBEDDING": "none", **own}
-
-
-def asap(folder: Path, *words: str, given: str = "", **settings: object) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
-    return subprocess.run(
-        [ASAP, *words], cwd=folder, env=settings_of(folder, **settings), input=given, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-
-
 @dataclass
-class Server:
-    """One `asap serve`, spoken to by HTTP."""
-
-    address: str
-    process: "subprocess.Popen[str]" = field(repr=False)
+class Server(ApiProcess):
+    """One `asap serve`."""
 
     @property
     def http(self) -> httpx.Client:
@@ -63,7 +26,7 @@ class Server:
 
     def submit(self, **body: Any) -> str:  # noqa: ANN401 - any JSON
         with self.http as http:
-            answer = http.post("/v1/sessions", json={**WORKLOAD, **body})
+            answer = http.post("/v1/sessions", json={**SMALL, **body})
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])
 
@@ -71,53 +34,34 @@ class Server:
         with self.http as http:
             return dict(http.get(f"/v1/sessions/{id}").json())
 
-    def wait(self, id: str) -> dict[str, Any]:
-        """The session when it has ended, or waits for a person."""
-        return self.wait_at(f"/v1/sessions/{id}", lambda row: row["state"] in ENDED)
-
-    def wait_at(self, path: str, is_done: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    def wait(self, path: str, is_done: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """What is there as soon as it is done."""
         with self.http as http:
             return wait_for(lambda: row if is_done(row := http.get(path).json()) else None)
 
     def report(self, id: str) -> dict[str, Any]:
-        """Of a session that is completed."""
-        session = self.wait(id)
+        """Of a session that completes."""
+        session = self.wait(f"/v1/sessions/{id}", lambda row: row["state"] in ENDED)
         assert session["state"] == "completed", session
         with self.http as http:
             return dict(http.get(f"/v1/sessions/{id}/report").json())
 
     def metric(self, name: str) -> float:
-        """The sum of its series."""
+        """The sum of its series; one that nobody serves is no zero."""
         with self.http as http:
             lines = http.get("/metrics").text.splitlines()
+        assert any(line.startswith(f"# TYPE {name} ") for line in lines), name
         return sum(
             float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name}{{", f"{name} "))
         )
 
-    def kill(self) -> None:
-        """As the kernel does it: without a chance to say goodbye."""
-        self.process.kill()
-        self.process.wait(STOP_S)
-
 
 @contextmanager
-def serving(folder: Path, *words: str, **settings: object) -> Iterator[Server]:
+def serving(folder: Path, **settings: object) -> Iterator[Server]:
     """Listening when it is yielded."""
-    with (folder / "serve.log").open("a") as log:
-        process = subprocess.Popen(
-            [ASAP, "serve", *words, "--port", "0", "--json"], cwd=folder, env=settings_of(folder, **settings),
-            stdout=subprocess.PIPE, stderr=log, text=True,
-        )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, (folder / "serve.log").read_text()[-2000:]
-        yield Server(json.loads(line)["address"], process)
-    finally:
-        process.terminate()  # nothing happens if it was killed
-        process.wait(STOP_S)
-        process.stdout.close()
+    server = Server(folder, ["serve"], environment(folder, **settings))
+    with running(server):
+        yield server
 
 
 def wait_for(look: Callable[[], T | None], longest_s: float = 120.0) -> T:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import httpx
 
-from tests.acceptance.product import REPO, settings_of, wait_for
+from tests.acceptance.product import wait_for
+from tests.integration.service.api_process import REPO, environment
 from tests.servers import free_port
 
 STUDIO = REPO / ".venv-studio/bin/langgraph"
@@ -22,7 +23,7 @@ def studio(folder: Path, **settings: object) -> Iterator[httpx.Client]:
     words = ["dev", "--no-browser", "--no-reload", "--port", str(port)]
     with (folder / "studio.log").open("w") as log:
         process = subprocess.Popen(
-            [STUDIO, *words], cwd=folder, env=settings_of(folder, **settings), stdout=log, stderr=log
+            [STUDIO, *words], cwd=folder, env=environment(folder, **settings), stdout=log, stderr=log
         )
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as http:

@@ -1,5 +1,6 @@
 """A server killed with -9 while a model thinks: the session goes on, and no reply is paid for twice."""
 
+import signal
 from pathlib import Path
 from threading import Event
 
@@ -60,7 +61,7 @@ def test_replies_that_came_before_the_kill_are_not_asked_for_again(
             wait_for(hanging.is_asked.is_set)
             assert server.session(id)["state"] == "running"
             known = model.answered.copy()
-            server.kill()
+            assert server.kill() == -signal.SIGKILL, "it was alive until then"
         hanging.give_up()
         with serving(tmp_path, **settings) as server:
             report = server.report(id)

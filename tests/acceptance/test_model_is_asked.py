@@ -15,9 +15,11 @@ from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from tests.acceptance.model import NAME, Model
-from tests.acceptance.product import ASAP, REPO, WORKLOAD, Server, asap, serving, settings_of
+from tests.acceptance.product import Server, serving
 from tests.acceptance.studio import STUDIO, studio
-from tests.integration.llm.replies import Seen
+from tests.integration.llm.replies import PROSE, Seen
+from tests.integration.service.api_process import ASAP, REPO, asap, environment
+from tests.workloads import SMALL
 
 QUESTIONS = {"find_cause", "propose_plans", "revise_worklist", "explain"}
 """Asked in every session."""
@@ -94,12 +96,12 @@ def _report_of_a_night(server: Server, folder: Path) -> dict[str, Any]:
     for number in range(3):
         (nights / f"{number:03}.json").write_text(json.dumps({"night": number, "step_times_s": [0.12] * 3}))
         os.utime(nights / f"{number:03}.json", (1.79e9 + 86_400 * number,) * 2)
-    job = {"name": "job", "scenario": dict(WORKLOAD), "metrics": str(nights / "*.json")}
+    job = {"name": "job", "scenario": SMALL, "metrics": str(nights / "*.json")}
     with server.http as http:
         added = http.post("/v1/schedules", json={"name": "nightly", "cron": "30 5 * * *", "workloads": [job]})
         assert added.status_code == 201, added.text
         run = http.post("/v1/schedules/nightly/run").json()
-        night = server.wait_at(f"/v1/schedules/nightly/runs/{run['id']}", lambda row: row["finished_at"])
+        night = server.wait(f"/v1/schedules/nightly/runs/{run['id']}", lambda row: row["finished_at"])
         assert night["state"] == "completed", night
         (result,) = http.get(f"/v1/schedules/nightly/runs/{run['id']}/report").json()["workloads"]
     assert result["proposal"] is not None, result
@@ -116,7 +118,7 @@ def test_a_kept_command_asks_the_model_in_whatever_way_it_answers(
 ) -> None:
     words = ("optimize", "--session", "kept", "--json", "-")
     with Model(without, streams) as model:
-        done = asap(tmp_path, *words, given=json.dumps(WORKLOAD), **model.settings)
+        done = asap(tmp_path, *words, standard_input=json.dumps(SMALL), **model.settings)
         assert done.returncode == 0, done.stderr
         assert_by_the_model(json.loads(done.stdout), model)
     assert bool(model.looked_up) == (not without)
@@ -139,17 +141,18 @@ def test_a_tuning_session_asks_the_model_and_measures(tmp_path: Path, model: Mod
 
 
 def test_an_assistant_over_mcp_asks_the_model(tmp_path: Path, model: Model) -> None:
-    environment = settings_of(tmp_path, **model.settings)
-    process = StdioServerParameters(command=ASAP, args=["mcp"], cwd=str(tmp_path), env=environment)
+    process = StdioServerParameters(
+        command=ASAP[0], args=["mcp"], cwd=str(tmp_path), env=environment(tmp_path, **model.settings)
+    )
 
     async def optimize() -> dict[str, Any]:
         async with Client(stdio_client(process)) as client:
-            answer = await client.call_tool("optimize", {"scenario": dict(WORKLOAD)})
+            answer = await client.call_tool("optimize", {"scenario": SMALL})
             return dict(answer.structured_content or {})
 
     answer = anyio.run(optimize)
     assert set(model.answered) >= QUESTIONS
-    assert answer["reasoner"] == NAME
+    assert answer["would_change"] == PROSE["would_change"]
     assert answer["incidents"] == []
 
 
@@ -157,7 +160,7 @@ def test_an_assistant_over_mcp_asks_the_model(tmp_path: Path, model: Model) -> N
 def test_a_run_in_studio_asks_the_model(tmp_path: Path, model: Model) -> None:
     with studio(tmp_path, **model.settings) as http:
         thread = http.post("/threads", json={}).json()["thread_id"]
-        run = {"assistant_id": "asap", "input": {"request": dict(WORKLOAD)}}
+        run = {"assistant_id": "asap", "input": {"request": SMALL}}
         state = http.post(f"/threads/{thread}/runs/wait", json=run)
     assert state.status_code == 200, state.text
     assert_by_the_model(state.json()["report"], model)

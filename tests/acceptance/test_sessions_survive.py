@@ -92,8 +92,47 @@ def test_notes_that_leave_no_plan_become_a_question_and_the_session_goes_on(
     assert_by_the_model(report)
 
 
-def test_a_number_of_five_thousand_digits_in_notes_is_no_number(server: Server, tmp_path: Path) -> None:
+def test_a_number_of_five_thousand_digits_in_notes_is_no_number(server: Server) -> None:
     notes = f"tp must be {'9' * 5000}. Keep pp at 1. Leave {'9' * 400}% memory free."
     report = server.report(server.submit(notes=notes))
     assert [(read["field"], read["value"]) for read in report["notes"]["accepted"]] == [("pp", 1)]
     assert_by_the_model(report)
+
+
+BREAKS_A_QUESTION = """
+import importlib.abc, importlib.util, sys
+
+class Breaking(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name != "graph.middleware":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def run_and_break(module):
+            run(module)
+            module.Requests._settings = lambda *_: None.missing
+
+        spec.loader.exec_module = run_and_break
+        return spec
+
+sys.meta_path.insert(0, Breaking())
+"""
+
+
+def test_an_error_of_our_own_is_counted_and_the_session_completes_by_the_rules(
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python runs a sitecustomize of its path at start: the fault is in the process, not in a copy of it."""
+    (tmp_path / "sitecustomize.py").write_text(BREAKS_A_QUESTION)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = model.requests
+    with serving(tmp_path, **model.settings) as server:
+        report = server.report(server.submit())
+        counted = server.metric("asap_unexpected_errors_total")
+    assert model.requests == asked
+    assert counted == report["usage"]["fell_back"] > 0
+    (incident,) = report["incidents"]
+    assert (incident["kind"], incident["error"]) == ("unexpected error", "AttributeError")
+    assert set(report["authors"].values()) == {"expert-rules"}

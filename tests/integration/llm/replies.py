@@ -8,6 +8,13 @@ from typing import Any
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
 WHOLE_BODY = 1 << 30
+PROSE = {
+    "verdict": "The step is limited by {cause}; {p1.plan} is {p1.effect}.",
+    "first_step": "Run {p1.plan} and look for {p1.interval}.",
+    "would_change": "A wider network.",
+    "rationales": ["Fewer bytes, {p1.memory}.", "Other links.", "Another split."],
+}
+"""A good answer to `explain`: code can fill its slots, and it states nothing else."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,11 @@ class Seen:
     def prompt(self) -> str:
         """The user's first message: the task with its data."""
         return next(str(message["content"]) for message in self.messages if message["role"] == "user")
+
+    @property
+    def data(self) -> Any:  # noqa: ANN401 - JSON
+        """What stands between the markers of the prompt."""
+        return json.loads(self.prompt.partition("<data ")[2].partition(">\n")[2].rpartition("\n</data")[0])
 
     @property
     def question(self) -> str:

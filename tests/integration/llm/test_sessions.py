@@ -1,6 +1,5 @@
 """Whole sessions with a language model: what it adds, and that nothing it says makes the answer worse."""
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -13,19 +12,12 @@ from graph.request import parse_request
 from graph.session import Session
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.replies import Played, Reply, Seen
+from tests.integration.llm.replies import PROSE, Played, Reply, Seen
 from tests.integration.llm.scripted_server import ScriptedServer
-from tests.unit.graph.cases import data_of as data_of_report
-from tests.unit.graph.cases import report_of, run, small
+from tests.unit.graph.cases import data_of, report_of, run, small
 from tools.errors import AsapError
 from tools.kb import open_seed
 
-PROSE = {
-    "verdict": "The step is limited by {cause}; {p1.plan} is {p1.effect}.",
-    "first_step": "Run {p1.plan} and look for {p1.interval}.",
-    "would_change": "A wider network.",
-    "rationales": ["Fewer bytes, {p1.memory}.", "Other links.", "Another split."],
-}
 QUIET: Mapping[str, Mapping[str, Any]] = {
     "read_notes": {"statements": []},
     "confirm_reading": {"verdict": "no"},
@@ -40,7 +32,7 @@ def playing(**answers: Mapping[str, Any]) -> Reply:
 
     def reply(seen: Seen) -> Played:
         if seen.question == "find_cause" and "find_cause" not in answers:
-            data = data_of(seen)["competing"][0]
+            data = seen.data["competing"][0]
             refs = [item["ref"] for item in data["evidence"]]
             return replies.answer({"cause": data["cause"], "references": refs, "reason": "It is shown."})(
                 seen
@@ -48,11 +40,6 @@ def playing(**answers: Mapping[str, Any]) -> Reply:
         return replies.answer({**QUIET, **answers}[seen.question])(seen)
 
     return reply
-
-
-def data_of(seen: Seen) -> Any:  # noqa: ANN401 - JSON
-    """What stands between the markers of a prompt."""
-    return json.loads(seen.prompt.partition("<data ")[2].partition(">\n")[2].rpartition("\n</data")[0])
 
 
 def told(model_at: MakeModel, raw: Mapping[str, Any], **answers: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +174,7 @@ def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(
 ) -> None:
     with ScriptedServer(then=broken) as server:
         outcome, events = run(small(), Context(open_seed(), reasoner=model_at(server, retries=1)))
-    report = data_of_report(outcome)
+    report = data_of(outcome)
     assert report["usage"]["tokens"] == sum(
         event["tokens"] for event in events if event["kind"] == "reasoned"
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[3]
-ASAP = [sys.executable, "-m", "service.cli.main"]
+ASAP = [str(Path(sys.executable).with_name("asap"))]
+"""The console script, as a user calls it."""
 STOP_S = 60
 
 
@@ -79,10 +80,14 @@ def environment(folder: Path, **settings: object) -> dict[str, str]:
     return {**plain, "ASAP_DATA_DIR": str(folder / "data"), "ASAP_EMBEDDING": "none", **named}
 
 
-def asap(folder: Path, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
+def asap(
+    folder: Path, *words: str, standard_input: str = "", **settings: object
+) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
-    env = environment(folder, **settings)
-    return subprocess.run([*ASAP, *words], cwd=REPO, env=env, capture_output=True, text=True, check=False)
+    env, command = environment(folder, **settings), [*ASAP, *words]
+    return subprocess.run(
+        command, cwd=REPO, env=env, input=standard_input, capture_output=True, text=True, check=False
+    )
 
 
 @contextmanager

@@ -16,7 +16,8 @@ import requests
 from service.auth import new_key
 from service.db.access import add_key
 from service.db.engine import Database
-from tests.unit.graph.cases import SMALL, small
+from tests.unit.graph.cases import small
+from tests.workloads import SMALL
 from tools.cost.predict import predict
 from tools.scenario import parse_scenario
 

@@ -9,23 +9,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph.context import Context, Event
 from graph.request import parse_request
 from graph.session import Outcome, Session
+from tests.workloads import SMALL
 from tools.kb import open_seed
 
 Raw = dict[str, Any]
-SMALL: Raw = {
-    "model": {
-        "name": "small", "num_hidden_layers": 4, "hidden_size": 2048, "intermediate_size": 8192,
-        "num_attention_heads": 16, "vocab_size": 32000,
-    },
-    "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
-    "training": {
-        "seq_len": 2048, "global_batch_size": 16, "precision": "bf16", "framework": "megatron-core",
-    },
-    "plan": {
-        "tp": 8, "pp": 1, "cp": 1, "ep": 1, "dp": 1, "dp_shard": 1, "zero_stage": 0, "micro_batch_size": 1,
-        "recompute": "full",
-    },
-}  # fmt: skip
 
 
 def small(**changed: object) -> Raw:

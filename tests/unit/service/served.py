@@ -12,7 +12,8 @@ from service.db.access import add_key
 from service.db.lifecycle import claim, set_state
 from service.db.models import sessions
 from service.db.sessions import keep_search
-from tests.unit.graph.cases import SMALL, small
+from tests.unit.graph.cases import small
+from tests.workloads import SMALL
 from tools.scenario import parse_scenario
 from tools.search.constraints import Constraints
 from tools.search.ranked import pack

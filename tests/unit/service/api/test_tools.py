@@ -8,7 +8,7 @@ import pytest
 
 from service.api import deps as turns
 from service.api.errors import ApiError
-from service.api.state import AppState, LazyKnowledge
+from service.api.state import QUESTIONS_AT_A_TIME, SEARCHES_AT_A_TIME, AppState, LazyKnowledge
 from service.runtime import open_knowledge
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.cost.predict import predict
@@ -111,6 +111,21 @@ def test_searches_beyond_a_few_at_a_time_are_told_to_come_again(
         pass
     answer = served.client.post("/v1/plans/search", json=SCENARIO)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
+
+
+def test_questions_to_a_model_wait_for_turns_of_their_own_and_beyond_them_are_told_to_come_again(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(llm_base_url="http://127.0.0.1:9/v1", llm_model="m")
+    monkeypatch.setattr(turns, "RETRY_AFTER_S", 0)
+    taken = 0
+    while served.app.questions.acquire(blocking=False):
+        taken += 1
+    answer = served.client.post("/v1/sessions/none/ask", json={"question": "why?"})
+    assert taken == QUESTIONS_AT_A_TIME > SEARCHES_AT_A_TIME
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
+    served.app.questions.release()
+    assert served.client.post("/v1/sessions/none/ask", json={"question": "why?"}).status_code == 404
 
 
 def test_an_explanation_names_what_speaks_against_a_plan(served: Served) -> None:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.graph.cases import SMALL, small
+from tests.unit.graph.cases import small
 from tests.unit.service.cli.commands import Asap
+from tests.workloads import SMALL
 from tools.scenario import Plan
 
 SCENARIO = small(
