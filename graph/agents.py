@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
 from graph.answers import (
@@ -89,6 +90,7 @@ class LanguageModel:
 
     def _answer(self, question: Question[A], spend: Spend) -> tuple[A, str]:
         """With the whole payload, or a shorter one if that does not fit."""
+        self._prepare()
         deadline = time.monotonic() + self.endpoint.deadline_s
         if len(plain_json(question.payload)) <= MAX_PAYLOAD_CHARACTERS:
             try:
@@ -100,6 +102,12 @@ class LanguageModel:
         if len(plain_json(payload)) > MAX_PAYLOAD_CHARACTERS:
             raise Fault(OVERFLOW, "the question is too long, even when shortened")
         return self._by_any_strategy(question, payload, spend, deadline)
+
+    def _prepare(self) -> None:
+        """The imports of a fresh process take seconds: they are not taken from its first question's time."""
+        import_module("langchain.agents")
+        import_module("graph.middleware")
+        self._chat  # noqa: B018 - made at its first use
 
     def _by_any_strategy(
         self, question: Question[A], payload: Payload, spend: Spend, deadline: float

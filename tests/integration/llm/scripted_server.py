@@ -119,9 +119,10 @@ class ScriptedServer:
                 self.send_header("Content-Length", str(len(played.body)))
                 self.end_headers()
                 for place in range(0, len(played.body), played.chunk_bytes):
-                    self.wfile.write(played.body[place : place + played.chunk_bytes])
+                    chunk = played.body[place : place + played.chunk_bytes]
+                    server.count(len(chunk))  # before: the client may be done with it sooner than this thread
+                    self.wfile.write(chunk)
                     self.wfile.flush()
-                    server.count(len(played.body[place : place + played.chunk_bytes]))
                     server.wait(played.chunk_pause_s)
 
             def log_message(self, format: str, *args: object) -> None:

@@ -155,15 +155,13 @@ def serving(behave: Behaviour) -> Iterator[Evil]:
     def answer(connection: socket.socket) -> None:
         def send(data: bytes) -> None:
             left = memoryview(data)
-            with lock:
+            with lock:  # before it is sent: the client may be done with it sooner than this thread
                 evil.pieces += 1
+                evil.sent += len(data)
             while left:
                 if is_over.is_set():
                     raise OSError
-                count = connection.send(left)
-                left = left[count:]
-                with lock:
-                    evil.sent += count
+                left = left[connection.send(left) :]
 
         with connection, suppress(OSError):
             connection.settimeout(20)
